@@ -1,0 +1,62 @@
+# Every target makes what it needs: .venv with torch first, then eyas and the extras the target names.
+#
+#   make quickstart    eyas alone, no extras
+#   make test          eyas[dev]; `make check`, then the tests (minutes)
+#   make test-full     eyas[dev]; every test, also those marked `full`
+#   make check         eyas[dev]; ruff, format, types, floors
+#   make prove-spine   eyas alone, no extras; the measured rows, one JSON object a row
+#   make clean         removes .venv, caches and builds; keeps runs/
+#
+# OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Two stamps, because a reader of the quickstart needs neither a type checker nor a test runner.
+EYAS := .venv/.installed
+DEV := .venv/.installed-dev
+
+# pip reads both: the first also holds for the isolated build of eyas itself (pip before 25.3), the second does so since.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: quickstart test test-full check prove-spine clean
+.DELETE_ON_ERROR:
+
+quickstart: $(EYAS)
+	$(BIN)/eyas quickstart $(if $(OUT),--out "$(OUT)")
+
+test: check
+	$(BIN)/pytest -q
+
+test-full: check
+	$(BIN)/pytest -q --full
+
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+prove-spine: $(EYAS)
+	@$(BIN)/python benchmarks/prove_spine.py
+
+# torch comes first and by itself: pip then takes the CPU build where the index offers one (2.13.0+cpu sorts above 2.13.0),
+# and what follows finds the requirement met instead of choosing again.
+$(EYAS): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "found $$($(PYTHON) --version 2>&1); expected Python 3.11 or newer; do make PYTHON=python3.12 ..." >&2; exit 2; }
+	@echo "installing eyas into .venv (extras: none)" >&2
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0 >&2
+	$(BIN)/python -m pip install -q -c constraints.txt -e . >&2
+	@touch $@
+
+$(DEV): $(EYAS)
+	@echo "installing eyas into .venv (extras: dev)" >&2
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]' >&2
+	@touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info
+	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,1 @@
+"""The ground floor: errors, configuration, provenance, progress, storage. It imports no torch."""

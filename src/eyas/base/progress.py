@@ -1,0 +1,106 @@
+"""One look for every long job: a name, done of total, rate, time spent and time left, on stderr."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+TTY_INTERVAL_S = 0.1
+PLAIN_INTERVAL_S = 5.0
+
+
+class Progress:
+    """A context manager around a long job.
+
+    On a terminal one line is rewritten; elsewhere (a log, CI) a plain line appears every few seconds and at the end:
+
+        capture  120/300 rows  40%  12.3 rows/s  0:10 elapsed  0:15 left  shard 3
+
+    total is None where it is not known. The rate counts only what this process did, see `skip`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        total: int | None,
+        unit: str,
+        *,
+        enabled: bool = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.total = total
+        self.unit = unit
+        self.done = 0
+        self._enabled = enabled
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._tty = self._stream.isatty()
+        self._interval_s = TTY_INTERVAL_S if self._tty else PLAIN_INTERVAL_S
+        self._skipped = 0
+        self._note = ""
+        self._start_s = clock()
+        self._shown_s = self._start_s
+
+    def __enter__(self) -> Self:
+        self._start_s = self._shown_s = self._clock()
+        if self._tty:
+            self._show()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._show("" if kind is None else "stopped", last=True)
+
+    def skip(self, n: int) -> None:
+        """Counts n units as done by an earlier run: they raise `done`, not the rate."""
+        self._skipped += n
+        self.done += n
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        """Counts n units as done now. A note stands at the end of the line until the next one."""
+        self.done += n
+        self._note = note or self._note
+        if self._clock() - self._shown_s >= self._interval_s:
+            self._show()
+
+    def line(self) -> str:
+        """The line as it would be printed now."""
+        elapsed_s = self._clock() - self._start_s
+        rate = (self.done - self._skipped) / elapsed_s if elapsed_s > 0 else 0.0
+        of_total = "" if self.total is None else f"/{self.total:,}"
+        parts = [self.name, f"{self.done:,}{of_total} {self.unit}"]
+        if self.total:
+            parts.append(f"{100 * self.done // self.total}%")
+        parts += [f"{_short(rate)} {self.unit}/s", f"{_minutes(elapsed_s)} elapsed"]
+        if self.total is not None and self.done < self.total and rate > 0:
+            parts.append(f"{_minutes((self.total - self.done) / rate)} left")
+        return "  ".join([*parts, self._note]).rstrip()
+
+    def _show(self, ending: str = "", last: bool = False) -> None:
+        self._shown_s = self._clock()
+        if not self._enabled:
+            return
+        text = f"{self.line()}  {ending}".rstrip()
+        if self._tty:
+            # A line that wraps could not be rewritten, so it is cut; \x1b[K clears what a longer line left.
+            columns = shutil.get_terminal_size().columns
+            text = "\r" + text[: columns - 1] + "\x1b[K" + ("\n" if last else "")
+        else:
+            text += "\n"
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def _short(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,241 @@
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from eyas.base import provenance
+from eyas.base.errors import InputError, StageError
+from eyas.base.provenance import (
+    Origin,
+    digest_bytes,
+    digest_file,
+    digest_json,
+    digest_tree,
+    finish,
+    is_finished,
+    read_provenance,
+    require,
+    require_digest,
+    sweep,
+    write_atomic,
+    write_json_atomic,
+    writing,
+)
+
+ORIGIN = Origin("capture", digest_json({"steps": 7}), {"target": "sha256:aa"}, undigested=("log.jsonl",))
+# The published digest of "abc" (FIPS 180-2, appendix B.1).
+ABC = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """An unfinished stage directory with two content files and one that carries times."""
+    directory = tmp_path / "features"
+    write_atomic(directory / "shard-0.bin", b"\x00\x01\x02")
+    write_json_atomic(directory / "sub" / "manifest.json", {"rows": 3})
+    write_atomic(directory / "log.jsonl", '{"seconds": 1.5}\n')
+    return directory
+
+
+def names(directory):
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def test_digests_are_those_of_the_standard(tmp_path):
+    (tmp_path / "abc").write_bytes(b"abc")
+    assert digest_bytes(b"abc") == digest_file(tmp_path / "abc") == ABC
+
+
+def test_digest_json_sees_values_and_not_spelling():
+    assert digest_json({"b": [1, 2], "a": "é"}) == digest_json(json.loads('{"a":"\\u00e9",  "b":[1,2]}'))
+    assert digest_json({"a": 1}) != digest_json({"a": 2})
+    assert digest_json([1, 2]) != digest_json([2, 1])
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        digest_json(float("nan"))
+
+
+def test_digest_tree_sees_names_and_contents_only(stage, tmp_path):
+    before = digest_tree(stage)
+    other = tmp_path / "elsewhere"
+    # The other order of writing, other times: the same tree.
+    for name in reversed(names(stage)):
+        write_atomic(other / name, (stage / name).read_bytes())
+        os.utime(other / name, (0, 0))
+    assert digest_tree(other) == before
+    (other / "shard-0.bin").rename(other / "shard-1.bin")
+    assert digest_tree(other) != before
+    (other / "shard-1.bin").rename(other / "shard-0.bin")
+    (other / "shard-0.bin").write_bytes(b"\x00\x01\x03")
+    assert digest_tree(other) != before
+    assert digest_tree(stage, exclude=("log.jsonl",)) != before
+
+
+def test_write_atomic_replaces_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "new" / "file"
+    write_atomic(path, "old")
+    write_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["new/file"]
+    # As open() would make it: readable by whom the umask lets, unlike a mkstemp file.
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from eyas.base import provenance\n"
+        "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"  # the new bytes are written, not yet in place
+        "provenance.write_atomic(pathlib.Path(sys.argv[1]), 'new' * 10000)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -9
+    assert path.read_text() == "old"
+    assert len(names(tmp_path)) == 2, "the kill came before anything was written: the test shows nothing"
+    assert digest_tree(tmp_path) == digest_json({"file": digest_bytes(b"old")})
+    sweep(tmp_path)
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A real disk of 64 KiB where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount a file system; the simulated full disk below still runs")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_leaves_the_old_file(tiny_disk):
+    path = tiny_disk / "file"
+    write_atomic(path, "old")
+    with pytest.raises(StageError, match=r"found no space left while writing .*file; .*; do free space"):
+        write_atomic(path, b"x" * 1_000_000)
+    assert path.read_text() == "old"
+    assert names(tiny_disk) == ["file"]
+    write_atomic(path, b"x" * 10_000)  # the space of the failed write is free again
+
+
+def test_a_disk_that_is_full_at_the_last_moment_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+
+    def full(fd):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(provenance.os, "fsync", full)
+    with pytest.raises(StageError, match="no space left"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_other_faults_of_a_write_name_the_file(tmp_path):
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(StageError, match=r"found .*directory cannot be written: Is a directory"):
+        write_atomic(tmp_path / "directory", "x")
+    assert names(tmp_path) == []
+    with pytest.raises(StageError, match="no space left"), writing(tmp_path / "log"), open("/dev/full", "w") as file:
+        file.write("x")
+
+
+def test_finish_writes_every_key_of_the_design(stage):
+    written = finish(stage, ORIGIN, started_s=time.time() - 2, command=["eyas", "capture", "my recipe.toml"])
+    keys = json.loads((stage / "provenance.json").read_text())
+    design = {"stage", "digest", "parents", "tokenizer", "template", "recipe", "versions", "command", "started"}
+    assert design | {"seconds"} <= set(keys)
+    assert keys["command"] == "eyas capture 'my recipe.toml'"
+    assert 2 <= keys["seconds"] < 60
+    assert keys["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert keys["digest"] == digest_tree(stage, exclude=("log.jsonl",))
+    assert read_provenance(stage) == written
+
+
+def test_the_digest_of_a_stage_ignores_times_and_commands(stage):
+    first = finish(stage, ORIGIN, started_s=0.0, command=["a"])
+    write_atomic(stage / "log.jsonl", '{"seconds": 99}\n')
+    second = finish(stage, ORIGIN, started_s=1e9, command=["b"])
+    assert first.started != second.started
+    assert first.digest == second.digest
+    # By hand: the digest of the sorted names and sha256 sums.
+    sums = {name: f"sha256:{hashlib.sha256((stage / name).read_bytes()).hexdigest()}" for name in second.files}
+    assert sorted(sums) == ["shard-0.bin", "sub/manifest.json"]
+    text = json.dumps(dict(sorted(sums.items())), separators=(",", ":"))
+    assert second.digest == f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def test_finish_sweeps_what_a_kill_left(stage):
+    (stage / ".shard-0.bin.0123456789ab.eyas-tmp").write_bytes(b"half")
+    finish(stage, ORIGIN, started_s=0.0)
+    assert names(stage) == ["log.jsonl", "provenance.json", "shard-0.bin", "sub/manifest.json"]
+
+
+def test_a_stage_is_finished_for_its_own_origin_only(stage):
+    assert not is_finished(stage, ORIGIN)
+    finish(stage, ORIGIN, started_s=0.0)
+    assert is_finished(stage, ORIGIN)
+    assert not is_finished(stage, dataclasses.replace(ORIGIN, parents={"target": "sha256:bb"}))
+    assert not is_finished(stage, dataclasses.replace(ORIGIN, recipe=digest_json({"steps": 8})))
+    assert not is_finished(stage, dataclasses.replace(ORIGIN, template="sha256:cc"))
+    (stage / "provenance.json").write_text("{")
+    assert not is_finished(stage, ORIGIN)
+
+
+def test_require_names_what_to_run(stage, tmp_path):
+    with pytest.raises(InputError, match=r"found no directory .*; do run `eyas capture` first"):
+        require(tmp_path / "none", "capture")
+    with pytest.raises(InputError, match=r"unfinished; expected the finished work of stage capture"):
+        require(stage, "capture")
+    finish(stage, ORIGIN, started_s=0.0)
+    assert require(stage, "capture").stage == "capture"
+    with pytest.raises(InputError, match=r"made by stage capture; expected the work of stage train"):
+        require(stage, "train")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"stage": "capture"}', "\ufffd{"])
+def test_a_damaged_provenance_is_an_input_error(stage, text):
+    (stage / "provenance.json").write_text(text)
+    with pytest.raises(InputError, match=r"provenance\.json is damaged"):
+        read_provenance(stage)
+
+
+def test_damage_names_the_file_and_both_digests(stage):
+    written = finish(stage, ORIGIN, started_s=0.0)
+    assert require_digest(stage, written.digest) == written
+    good, bad = written.files["shard-0.bin"], digest_bytes(b"\x00\x01\x03")
+    (stage / "shard-0.bin").write_bytes(b"\x00\x01\x03")
+    with pytest.raises(InputError, match=rf"shard-0\.bin with digest {bad}; expected digest {good}"):
+        require_digest(stage)
+    (stage / "shard-0.bin").unlink()
+    with pytest.raises(InputError, match=r"shard-0\.bin with digest none \(no such file\)"):
+        require_digest(stage)
+
+
+def test_a_foreign_file_and_an_edited_provenance_are_found(stage):
+    written = finish(stage, ORIGIN, started_s=0.0)
+    (stage / "stray.jsonl").write_text("{}")
+    with pytest.raises(InputError, match=r"stray\.jsonl .*expected digest none"):
+        require_digest(stage)
+    (stage / "stray.jsonl").unlink()
+    edited = json.loads((stage / "provenance.json").read_text()) | {"digest": ABC}
+    write_json_atomic(stage / "provenance.json", edited)
+    with pytest.raises(InputError, match=rf"{ABC}; expected digest {written.digest}"):
+        require_digest(stage)
+
+
+def test_an_unexpected_parent_is_refused_with_both_digests(stage):
+    written = finish(stage, ORIGIN, started_s=0.0)
+    with pytest.raises(InputError, match=rf"with digest {written.digest}; expected digest {ABC}"):
+        require_digest(stage, ABC)

@@ -1,0 +1,37 @@
+"""What every test has: one seed, no network for models, and the marks `full` and `gpu`."""
+
+import os
+import random
+import sys
+
+import pytest
+
+# Before anything imports huggingface_hub, which reads it once.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also run the tests marked full (minutes)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("full") and not config.getoption("--full"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes; runs with --full"))
+        if item.get_closest_marker("gpu") and not _has_cuda():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """The same random numbers in every test, in whatever order tests run."""
+    random.seed(0)
+    # A test file without torch need not pay for its import.
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
