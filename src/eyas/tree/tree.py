@@ -1,0 +1,287 @@
+"""The draft tree, which node sees which, and how a tree grows (EAGLE-2, arXiv 2406.16858, section 4).
+
+Legend: B requests, V draft vocabulary, M tree nodes, K top-k, C candidates (the root is number 0), P prefix length,
+F nodes expanded in all levels, E = nodes expanded so far, R any rows.
+
+Candidates are numbered level by level, so a parent's number is always smaller than its child's (K = 2, depth = 3):
+
+    root            0
+    level 0        1         2              depth 1: children of the root
+    level 1      3   4     5   6            depth 2: K children of each of the K expanded nodes
+    level 2     7 8   9 10                  depth 3: only the best K of level 1 were expanded, here 3 and 5
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eyas.tree.shape import TreeShape
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """One draft tree for each request. Tensors may share memory with constants: read them, never write into them.
+
+    tokens_BM   int64  target token ids; node 0 is the root, the last committed token
+    parents_BM  int64  node of the parent, always smaller than the node itself; the root is its own parent
+    depths_BM   int64  0 at the root; a node's position in the text is the root's position + its depth
+    scores_BM   f32    cumulative log-probability under the head; the root has 0, padding -inf
+    valid_BM    bool   False for padding: it looks like a child of the root and is never accepted
+    depth       the deepest level that may occur; known on the host, so that nothing has to be read back
+    """
+
+    tokens_BM: Tensor
+    parents_BM: Tensor
+    depths_BM: Tensor
+    scores_BM: Tensor
+    valid_BM: Tensor
+    depth: int
+
+    @classmethod
+    def from_chains(cls, tokens_BM: Tensor, valid_BM: Tensor) -> "Tree":
+        """Trees without branches from tokens found elsewhere (n-gram tables, prompt lookup). Column 0 is the root.
+
+        valid_BM is True for a prefix of each row, the root included. Scores are 0: nothing is known about them.
+        """
+        num_requests, num_nodes = tokens_BM.shape
+        depths_M = torch.arange(num_nodes, device=tokens_BM.device)
+        depths_BM = torch.where(valid_BM, depths_M, depths_M.clamp(max=1))
+        return cls(
+            tokens_BM=torch.where(valid_BM, tokens_BM, 0),
+            parents_BM=(depths_BM - 1).clamp_(min=0),
+            depths_BM=depths_BM,
+            scores_BM=torch.zeros(num_requests, num_nodes, device=tokens_BM.device).masked_fill_(~valid_BM, -torch.inf),
+            valid_BM=valid_BM,
+            depth=num_nodes - 1,
+        )
+
+    def ancestors_BMM(self) -> Tensor:
+        """bool: [b, i, j] is True when node j is node i itself or one of its ancestors."""
+        num_nodes = self.parents_BM.shape[1]
+        nodes_M = torch.arange(num_nodes, device=self.parents_BM.device)
+        # One step up or stay, as a 0/1 matrix; squaring it doubles the steps. Entries count paths: they only grow.
+        steps_BMM = (self.parents_BM[:, :, None] == nodes_M).logical_or_(nodes_M[:, None] == nodes_M).float()
+        for _ in range(num_doublings(self.depth)):
+            steps_BMM = torch.bmm(steps_BMM, steps_BMM).clamp_(max=1.0)
+        return steps_BMM > 0
+
+    def visible(self, prefix_lengths_B: Tensor, prefix_size: int) -> Tensor:
+        """What each node may attend to, bool [B, M, P + M]: **the prefix, or an ancestor, or itself**.
+
+        prefix_lengths_B counts the committed tokens *before* the root; prefix_size is P, the columns given to them.
+        The root's own column is the first of the last M. This is the one definition of the rule.
+
+            prefix of 3 (P = 4)   tree 0 <- 1 <- 2, 0 <- 3
+                x x x .            x . . .      node 0
+                x x x .            x x . .      node 1
+                x x x .            x x x .      node 2
+                x x x .            x . . x      node 3
+        """
+        num_requests, num_nodes = self.parents_BM.shape
+        columns_P = torch.arange(prefix_size, device=self.parents_BM.device)
+        prefix_B1P = (columns_P < prefix_lengths_B[:, None])[:, None]
+        return torch.cat([prefix_B1P.expand(num_requests, num_nodes, prefix_size), self.ancestors_BMM()], dim=2)
+
+    def check(self) -> None:
+        """Assert every invariant. Reads the tensors on the host: for tests and idle moments."""
+        num_requests, num_nodes = self.tokens_BM.shape
+        for tensor in (self.parents_BM, self.depths_BM, self.scores_BM, self.valid_BM):
+            assert tensor.shape == (num_requests, num_nodes), "all tensors are [B, M]"
+        parents, depths, scores = self.parents_BM.cpu(), self.depths_BM.cpu(), self.scores_BM.cpu()
+        tokens, valid = self.tokens_BM.cpu(), self.valid_BM.cpu()
+        assert bool(valid[:, 0].all()), "the root is valid"
+        assert not bool((parents[:, 0] + depths[:, 0] + scores[:, 0]).any()), (
+            "the root: its own parent, depth 0, score 0"
+        )
+        assert not bool(scores.isnan().any()), "scores are numbers"
+        nodes_M = torch.arange(num_nodes)
+        assert bool((parents >= 0).all()), "every node has a parent"
+        assert bool((parents[:, 1:] < nodes_M[1:]).all()), "parents precede children"
+        assert bool((depths[:, 1:] == depths.gather(1, parents)[:, 1:] + 1).all()), "a child is one deeper"
+        assert int(depths.max()) <= self.depth, "no node below the deepest level"
+        assert bool((scores <= scores.gather(1, parents)).all()), "a child is no likelier than its parent"
+        assert not bool((valid & ~valid.gather(1, parents)).any()), "the valid nodes are closed under parents"
+        for row in range(num_requests):
+            pairs = [(int(parents[row, i]), int(tokens[row, i])) for i in range(1, num_nodes) if valid[row, i]]
+            assert len(pairs) == len(set(pairs)), "siblings are distinct"
+
+
+def num_doublings(depth: int) -> int:
+    """How often a table of one step up must be squared to reach the root from the deepest level."""
+    return (depth - 1).bit_length()
+
+
+def parallel_chains_visible(num_positions: int, depth: int, device: torch.device) -> Tensor:
+    """The tree mask of one chain at every position of a text, laid out as training unrolls it.
+
+    bool [M, T, M, T], M = depth + 1 steps, T positions: [j, t, i, s] says whether step j of the chain that hangs at
+    position t sees step i of the chain at s. Step 0 of a chain is the text itself, the root of that chain.
+    Only `Tree.visible` relabelled: request t of the tree is the chain at position t, its prefix the t rows before.
+
+        T = 3, depth = 1      step 0   step 1
+          step 0, t = 0       x . .    . . .
+                  t = 1       x x .    . . .
+                  t = 2       x x x    . . .
+          step 1, t = 0       x . .    x . .
+                  t = 1       x x .    . x .
+                  t = 2       x x x    . . x
+    """
+    num_steps = depth + 1
+    tokens_TM = torch.zeros(num_positions, num_steps, dtype=torch.int64, device=device)
+    tree = Tree.from_chains(tokens_TM, torch.ones_like(tokens_TM, dtype=torch.bool))
+    positions_T = torch.arange(num_positions, device=device)
+    visible = tree.visible(positions_T, num_positions)
+    own_MTM = visible[:, :, num_positions:].permute(1, 0, 2)
+    out = own_MTM[:, :, :, None] & (positions_T[:, None, None] == positions_T)
+    out[:, :, 0] |= visible[:, :, :num_positions].permute(1, 0, 2)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """The K nodes of one level that the head is to expand, all at the same position in the text.
+
+    level        0 for the children of the root
+    tokens_BK    int64 target ids
+    parents_BK   int64 index of the parent among the K nodes of the frontier before; None in level 0
+    visible_BKE  bool over the nodes expanded so far, level by level, E = (level + 1) * K, the own level last:
+                 ancestor-or-self, as in Tree.visible. The prefix and the root's rows are visible besides.
+    """
+
+    level: int
+    tokens_BK: Tensor
+    parents_BK: Tensor | None
+    visible_BKE: Tensor
+
+
+Advance = Callable[[Frontier], Tensor]
+ToTarget = Callable[[Tensor], Tensor]
+
+
+class Grower:
+    """Grows trees of one shape. Owns the constant tables of that shape; holds nothing else between rounds."""
+
+    def __init__(self, shape: TreeShape, device: torch.device) -> None:
+        self.shape = shape
+        depth, top_k = shape.depth, shape.top_k
+        self._num_padding = max(0, shape.nodes - 1 - shape.candidates)
+        level_sizes = [top_k] + [top_k * top_k] * (depth - 1)
+        # Where a candidate finds its parent in the list [root, frontier 0, frontier 1, ...]; padding hangs at the root.
+        slots = [0] + [0] * top_k
+        for level in range(1, depth):
+            slots += [1 + (level - 1) * top_k + child // top_k for child in range(top_k * top_k)]
+        depths = [0] + [level + 1 for level, size in enumerate(level_sizes) for _ in range(size)]
+        bases = [0] + [1] * top_k
+        for level in range(1, depth - 1):
+            bases += [1 + sum(level_sizes[:level])] * top_k
+
+        def table(values: list[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
+
+        self._slots_C = table(slots + [0] * self._num_padding)
+        self._depths_C = table(depths + [1] * self._num_padding)
+        self._bases_F = table(bases)
+        self._first_1F = table([0, *range(top_k)])[None]
+        self._eye_1KK = torch.eye(top_k, dtype=torch.bool, device=device)[None]
+        self._root_score_11 = torch.zeros(1, 1, device=device)
+        self._padding_scores_1C = torch.full((1, self._num_padding), -torch.inf, device=device)
+        self._padding_tokens_1C = table([0] * self._num_padding)[None]
+        # top_k = 1 needs no ranking at all: candidate c hangs at c - 1, and the likeliest nodes are the first.
+        self._chain_parents_1M = table([0, *range(depth)] + [0] * self._num_padding)[None, : shape.nodes]
+        self._chain_zeros_11 = table([0])[None]
+        self._chain_visible_11E = torch.ones(1, 1, depth, dtype=torch.bool, device=device)
+
+    def grow(self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget) -> Tree:
+        """One tree for each request. No host synchronisation, no shape that depends on data.
+
+        root_B: the last committed token. logits_BV: the head's logits at the root, from the extend of the round before.
+        advance(frontier) -> logits [B, K, V] of its nodes, called depth - 1 times; the caller keeps the hidden states.
+        to_target: draft ids -> target ids, any shape.
+
+        The nodes are the likeliest of all candidates. Equal scores go to the smaller candidate number, so a parent
+        comes before its child even if that has probability 1.0, and the tree is closed (EAGLE's reference
+        attaches such a child to a wrong node). A NaN from a broken head counts as -inf: the tree stays a tree.
+        """
+        levels = self._chain_levels if self.shape.top_k == 1 else self._tree_levels
+        scores, tokens, picks = levels(root_B, logits_BV, advance, to_target)
+        num_requests = root_B.shape[0]
+        if self._num_padding:
+            scores.append(self._padding_scores_1C.expand(num_requests, -1))
+            tokens.append(self._padding_tokens_1C.expand(num_requests, -1))
+        scores_BC = torch.cat(scores, dim=1).nan_to_num_(nan=-torch.inf, neginf=-torch.inf)
+        tokens_BC = torch.cat(tokens, dim=1)
+        if self.shape.top_k == 1:
+            num_nodes = self.shape.nodes
+            scores_BM, tokens_BM = scores_BC[:, :num_nodes], tokens_BC[:, :num_nodes]
+            parents_BM = self._chain_parents_1M.expand(num_requests, -1)
+            depths_BM = self._depths_C[:num_nodes].expand(num_requests, -1)
+        else:
+            best_BM = scores_BC.sort(dim=1, descending=True, stable=True).indices[:, : self.shape.nodes]
+            chosen_BM = best_BM.sort(dim=1).values
+            scores_BM, tokens_BM = scores_BC.gather(1, chosen_BM), tokens_BC.gather(1, chosen_BM)
+            expanded_BF = torch.cat(picks, dim=1) + self._bases_F
+            parents_BM = torch.searchsorted(chosen_BM, expanded_BF.gather(1, self._slots_C.take(chosen_BM)))
+            depths_BM = self._depths_C.take(chosen_BM)
+        return Tree(tokens_BM, parents_BM, depths_BM, scores_BM, scores_BM > -torch.inf, self.shape.depth)
+
+    def _tree_levels(
+        self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Scores and tokens of all candidates, root first, and which candidates of each level were expanded."""
+        num_requests, top_k = root_B.shape[0], self.shape.top_k
+        eye_BKK = self._eye_1KK.expand(num_requests, -1, -1)
+        frontier_scores_BK, ids_BK = _top_log_probs(logits_BV, top_k)
+        frontier = Frontier(0, to_target(ids_BK), None, eye_BKK)
+        scores = [self._root_score_11.expand(num_requests, 1), frontier_scores_BK]
+        tokens = [root_B[:, None], frontier.tokens_BK]
+        picks = [self._first_1F.expand(num_requests, -1)]
+        for level in range(1, self.shape.depth):
+            log_probs_BKK, ids_BKK = _top_log_probs(advance(frontier), top_k)
+            scores_BC = log_probs_BKK.add_(frontier_scores_BK[:, :, None]).flatten(1)
+            tokens_BC = to_target(ids_BKK).flatten(1)
+            scores.append(scores_BC)
+            tokens.append(tokens_BC)
+            if level + 1 < self.shape.depth:
+                ranked_BC, order_BC = scores_BC.sort(dim=1, descending=True, stable=True)
+                frontier_scores_BK, picks_BK = ranked_BC[:, :top_k], order_BC[:, :top_k]
+                parents_BK = picks_BK // top_k
+                rows_BKE = parents_BK[:, :, None].expand(-1, -1, level * top_k)
+                visible_BKE = torch.cat([frontier.visible_BKE.gather(1, rows_BKE), eye_BKK], dim=2)
+                frontier = Frontier(level, tokens_BC.gather(1, picks_BK), parents_BK, visible_BKE)
+                picks.append(picks_BK)
+        return scores, tokens, picks
+
+    def _chain_levels(
+        self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """The same for one path: nothing to rank, every node expands itself."""
+        num_requests = root_B.shape[0]
+        score_B1, ids_B1 = _top_log_probs(logits_BV, 1)
+        scores = [self._root_score_11.expand(num_requests, 1), score_B1]
+        tokens = [root_B[:, None], to_target(ids_B1)]
+        parents_B1 = None
+        for level in range(1, self.shape.depth):
+            visible_B1E = self._chain_visible_11E[:, :, :level].expand(num_requests, -1, -1)
+            logits_B1V = advance(Frontier(level - 1, tokens[-1], parents_B1, visible_B1E))
+            parents_B1 = self._chain_zeros_11.expand(num_requests, -1)
+            log_prob_B1, ids_B1 = _top_log_probs(logits_B1V[:, 0], 1)
+            scores.append(log_prob_B1.add_(scores[-1]))
+            tokens.append(to_target(ids_B1))
+        return scores, tokens, []
+
+
+def grow(shape: TreeShape, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget) -> Tree:
+    """Grow once, tables included. A loop over rounds keeps a Grower."""
+    return Grower(shape, root_B.device).grow(root_B, logits_BV, advance, to_target)
+
+
+def _top_log_probs(logits_RV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """The K likeliest draft ids of each row and their log-probabilities, fp32, never above 0.
+
+    The fused log_softmax takes half the time of logsumexp on CPU, though it writes V values.
+    """
+    assert logits_RV.shape[-1] >= top_k, f"a draft vocabulary of {logits_RV.shape[-1]} has no top {top_k}"
+    values, ids = logits_RV.log_softmax(dim=-1, dtype=torch.float32).topk(top_k, dim=-1)
+    return values.clamp_(max=0.0), ids
