@@ -1,0 +1,1 @@
+"""The seven task families of the embedded target, one writer each: `write(rng) -> messages`."""
