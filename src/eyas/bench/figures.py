@@ -1,0 +1,208 @@
+"""From the keys of results.json and acceptance.json to the report's columns and charts; None where a key is missing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from eyas.bench import charts
+from eyas.bench.charts import Bar, BarRow, Caption, Fill, Key, Line, Panel, Segment, Table
+from eyas.bench.numbers import MISSING, data, interval, lookup, number
+
+Tasks = Mapping[str, Mapping[str, Any]]
+REFERENCES: tuple[tuple[str, str, Fill], ...] = (
+    ("prompt_lookup", "prompt lookup", "hatch"),
+    ("ngram4", "4-gram", "dots"),
+)
+BASELINE, HEAD = "baseline", "with head"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table by task. values by task name, None where not measured."""
+
+    name: str
+    values: Mapping[str, float | None]
+    text: Callable[[float], str]
+    intervals: Mapping[str, tuple[float, float] | None]
+    is_speedup: bool = False
+
+    def cell(self, task: str) -> str:
+        value = self.values.get(task)
+        if value is None:
+            return f"<td>{MISSING}</td>"
+        shown = data(value, self.text(value))
+        if self.is_speedup:
+            shown = (
+                f'<span class="slower">{shown}, slower</span>' if value < 1 else f'<span class="strong">{shown}</span>'
+            )
+        span = self.intervals.get(task)
+        if span is not None:
+            shown += f' <span class="ci">{data(span[0], f"{span[0]:.2f}")} to {data(span[1], f"{span[1]:.2f}")}</span>'
+        return f"<td>{shown}</td>"
+
+    def foot(self) -> str:
+        values = [value for value in self.values.values() if value is not None]
+        return f"<td>{data(median(values), self.text(median(values))) if values else MISSING}</td>"
+
+
+def task_columns(tasks: Tasks, evaluated: Tasks) -> list[Column]:
+    """The columns that hold a figure for at least one task."""
+
+    def column(name: str, *keys: str, text: Callable[[float], str], span: str | None = None) -> Column:
+        values = {task: number(figures, *keys) for task, figures in tasks.items()}
+        spans = {task: interval(figures, span) for task, figures in tasks.items()} if span else {}
+        return Column(name, values, text, spans, is_speedup=name == "Speed-up")
+
+    two: Callable[[float], str] = "{:.2f}".format
+    columns = [
+        column("Speed-up", "speedup", text="{:.2f}×".format, span="speedup_ci95"),
+        column("TPOT baseline, ms", "tpot_ms", "baseline", text=two),
+        column("TPOT with head, ms", "tpot_ms", "speculative", text=two),
+        column("Acceptance length", "acceptance_length", text=two, span="ci95"),
+    ]
+    for key, name, _ in REFERENCES:
+        values = {task: _reference(key, tasks.get(task), evaluated.get(task)) for task in tasks}
+        columns.append(Column(f"by {name}", values, two, {}))
+    columns.append(column("Uncertain share", "uncertain_share", text="{:.0%}".format))
+    return [one for one in columns if any(value is not None for value in one.values.values())]
+
+
+def tpot_by_task(tasks: Tasks) -> str | None:
+    """Paired bars, both arms."""
+    rows, cells = [], []
+    for name, task in tasks.items():
+        before, after = number(task, "tpot_ms", "baseline"), number(task, "tpot_ms", "speculative")
+        if before is None or after is None:
+            continue
+        speedup = number(task, "speedup")
+        note = "" if speedup is None else f"{speedup:.2f}×" + (", slower" if speedup < 1 else "")
+        bars = (Bar("hatch", before, f"{before:.2f} ms"), Bar("solid", after, f"{after:.2f} ms"))
+        rows.append(BarRow(name, note, bars))
+        cells.append((name, f"{before:.2f} ms", f"{after:.2f} ms", note or MISSING))
+    if not rows:
+        return None
+    table = Table(("Task", BASELINE, HEAD, "speed-up"), tuple(cells))
+    sentence = "Milliseconds from one token to the next at one stream; shorter is better. On the right, the speed-up."
+    caption = Caption("tpot", "Time per output token, by task", sentence, table)
+    return charts.bar_chart(caption, (Key("hatch", BASELINE), Key("solid", HEAD)), rows, None)
+
+
+def acceptance_by_task(tasks: Tasks, evaluated: Tasks) -> str | None:
+    """The head's acceptance length with its interval, beside the drafters that need no training."""
+    rows, cells, shown = [], [], set()
+    for name, task in tasks.items():
+        length = number(task, "acceptance_length")
+        if length is None:
+            continue
+        low, high = interval(task, "ci95") or (None, None)
+        bars = [Bar("solid", length, f"{length:.2f}", low, high)]
+        span = MISSING if low is None else f"{low:.2f} to {high:.2f}"
+        references = [_reference(key, task, evaluated.get(name)) for key, _, _ in REFERENCES]
+        for (key, _, fill), value in zip(REFERENCES, references, strict=True):
+            if value is not None:
+                bars.append(Bar(fill, value, f"{value:.2f}"))
+                shown.add(key)
+        rows.append(BarRow(name, "", tuple(bars)))
+        cells.append((name, f"{length:.2f}", span, *(MISSING if one is None else f"{one:.2f}" for one in references)))
+    if not rows:
+        return None
+    header = ("Task", "head", "95% interval", *(name for _, name, _ in REFERENCES))
+    sentence = "Accepted tokens per forward of the target, the bonus token included; longer is better."
+    caption = Caption("acceptance", "Acceptance length, by task", sentence, Table(header, tuple(cells)))
+    keys = [Key("solid", "head"), *(Key(fill, name) for key, name, fill in REFERENCES if key in shown)]
+    return charts.bar_chart(caption, keys, rows, (1.0, "1 = no drafting"))
+
+
+def acceptance_by_depth(evaluated: Tasks) -> str | None:
+    """One small panel a task: how the head's acceptance falls with the depth of the tree."""
+    shares = {name: _shares(task) for name, task in evaluated.items()}
+    shares = {name: row for name, row in shares.items() if any(share is not None for share in row)}
+    if not shares:
+        return None
+    depths = max(len(row) for row in shares.values())
+    full = {name: row + (None,) * (depths - len(row)) for name, row in shares.items()}
+    columns = tuple(str(depth) for depth in range(1, depths + 1))
+    cells = tuple(
+        (name, *(MISSING if share is None else f"{share:.1%}" for share in row)) for name, row in full.items()
+    )
+    table = Table(("Task", *(f"depth {depth}" for depth in columns)), cells)
+    sentence = (
+        "Of the rounds that accepted everything above a depth and offered a token there, the share that accepted it."
+    )
+    caption = Caption("depth", "Conditional acceptance, by depth", sentence, table)
+    return charts.panel_chart(caption, [Panel(name, row) for name, row in full.items()], columns, "depth in the tree")
+
+
+def round_time(rounds: Mapping[str, Any]) -> str | None:
+    """One stacked bar."""
+    parts: tuple[tuple[str, str, Fill], ...] = (
+        ("draft", "draft (head proposes)", "hatch"),
+        ("verify", "verify (target checks)", "solid"),
+        ("extend", "extend (head catches up)", "dots"),
+        ("other", "other", "open"),
+    )
+    found: list[tuple[str, Fill, float]] = [
+        (name, fill, value) for key, name, fill in parts if (value := number(rounds, f"{key}_ms")) is not None
+    ]
+    total = sum(value for _, _, value in found)
+    if total <= 0:
+        return None
+    segments = [Segment(fill, name, value, f"{value:.2f} ms") for name, fill, value in found]
+    cells = tuple((name, f"{value:.2f} ms", f"{value / total:.1%}") for name, _, value in found)
+    caption = Caption(
+        "round",
+        "Where a round's time goes",
+        f"{total:.2f} ms from draft to the next draft at one stream.",
+        Table(("Part", "time", "share"), cells),
+    )
+    return charts.stacked_bar(caption, segments)
+
+
+def against_concurrency(points: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """TPOT, throughput and TTFT against streams, both arms; further arms stand in the tables."""
+    ms = "Median, in milliseconds; lower is better."
+    return [
+        _load_chart(points, ("load-tpot", "Time per output token under load", ms), ("tpot_ms", "p50")),
+        _load_chart(
+            points,
+            ("load-tps", "Throughput under load", "Output tokens per second; higher is better."),
+            ("output_tps",),
+        ),
+        _load_chart(points, ("load-ttft", "Time to first token under load", ms), ("ttft_ms", "p50")),
+    ]
+
+
+def _load_chart(points: Sequence[Mapping[str, Any]], words: tuple[str, str, str], keys: tuple[str, ...]) -> str | None:
+    streams = tuple(str(point["n"]) for point in points)
+    arms = [(BASELINE, ("baseline",)), (HEAD, ("speculative",))]
+    others = {name: None for point in points for name in point.get("arms") or {}}
+    arms += [(name, ("arms", name)) for name in others]
+    values = {name: tuple(number(point, *path, *keys) for point in points) for name, path in arms}
+    if all(value is None for value in (*values[BASELINE], *values[HEAD])):
+        return None
+    # The tail belongs to the median: in the table it stands right beside it.
+    columns: list[tuple[str, tuple[float | None, ...]]] = []
+    for name, path in arms:
+        columns.append((name, values[name]))
+        if keys[-1] == "p50":
+            columns.append((f"{name} p99", tuple(number(point, *path, *keys[:-1], "p99") for point in points)))
+    rows = tuple(
+        (n, *(MISSING if column[index] is None else f"{column[index]:.2f}" for _, column in columns))
+        for index, n in enumerate(streams)
+    )
+    caption = Caption(*words, Table(("Streams", *(name for name, _ in columns)), rows))
+    # The baseline last: where both agree, its hollow squares and dashes leave the other line visible.
+    lines = (Line("solid", HEAD, values[HEAD]), Line("open", BASELINE, values[BASELINE]))
+    return charts.line_chart(caption, streams, "concurrent streams", lines)
+
+
+def _reference(key: str, *sources: Mapping[str, Any] | None) -> float | None:
+    """A reference's acceptance length from the first source that has it: results.json, then acceptance.json."""
+    found = (number(source, "references", key, "acceptance_length") for source in sources)
+    return next((value for value in found if value is not None), None)
+
+
+def _shares(task: Mapping[str, Any]) -> tuple[float | None, ...]:
+    listed = lookup(task, "by_depth") or []
+    return tuple(number({"share": share}, "share") for share in listed)

@@ -1,0 +1,297 @@
+"""The report's page, read back with the standard library's HTML parser: what a reader and a screen reader get."""
+
+import copy
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from tests.bench.sample_results import TASKS, sample_acceptance, sample_results
+
+from eyas.base.errors import InputError
+from eyas.bench.charts import _ticks
+from eyas.bench.report import render_report, write_report
+
+VOID = {"meta", "link", "br", "img", "input"}
+CHARTS = {"tpot", "acceptance", "depth", "round", "load-tpot", "load-tps", "load-ttft"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes and inner text; fails on tags that do not close in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[dict[str, Any]] = []
+        self._open: list[dict[str, Any]] = []
+        self.feed(html)
+        self.close()
+        assert self._open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        path = [element["tag"] for element in self._open]
+        element = {"tag": tag, "text": "", "inside": path, **{name: value or "" for name, value in attrs}}
+        self.elements.append(element)
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append({"tag": tag, "text": "", "inside": [], **{name: value or "" for name, value in attrs}})
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()["tag"] == tag
+
+    def handle_data(self, data: str) -> None:
+        for element in self._open:
+            element["text"] += data
+
+    def all(self, tag: str, **attributes: str) -> list[dict[str, Any]]:
+        return [
+            element
+            for element in self.elements
+            if element["tag"] == tag and all(element.get(name) == value for name, value in attributes.items())
+        ]
+
+    def one(self, tag: str, **attributes: str) -> dict[str, Any]:
+        (found,) = self.all(tag, **attributes)
+        return found
+
+
+def page(results: dict[str, Any], acceptance: dict[str, Any] | None = None) -> Page:
+    return Page(render_report(results, acceptance))
+
+
+def headline(results: dict[str, Any]) -> str:
+    return page(results).one("h1")["text"]
+
+
+def with_speedups(*speedups: float) -> dict[str, Any]:
+    results = sample_results()
+    results["tasks"] = {
+        f"task {index}": {**results["tasks"]["chat"], "speedup": speedup} for index, speedup in enumerate(speedups)
+    }
+    return results
+
+
+def test_self_contained() -> None:
+    html = render_report(sample_results(), sample_acceptance())
+    assert not re.search(r"https?://|//cdn|@import|<script|<iframe|<img|\ssrc=", html, re.IGNORECASE)
+    assert set(re.findall(r"url\(([^)]*)\)", html)) == set(re.findall(r"url\((#[\w-]+)\)", html))
+    read = Page(html)
+    assert [link["href"] for link in read.all("link")] == ["data:,"]
+    assert read.one("html")["lang"] == "en"
+    assert read.one("meta", name="viewport")["content"] == "width=device-width, initial-scale=1"
+
+
+def test_ids_are_unique_and_every_reference_has_its_target() -> None:
+    html = render_report(sample_results(), sample_acceptance())
+    ids = [element["id"] for element in Page(html).elements if "id" in element]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"url\(#([\w-]+)\)", html)) <= set(ids)
+
+
+def test_every_chart_has_a_title_and_a_text() -> None:
+    read = page(sample_results(), sample_acceptance())
+    assert {figure["id"] for figure in read.all("figure")} == CHARTS
+    assert len(read.all("svg")) == len(CHARTS)
+    texts = {element["id"]: element["text"] for element in read.elements if "id" in element}
+    for drawing in read.all("svg"):
+        assert drawing["role"] == "img"
+        title, text = (texts[ident] for ident in drawing["aria-labelledby"].split())
+        assert len(title) > 10
+        assert len(re.findall(r"\d", text)) > 8, "the figures are in the text alternative"
+    assert len(read.all("figcaption")) == len(read.all("summary")) == len(CHARTS)
+    tables = [table for table in read.all("table") if "figure" in table["inside"]]
+    assert len(tables) == len(CHARTS)
+
+
+def test_figures_are_those_given() -> None:
+    results = sample_results()
+    read = page(results, sample_acceptance())
+    shown = [(float(item["value"]), item["text"]) for item in read.all("data")]
+    exact = {value for value, _ in shown}
+    for task in results["tasks"].values():
+        expected = {task["speedup"], task["acceptance_length"], *task["tpot_ms"].values(), *task["ci95"]}
+        expected |= {*task["speedup_ci95"], task["uncertain_share"], task["prompts"]}
+        expected |= {reference["acceptance_length"] for reference in task["references"].values()}
+        assert expected <= exact
+    assert {results["story"][key] for key in ("prompts", "answers", "tokens")} <= exact
+    for value, text in shown:
+        digits = re.fullmatch(r"(\d[\d,]*(?:\.(\d+))?)(×|%| M|)", text)
+        if digits is None:
+            assert text in ("242.1 MB", "2 min 51 s")
+            continue
+        scale = {"×": 1, "": 1, "%": 0.01, " M": 1e6}[digits[3]]
+        step = 10 ** -len(digits[2] or "") * scale
+        assert float(digits[1].replace(",", "")) * scale == pytest.approx(value, abs=0.501 * step)
+
+
+def test_bars_are_as_long_as_their_figures() -> None:
+    read = page(sample_results())
+    html = render_report(sample_results(), None)
+    figure = html[html.index('<figure id="tpot"') : html.index('<figure id="acceptance"')]
+    drawing = figure[figure.index("</defs>") : figure.index("</svg>")]
+    # The first two bars are the legend's swatches.
+    widths = [float(width) + 1 for width in re.findall(r'<rect[^>]*width="([\d.]+)"', drawing)][2:]
+    values = [value for task in sample_results()["tasks"].values() for value in task["tpot_ms"].values()]
+    assert widths == pytest.approx([value * widths[0] / values[0] for value in values], rel=0.01)
+    assert "9.21 ms" in read.one("figure", id="tpot")["text"]
+
+
+def test_depth_panels_show_the_given_shares() -> None:
+    acceptance = sample_acceptance()
+    acceptance["tasks"]["chat"]["by_depth"] = [0.75, None, 0.25]
+    text = page(sample_results(), acceptance).one("figure", id="depth")["text"]
+    assert "chat75%25%" in re.sub(r"\s", "", text)
+    assert "chat depth 1 75.0% depth 2 – depth 3 25.0% depth 4 –" in text
+
+
+def test_headline_says_how_much_faster_and_that_the_words_are_the_same() -> None:
+    results = sample_results()
+    assert median(task["speedup"] for task in results["tasks"].values()) == 2.098
+    read = page(results)
+    assert read.one("h1")["text"] == "2.1× faster at one stream, the very same words"
+    assert "128 of 128 answers identical (float32, against transformers generate)" in read.one("header")["text"]
+    assert read.all("div", **{"class": "alarm"}) == []
+    assert "2.1× faster" in read.all("title")[0]["text"]
+
+
+def test_different_words_are_said_loudly() -> None:
+    results = sample_results()
+    results["lossless"]["identical"] = 125
+    read = page(results)
+    assert read.one("h1")["text"] == "2.1× faster at one stream, but NOT the same words"
+    alarm = read.one("div", **{"class": "alarm"})["text"]
+    assert alarm.startswith("3 of 128 answers differ.")
+    assert "very same words" not in read.one("body")["text"]
+
+
+@pytest.mark.parametrize("lossless", [{}, {"prompts": 0, "identical": 0}, None])
+def test_unchecked_words_are_not_called_the_same(lossless: dict[str, Any] | None) -> None:
+    assert headline({**sample_results(), "lossless": lossless}).endswith("not checked for the same words")
+
+
+@pytest.mark.parametrize(
+    ("speedups", "start"),
+    [
+        ((0.5, 0.83, 3.0), "Slower: 0.83× the speed of the baseline at one stream"),
+        ((0.994,), "Slower: 0.99×"),
+        ((0.999,), "No faster than the baseline"),
+        ((1.0,), "No faster than the baseline"),
+        ((1.04,), "1.04× faster"),
+        ((1.5, 2.0), "1.8× faster"),
+    ],
+)
+def test_headline_never_rounds_across_one(speedups: tuple[float, ...], start: str) -> None:
+    assert headline(with_speedups(*speedups)).startswith(start)
+
+
+def test_tasks_that_lose_are_named() -> None:
+    read = page(with_speedups(0.9, 1.4, 1.6))
+    assert "Slower than the baseline in 1 of 3 tasks: task 0." in read.one("header")["text"]
+    assert "0.90×, slower" in read.all("table")[0]["text"]
+
+
+@pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", '"><svg onload="x">', "a'b&amp;c", "]]></style>"])
+def test_everything_from_outside_is_escaped(hostile: str) -> None:
+    results, acceptance = sample_results(), sample_acceptance()
+    results["tasks"] = {hostile: results["tasks"]["chat"]}
+    acceptance["tasks"] = {hostile: acceptance["tasks"]["chat"]}
+    for point in results["concurrency"]:
+        point["arms"] = {hostile: point["baseline"]}
+    results |= {"command": hostile, "dtype": hostile, "machine": {hostile: hostile}, "versions": {hostile: [hostile]}}
+    results["target"]["name"] = results["lossless"]["reference"] = results["story"]["head_start"] = hostile
+    before = copy.deepcopy(results)
+    calm_results = {**sample_results(), "tasks": {"calm": sample_results()["tasks"]["chat"]}}
+    read, plain = page(results, acceptance), page(calm_results, sample_acceptance())
+    assert results == before, "the input is left as it was"
+    assert {element["tag"] for element in read.elements} == {element["tag"] for element in plain.elements}
+    assert {name for element in read.elements for name in element} == {
+        name for element in plain.elements for name in element
+    }
+    assert read.one("code")["text"] == hostile
+    assert hostile in read.all("table")[0]["text"]
+
+
+def test_only_the_keys_of_the_schema() -> None:
+    results = sample_results()
+    for key in ("rounds", "story", "command", "versions"):
+        del results[key]
+    for task in results["tasks"].values():
+        for key in ("references", "uncertain_share", "looping"):
+            del task[key]
+    results["concurrency"] = results["concurrency"][:1]
+    read = page(results)
+    assert {figure["id"] for figure in read.all("figure")} == {"tpot", "acceptance"}
+    assert "prompt lookup" not in read.all("table")[0]["text"]
+    assert "Looping" not in read.one("body")["text"]
+
+
+def test_references_may_stand_in_the_acceptance_file() -> None:
+    results, acceptance = sample_results(), sample_acceptance()
+    for task in results["tasks"].values():
+        del task["references"]
+    acceptance["tasks"]["code"]["references"] = {"prompt_lookup": {"acceptance_length": 1.6789}}
+    table = page(results, acceptance).all("table")[0]["text"]
+    assert "1.68" in table
+    assert "4-gram" not in table
+
+
+def test_nothing_measured() -> None:
+    read = page({"schema": 1, "tasks": {}, "concurrency": []}, {"schema": 1, "tasks": {}})
+    assert read.one("h1")["text"] == "Speed was not measured; not checked for the same words"
+    assert read.all("figure") == []
+
+
+def test_broken_figures_are_left_out() -> None:
+    results = sample_results()
+    results["tasks"]["chat"] |= {"speedup": float("nan"), "speedup_ci95": [2, 1], "ci95": None, "tpot_ms": None}
+    html = render_report(results, None)
+    assert "nan" not in html.lower().replace("name", "")
+    assert len(Page(html).one("figure", id="tpot")["text"]) > 100
+
+
+def test_load_is_shown_from_two_points_on() -> None:
+    results = sample_results()
+    text = page(results).one("figure", id="load-tpot")["text"]
+    assert "chain of 3" in text
+    assert f"{results['concurrency'][3]['speculative']['tpot_ms']['p99']:.2f}" in text
+    results["concurrency"] = results["concurrency"][:2]
+    results["concurrency"][1]["speedup_tps"] = 0.93
+    body = page(results).one("body")["text"]
+    assert "0.93× at 2 streams. Slower than the baseline there." in body
+
+
+def test_definitions_environment_and_command() -> None:
+    results = sample_results()
+    body = page(results, sample_acceptance()).one("body")["text"]
+    assert "(end-to-end time − TTFT) / (output tokens − 1)" in body
+    for text in ("A made-up processor", "torch 2.13.0", "depth 6, top k 4, nodes 24", results["command"], "float32"):
+        assert text in body
+    assert all(task in body for task in TASKS)
+
+
+@pytest.mark.parametrize("broken", ["results", "acceptance"])
+def test_another_schema_is_refused(broken: str, tmp_path: Path) -> None:
+    files = {"results": sample_results(), "acceptance": sample_acceptance()}
+    files[broken]["schema"] = 2
+    with pytest.raises(InputError, match=rf"{broken}.json of schema 2"):
+        write_report(files["results"], files["acceptance"], tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_same_input_same_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_report(sample_results(), sample_acceptance(), tmp_path / name / "report.html")
+    first = (tmp_path / "a" / "report.html").read_bytes()
+    assert first == (tmp_path / "b" / "report.html").read_bytes()
+    assert first.startswith(b"<!doctype html>")
+
+
+@pytest.mark.parametrize("highest", [0.003, 0.9, 1.0, 1.01, 4.99, 5.0, 9.3, 41.7, 1063.0, 99_999.0])
+def test_ticks_are_few_and_reach_the_highest_value(highest: float) -> None:
+    ticks = _ticks(highest)
+    assert ticks[0] == 0
+    assert 3 <= len(ticks) <= 6
+    assert ticks[-2] < highest <= ticks[-1] * (1 + 1e-9)
