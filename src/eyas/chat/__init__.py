@@ -1,0 +1,1 @@
+"""The shared language of conversations: what they are, how they become ids, and which ids are supervised."""

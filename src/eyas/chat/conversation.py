@@ -1,0 +1,192 @@
+"""Conversations as they stand in prompts.jsonl and conversations/*.jsonl (design: one JSON object a line).
+
+    prompts.jsonl   {"id", "source", "messages", "tags", "changed"}            messages: system?, user, user, ...
+    conversations   {"id", "source", "messages", "tags", "changed", "turns"}   messages: system?, user, assistant, ...
+
+`turns[i]` is the answer of the i-th assistant message as the target generated it: ids, never the text tokenised again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from eyas.base.errors import InputError
+
+Role = Literal["system", "user", "assistant"]
+Finish = Literal["stop", "length"]
+REQUIRED = ("id", "source", "messages", "tags")
+OPTIONAL = ("changed", "turns")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as text."""
+
+    role: Role
+    content: str
+
+    def to_json(self) -> dict[str, str]:
+        """`{"role", "content"}`, as a chat template takes it."""
+        return {"role": self.role, "content": self.content}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer as generated, the end-of-turn token included where there is one."""
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]  # as long as token_ids
+    finish: Finish  # "stop": ended by itself; "length": cut off
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that stands in `turns`."""
+        return {"token_ids": list(self.token_ids), "loss_mask": list(self.loss_mask), "finish": self.finish}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A prompt (no assistant message) or an answered conversation.
+
+    `turns` is empty, or holds one entry for each assistant message.
+    """
+
+    id: str
+    source: str
+    messages: tuple[Message, ...]
+    tags: Mapping[str, str]
+    changed: Mapping[str, int] = field(default_factory=dict)  # entity kind -> how many were changed for privacy
+    turns: tuple[Turn, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The record of prompts.jsonl; with `turns`, that of conversations/*.jsonl."""
+        record: dict[str, Any] = {
+            "id": self.id,
+            "source": self.source,
+            "messages": [message.to_json() for message in self.messages],
+            "tags": dict(self.tags),
+            "changed": dict(self.changed),
+        }
+        if self.turns:
+            record["turns"] = [turn.to_json() for turn in self.turns]
+        return record
+
+    def to_line(self) -> bytes:
+        """The record as one line of JSON in UTF-8, line end included."""
+        return json.dumps(self.to_json(), ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
+
+
+def parse(value: Any, where: str) -> Conversation:
+    """The conversation of a JSON record. `where` (file and line) stands in the InputError for a record that is none."""
+    check = _Check(where)
+    record = check.object(value, "the record")
+    for key in REQUIRED:
+        check.that(key in record, f"a record without {key!r}", f"the keys {', '.join(REQUIRED)}")
+    for key in record:
+        known = (*REQUIRED, *OPTIONAL)
+        check.that(key in known, f"the unknown key {key!r}", f"the keys {', '.join(known)}")
+    messages = parse_messages(record["messages"], where)
+    check.that(
+        all(message.role != "system" for message in messages[1:]), "a system message later on", "it to come first"
+    )
+    tags = check.object(record["tags"], "tags")
+    changed = check.object(record.get("changed", {}), "changed")
+    turns = tuple(_parse_turn(turn, check) for turn in check.list(record.get("turns", []), "turns"))
+    answers = sum(message.role == "assistant" for message in messages)
+    check.that(len(turns) in (0, answers), f"{len(turns)} turns for {answers} answers", "one turn for each answer")
+    return Conversation(
+        id=check.text(record["id"], "id"),
+        source=check.text(record["source"], "source"),
+        messages=messages,
+        tags={key: check.text(text, f"tags.{key}") for key, text in tags.items()},
+        changed={key: check.whole(number, f"changed.{key}") for key, number in changed.items()},
+        turns=turns,
+    )
+
+
+def parse_messages(value: Any, where: str) -> tuple[Message, ...]:
+    """A list of `{"role", "content"}` as messages, at least one. Raises InputError that names `where`."""
+    check = _Check(where)
+    messages = []
+    for item in check.list(value, "messages"):
+        message = check.object(item, "a message")
+        check.that(set(message) == {"role", "content"}, "a message with other keys", "the keys role, content")
+        role = message["role"]
+        check.that(role in get_args(Role), "a message of another role", f"one of {', '.join(get_args(Role))}")
+        messages.append(Message(role, check.text(message["content"], "content")))
+    check.that(bool(messages), "no message", "at least one message")
+    return tuple(messages)
+
+
+def read(path: Path) -> Iterator[Conversation]:
+    """The conversations of a file, one a line. Raises InputError that names file and line."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                where = f"{path}:{number}"
+                try:
+                    value = json.loads(line)
+                except (ValueError, RecursionError):
+                    raise InputError(
+                        f"{where} is not JSON", "one JSON object a line", "make the file again with its stage"
+                    ) from None
+                yield parse(value, where)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "a file of conversations", "check the path") from None
+
+
+def read_all(directory: Path) -> Iterator[Conversation]:
+    """The conversations of every *.jsonl file of a directory, by name. Raises InputError where there is none."""
+    paths = sorted(directory.glob("*.jsonl"))
+    if not paths:
+        raise InputError(f"no *.jsonl in {directory}", "a directory of conversations", "run the stage that writes it")
+    for path in paths:
+        yield from read(path)
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Checks of JSON values; a failure is an InputError that names the place and never the content."""
+
+    where: str
+
+    def that(self, holds: bool, found: str, expected: str) -> None:
+        if not holds:
+            raise InputError(f"{found} at {self.where}", expected, "mend that line, or make the file again")
+
+    def object(self, value: Any, name: str) -> dict[str, Any]:
+        self.that(isinstance(value, dict), f"{name} that is no object", "a JSON object")
+        return value
+
+    def list(self, value: Any, name: str) -> list[Any]:
+        self.that(isinstance(value, list), f"{name} that is no list", "a JSON list")
+        return value
+
+    def text(self, value: Any, name: str) -> str:
+        self.that(isinstance(value, str), f"{name} that is no text", "a string")
+        self.that(is_unicode(value), f"{name} with half a surrogate pair", "text that UTF-8 can hold")
+        return value
+
+    def whole(self, value: Any, name: str) -> int:
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        self.that(good, f"{name} that is no whole number", "a number from 0 on")
+        return value
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold the text; JSON can spell half a surrogate pair, which no tokenizer takes."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _parse_turn(value: Any, check: _Check) -> Turn:
+    turn = check.object(value, "a turn")
+    keys = {"token_ids", "loss_mask", "finish"}
+    check.that(set(turn) == keys, "a turn with other keys", "the keys token_ids, loss_mask, finish")
+    ids = tuple(check.whole(token, "a token id") for token in check.list(turn["token_ids"], "token_ids"))
+    mask = tuple(check.list(turn["loss_mask"], "loss_mask"))
+    check.that(all(isinstance(flag, bool) for flag in mask), "a loss_mask that is not all true or false", "booleans")
+    check.that(bool(ids), "a turn without token ids", "at least one")
+    check.that(len(ids) == len(mask), f"{len(ids)} token ids under {len(mask)} mask entries", "as many of both")
+    check.that(turn["finish"] in get_args(Finish), "another finish", f"one of {', '.join(get_args(Finish))}")
+    return Turn(ids, mask, turn["finish"])

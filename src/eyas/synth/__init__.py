@@ -1,0 +1,1 @@
+"""Lawful prompts, and the target's own answers to them: `prompts` and `respond`."""

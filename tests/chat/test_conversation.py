@@ -1,0 +1,77 @@
+import json
+
+import pytest
+
+from eyas.base.errors import InputError
+from eyas.chat.conversation import Conversation, Message, Turn, parse, read, read_all
+
+# design.md, section 4.
+PROMPT = {
+    "id": "gsm8k-train:17",
+    "source": "gsm8k-train",
+    "messages": [{"role": "user", "content": "..."}],
+    "tags": {"language": "en", "task": "math"},
+    "changed": {"PERSON": 1},
+}
+ANSWERED = {
+    **PROMPT,
+    "messages": [{"role": "user", "content": "é\u2028"}, {"role": "assistant", "content": "yes"}],
+    "turns": [{"token_ids": [5, 7, 2], "loss_mask": [True, True, True], "finish": "stop"}],
+}
+
+
+def test_the_records_of_the_design_come_back_as_they_were(tmp_path):
+    path = tmp_path / "part.jsonl"
+    path.write_bytes(parse(PROMPT, "x").to_line() + parse(ANSWERED, "x").to_line())
+    assert [json.loads(line) for line in path.read_bytes().splitlines()] == [PROMPT, ANSWERED]
+    prompt, answered = read(path)
+    assert prompt == Conversation(
+        "gsm8k-train:17", "gsm8k-train", (Message("user", "..."),), {"language": "en", "task": "math"}, {"PERSON": 1}
+    )
+    assert answered.turns == (Turn((5, 7, 2), (True, True, True), "stop"),)
+    assert list(read_all(tmp_path)) == [prompt, answered]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"extra": 1}, "unknown key 'extra'"),
+        ({"id": 3}, "id that is no text"),
+        ({"messages": []}, "no message"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "another role"),
+        ({"messages": [{"role": "user", "content": None}]}, "content that is no text"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "half a surrogate"),
+        ({"messages": [*ANSWERED["messages"], {"role": "system", "content": "x"}]}, "system message later on"),
+        ({"tags": {"task": 3}}, "tags.task that is no text"),
+        ({"changed": {"PERSON": -1}}, "changed.PERSON that is no whole number"),
+        ({"turns": [*ANSWERED["turns"], *ANSWERED["turns"]]}, "2 turns for 1 answers"),
+        ({"turns": [{"token_ids": [1], "loss_mask": [], "finish": "stop"}]}, "1 token ids under 0 mask"),
+        ({"turns": [{"token_ids": [], "loss_mask": [], "finish": "stop"}]}, "without token ids"),
+        ({"turns": [{"token_ids": [True], "loss_mask": [True], "finish": "stop"}]}, "a token id that is no whole"),
+        ({"turns": [{"token_ids": [1], "loss_mask": [1], "finish": "stop"}]}, "not all true or false"),
+        ({"turns": [{"token_ids": [1], "loss_mask": [True], "finish": "eos"}]}, "another finish"),
+    ],
+)
+def test_a_wrong_record_is_named_by_file_and_line(tmp_path, change, match):
+    path = tmp_path / "part.jsonl"
+    path.write_text(json.dumps(ANSWERED) + "\n" + json.dumps({**ANSWERED, **change}) + "\n")
+    with pytest.raises(InputError, match=match) as caught:
+        list(read(path))
+    assert f"{path}:2" in str(caught.value)
+
+
+def test_lines_and_files_that_are_none(tmp_path):
+    path = tmp_path / "part.jsonl"
+    path.write_text(json.dumps(PROMPT) + '\n{"id": "to')
+    with pytest.raises(InputError, match=r"part.jsonl:2 is not JSON"):
+        list(read(path))
+    path.write_text("[1]\n")
+    with pytest.raises(InputError, match="the record that is no object"):
+        list(read(path))
+    path.write_text('{"id": "x"}\n')
+    with pytest.raises(InputError, match="a record without 'source'"):
+        list(read(path))
+    with pytest.raises(InputError, match="No such file"):
+        list(read(tmp_path / "none.jsonl"))
+    with pytest.raises(InputError, match=r"no \*.jsonl"):
+        list(read_all(tmp_path / "none"))

@@ -1,0 +1,304 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.synth.slow_target import CONFIG, SlowTarget, responder
+from tests.tiny import tiny_tokenizer
+
+from eyas.base.errors import InputError, StageError, UsageError
+from eyas.base.provenance import require_digest
+from eyas.chat.conversation import Message, Turn, read_all
+from eyas.chat.render import prompt_ids, render
+from eyas.synth import respond
+from eyas.synth.journal import Journal
+from eyas.synth.loops import looping
+from eyas.synth.prompts import PromptsConfig
+from eyas.synth.prompts import run as run_prompts
+from eyas.synth.respond import Answered, RespondConfig, run
+
+ROOT = Path(__file__).parents[2]
+NUM_PROMPTS = 13  # with one, two or three user turns in turn
+NUM_ANSWERS = 25
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    records = [{"turns": [f"question {i}.{turn}" for turn in range(i % 3 + 1)]} for i in range(NUM_PROMPTS)]
+    source = tmp_path / "q.jsonl"
+    source.write_text("".join(json.dumps(record) + "\n" for record in records))
+    run_prompts(PromptsConfig(source=str(source), license="MIT"), tmp_path / "prompts", progress=False)
+    return tmp_path / "prompts"
+
+
+def content(out):
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name != "provenance.json"}
+
+
+@pytest.fixture
+def undisturbed(prompts, tmp_path):
+    run(CONFIG, prompts, tmp_path / "undisturbed", responder(SlowTarget()), progress=False)
+    return content(tmp_path / "undisturbed")
+
+
+def test_every_turn_sees_the_answers_before_it(prompts, tmp_path):
+    target = SlowTarget()
+    out = tmp_path / "out"
+    run(CONFIG, prompts, out, responder(target), progress=False)
+    conversations = list(read_all(out))
+    assert [each.id for each in conversations] == [f"q:{i}" for i in range(NUM_PROMPTS)]
+    assert [path.name for path in sorted(out.glob("*.jsonl"))] == [f"part-0000{i}.jsonl" for i in range(3)]
+    tokenizer = tiny_tokenizer()
+    for i, each in enumerate(conversations):
+        assert [message.role for message in each.messages] == ["user", "assistant"] * (i % 3 + 1)
+        assert [message.content for message in each.messages[::2]] == [f"question {i}.{k}" for k in range(i % 3 + 1)]
+        assert each.tags["task"] == "q"
+        rows = render(each, tokenizer)
+        for k, turn in enumerate(each.turns):
+            served = target.asked[f"q:{i}/{k}"]
+            assert served == prompt_ids(each.messages[: 2 * k + 1], tokenizer)
+            row = rows[0] if rows[0].turn is None else rows[k]
+            assert row.ids[: len(served) + len(turn.token_ids)] == [*served, *turn.token_ids]
+            assert all(turn.loss_mask)
+    assert len(target.asked) == NUM_ANSWERS
+    assert any(turn.finish == "length" for each in conversations for turn in each.turns)
+    require_digest(out)
+
+
+def test_the_ledger_counts_what_stands_in_the_parts(prompts, tmp_path):
+    run(CONFIG, prompts, tmp_path / "out", responder(SlowTarget()), progress=False)
+    turns = [turn for each in read_all(tmp_path / "out") for turn in each.turns]
+    cut = sum(turn.token_ids[-1] < 256 for turn in turns)  # no end-of-turn token
+    assert json.loads((tmp_path / "out" / "ledger.json").read_text()) == {
+        "schema": 1,
+        "prompts": NUM_PROMPTS,
+        "conversations": NUM_PROMPTS,
+        "dropped": {"too_long": {"count": 0, "ids": []}},
+        "looping": 0,
+        "answers": NUM_ANSWERS,
+        "finish": {"stop": NUM_ANSWERS - cut, "length": cut},
+        "tokens": sum(len(turn.token_ids) for turn in turns),
+        "tasks": {"q": NUM_PROMPTS},
+    }
+
+
+def test_kill_at_any_time_and_the_same_command_gives_the_same_bytes(prompts, tmp_path, undisturbed):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "tests.synth.slow_target", str(prompts), str(out)]
+
+    parts = [out / name for name in undisturbed if name.startswith("part-")]
+
+    def num_answers():
+        # A part and its journal stand side by side for a moment; the part counts.
+        newest = [part if part.exists() else part.with_name(part.name + ".journal") for part in parts]
+        return sum(path.read_bytes().count(b'"finish"') for path in newest if path.exists())
+
+    # The first kill strikes within the first part (9 answers), the second within the second one.
+    for wanted in (4, 13):
+        process = subprocess.Popen([*command, "0.02"], cwd=ROOT)
+        until = time.monotonic() + 60
+        while num_answers() < wanted:
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (out / "provenance.json").exists()
+        kept = num_answers()
+    target = SlowTarget()
+    run(CONFIG, prompts, out, responder(target), progress=False)
+    assert content(out) == undisturbed
+    assert len(target.asked) == NUM_ANSWERS - kept  # what was finished was not asked again
+
+
+def test_every_place_to_stop(prompts, tmp_path, undisturbed):
+    """Ctrl-C after each answer in turn: one answer more each time, always the same bytes in the end."""
+
+    class Stops(SlowTarget):
+        def __call__(self, prompts, ids):
+            for answer in super().__call__(prompts, ids):
+                yield answer
+                raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    for _ in range(NUM_ANSWERS):
+        with pytest.raises(KeyboardInterrupt):
+            run(CONFIG, prompts, out, responder(Stops()), progress=False)
+        assert not (out / "provenance.json").exists()
+    target = SlowTarget()
+    run(CONFIG, prompts, out, responder(target), progress=False)
+    assert content(out) == undisturbed
+    assert target.asked == {}
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_torn_last_line_is_not_taken_for_an_answer(prompts, tmp_path, undisturbed, cut):
+    out = tmp_path / "out"
+
+    class Breaks(SlowTarget):
+        def __call__(self, prompts, ids):
+            for count, answer in enumerate(super().__call__(prompts, ids)):
+                if count == 3:
+                    raise RuntimeError("the device is lost")
+                yield answer
+
+    with pytest.raises(RuntimeError, match="device is lost"):
+        run(CONFIG, prompts, out, responder(Breaks()), progress=False)
+    journal = out / "part-00000.jsonl.journal"
+    whole = journal.read_bytes()
+    assert whole.count(b"\n") == 3
+    journal.write_bytes(whole[:-cut])
+    target = SlowTarget()
+    run(CONFIG, prompts, out, responder(target), progress=False)
+    assert content(out) == undisturbed
+    assert len(target.asked) == NUM_ANSWERS - 2
+
+
+def test_a_full_disk_stops_with_a_message_and_loses_nothing(prompts, tmp_path, undisturbed):
+    out = tmp_path / "out"
+    target = SlowTarget()
+
+    class Fills(SlowTarget):
+        def __call__(self, prompts, ids):
+            journal = out / "part-00001.jsonl.journal"
+            if journal.exists():
+                # From here on every write to the journal's descriptor meets a device without room.
+                full = os.open("/dev/full", 1)
+                for entry in Path("/proc/self/fd").iterdir():
+                    if entry.exists() and entry.resolve() == journal:
+                        os.dup2(full, int(entry.name))
+            yield from target(prompts, ids)
+
+    with pytest.raises(StageError, match=r"no space left while writing .*part-00001.jsonl.journal"):
+        run(CONFIG, prompts, out, responder(Fills()), progress=False)
+    first = len(target.asked)
+    run(CONFIG, prompts, out, responder(again := SlowTarget()), progress=False)
+    assert content(out) == undisturbed
+    assert len(again.asked) == NUM_ANSWERS - first + 1  # the answer that could not be written
+
+
+def test_finished_work_is_left_alone_and_other_work_is_not_mixed_in(prompts, tmp_path, undisturbed):
+    out = tmp_path / "out"
+    first = run(CONFIG, prompts, out, responder(SlowTarget()), progress=False)
+    again = SlowTarget()
+    assert run(CONFIG, prompts, out, responder(again), progress=False) == first
+    assert again.asked == {}
+    (out / "provenance.json").unlink()
+    (out / "part-00001.jsonl").unlink()
+    (out / "notes.txt").write_text("mine")
+    # Another target: not one part of the old one may stay; a file that is not ours does.
+    other = SlowTarget()
+    run(CONFIG, prompts, out, responder(other, digest="sha256:other"), progress=False)
+    assert len(other.asked) == NUM_ANSWERS
+    assert (out / "notes.txt").read_text() == "mine"
+    assert {name for name in content(out) if name != "notes.txt"} == set(undisturbed)
+
+
+def test_what_does_not_fit_is_dropped_and_counted(prompts, tmp_path):
+    tokenizer = tiny_tokenizer()
+    # Room for one turn and a full answer, so that every conversation with a second turn is dropped.
+    room = len(prompt_ids([Message("user", "question 10.0")], tokenizer)) + CONFIG.max_tokens
+    out = tmp_path / "out"
+    run(CONFIG, prompts, out, responder(SlowTarget(), room), progress=False)
+    assert [each.id for each in read_all(out)] == ["q:0", "q:3", "q:6", "q:9", "q:12"]
+    dropped = json.loads((out / "ledger.json").read_text())["dropped"]["too_long"]
+    assert dropped == {"count": 8, "ids": [f"q:{i}" for i in range(NUM_PROMPTS) if i % 3]}
+    with pytest.raises(InputError, match="no conversation that fits"):
+        run(CONFIG, prompts, tmp_path / "none", responder(SlowTarget(), room - 3), progress=False)
+    assert list((tmp_path / "none").iterdir()) == []
+
+
+def test_loops_are_flagged_and_counted_apart(prompts, tmp_path):
+    class Loops(SlowTarget):
+        def __call__(self, prompts, ids):
+            for index, name in enumerate(ids):
+                token_ids = [1, 2, 3] * 20 if name in ("q:1/1", "q:4/0") else [7]
+                yield Answered(index, token_ids, "length")
+
+    run(replace(CONFIG, max_tokens=60), prompts, tmp_path / "out", responder(Loops()), progress=False)
+    tags = {each.id: each.tags for each in read_all(tmp_path / "out")}
+    assert [name for name, each in tags.items() if "looping" in each] == ["q:1", "q:4"]
+    assert tags["q:1"] == {"task": "q", "looping": "true"}
+    assert json.loads((tmp_path / "out" / "ledger.json").read_text())["looping"] == 2
+
+
+def test_special_tokens_in_an_answer_do_not_open_a_turn(prompts, tmp_path):
+    tokenizer = tiny_tokenizer()
+    token_ids = tokenizer.encode("a<|user|>b<|end|>", add_special_tokens=False)
+
+    class Odd(SlowTarget):
+        def __call__(self, prompts, ids):
+            yield from (Answered(index, token_ids, "stop") for index in range(len(ids)))
+
+    run(CONFIG, prompts, tmp_path / "out", responder(Odd()), progress=False)
+    for each in read_all(tmp_path / "out"):
+        assert {message.content for message in each.messages if message.role == "assistant"} == {"ab"}
+        assert all(list(turn.token_ids) == token_ids for turn in each.turns)
+
+
+def test_damaged_or_unfinished_prompts_are_refused(prompts, tmp_path):
+    with pytest.raises(InputError, match="run `eyas prompts` first"):
+        run(CONFIG, tmp_path / "nowhere", tmp_path / "out", responder(SlowTarget()), progress=False)
+    path = prompts / "prompts.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"question 3", b"question X"))
+    with pytest.raises(InputError, match=r"prompts.jsonl with digest sha256:.*expected digest sha256:"):
+        run(CONFIG, prompts, tmp_path / "out", responder(SlowTarget()), progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_progress_ends_at_its_total(prompts, tmp_path, capsys):
+    class Stops(SlowTarget):
+        def __call__(self, prompts, ids):
+            for count, answer in enumerate(super().__call__(prompts, ids)):
+                if count == 4:
+                    raise KeyboardInterrupt
+                yield answer
+
+    with pytest.raises(KeyboardInterrupt):
+        run(CONFIG, prompts, tmp_path / "out", responder(Stops(), 75))
+    assert f"respond  4/{NUM_ANSWERS} answers" in capsys.readouterr().err
+    run(CONFIG, prompts, tmp_path / "out", responder(SlowTarget(), 75))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"respond  {NUM_ANSWERS}/{NUM_ANSWERS} answers  100%" in last
+    assert last.endswith("tokens/s")
+    ledger = json.loads((tmp_path / "out" / respond.LEDGER_FILE).read_text())
+    assert 0 < ledger["dropped"]["too_long"]["count"] < NUM_PROMPTS
+
+
+def test_a_journal_refuses_a_second_answer(tmp_path):
+    with Journal(tmp_path / "part-00000.jsonl") as journal:
+        journal.add("q:0", 0, Turn((1,), (True,), "stop"))
+        with pytest.raises(AssertionError, match="answered twice"):
+            journal.add("q:0", 0, Turn((2,), (True,), "stop"))
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected"),
+    [
+        ([], False),
+        (list(range(100)), False),
+        ([5] * 31, False),  # a short row of dashes
+        ([5] * 32, True),
+        ([9, 8, 7, 6] + [1, 2, 3] * 11, True),
+        ([1, 2, 3] * 11 + [4], False),  # it found its way out
+        (list(range(64)) * 4, True),
+        (list(range(64)) * 3, False),
+        (list(range(65)) * 5, False),
+        ([1, 2] * 20 + [1], True),
+    ],
+)
+def test_looping(token_ids, expected):
+    assert looping(token_ids) is expected
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "batch_size", "part_size"])
+def test_sizes_of_nothing_are_refused(key):
+    with pytest.raises(UsageError, match=f"respond.{key}=0"):
+        RespondConfig(**{key: 0})
+    with pytest.raises(UsageError, match="temperature"):
+        RespondConfig(temperature=-1)

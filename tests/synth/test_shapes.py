@@ -1,0 +1,61 @@
+import pytest
+
+from eyas.chat.conversation import Message
+from eyas.synth.shapes import Dropped, Shaped, read_shape
+
+
+def user(*texts):
+    return tuple(Message("user", text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "messages", "num_answers"),
+    [
+        ({"question": "q", "answer": "a"}, "question", user("q"), 0),
+        ({"task_id": 1, "prompt": "p"}, "prompt", user("p"), 0),
+        ({"turns": ["one", "two"], "prompt": "p"}, "turns", user("one", "two"), 0),
+        (
+            {
+                "messages": [
+                    {"role": "developer", "content": "s"},
+                    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                    {"role": "assistant", "content": None},
+                    {"role": "user", "content": "c"},
+                    {"role": "system", "content": "late"},
+                    {"role": "assistant", "content": "thrown away"},
+                ],
+                "question": "not this one",
+            },
+            "messages",
+            (Message("system", "s"), *user("a\nb", "c")),
+            2,
+        ),
+    ],
+)
+def test_what_is_kept(value, shape, messages, num_answers):
+    assert read_shape(value) == Shaped(shape, messages, num_answers)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([], "unknown_shape"),
+        ("text", "unknown_shape"),
+        ({"text": "x"}, "unknown_shape"),
+        ({"messages": "x"}, "unknown_shape"),
+        ({"messages": [{"role": "critic", "content": "x"}]}, "unknown_shape"),
+        ({"turns": "x"}, "unknown_shape"),
+        ({"turns": []}, "no_user_turn"),
+        ({"prompt": " \n"}, "no_user_turn"),
+        ({"messages": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}]}, "no_user_turn"),
+        ({"question": 3}, "not_text"),
+        ({"question": "\ud800"}, "not_text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "not_text"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]}, "tool_turns"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [1]}]}, "tool_turns"),
+    ],
+)
+def test_why_a_record_is_dropped(value, reason):
+    dropped = read_shape(value)
+    assert isinstance(dropped, Dropped)
+    assert dropped.reason == reason
