@@ -1,0 +1,1 @@
+"""A head directory on disk: written, read strictly, checked against a target."""

@@ -1,0 +1,293 @@
+"""The EAGLE-3 draft head: one decoder layer over (next token's embedding, the target's hidden features).
+
+B requests, T rows, D hidden, L = 3D captured features, N heads, G key-value heads, H head size, V draft vocabulary.
+
+    aux_BTL --fc--> hidden --+-- hidden_norm --------\\
+                             |                        concat -> attention -+-> + -> out ---> norm -> lm_head -> logits
+    embed(next token) ------ | ---- input_layernorm -/                     |   ^     |
+                             +------------- residual (un-normed) ----------+  mlp    +--> hidden of the next step
+
+Source: the EAGLE-3 paper (arXiv 2503.01840) and the graph that SGLang and vLLM load as LlamaForCausalLMEagle3. The
+feedback is the block's output before the final norm; the later variant "EAGLE 3.1" feeds the normed one back
+(`norm_output`) and norms each captured layer before fc (`fc_norm`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eyas.base.errors import InputError
+from eyas.model.attention import Attend
+from eyas.model.facts import TargetFacts
+from eyas.model.layer_ids import HFIndex, default_layers
+
+INIT_STD = 0.02  # the usual initializer_range of Llama configurations
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """Sizes of a head. `vocab_size` and `target_hidden_size` are the target's; widths of the head may differ."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    vocab_size: int
+    draft_vocab_size: int
+    max_position_embeddings: int
+    target_hidden_size: int
+    aux_layer_ids: tuple[HFIndex, ...]
+    fc_norm: bool = False
+    norm_output: bool = False
+
+    @staticmethod
+    def for_target(
+        facts: TargetFacts,
+        draft_vocab_size: int,
+        *,
+        intermediate_size: int | None = None,
+        aux_layer_ids: tuple[HFIndex, ...] | None = None,
+        fc_norm: bool = False,
+        norm_output: bool = False,
+    ) -> "HeadConfig":
+        """A head shaped like one layer of the target; the feed-forward width may be chosen.
+
+        `InputError` where the target's positions are not plain RoPE, or where it has no feed-forward width to copy.
+        """
+        if facts.rope_type != "default" or facts.rope_theta is None:
+            raise InputError(
+                f"target {facts.name} with positions of type {facts.rope_type or 'other than RoPE'}",
+                "plain RoPE (rope_type default): the head does not know the others yet",
+                "use a target with plain RoPE",
+            )
+        width = intermediate_size or facts.intermediate_size
+        if width is None:
+            raise InputError(
+                f"target {facts.name} without one feed-forward width",
+                "an intermediate size for the head",
+                "set the head's intermediate size",
+            )
+        return HeadConfig(
+            hidden_size=facts.hidden_size,
+            intermediate_size=width,
+            num_heads=facts.num_heads,
+            num_kv_heads=facts.num_kv_heads,
+            head_dim=facts.head_dim,
+            rms_norm_eps=facts.rms_norm_eps,
+            rope_theta=facts.rope_theta,
+            vocab_size=facts.vocab_size,
+            draft_vocab_size=draft_vocab_size,
+            max_position_embeddings=facts.max_positions,
+            target_hidden_size=facts.hidden_size,
+            aux_layer_ids=aux_layer_ids or default_layers(facts.num_layers),
+            fc_norm=fc_norm,
+            norm_output=norm_output,
+        )
+
+    def problem(self) -> str | None:
+        """What is wrong with these sizes, in words; None if a head can be built."""
+        if self.hidden_size != self.target_hidden_size:  # the embedding rows are the target's
+            return f"a head {self.hidden_size} wide for a target {self.target_hidden_size} wide, wanted the same"
+        if len(self.aux_layer_ids) != 3:  # what the engines build fc for
+            return f"captured layers {list(self.aux_layer_ids)}, wanted three"
+        if self.num_heads % self.num_kv_heads:
+            return f"{self.num_heads} heads over {self.num_kv_heads} key-value heads, wanted a multiple"
+        if self.head_dim % 2:
+            return f"a head size of {self.head_dim}, wanted an even one for RoPE"
+        if self.draft_vocab_size > self.vocab_size:
+            return f"a draft vocabulary of {self.draft_vocab_size} over {self.vocab_size} target tokens"
+        return None
+
+
+class Rope(nn.Module):
+    """Rotary positions in the half-split layout of Llama: component i turns together with i + H / 2.
+
+    Angles are computed in float32 as the engines do (float64 for a float64 head); the result is cast like the head.
+    """
+
+    freq_H: Tensor
+
+    def __init__(self, head_dim: int, theta: float) -> None:
+        super().__init__()
+        self.head_dim, self.theta = head_dim, theta
+        self.register_buffer("freq_H", torch.empty(0), persistent=False)
+        self.rebuild(torch.device("cpu"), torch.float32)
+
+    def rebuild(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Frequencies with the sign of the rotation: sin(-a) = -sin(a) spares the negated half, cos does not care."""
+        even = torch.arange(0, self.head_dim, 2, device=device, dtype=dtype)
+        freq = 1.0 / self.theta ** (even / self.head_dim)
+        self.freq_H = torch.cat((-freq, freq))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Rope":
+        # A cast to bfloat16 must not reach the frequencies: an angle of 1000 would be off by whole turns.
+        probe = fn(torch.zeros((), device=self.freq_H.device, dtype=self.freq_H.dtype))
+        self.rebuild(probe.device, torch.float64 if probe.dtype == torch.float64 else torch.float32)
+        return self
+
+    def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and signed sin, both [B, T, 1, H]; B may be 1."""
+        angle_BT1H = positions_BT[:, :, None, None] * self.freq_H
+        return angle_BT1H.cos().to(dtype), angle_BT1H.sin().to(dtype)
+
+
+def rotate(x_BTNH: Tensor, cos_BT1H: Tensor, sin_BT1H: Tensor) -> Tensor:
+    """Turn each pair (i, i + H / 2): x * cos + swapped(x) * signed sin."""
+    swapped_BTNH = x_BTNH.roll(x_BTNH.shape[-1] // 2, -1)
+    return torch.addcmul(x_BTNH * cos_BT1H, swapped_BTNH, sin_BT1H)
+
+
+class SelfAttention(nn.Module):
+    """Grouped-query attention whose input is the concat of both halves, 2D wide."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        num_q, num_kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.config = config
+        self.scale = config.head_dim**-0.5
+        self.q_proj = nn.Linear(2 * config.hidden_size, num_q, bias=False)
+        self.k_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
+        self.v_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
+        self.o_proj = nn.Linear(num_q, config.hidden_size, bias=False)
+        self.rope = Rope(config.head_dim, config.rope_theta)
+        self.qkv_packed: Tensor | None = None
+
+    def forward(self, pair_BTC: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+        """out_BTD of pair_BTC with C = 2D."""
+        B, T, _ = pair_BTC.shape
+        G, H = self.config.num_kv_heads, self.config.head_dim
+        if self.qkv_packed is None:
+            qkv = torch.cat((self.q_proj(pair_BTC), self.k_proj(pair_BTC), self.v_proj(pair_BTC)), -1)
+        else:
+            qkv = F.linear(pair_BTC, self.qkv_packed)
+        qkv = qkv.view(B, T, -1, H)
+        cos_BT1H, sin_BT1H = self.rope(positions_BT, pair_BTC.dtype)
+        qk = rotate(qkv[:, :, :-G], cos_BT1H, sin_BT1H).transpose(1, 2)  # queries and keys turn in one go
+        out_BNTH = attend(0, qk[:, :-G], qk[:, -G:], qkv[:, :, -G:].transpose(1, 2), self.scale)
+        return self.o_proj(out_BNTH.transpose(1, 2).reshape(B, T, -1))
+
+
+class Mlp(nn.Module):
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_up_packed: Tensor | None = None
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        if self.gate_up_packed is None:
+            gate, up = self.gate_proj(x_BTD), self.up_proj(x_BTD)
+        else:
+            gate, up = F.linear(x_BTD, self.gate_up_packed).chunk(2, -1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class Midlayer(nn.Module):
+    """The head's only block. The residual is the hidden half as it came, without norm."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.hidden_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = SelfAttention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = Mlp(config)
+
+    def forward(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+        pair_BTC = torch.cat((self.input_layernorm(embeds_BTD), self.hidden_norm(hidden_BTD)), -1)
+        mixed_BTD = hidden_BTD + self.self_attn(pair_BTC, positions_BT, attend)
+        return mixed_BTD + self.mlp(self.post_attention_layernorm(mixed_BTD))
+
+
+class Head(nn.Module):
+    """The head without its embedding, which is the target's and comes in as rows. state_dict() keys are the file's.
+
+    `Head.init` makes a fresh one, `formats.head_dir.read_head` a stored one; the bare constructor leaves the weights
+    unset on the meta device.
+    """
+
+    def __init__(self, config: HeadConfig) -> None:
+        assert config.problem() is None, config.problem()
+        super().__init__()
+        self.config = config
+        num_aux = len(config.aux_layer_ids)
+        with torch.device("meta"):
+            self.fc = nn.Linear(num_aux * config.target_hidden_size, config.hidden_size, bias=False)
+            self.midlayer = Midlayer(config)
+            self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+            norms = [nn.RMSNorm(config.target_hidden_size, config.rms_norm_eps) for _ in range(num_aux)]
+        self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
+
+    @staticmethod
+    def init(config: HeadConfig, seed: int, dtype: torch.dtype = torch.float32) -> "Head":
+        """A random head: matrices normal with deviation 0.02, norms one. The same seed gives the same head."""
+        head = Head(config).to_empty(device="cpu")
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for weight in head.parameters():
+                if weight.ndim == 2:
+                    weight.normal_(0.0, INIT_STD, generator=generator)
+                else:
+                    weight.fill_(1.0)
+        return head.to(dtype)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(weight.numel() for weight in self.parameters())
+
+    def fuse(self, aux_BTL: Tensor) -> Tensor:
+        """hidden_BTD of step 0 from the captured layers, low to high; later steps take `feedback` instead."""
+        if self.fc_norm is not None:
+            parts = aux_BTL.split(self.config.target_hidden_size, -1)
+            aux_BTL = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        return self.fc(aux_BTL)
+
+    def step(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+        """out_BTD, the block's output before the final norm.
+
+        Row t takes the embedding of token t + 1 and the features of token t; positions_BT are those for RoPE ([B, T]
+        or [1, T]). `attend` is called once, with layer 0.
+        """
+        return self.midlayer(embeds_BTD, hidden_BTD, positions_BT, attend)
+
+    def feedback(self, out_BTD: Tensor) -> Tensor:
+        """hidden_BTD of the next step."""
+        return self.norm(out_BTD) if self.config.norm_output else out_BTD
+
+    def logits(self, out_BTD: Tensor) -> Tensor:
+        """logits_BTV over the draft vocabulary."""
+        return self.lm_head(self.norm(out_BTD))
+
+    def pack(self) -> "Head":
+        """Join q, k, v and gate, up into one product each (fewer launches at a few rows), for inference.
+
+        The named weights become views of the joined ones, so nothing is held twice; moving or casting undoes it. No
+        gradient would reach them, so none is asked for any more.
+        """
+        self.requires_grad_(False)
+        attn, mlp = self.midlayer.self_attn, self.midlayer.mlp
+        attn.qkv_packed = _joined(attn.q_proj, attn.k_proj, attn.v_proj)
+        mlp.gate_up_packed = _joined(mlp.gate_proj, mlp.up_proj)
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Head":
+        self.midlayer.self_attn.qkv_packed = None
+        self.midlayer.mlp.gate_up_packed = None
+        return super()._apply(fn, recurse)
+
+
+def _joined(*linears: nn.Linear) -> Tensor:
+    packed = torch.cat([linear.weight.data for linear in linears])
+    for linear, part in zip(linears, packed.split([linear.out_features for linear in linears]), strict=True):
+        linear.weight.data = part
+    return packed

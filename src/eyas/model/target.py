@@ -1,0 +1,253 @@
+"""The target: any transformers causal LM, read only, with our attention and the captured layers.
+
+B requests, T rows, D hidden, L = 3D captured features, W target vocabulary.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from eyas.base.errors import InputError
+from eyas.base.provenance import digest_bytes, digest_file, digest_json
+from eyas.model.attention import Attend
+from eyas.model.facts import TargetFacts
+from eyas.model.hook import ATTENTION_NAME, Capture, hook_layers, register_attention
+from eyas.model.layer_ids import HFIndex, check_layers, default_layers
+from eyas.model.probe import HeadShape, check_config, output_matrix, probe
+
+EMBEDDED = "embedded"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+)
+VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt", "merges.txt"]
+
+
+@dataclass(frozen=True)
+class TargetOut:
+    """hidden_BTD after the final norm; aux_BTL the captured layers side by side, low to high, if wanted."""
+
+    hidden_BTD: Tensor
+    aux_BTL: Tensor | None
+
+
+def resolve_target(name: str | Path) -> Path:
+    """The directory of a target: "embedded" (shipped with the package), a local directory, or a hub id.
+
+    `InputError` if there is no such directory, or if the hub does not give it.
+    """
+    if str(name) == EMBEDDED:
+        return Path(__file__).parent.parent / "embedded" / "target"
+    path = Path(name)
+    if path.is_dir():
+        return path
+    is_hub_id = isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~"
+    if not is_hub_id:
+        raise InputError(
+            f"no directory {name}", "a local directory, a hub id or 'embedded' as target", "correct the target's path"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
+        raise InputError(
+            f"no directory {name}, and the hub does not give it ({type(error).__name__})",
+            "a local directory, a hub id or 'embedded' as target",
+            "correct the name, or download the target first",
+        ) from error
+
+
+class Target:
+    """A loaded target. It keeps no state between forwards: past keys live in `attend`, captures in the result."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        directory: Path,
+        facts: TargetFacts,
+        aux_layer_ids: tuple[HFIndex, ...],
+    ) -> None:
+        """Use `Target.load`."""
+        self.model = model
+        self.tokenizer = tokenizer
+        self.directory = directory
+        self.facts = facts
+        self.aux_layer_ids = aux_layer_ids
+        self.decoder: nn.Module = model.get_decoder()
+        self.lm_head = output_matrix(model)
+        self.embedding: nn.Module = model.get_input_embeddings()
+        hook_layers(_layers(self.decoder, facts.num_layers), aux_layer_ids)
+
+    @staticmethod
+    def load(
+        name: str | Path,
+        dtype: torch.dtype = torch.bfloat16,
+        layers: tuple[int, ...] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> "Target":
+        """Load a target for inference; `layers` are the captured ones (None: 2, n // 2, n - 3).
+
+        `InputError` for a missing directory, configuration, weights or tokenizer, for damaged or incomplete weights,
+        for layers out of range, and for families whose attention is not plain (with the reason). Only safetensors are
+        read and no code from the model's repository is run.
+        """
+        directory = resolve_target(name)
+        _check_files(directory)
+        register_attention()
+        try:
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+            text_config = config.get_text_config(decoder=True)
+            check_config(text_config)
+            num_layers: int = text_config.num_hidden_layers
+            aux_layer_ids = default_layers(num_layers) if layers is None else check_layers(layers, num_layers)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=dtype,
+                attn_implementation=ATTENTION_NAME,
+                trust_remote_code=False,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+            model, report = loaded  # a pair because of output_loading_info
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        except InputError:
+            raise
+        except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
+            raise InputError(
+                f"target {directory} that transformers cannot load ({type(error).__name__}: {_first_line(error)})",
+                "a causal language model in Hugging Face format with safetensors",
+                "check the directory, or fetch it again",
+            ) from error
+        missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+        if missing:
+            raise InputError(
+                f"target {directory} without usable weights for {', '.join(missing[:3])} ({len(missing)} in all)",
+                "every weight that its configuration asks for",
+                "fetch the target again",
+            )
+        model = model.to(device).eval().requires_grad_(False)
+        shape = probe(model, num_layers)
+        return Target(model, tokenizer, directory, _facts(str(name), model, shape), aux_layer_ids)
+
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor, attend: Attend, want_aux: bool = False) -> TargetOut:
+        """Run the rows through the decoder; no logits. positions_BT is [B, T] or [1, T]; any order, a tree's too."""
+        if not want_aux:
+            out = self.decoder(input_ids=ids_BT, position_ids=positions_BT, use_cache=False, attend=attend)
+            return TargetOut(out.last_hidden_state, None)
+        capture = Capture()
+        out = self.decoder(input_ids=ids_BT, position_ids=positions_BT, use_cache=False, attend=attend, capture=capture)
+        hidden_BTD = out.last_hidden_state
+        last = self.facts.num_layers
+        taken = [hidden_BTD if i == last else capture.inputs_BTD[i] for i in self.aux_layer_ids]
+        return TargetOut(hidden_BTD, torch.cat(taken, -1))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., W] of final hidden rows [..., D]; hand over only the rows whose logits are needed."""
+        return self.lm_head(hidden)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[..., D] rows of the input embedding, as the head takes them."""
+        return self.embedding(ids)
+
+    def require_chat_template(self) -> str:
+        """The chat template; `InputError` if the tokenizer has none."""
+        template = self.tokenizer.chat_template
+        if not isinstance(template, str) or not template.strip():
+            raise InputError(
+                f"target {self.directory} without a chat template",
+                "chat_template.jinja, or chat_template in tokenizer_config.json",
+                "use an instruction-tuned target, or add the template it was trained with",
+            )
+        return template
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest over the configuration and the weight files; reads them once."""
+        return digest_target(self.directory)
+
+    @cached_property
+    def tokenizer_digest(self) -> str:
+        """Digest over the tokenizer's files."""
+        return _digest_files(self.directory, [name for name in TOKENIZER_FILES if (self.directory / name).is_file()])
+
+    @cached_property
+    def template_digest(self) -> str:
+        """Digest of the chat template; `InputError` if there is none."""
+        return digest_bytes(self.require_chat_template().encode())
+
+
+def digest_target(directory: Path) -> str:
+    """Digest over config.json and all safetensors of a target directory, by name and content."""
+    return _digest_files(directory, ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))])
+
+
+def _digest_files(directory: Path, names: list[str]) -> str:
+    return digest_json({name: digest_file(directory / name) for name in names})
+
+
+def _check_files(directory: Path) -> None:
+    """`InputError` naming the first file without which the directory is no target."""
+    missing = None
+    if not (directory / "config.json").is_file():
+        missing = ("config.json", "the configuration of a causal language model")
+    elif not any(directory.glob("*.safetensors")):
+        missing = ("*.safetensors", "weights as safetensors (other weight files may carry code and are not read)")
+    elif not any((directory / name).is_file() for name in VOCABULARY_FILES):
+        missing = ("tokenizer", f"one of {', '.join(VOCABULARY_FILES)}")
+    if missing:
+        raise InputError(f"target {directory} without {missing[0]}", missing[1], "point to a complete model directory")
+
+
+def _layers(decoder: nn.Module, num_layers: int) -> nn.ModuleList:
+    for child in decoder.children():
+        if isinstance(child, nn.ModuleList) and len(child) == num_layers:
+            return child
+    raise InputError(
+        f"a target of class {type(decoder).__name__} without one list of {num_layers} layers",
+        "a decoder whose layers stand in one list",
+        "choose another target; this family is not handled yet",
+    )
+
+
+def _facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFacts:
+    config = model.config.get_text_config(decoder=True)
+    rope = getattr(config, "rope_parameters", None) or {}
+    bos_id = config.bos_token_id
+    eos = getattr(model.generation_config, "eos_token_id", None)
+    eos = config.eos_token_id if eos is None else eos
+    return TargetFacts(
+        name=name,
+        hidden_size=config.hidden_size,
+        intermediate_size=getattr(config, "intermediate_size", None),
+        vocab_size=config.vocab_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        max_positions=config.max_position_embeddings,
+        rope_theta=rope.get("rope_theta"),
+        rope_type=rope.get("rope_type"),
+        rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6),
+        bos_id=bos_id if isinstance(bos_id, int) else None,
+        eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
+        num_parameters=sum(weight.numel() for weight in model.parameters()),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

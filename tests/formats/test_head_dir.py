@@ -1,0 +1,245 @@
+"""A head directory goes there and back; every way to be wrong is named; fit with a target is told in words."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from eyas.base.errors import InputError
+from eyas.formats.head_dir import HeadOrigin, check_fit, read_head, require_fit, write_head
+from eyas.model.attention import DenseAttend
+from eyas.model.facts import TargetFacts
+from eyas.model.head import Head, HeadConfig
+from eyas.model.vocab import DraftVocab
+
+FACTS = TargetFacts(
+    name="tiny",
+    hidden_size=32,
+    intermediate_size=48,
+    vocab_size=20,
+    num_layers=8,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    max_positions=64,
+    rope_theta=10000.0,
+    rope_type="default",
+    rms_norm_eps=1e-5,
+    bos_id=0,
+    eos_ids=(1, 2),
+    num_parameters=1,
+)
+ORIGIN = HeadOrigin("tiny", "sha256:aa", trained_context=128, bos_id=0, eos_ids=(1, 2))
+CONFIG = HeadConfig.for_target(FACTS, 11)
+VOCAB = DraftVocab.from_counts(torch.arange(20) % 7, 11, (1,))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write_head(tmp_path / "head", Head.init(CONFIG, 0), VOCAB, ORIGIN, torch.float32)
+    return tmp_path / "head"
+
+
+@torch.no_grad()
+def logits(head: Head) -> torch.Tensor:
+    rows = torch.linspace(-1, 1, 2 * 96, dtype=head.fc.weight.dtype).view(1, 2, 96)
+    return head.logits(head.step(rows[..., :32], head.fuse(rows), torch.arange(2)[None], DenseAttend()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("newer", [False, True])
+def test_there_and_back(dtype: torch.dtype, newer: bool, tmp_path: Path):
+    config = dataclasses.replace(CONFIG, fc_norm=newer, norm_output=newer)
+    head = Head.init(config, 3, dtype).pack()  # packed weights share memory, which the file must not
+    digest = write_head(tmp_path / "head", head, VOCAB, ORIGIN, dtype)
+    stored = read_head(tmp_path / "head")
+    assert (stored.config, stored.origin, stored.digest) == (config, ORIGIN, digest)
+    assert all(weight.requires_grad for weight in stored.head.parameters())
+    assert torch.equal(logits(stored.head.pack()), logits(head))
+    assert torch.equal(stored.vocab.d2t_V, VOCAB.d2t_V)
+    assert torch.equal(stored.vocab.t2d_W, VOCAB.t2d_W)
+    assert read_head(tmp_path / "head", torch.float64).head.fc.weight.dtype == torch.float64
+
+
+def test_the_same_head_gives_the_same_bytes(tmp_path: Path):
+    digests = {write_head(tmp_path / n, Head.init(CONFIG, 0), VOCAB, ORIGIN, torch.bfloat16) for n in ("a", "b")}
+    other = write_head(tmp_path / "c", Head.init(CONFIG, 1), VOCAB, ORIGIN, torch.bfloat16)
+    assert len(digests) == 1
+    assert other not in digests
+
+
+def test_config_is_what_the_engines_read(directory: Path):
+    """Written out by hand from the conventions of SGLang and vLLM: ids literal at the top, one less when nested."""
+    assert json.loads((directory / "config.json").read_text()) == {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "num_hidden_layers": 1,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "max_position_embeddings": 64,
+        "vocab_size": 20,
+        "draft_vocab_size": 11,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "torch_dtype": "float32",
+        "bos_token_id": 0,
+        "eos_token_id": [1, 2],
+        "target_hidden_size": 32,
+        "norm_before_residual": False,
+        "fc_norm": False,
+        "norm_output": False,
+        "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True},
+        "eyas": {"target_name": "tiny", "target_digest": "sha256:aa", "trained_context": 128},
+    }
+
+
+def test_tensors_are_what_the_engines_read(directory: Path):
+    tensors = load_file(directory / "model.safetensors")
+    assert "embed_tokens.weight" not in tensors
+    assert len(tensors) == 15
+    assert tensors["d2t"].dtype == torch.int64
+    assert tensors["t2d"].dtype == torch.bool
+    hot_tokens = tensors["d2t"] + torch.arange(11)  # how SGLang reads d2t
+    assert torch.equal(hot_tokens, tensors["t2d"].nonzero()[:, 0])
+
+
+def edit_config(directory: Path, **changes: object) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "architectures"),
+        ({"norm_before_residual": True}, "norm_before_residual True"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings True"),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling"),
+        ({"hidden_size": "32"}, "hidden_size '32'"),
+        ({"draft_vocab_size": None}, "draft_vocab_size None"),
+        ({"draft_vocab_size": 21}, "21 over 20 target tokens"),
+        ({"num_attention_heads": 3}, "3 heads over 2"),
+        ({"rope_theta": -1}, "rope_theta -1"),
+        ({"fc_norm": 1}, "fc_norm 1"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}, r"\[1, 3, 4\] and, nested, \[1, 3, 4\]"),
+        ({"eagle_aux_hidden_state_layer_ids": [5, 4, 2], "eagle_config": {}}, r"\[5, 4, 2\]"),
+        ({"eagle_aux_hidden_state_layer_ids": None, "eagle_config": None}, "no eagle_aux"),
+        ({"torch_dtype": "int8"}, "torch_dtype 'int8'"),
+        ({"eyas": {"target_digest": 5}}, "target_digest 5"),
+        ({"eyas": {"target_digset": "x"}}, "target_digset"),
+        ({"eos_token_id": "end"}, "eos_token_id 'end'"),
+    ],
+)
+def test_wrong_configuration_is_named(changes: dict[str, object], named: str, directory: Path):
+    edit_config(directory, **changes)
+    with pytest.raises(InputError, match=named):
+        read_head(directory)
+
+
+@pytest.mark.parametrize("key", ["eagle_aux_hidden_state_layer_ids", "eagle_config"])
+def test_one_list_of_layers_is_enough(key: str, directory: Path):
+    edit_config(directory, **{key: None})
+    assert read_head(directory).config.aux_layer_ids == (2, 4, 5)
+
+
+def change_d2t(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["d2t"] = VOCAB.target_ids_V.clone()
+
+
+def change_t2d(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["t2d"] = tensors["t2d"].roll(1)
+
+
+def change_nan(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["midlayer.mlp.up_proj.weight"][3, 3] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda t: t.pop("norm.weight"), "no tensor norm.weight"),
+        (lambda t: t.pop("d2t"), "no tensor d2t"),
+        (lambda t: t.update({"embed_tokens.weight": torch.zeros(20, 32)}), "unexpected tensor embed_tokens.weight"),
+        (lambda t: t.update({"fc.weight": torch.zeros(32, 64)}), r"fc.weight of shape \[32, 64\]"),
+        (lambda t: t.update({"t2d": torch.zeros(19, dtype=torch.bool)}), r"t2d of shape \[19\]"),
+        (change_d2t, "holds target ids"),
+        (change_t2d, "draft token 0 to target token"),
+        (change_nan, "up_proj.weight with values that are not finite"),
+    ],
+)
+def test_wrong_tensors_are_named(change: Callable[[dict[str, torch.Tensor]], object], named: str, directory: Path):
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.raises(InputError, match=named):
+        read_head(directory)
+
+
+def test_missing_and_damaged_files(directory: Path, tmp_path: Path):
+    with pytest.raises(InputError, match="nowhere"):
+        read_head(tmp_path / "nowhere")
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(InputError, match="damaged"):
+        read_head(directory)
+    weights.unlink()
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        read_head(directory)
+    (directory / "config.json").write_text("{")
+    with pytest.raises(InputError, match="not JSON"):
+        read_head(directory)
+
+
+def test_a_fitting_pair_has_no_findings(directory: Path):
+    assert check_fit(read_head(directory), FACTS, "sha256:aa") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "weight", "named"),
+    [
+        ({"hidden_size": 64}, "misfit", "hidden size 32"),
+        ({"vocab_size": 24}, "misfit", "vocabulary of 20"),
+        ({"num_layers": 4}, "misfit", "reads layers [2, 4, 5]"),
+        ({"num_layers": 16}, "warning", "[2, 8, 13]"),
+        ({"rope_theta": 500000.0}, "warning", "rope_theta 10000.0"),
+        ({"rope_type": "llama3"}, "warning", "llama3"),
+        ({"max_positions": 128}, "warning", "max_position_embeddings 64"),
+    ],
+)
+def test_what_does_not_fit_is_said(changes: dict[str, object], weight: str, named: str, directory: Path):
+    stored, facts = read_head(directory), dataclasses.replace(FACTS, **changes)
+    findings = check_fit(stored, facts)
+    assert [finding.weight for finding in findings] == [weight]
+    assert named in str(findings[0])
+    if weight == "warning":
+        assert require_fit(stored, facts) == findings
+    else:
+        with pytest.raises(InputError) as caught:
+            require_fit(stored, facts)
+        assert named in str(caught.value)
+
+
+def test_another_target_of_the_same_size_is_a_warning(directory: Path):
+    stored = read_head(directory)
+    (finding,) = require_fit(stored, FACTS, "sha256:bb")
+    assert finding.weight == "warning"
+    assert "sha256:aa" in finding.found
+    assert "sha256:bb" in finding.expected
+
+
+def test_every_misfit_is_named_at_once(directory: Path):
+    with pytest.raises(InputError, match=r"hidden size 32 and .*vocabulary of 20") as caught:
+        require_fit(read_head(directory), dataclasses.replace(FACTS, hidden_size=64, vocab_size=24))
+    assert caught.value.exit_code == 2
