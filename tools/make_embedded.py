@@ -1,8 +1,9 @@
 """Makes the embedded target: tokenizer and a small Llama-architecture model, trained on the grammar in `eyas.evalsets`.
 
     python tools/make_embedded.py tokenizer WORK         # seconds
-    python tools/make_embedded.py train WORK             # about 75 minutes on 2 cores; resumes after any interruption
-    python tools/make_embedded.py publish WORK           # writes src/eyas/embedded/target
+    python tools/make_embedded.py train WORK             # about 70 minutes on one core; resumes after any interruption
+    python tools/make_embedded.py publish WORK           # copies it to src/eyas/embedded/target
+    python tools/check_embedded.py                       # what the target must be, measured
 
 Not installed with eyas. Deep and thin on purpose: decoding a small model on a CPU costs one dispatch a layer, as
 decoding a large model on a GPU costs one pass over the weights a layer, so what speculation saves is the same thing.
@@ -12,6 +13,7 @@ import argparse
 import json
 import math
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,8 +90,7 @@ def make_tokenizer(work: Path) -> None:
     def texts() -> Iterator[str]:
         for index in range(12_000):
             for family in FAMILIES:
-                if family != "passages" or index < 500:
-                    yield from (message["content"] for message in example(family, "train", index).messages)
+                yield from (message["content"] for message in example(family, "train", index).messages)
 
     tokenizer.train_from_iterator(texts(), trainer)
     fast = PreTrainedTokenizerFast(
@@ -109,7 +110,7 @@ def make_tokenizer(work: Path) -> None:
 def plain_attention(
     module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: None, scaling: float, **_: object
 ) -> tuple[Tensor, None]:
-    """Causal attention written out: at this size twice as fast to train on a CPU as the fused kernel, below 1,500 rows."""
+    """Causal attention written out: below 1,500 rows twice as fast to train on a CPU as the fused kernel."""
     groups, rows = q.shape[1] // k.shape[1], q.shape[2]
     if rows > 1500:
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
@@ -148,7 +149,11 @@ class Evaluation:
             for index in range(EVAL_EXAMPLES):
                 for message in example(family, "eval", index).messages:
                     if message["role"] == "assistant":
-                        self.by_start.setdefault(tuple(message["content"].split()[:8]), []).append(message["content"])
+                        self.add(message["content"])
+
+    def add(self, answer: str) -> None:
+        """One more answer that must not occur."""
+        self.by_start.setdefault(tuple(answer.split()[:8]), []).append(answer)
 
     def occurs_in(self, messages: Messages) -> bool:
         """True if any evaluation answer is part of any of these messages."""
@@ -161,25 +166,26 @@ class Evaluation:
         return False
 
 
+def example_messages(index: int, long: bool = True) -> Messages:
+    """Training conversation `index`: families in turn; with `long` off, all passages are short."""
+    family = list(FAMILIES)[index % len(FAMILIES)]
+    if family == "passages" and not long:
+        return passages.write(random.Random(f"train/passages/{index}"), passages.SHORT)
+    return example(family, "train", index).messages
+
+
 class Text:
     """Training conversations as (ids, weights), a pure function of the index; long ones only from `long_from` on."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, evaluation: Evaluation):
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, evaluation: Evaluation) -> None:
         self.tokenizer = tokenizer
         self.evaluation = evaluation
-        self.families = list(FAMILIES)
         ids = tokenizer.convert_tokens_to_ids(list(SPECIAL))
         self.special = dict(zip(SPECIAL, ids, strict=True))
 
     def row(self, index: int, long: bool) -> tuple[list[int], list[float]] | None:
         """Conversation `index`, or None if it holds an evaluation answer or is longer than the model can read."""
-        family = self.families[index % len(self.families)]
-        if family == "passages":
-            rng = random.Random(f"train/passages/{index}")
-            size = (15, 32) if long and rng.random() < 0.06 else (2, 7)
-            messages = passages.write(rng, size)
-        else:
-            messages = example(family, "train", index).messages
+        messages = example_messages(index, long)
         if self.evaluation.occurs_in(messages):
             return None
         ids, weights = self.encode(messages)
@@ -246,9 +252,9 @@ def perplexities(model: LlamaForCausalLM, text: Text, examples: int) -> dict[str
 class Masters:
     """Float32 copies of the bfloat16 weights; Muon for the matrices, AdamW for the rest."""
 
-    def __init__(self, model: LlamaForCausalLM, plan: Plan):
+    def __init__(self, model: LlamaForCausalLM, plan: Plan) -> None:
         self.plan = plan
-        self.weights = {name: parameter for name, parameter in model.named_parameters()}
+        self.weights = dict(model.named_parameters())
         self.copies = {name: weight.detach().float().requires_grad_() for name, weight in self.weights.items()}
         matrices = [copy for name, copy in self.copies.items() if copy.ndim == 2 and "embed" not in name]
         others = [copy for name, copy in self.copies.items() if copy.ndim != 2 or "embed" in name]
@@ -319,17 +325,27 @@ def train(work: Path, plan: Plan) -> None:
     (work / "target" / "made.json").write_text(json.dumps({"documents": index, "steps": step}) + "\n")
 
 
+def publish(work: Path) -> None:
+    """Copy the finished target into the package."""
+    place = Path(__file__).parent.parent / "src" / "eyas" / "embedded" / "target"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(work / "target", place)
+    print(f"{sum(path.stat().st_size for path in place.iterdir()) / 1e6:.1f} MB in {len(list(place.iterdir()))} files")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("tokenizer", "train"))
+    parser.add_argument("stage", choices=("tokenizer", "train", "publish"))
     parser.add_argument("work", type=Path)
     parser.add_argument("--steps", type=int, default=Plan.steps)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.stage == "tokenizer":
         make_tokenizer(arguments.work)
-    else:
+    elif arguments.stage == "train":
         train(arguments.work, Plan(steps=arguments.steps))
+    else:
+        publish(arguments.work)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 `example(family, split, index)` is a pure function: the same three arguments give the same conversation for ever.
 The embedded target is trained on split `train`, the quickstart takes its prompts from `quickstart`, and everything
-that is measured is measured on `eval`. No `eval` answer occurs in the `train` text (checked when the target is made).
+that is measured is measured on `eval`. Passages are long in `eval` and mostly short elsewhere, to spare time. No `eval` answer occurs in the `train` text (checked when the target is made).
 """
 
 import random
@@ -46,4 +46,8 @@ class Example:
 def example(family: str, split: str, index: int) -> Example:
     """Conversation `index` of a family in a split; raises KeyError for an unknown family."""
     rng = random.Random(f"{split}/{family}/{index}")
-    return Example(f"{split}-{family}:{index}", family, FAMILIES[family](rng))
+    if family == "passages" and split != "eval":
+        messages = passages.write(rng, passages.mostly_short(rng))
+    else:
+        messages = FAMILIES[family](rng)
+    return Example(f"{split}-{family}:{index}", family, messages)

@@ -28,7 +28,7 @@ def zipf_choice(rng: random.Random, options: Sequence[str], exponent: float = _Z
 class Speaker:
     """Expands templates in one tone about one set of words; remembers the words it drew."""
 
-    def __init__(self, rng: random.Random, tone: str, words: Words):
+    def __init__(self, rng: random.Random, tone: str, words: Words) -> None:
         self.rng = rng
         self.tone = tone
         self.words = dict(words)

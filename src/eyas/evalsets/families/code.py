@@ -61,7 +61,7 @@ def write(rng: random.Random) -> list[dict[str, str]]:
     task = rng.choice((_total, _average, _best, _count, _group, _top, _names, _any))
     words = {"record": record, "plural": plural, "field": field, "tone": tone}
     speaker = Speaker(rng, tone, words)
-    item = speaker.say("{<record>|item|entry|row|%s}" % record[0])
+    item = speaker.say(f"{{<record>|item|entry|row|{record[0]}}}")
     func, what, empty, body = task(speaker, item, plural, field, other, limit, label)
     speaker.words |= {"func": func, "what": what, "empty": empty}
     lines = [f"def {func}({plural}):"]

@@ -31,10 +31,17 @@ ANSWER = (
     "{All of this|The plan|It} {cost|took|was worth} <price> euros{.|, {which|and that} {seems|is|was} {a lot|fair|not too much}.}",
 )
 
-_ENTRIES = (15, 32)  # people a chronicle has; about 105 tokens each
+LONG = (15, 32)  # people a chronicle has; about 105 tokens each
+SHORT = (2, 7)
+_LONG_SHARE = 0.06
 
 
-def write(rng: random.Random, entries: tuple[int, int] = _ENTRIES) -> list[dict[str, str]]:
+def mostly_short(rng: random.Random) -> tuple[int, int]:
+    """A size for training text: the long ones are rare, for they cost as much as twenty others."""
+    return LONG if rng.random() < _LONG_SHARE else SHORT
+
+
+def write(rng: random.Random, entries: tuple[int, int] = LONG) -> list[dict[str, str]]:
     """One chronicle with a question, and an answer of two to four sentences."""
     tone = rng.choice(TONES)
     people = rng.sample(NAMES, rng.randint(*entries))
