@@ -90,7 +90,10 @@ def make_tokenizer(work: Path) -> None:
     def texts() -> Iterator[str]:
         for index in range(12_000):
             for family in FAMILIES:
-                yield from (message["content"] for message in example(family, "train", index).messages)
+                messages = example(family, "train", index).messages
+                if family == "passages":
+                    messages = passages.write(random.Random(f"train/passages/{index}")) if index < 500 else []
+                yield from (message["content"] for message in messages)
 
     tokenizer.train_from_iterator(texts(), trainer)
     fast = PreTrainedTokenizerFast(

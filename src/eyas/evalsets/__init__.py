@@ -2,7 +2,8 @@
 
 `example(family, split, index)` is a pure function: the same three arguments give the same conversation for ever.
 The embedded target is trained on split `train`, the quickstart takes its prompts from `quickstart`, and everything
-that is measured is measured on `eval`. Passages are long in `eval` and mostly short elsewhere, to spare time. No `eval` answer occurs in the `train` text (checked when the target is made).
+that is measured is measured on `eval`. Passages are long in `eval` and mostly short elsewhere, to spare time.
+No `eval` answer occurs in the `train` text (checked when the target is made).
 """
 
 import random
