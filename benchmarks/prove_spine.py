@@ -1,0 +1,194 @@
+"""`make prove-spine`: every row of the spine's "Measured" list, one JSON object a row on stdout; exit 1 if one misses.
+
+    python benchmarks/prove_spine.py [--only peer|shipped|quickstart|gsm8k]
+
+Both arms run in one process on the same target, dtype and threads, prompt by prompt in alternating order, after a
+warm-up; what counts is the median of the ratios. Progress goes to stderr. About half an hour on two cores.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+
+from eyas.bench.config import BenchConfig
+from eyas.bench.free_drafters import free_drafters
+from eyas.bench.measure import measure_tasks
+from eyas.bench.peer_transformers import compare_with_generate
+from eyas.bench.workload import eval_prompts, mixed
+from eyas.chat.conversation import Conversation, Message
+from eyas.chat.render import render
+from eyas.evalsets import FAMILIES, example
+from eyas.formats.head_dir import read_head, require_fit
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import load_recipe, resolve_head
+from eyas.serve.engine import Draft
+from eyas.train.reference_drafters import NgramTable
+
+ROOT = Path(__file__).parents[1]
+DTYPE = torch.bfloat16  # what the target is shipped in
+CONFIG = BenchConfig(prompts_per_task=10, max_tokens=128, repeats=3)
+PEER_PROMPTS_PER_FAMILY, PEER_TOKENS, PEER_REPEATS = 2, 64, 3
+FREE = ("prompt_lookup", "ngram4")
+GSM8K_OVERRIDES = ("prompts.license=MIT", "prompts.limit=300")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; figure is None where there was nothing to measure, and then ok is false."""
+
+    name: str
+    figure: float | None
+    target: str
+    ok: bool
+
+
+def at_least(name: str, figure: float | None, bound: float) -> Row:
+    """A row that is met from `bound` on."""
+    return Row(name, _rounded(figure), f"at least {bound:g}", figure is not None and figure >= bound)
+
+
+def at_most(name: str, figure: float | None, bound: float) -> Row:
+    """A row that is met up to `bound`."""
+    return Row(name, _rounded(figure), f"at most {bound:g}", figure is not None and figure <= bound)
+
+
+def peer() -> Iterator[Row]:
+    """The baseline is no straw man."""
+    target = Target.load(EMBEDDED, DTYPE)
+    prompts = mixed(eval_prompts(target.tokenizer, PEER_PROMPTS_PER_FAMILY))
+    found = compare_with_generate(target, prompts, PEER_TOKENS, PEER_REPEATS)
+    name = "eyas's baseline against transformers generate with a static cache, TPOT ratio, median over prompts"
+    yield at_least(name, found.ratio, 1.0)
+
+
+def shipped() -> Iterator[Row]:
+    """The shipped head on our evaluation prompts."""
+    stored = read_head(resolve_head(EMBEDDED), DTYPE)
+    target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
+    require_fit(stored, target.facts, target.digest)
+    prompts = eval_prompts(target.tokenizer, CONFIG.prompts_per_task)
+    draft = Draft(stored.head.pack(), stored.vocab, CONFIG.shape)
+    stream = measure_tasks(target, draft, prompts, CONFIG)
+    free = free_drafters(stream.pairs, training_table(target), CONFIG.depth, CONFIG.seed)
+    speedups = {family: stream.tasks[family]["speedup"] for family in FAMILIES if family in stream.tasks}
+    print(json.dumps({"speedup": speedups, "free": free}), file=sys.stderr)
+    complete = len(speedups) == len(FAMILIES)
+    yield at_least("shipped head, 1 stream: speed-up, median over the families",
+                   median(speedups.values()) if complete else None, 1.8)  # fmt: skip
+    slowest = min(speedups.values()) if complete else None
+    yield Row("shipped head, 1 stream: speed-up of the slowest family", _rounded(slowest), "above 1.3",
+              slowest is not None and slowest > 1.3)  # fmt: skip
+    for family in FAMILIES:
+        name = f"shipped head, acceptance length over the better of prompt lookup and 4-gram table: {family}"
+        ratio = None
+        if family in stream.tasks:
+            best = max(free[family][drafter]["acceptance_length"] for drafter in FREE)
+            ratio = stream.tasks[family]["acceptance_length"] / best
+        yield at_least(name, ratio, 1.3)
+
+
+def training_table(target: Target) -> NgramTable:
+    """4-grams of the answers to the prompts that the shipped head was trained on.
+
+    They are the grammar's own answers, which the target was trained to give: what it says itself is not shipped.
+    """
+    limit = load_recipe(ROOT / "recipes" / "embedded.toml", {}).prompts.limit
+    assert limit is not None, "the recipe of the shipped head says how many prompts it takes"
+
+    def rows() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for index in range(limit):
+            one = example(list(FAMILIES)[index % len(FAMILIES)], "train", index // len(FAMILIES))
+            messages = tuple(Message(turn["role"], turn["content"]) for turn in one.messages)  # type: ignore[arg-type]
+            for row in render(Conversation(one.id, "train", messages, {}), target.tokenizer):
+                yield torch.tensor(row.ids), torch.tensor(row.loss_mask)
+
+    return NgramTable(rows())
+
+
+def quickstart() -> Iterator[Row]:
+    """The command as a user types it, in an empty directory."""
+    with tempfile.TemporaryDirectory() as directory:
+        started_s = time.monotonic()
+        found = _eyas("quickstart", "--out", directory, "--json")
+        minutes = (time.monotonic() - started_s) / 60
+    tasks = {} if found is None else found["tasks"]
+    yield at_most("quickstart, minutes", None if found is None else minutes, 8.0)
+    start = None if found is None else found.get("story", {}).get("head_start")
+    yield Row("quickstart, its head starts from random weights", float(start == "random"), "1", start == "random")
+    speedups = [tasks[family]["speedup"] for family in FAMILIES if family in tasks]
+    complete = len(speedups) == len(FAMILIES)
+    yield at_least("quickstart, TPOT against the baseline, median over the families",
+                   median(speedups) if complete else None, 1.5)  # fmt: skip
+    same = None if found is None else found["lossless"]
+    name = "quickstart, share of answers with the very words of transformers generate"
+    share = same["identical"] / same["prompts"] if same and same["prompts"] else None
+    yield at_least(name, share, 1.0)
+    yield at_least("quickstart, answers compared word by word", None if same is None else same["prompts"], 100)
+    shown = sum(
+        "uncertain_share" in task and all(drafter in task.get("references", {}) for drafter in FREE)
+        for task in tasks.values()
+    )
+    name = "quickstart's report, families with head, prompt lookup, 4-gram table and uncertain share"
+    yield at_least(name, shown, len(FAMILIES))
+
+
+def gsm8k() -> Iterator[Row]:
+    """Real prompts through the tiny recipe."""
+    source = Path(os.environ.get("EYAS_GSM8K", ROOT.parent / "shared" / "data" / "gsm8k-train.jsonl"))
+    name, goal = "gsm8k run, measured answers in its report", "at least 1, and looping answers counted apart"
+    if not source.is_file():
+        print("no gsm8k-train.jsonl: set EYAS_GSM8K to its path", file=sys.stderr)
+        yield Row(f"{name} (no gsm8k-train.jsonl: set EYAS_GSM8K to its path)", None, goal, False)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        recipe = str(ROOT / "recipes" / "tiny.toml")
+        found = _eyas("run", recipe, f"prompts.source={source}", *GSM8K_OVERRIDES, "--out", directory, "--json")
+        has_report = (Path(directory) / "report" / "report.html").is_file()
+    if found is None or not has_report:
+        yield Row(name, None, goal, False)
+        return
+    measured = sum(task["prompts"] for task in found["tasks"].values())
+    apart = "looping" in found and all("looping" in task for task in found["tasks"].values())
+    yield Row(name, measured, goal, measured >= 1 and apart)
+
+
+def _eyas(*arguments: str) -> dict[str, Any] | None:
+    """The object that a verb prints with --json; None where it failed (it says why on stderr)."""
+    program = Path(sys.executable).with_name("eyas")
+    done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, 3)
+
+
+def main() -> int:
+    parts = {"peer": peer, "shipped": shipped, "quickstart": quickstart, "gsm8k": gsm8k}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=parts, help="only these rows")
+    only = parser.parse_args().only
+    transformers.utils.logging.disable_progress_bar()
+    missed = 0
+    for name, part in parts.items():
+        if only in (None, name):
+            for row in part():
+                print(json.dumps(asdict(row)), flush=True)
+                missed += not row.ok
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""`eyas bench RECIPE`: baseline beside speculation, and whether the words are the same."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas.base.errors import InputError
+from eyas.base.provenance import (
+    PROVENANCE,
+    Origin,
+    Provenance,
+    digest_json,
+    finish,
+    is_finished,
+    read_provenance,
+    require,
+    write_json_atomic,
+)
+from eyas.bench.concurrency import measure_concurrency
+from eyas.bench.config import BenchConfig
+from eyas.bench.lossless import References, lossless, read_references, reference_answers
+from eyas.bench.measure import measure_tasks
+from eyas.bench.report import write_report
+from eyas.bench.results import Measured, references_in, results
+from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.evalsets import FAMILIES
+from eyas.features.reader import Features
+from eyas.formats.head_dir import read_head
+from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.serve.engine import Draft
+
+STAGE = "bench"
+RESULTS_FILE = "results.json"
+BUILTIN = "builtin:eval"
+
+
+@dataclass(frozen=True)
+class BenchInputs:
+    """Directories: the head, its acceptance on held-out answers, and the features that name the held-out prompts."""
+
+    head: Path
+    evaluated: Path
+    features: Path
+
+
+def run(
+    config: BenchConfig, inputs: BenchInputs, target: Target, story: Mapping[str, Any], out_dir: Path, progress: bool
+) -> Provenance:
+    """Measure in process, write results.json and report.html. Idempotent. InputError, StageError as the parts.
+
+    story: what the report tells of the stages before (see report.py). The figures carry times: of two equal runs, the
+    origin is the same, the bytes are not.
+    """
+    started_s = time.time()
+    evaluated = require(inputs.evaluated, "eval")
+    stored = read_head(inputs.head, target.model.dtype)
+    origin = Origin(
+        stage=STAGE,
+        recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
+        parents={"head": stored.digest, "eval": evaluated.digest, "target": target.digest},
+        tokenizer=target.tokenizer_digest,
+        template=target.template_digest,
+        undigested=(RESULTS_FILE, "report.html"),
+    )
+    if is_finished(out_dir, origin):
+        return read_provenance(out_dir)
+    if out_dir.is_dir():
+        (out_dir / PROVENANCE).unlink(missing_ok=True)
+    acceptance = json.loads((inputs.evaluated / "acceptance.json").read_bytes())
+    prompts = workload(config, inputs.features, target)
+    draft = Draft(stored.head.pack(), stored.vocab, config.shape)
+    same_words = check_words(config, inputs.head, prompts, target, progress)
+    stream = measure_tasks(target, draft, prompts, config, progress)
+    points = measure_concurrency(target, draft, prompts, config, progress)
+    measured = Measured(stream, points, same_words, references_in(acceptance))
+    found = results(target, stored.head, measured, ["eyas", "bench"]) | {"story": dict(story)}
+    write_json_atomic(out_dir / RESULTS_FILE, found)
+    write_report(found, acceptance, out_dir / "report.html")
+    return finish(out_dir, origin, started_s)
+
+
+def workload(config: BenchConfig, features_dir: Path, target: Target) -> dict[str, list[Prompt]]:
+    """Prompts by task: those held out from training, or our own evaluation set."""
+    if config.prompts == BUILTIN:
+        return eval_prompts(target.tokenizer, config.prompts_per_task)
+    features = Features(features_dir)
+    features.check_target(target.digest)
+    found: dict[str, list[Prompt]] = {}
+    for index in features.indices("held_out"):
+        row = features.row(index)
+        some = found.setdefault(row.task, [])
+        if len(some) < config.prompts_per_task:
+            # What serving feeds stands before the first generated token.
+            num_prompt = int(row.loss_mask_T.int().argmax())
+            some.append(Prompt(row.id, tuple(row.ids_T[:num_prompt].tolist())))
+    if not found:
+        raise InputError("no held-out prompt to measure with", "one at least", "raise capture.held_out")
+    return found
+
+
+def check_words(
+    config: BenchConfig, head_dir: Path, prompts: Mapping[str, Sequence[Prompt]], target: Target, progress: bool
+) -> dict[str, Any] | None:
+    """`lossless` of results.json, in float32 whatever the dtype of the measurement; None where it is switched off."""
+    if config.lossless_prompts == 0:
+        return None
+    exact = target if target.model.dtype == torch.float32 else _reload(target)
+    chosen = _lossless_prompts(config, prompts, exact)
+    shipped = resolve_target(EMBEDDED).parent / "references.json"
+    references: References | None = None
+    if config.prompts == BUILTIN and shipped.is_file():
+        references = read_references(shipped)
+        if references.target_digest != target.digest:
+            references = None
+    if references is None:
+        references = reference_answers(target.directory, chosen, config.lossless_tokens, progress)
+    stored = read_head(head_dir, torch.float32)
+    draft = Draft(stored.head.pack(), stored.vocab, config.shape)
+    slots = config.lossless_slots
+    found = lossless(exact, draft, chosen, references, config.lossless_tokens, slots, progress)
+    return found.result | {"differing": list(found.differing)}
+
+
+def _lossless_prompts(config: BenchConfig, prompts: Mapping[str, Sequence[Prompt]], target: Target) -> list[Prompt]:
+    if config.prompts == BUILTIN:
+        per_family = -(-config.lossless_prompts // len(FAMILIES))
+        return mixed(eval_prompts(target.tokenizer, per_family))[: config.lossless_prompts]
+    return mixed(prompts)[: config.lossless_prompts]
+
+
+def _reload(target: Target) -> Target:
+    return Target.load(target.facts.name, torch.float32, target.aux_layer_ids)

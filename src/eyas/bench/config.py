@@ -1,0 +1,60 @@
+"""What a measurement does: the recipe keys `bench.*`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eyas.base.errors import UsageError
+from eyas.tree.shape import TreeShape
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """The dtype is no key here: what is measured is the target as it was loaded, and the results name its dtype.
+
+    prompts               None: those held out from training; builtin:eval: our own evaluation set
+    prompts_per_task      prompts of each task at one stream
+    max_tokens            longest answer at one stream and under load
+    repeats               rounds over the prompts (one stream: the median per prompt and arm counts), blocks under load
+    concurrency           streams of the closed loop, one point each; empty: not measured
+    requests_per_stream   a block under load has this many requests for each stream
+    depth, top_k, nodes   the tree (see tree.shape)
+    lossless_prompts      answers compared with the reference, in float32; 0: not checked
+    lossless_tokens       longest of these answers
+    lossless_slots        requests in flight while they are made
+    seed                  of the bootstrap
+    """
+
+    prompts: Literal["builtin:eval"] | None = None
+    prompts_per_task: int = 12
+    max_tokens: int = 128
+    repeats: int = 3
+    concurrency: tuple[int, ...] = (1, 4, 8)
+    requests_per_stream: int = 4
+    depth: int = 6
+    top_k: int = 4
+    nodes: int = 16
+    lossless_prompts: int = 128
+    lossless_tokens: int = 64
+    lossless_slots: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.shape
+        at_least = {
+            "prompts_per_task": (self.prompts_per_task, 1),
+            "max_tokens": (self.max_tokens, 2),  # one token alone has no TPOT
+            "repeats": (self.repeats, 1),
+            "concurrency": (min(self.concurrency, default=1), 1),
+            "requests_per_stream": (self.requests_per_stream, 1),
+            "lossless_prompts": (self.lossless_prompts, 0),
+            "lossless_tokens": (self.lossless_tokens, 1),
+            "lossless_slots": (self.lossless_slots, 1),
+        }
+        for key, (value, least) in at_least.items():
+            if value < least:
+                raise UsageError(f"bench.{key} = {value}", f"at least {least}", f"raise bench.{key}")
+
+    @property
+    def shape(self) -> TreeShape:
+        """The tree as the engine takes it."""
+        return TreeShape(self.depth, self.top_k, self.nodes)

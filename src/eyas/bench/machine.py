@@ -1,0 +1,59 @@
+"""What the figures were measured on, without host names or paths."""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas.base.provenance import VERSIONED
+
+
+def machine() -> dict[str, Any]:
+    """cores: CPUs that this process may use; threads: those that torch computes with; gpu: None where there is none."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": _num_cores(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": _memory_gb(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "os": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": importlib.metadata.version("transformers"),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of eyas and of what it computes with."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONED:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _cpu_name() -> str:
+    """The model as the processor names itself; the architecture where it does not say."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_gb() -> float | None:
+    """Decimal gigabytes, one digit; None where the system does not say."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    return None

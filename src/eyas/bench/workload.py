@@ -1,0 +1,61 @@
+"""Prompts to measure with, as ids, and the order in which two arms take them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from eyas.chat.conversation import Message
+from eyas.chat.render import prompt_ids
+from eyas.evalsets import FAMILIES, example
+
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The ids that serving feeds, the generation prompt included."""
+
+    id: str
+    ids: tuple[int, ...]
+
+
+def eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> dict[str, list[Prompt]]:
+    """The first prompts of each family of our own evaluation set. InputError for a tokenizer without chat template."""
+    prompts: dict[str, list[Prompt]] = {}
+    for family in FAMILIES:
+        prompts[family] = []
+        for index in range(per_family):
+            one = example(family, "eval", index)
+            messages = [Message(message["role"], message["content"]) for message in one.prompt]  # type: ignore[arg-type]
+            prompts[family].append(Prompt(one.id, tuple(prompt_ids(messages, tokenizer))))
+    return prompts
+
+
+def mixed(by_task: Mapping[str, Sequence[Unit]]) -> list[Unit]:
+    """One of each task in turn, so that a slow minute of the machine falls on all tasks alike."""
+    return [unit for turn in zip_longest(*by_task.values()) for unit in turn if unit is not None]
+
+
+def paired(
+    arms: Mapping[str, Callable[[Unit], Result]], units: Sequence[Unit], repeats: int
+) -> dict[str, list[list[Result]]]:
+    """Run every unit in all arms back to back; results[arm][unit][repeat].
+
+    The arm that begins changes from unit to unit and from round to round, so that neither always finds warm caches
+    or the quieter half of a minute:
+
+        round 0   unit 0: A B   unit 1: B A   unit 2: A B
+        round 1   unit 0: B A   unit 1: A B   unit 2: B A
+    """
+    names = list(arms)
+    results: dict[str, list[list[Result]]] = {name: [[] for _ in units] for name in names}
+    for repeat in range(repeats):
+        for index, unit in enumerate(units):
+            first = (repeat + index) % len(names)
+            for name in names[first:] + names[:first]:
+                results[name][index].append(arms[name](unit))
+    return results

@@ -1,0 +1,172 @@
+"""The command line. Each verb imports what it needs when it runs, so that --help starts at once, without torch."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from eyas import __version__
+from eyas.base.errors import EyasError, UsageError
+
+INTERRUPTED = "eyas: stopped; run the same command again to continue where it stopped"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code: 0 done, 1 failed, 2 wrong usage or input."""
+    try:
+        parsed = _parse(arguments)
+        return parsed.run(parsed)
+    except EyasError as error:
+        print(f"eyas: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `eyas ... | head`
+        sys.stderr.close()
+        return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with its complaints in the words of every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        usage = " ".join(self.format_usage().removeprefix("usage: ").split())
+        raise UsageError(message, usage, f"read `{self.prog} --help`")
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """argparse takes no key=value behind an option (`eyas run RECIPE --out RUN train.steps=3`), so they are added."""
+    parser = _parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest and ("overrides" not in parsed or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        parsed.overrides = [*parsed.overrides, *rest]
+    return parsed
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="eyas",
+        description="Train an EAGLE-3 draft head on lawful prompts, prove the speed-up, serve the same words faster.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"eyas {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    _quickstart(verbs.add_parser("quickstart", help="the whole story on the embedded target", allow_abbrev=False))
+    _recipe_verbs(verbs)
+    _generate(verbs.add_parser("generate", help="answer a prompt, accepted draft tokens coloured", allow_abbrev=False))
+    _show(verbs.add_parser("show", help="a rendered conversation, what is supervised in colour", allow_abbrev=False))
+    _plan(verbs.add_parser("plan", help="what would run, bytes, hours, money; changes nothing", allow_abbrev=False))
+    _doctor(verbs.add_parser("doctor", help="check a run, a head, a target and a head", allow_abbrev=False))
+    return parser
+
+
+def _quickstart(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", default="runs/quickstart", metavar="RUN", help="run directory (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print results.json on stdout and nothing else")
+    parser.set_defaults(run=_run_quickstart)
+
+
+def _run_quickstart(parsed: argparse.Namespace) -> int:
+    from eyas.cli import recipes
+
+    return recipes.quickstart(parsed.out, parsed.json)
+
+
+def _recipe_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    texts = {
+        "run": "every stage, skipping what is finished",
+        "prompts": "choose and screen prompts",
+        "respond": "let the target answer them",
+        "capture": "capture the target's features",
+        "train": "train the head",
+        "eval": "measure acceptance on held-out answers",
+        "bench": "measure baseline and speculation, write the report",
+    }
+    for verb, text in texts.items():
+        parser = verbs.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+        _recipe_arguments(parser)
+        if verb in ("run", "eval", "bench"):
+            parser.add_argument("--json", action="store_true", help="print the written object on stdout, nothing else")
+        parser.set_defaults(run=_run_recipe, json=False)
+
+
+def _recipe_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", help="a TOML file, for example recipes/tiny.toml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="for example prompts.limit=300")
+    parser.add_argument("--out", metavar="RUN", help="run directory (runs/<recipe name>)")
+
+
+def _run_recipe(parsed: argparse.Namespace) -> int:
+    from eyas.cli import recipes
+
+    return recipes.run(parsed.verb, parsed.recipe, parsed.overrides, parsed.out, parsed.json)
+
+
+def _generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", help="the user's words; without them, --input")
+    parser.add_argument("--target", default="embedded", metavar="T", help="directory, hub id or %(default)s")
+    parser.add_argument("--head", metavar="H", help="head directory (the embedded target has its own)")
+    parser.add_argument("--no-head", action="store_true", help="the baseline: no speculation")
+    parser.add_argument("--input", metavar="FILE.jsonl", help="answer many prompts, batched")
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="per answer (%(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (%(default)s)")
+    parser.add_argument("--top-k", type=int, metavar="N")
+    parser.add_argument("--top-p", type=float, metavar="X")
+    parser.add_argument("--min-p", type=float, metavar="X")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
+    parser.add_argument("--tree", default="6,4,16", metavar="DEPTH,TOP_K,NODES", help="draft tree (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="one JSON object an answer on stdout, nothing else")
+    parser.set_defaults(run=_run_generate)
+
+
+def _run_generate(parsed: argparse.Namespace) -> int:
+    from eyas.cli import generate
+
+    return generate.run(parsed)
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
+    _recipe_arguments(parser)
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="which conversation (%(default)s)")
+    parser.set_defaults(run=_run_show)
+
+
+def _run_show(parsed: argparse.Namespace) -> int:
+    from eyas.cli import recipes
+
+    return recipes.show_conversation(parsed.recipe, parsed.overrides, parsed.out, parsed.index)
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    _recipe_arguments(parser)
+    parser.add_argument("--price", type=float, metavar="X", help="money an hour of this machine costs")
+    parser.set_defaults(run=_run_plan)
+
+
+def _run_plan(parsed: argparse.Namespace) -> int:
+    from eyas.cli import recipes
+
+    return recipes.plan(parsed.recipe, parsed.overrides, parsed.out, parsed.price)
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="a run directory or a head directory")
+    parser.add_argument("--target", metavar="T", help="check the head against this target")
+    parser.set_defaults(run=_run_doctor)
+
+
+def _run_doctor(parsed: argparse.Namespace) -> int:
+    from eyas.doctor import examine
+
+    findings = examine(parsed.path, parsed.target)
+    misfits = [finding for finding in findings if finding.weight == "misfit"]
+    for finding in findings:
+        if finding not in misfits:
+            print(finding)
+    for finding in misfits:
+        print(f"eyas: {finding}", file=sys.stderr)
+    return 2 if misfits else 0

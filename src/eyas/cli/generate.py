@@ -1,0 +1,159 @@
+"""`eyas generate`: one answer, streamed with accepted draft tokens in colour, or many, batched."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from eyas.base.errors import InputError, UsageError
+from eyas.base.progress import Progress
+from eyas.chat.conversation import Message, parse_messages
+from eyas.chat.render import prompt_ids
+from eyas.formats.head_dir import read_head, require_fit
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import DTYPES, resolve_head
+from eyas.serve.engine import Draft, Engine
+from eyas.serve.request import Answer, Request
+from eyas.serve.scheduler import plain_loop
+from eyas.serve.text import Detokenizer
+from eyas.tree.sampling import Sampling
+from eyas.tree.shape import TreeShape
+from eyas.tree.stats import acceptance_length
+
+DRAFTED, RESET = "\x1b[32m", "\x1b[0m"
+SLOTS = 8
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """The verb; see the parser in `eyas.cli`."""
+    if (parsed.prompt is None) == (parsed.input is None):
+        raise UsageError("a prompt and --input, or neither", "one of the two", 'eyas generate "your words"')
+    if parsed.max_tokens < 1:
+        raise UsageError(f"--max-tokens {parsed.max_tokens}", "a number from 1 on", "raise it")
+    sampling = Sampling(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
+    target, draft = load(parsed)
+    target.require_chat_template()
+    conversations = [(Message("user", parsed.prompt),)] if parsed.prompt is not None else _read(Path(parsed.input))
+    requests = [
+        Request(str(number), tuple(prompt_ids(messages, target.tokenizer)), parsed.max_tokens, sampling, parsed.seed)
+        for number, messages in enumerate(conversations)
+    ]
+    context = max(len(request.prompt_ids) for request in requests) + parsed.max_tokens
+    engine = Engine(target, draft, min(SLOTS, len(requests)), context)
+    for request in requests:
+        engine.limit(request)  # a prompt that cannot fit is refused before anything is answered
+    if parsed.json or parsed.input is not None:
+        _many(engine, requests, parsed.json)
+    else:
+        _one(engine, requests[0])
+    return 0
+
+
+def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
+    """The target and what to draft with: --head, the embedded head, or nothing with --no-head."""
+    if parsed.no_head and parsed.head is not None:
+        raise UsageError("--head and --no-head", "one of the two", "leave one out")
+    name = parsed.head or (EMBEDDED if parsed.target == EMBEDDED else None)
+    dtype = DTYPES[parsed.dtype]
+    if parsed.no_head:
+        return Target.load(parsed.target, dtype, (0,)), None  # nothing is captured, so any depth will do
+    if name is None:
+        raise UsageError(f"--target {parsed.target} without a head", "--head DIR or --no-head", "add one of them")
+    stored = read_head(resolve_head(name), dtype)
+    target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids)
+    for finding in require_fit(stored, target.facts, target.digest):
+        print(f"eyas: {finding}", file=sys.stderr)
+    return target, Draft(stored.head.pack(), stored.vocab, tree_shape(parsed.tree))
+
+
+def tree_shape(text: str) -> TreeShape:
+    """DEPTH,TOP_K,NODES. UsageError."""
+    try:
+        depth, top_k, nodes = (int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--tree {text}", "three numbers: depth, top-k and nodes", "--tree 6,4,16") from None
+    return TreeShape(depth, top_k, nodes)
+
+
+def _one(engine: Engine, request: Request) -> None:
+    """Stream to the terminal; green is what the head foresaw."""
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    detokenizer = Detokenizer(engine.target.tokenizer)
+
+    def show(answer: Answer, count: int) -> None:
+        for place in range(len(answer.token_ids) - count, len(answer.token_ids)):
+            text = detokenizer.push(answer.token_ids[place])
+            sys.stdout.write(f"{DRAFTED}{text}{RESET}" if color and answer.drafted[place] and text else text)
+        sys.stdout.flush()
+
+    (answer,) = plain_loop(engine, [request], show)
+    print(detokenizer.finish())
+    print(_figures(answer), file=sys.stderr)
+
+
+def _figures(answer: Answer) -> str:
+    tpot = "no TPOT (one token)" if answer.tpot_s is None else f"TPOT {answer.tpot_s * 1000:.2f} ms"
+    rounds = f"acceptance length {acceptance_length([answer.rounds]):.2f}" if answer.accepted else "no round"
+    return f"{len(answer.token_ids)} tokens, {rounds}, {tpot}, TTFT {answer.ttft_s * 1000:.0f} ms"
+
+
+def _many(engine: Engine, requests: list[Request], as_json: bool) -> None:
+    """Answers on stdout in the input's order, each as soon as those before it are out."""
+    done: dict[int, Answer] = {}
+    shown = 0
+    with Progress("generate", len(requests), "answers", enabled=len(requests) > 1) as bar:
+        for answer in plain_loop(engine, requests):
+            done[int(answer.request.id)] = answer
+            bar.advance()
+            while shown in done:
+                answer = done.pop(shown)
+                text = engine.target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+                print(json.dumps(_object(answer, str(text)), ensure_ascii=False) if as_json else text, flush=True)
+                shown += 1
+
+
+def _object(answer: Answer, text: str) -> dict[str, Any]:
+    """One answer as design of the command line has it; null where a figure does not exist."""
+    return {
+        "prompt_ids": list(answer.request.prompt_ids),
+        "token_ids": answer.token_ids,
+        "text": text,
+        "acceptance_length": acceptance_length([answer.rounds]) if answer.accepted else None,
+        "rounds": len(answer.accepted),
+        "ttft_ms": answer.ttft_s * 1000,
+        "tpot_ms": None if answer.tpot_s is None else answer.tpot_s * 1000,
+        "finish": answer.finish,
+    }
+
+
+def _read(path: Path) -> list[tuple[Message, ...]]:
+    """Conversations to answer: messages (the last one a user's), prompt, question, or turns (the first)."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "a readable JSON-lines file", "check the path") from None
+    conversations = [_conversation(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not conversations:
+        raise InputError(f"no record in {path}", "one JSON object a line", "check how it was made")
+    return conversations
+
+
+def _conversation(line: str, where: str) -> tuple[Message, ...]:
+    wanted = "an object with messages, prompt, question or turns"
+    try:
+        record = json.loads(line)
+    except ValueError:
+        raise InputError(f"{where} is not JSON", wanted, "mend the line") from None
+    record = record if isinstance(record, dict) else {}
+    if "messages" in record:
+        messages = parse_messages(record["messages"], where)
+        if not messages or messages[-1].role != "user":
+            raise InputError(f"{where} does not end with a user's message", wanted, "drop the last answer")
+        return messages
+    turns = record.get("turns")
+    text = record.get("prompt") or record.get("question") or (turns[0] if isinstance(turns, list) and turns else None)
+    if not isinstance(text, str):
+        raise InputError(f"{where} without a user turn", wanted, "mend the line")
+    return (Message("user", text),)

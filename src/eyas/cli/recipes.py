@@ -1,0 +1,137 @@
+"""The verbs that take a recipe, and the quickstart, which is a recipe that ships with the package."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from eyas.base.config import parse_overrides
+from eyas.base.errors import InputError
+from eyas.chat.conversation import Conversation, Message, read_all
+from eyas.chat.render import render
+from eyas.chat.show import show
+from eyas.evalsets import FAMILIES, example
+from eyas.quickstart import quickstart_recipe
+from eyas.recipe import STAGES, Recipe, Run, load_recipe
+
+PRINTED = {"run": ("bench", "results.json"), "bench": ("bench", "results.json"), "eval": ("eval", "acceptance.json")}
+
+
+def quickstart(out: str, as_json: bool) -> int:
+    """Every stage of the shipped recipe on the embedded target, then the table."""
+    return _all(Run(quickstart_recipe(), Path(out)), as_json)
+
+
+def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_json: bool) -> int:
+    """One stage, or all of them."""
+    work = _open(recipe, overrides, out)
+    if verb == "run":
+        return _all(work, as_json)
+    _quiet()
+    work.begin()
+    work.run(verb)
+    if as_json:
+        print(json.dumps(_written(work, verb), indent=2))
+    else:
+        print(f"{work.directory(verb)} is finished", file=sys.stderr)
+        if verb == "bench":
+            print(table(_written(work, verb)))
+    return 0
+
+
+def plan(recipe: str, overrides: Sequence[str], out: str | None, price: float | None) -> int:
+    """What would run and what it would take."""
+    from eyas.plan import describe
+
+    _quiet()
+    print(describe(_open(recipe, overrides, out), price))
+    return 0
+
+
+def show_conversation(recipe: str, overrides: Sequence[str], out: str | None, index: int) -> int:
+    """A conversation as it is trained on: of the run, if it has answers already, else of the grammar."""
+    _quiet()
+    work = _open(recipe, overrides, out)
+    conversation = _conversation(work, index)
+    tokenizer = work.target.tokenizer
+    for row in render(conversation, tokenizer):
+        turn = "every answer" if row.turn is None else f"answer {row.turn + 1}"
+        print(f"{conversation.id}: {len(row.ids)} tokens, {sum(row.loss_mask)} supervised ({turn})", file=sys.stderr)
+        print(show(row, tokenizer, color=None if sys.stdout.isatty() else False))
+    return 0
+
+
+def table(results: dict[str, Any]) -> str:
+    """results.json in a few lines for the terminal."""
+    lines = [f"{'task':<14}{'baseline':>12}{'speculative':>13}{'faster':>9}{'accepted':>10}"]
+    for name, task in results["tasks"].items():
+        tpot = task["tpot_ms"]
+        lines.append(
+            f"{name:<14}{tpot['baseline']:>9.2f} ms{tpot['speculative']:>10.2f} ms"
+            f"{task['speedup']:>8.2f}x{task['acceptance_length']:>10.2f}"
+        )
+    for point in results["concurrency"]:
+        lines.append(
+            f"{point['n']:>3} streams    {point['baseline']['output_tps']:>8.0f} tok/s"
+            f"{point['speculative']['output_tps']:>8.0f} tok/s{point['speedup_tps']:>8.2f}x"
+        )
+    lossless = results["lossless"]
+    lines.append(
+        f"{lossless['identical']} of {lossless['prompts']} answers are the very words of {lossless['reference']} "
+        f"({lossless['dtype']})"
+    )
+    return "\n".join(lines)
+
+
+def _all(work: Run, as_json: bool) -> int:
+    _quiet()
+    started_s = time.monotonic()
+    work.begin()
+    for number, stage in enumerate(STAGES, 1):
+        print(f"[{number}/{len(STAGES)}] {stage}", file=sys.stderr)
+        work.run(stage)
+    results = _written(work, "run")
+    if as_json:
+        print(json.dumps(results, indent=2))
+    else:
+        print(table(results))
+        print(f"report: {work.directory('bench') / 'report.html'}")
+    print(f"done in {time.monotonic() - started_s:.0f} s", file=sys.stderr)
+    return 0
+
+
+def _open(recipe: str, overrides: Sequence[str], out: str | None) -> Run:
+    loaded: Recipe = load_recipe(Path(recipe), parse_overrides(overrides))
+    return Run(loaded, Path("runs") / loaded.name if out is None else Path(out))
+
+
+def _written(work: Run, verb: str) -> dict[str, Any]:
+    stage, name = PRINTED[verb]
+    return json.loads((work.directory(stage) / name).read_bytes())
+
+
+def _conversation(work: Run, index: int) -> Conversation:
+    directory, source = work.directory("respond"), work.recipe.prompts.source or ""
+    if index < 0:
+        raise InputError(f"--index {index}", "a number from 0 on", "count from 0")
+    if any(directory.glob("*.jsonl")):
+        for place, conversation in enumerate(read_all(directory)):
+            if place == index:
+                return conversation
+        raise InputError(f"no conversation {index} in {directory}", "a smaller number", "lower --index")
+    if source.startswith("builtin:"):
+        family = list(FAMILIES)[index % len(FAMILIES)]
+        one = example(family, source.removeprefix("builtin:"), index // len(FAMILIES))
+        messages = tuple(Message(message["role"], message["content"]) for message in one.messages)  # type: ignore[arg-type]
+        return Conversation(one.id, source, messages, {"task": family})
+    raise InputError(f"no answered conversation in {directory}", "a finished `eyas respond`", "run it first")
+
+
+def _quiet() -> None:
+    """transformers' own bars beside ours would break the one look of long jobs."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()

@@ -1,0 +1,212 @@
+"""A recipe and its run directory: every stage from prompts to report, joined from rooms that are strangers.
+
+    prompts -> respond -> capture -> train -> eval -> bench        each skipped where it is finished
+
+A stage is finished when its directory ends with a provenance.json of exactly these inputs; running a verb again
+continues whatever was interrupted.
+"""
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from eyas.base.config import build, load_toml, merge, to_toml
+from eyas.base.errors import InputError, UsageError
+from eyas.base.provenance import read_provenance, sweep, write_atomic
+from eyas.bench import bench
+from eyas.bench.config import BenchConfig
+from eyas.features import capture
+from eyas.features.capture import CaptureConfig
+from eyas.model.target import Target
+from eyas.serve.engine import Engine
+from eyas.serve.request import Request
+from eyas.serve.scheduler import plain_loop
+from eyas.synth import prompts, respond
+from eyas.synth.prompts import PromptsConfig
+from eyas.synth.respond import RespondConfig
+from eyas.train import evaluate, loop
+from eyas.train.evaluate import EvalConfig
+from eyas.train.loop import TrainConfig
+from eyas.tree.sampling import Sampling
+
+STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
+DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
+DIRECTORIES |= {"train": "head", "eval": "eval", "bench": "report"}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """The recipe keys `target.*`. head: a head directory to use instead of training one ("embedded": the shipped)."""
+
+    model: str = "embedded"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    head: str | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what a run makes. Each stage's part belongs to the room that reads it."""
+
+    name: str = "recipe"
+    target: TargetConfig = field(default_factory=TargetConfig)
+    prompts: PromptsConfig = field(default_factory=PromptsConfig)
+    respond: RespondConfig = field(default_factory=RespondConfig)
+    capture: CaptureConfig = field(default_factory=CaptureConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    bench: BenchConfig = field(default_factory=BenchConfig)
+
+
+def load_recipe(path: Path, overrides: dict[str, object]) -> Recipe:
+    """The recipe of a TOML file with `stage.key=value` laid over it. InputError / UsageError."""
+    if path.suffix != ".toml":
+        raise UsageError(f"recipe {path}", "a .toml file", "name a recipe, for example recipes/tiny.toml")
+    return build(Recipe, merge(merge({"name": path.stem}, load_toml(path)), overrides))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe at work in a run directory. The target is loaded when the first stage asks for it."""
+
+    recipe: Recipe
+    out: Path
+    progress: bool = True
+
+    def directory(self, stage: str) -> Path:
+        """Where a stage writes."""
+        return self.out / DIRECTORIES[stage]
+
+    @cached_property
+    def target(self) -> Target:
+        """The target in the recipe's dtype, with the layers that capture asks for."""
+        wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
+        return Target.load(wanted.model, DTYPES[wanted.dtype], layers)
+
+    @property
+    def head_directory(self) -> Path:
+        """The trained head, or the one that `target.head` names."""
+        return self.directory("train") if self.recipe.target.head is None else resolve_head(self.recipe.target.head)
+
+    def begin(self) -> None:
+        """Write the resolved recipe; clear what a killed write left."""
+        if self.out.is_dir():
+            sweep(self.out)
+        write_atomic(self.out / "recipe.toml", to_toml(self.recipe))
+
+    def run(self, stage: str) -> None:
+        """One stage; nothing is done where it is finished."""
+        self._stages[stage]()
+
+    def run_all(self) -> None:
+        """Every stage in order."""
+        for stage in STAGES:
+            self.run(stage)
+
+    @cached_property
+    def _stages(self) -> dict[str, Callable[[], object]]:
+        recipe, directory, progress = self.recipe, self.directory, self.progress
+        return {
+            "prompts": lambda: prompts.run(recipe.prompts, directory("prompts"), progress),
+            "respond": lambda: respond.run(
+                recipe.respond, directory("prompts"), directory("respond"), self.responder(), progress
+            ),
+            "capture": lambda: capture.run(
+                recipe.capture, directory("respond"), self.target, directory("capture"), progress=progress
+            ),
+            "train": self._train,
+            "eval": lambda: evaluate.run(
+                recipe.eval,
+                evaluate.EvalInputs(self.head_directory, directory("capture")),
+                self.target,
+                directory("eval"),
+                progress=progress,
+            ),
+            "bench": self._bench,
+        }
+
+    def _train(self) -> None:
+        if self.recipe.target.head is None:
+            loop.run(
+                self.recipe.train,
+                self.directory("capture"),
+                self.target,
+                self.directory("train"),
+                progress=self.progress,
+            )
+
+    def _bench(self) -> None:
+        inputs = bench.BenchInputs(self.head_directory, self.directory("eval"), self.directory("capture"))
+        bench.run(self.recipe.bench, inputs, self.target, self.story(), self.directory("bench"), self.progress)
+
+    def story(self) -> dict[str, object]:
+        """What the stages before made, for the report: read from their directories."""
+        answers = json.loads((self.directory("respond") / respond.LEDGER_FILE).read_bytes())
+        captured, trained = read_provenance(self.directory("capture")), None
+        if self.recipe.target.head is None:
+            trained = read_provenance(self.directory("train"))
+        return {
+            "prompts": json.loads((self.directory("prompts") / "ledger.json").read_bytes())["kept"],
+            "answers": answers["answers"],
+            "tokens": answers["tokens"],
+            "feature_bytes": sum((self.directory("capture") / name).stat().st_size for name in captured.files),
+            "train_seconds": None if trained is None else trained.seconds,
+            "head_start": self.recipe.train.init if trained is not None else "trained before this run",
+        }
+
+    def responder(self) -> respond.Responder:
+        """The target as `respond` sees it. InputError when it has no chat template."""
+        target = self.target
+        target.require_chat_template()
+        return respond.Responder(
+            answer=Answers(target, self.recipe.respond),
+            tokenizer=target.tokenizer,
+            max_positions=target.facts.max_positions,
+            target_digest=target.digest,
+            tokenizer_digest=target.tokenizer_digest,
+            template_digest=target.template_digest,
+        )
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The target's own answers through the engine: what `respond` is handed."""
+
+    target: Target
+    config: respond.RespondConfig
+
+    def __call__(self, prompts: list[list[int]], ids: list[str]) -> Iterator[respond.Answered]:
+        config = self.config
+        longest = max(len(prompt) for prompt in prompts)
+        engine = Engine(self.target, None, min(config.batch_size, len(prompts)), longest + config.max_tokens)
+        sampling = Sampling(temperature=config.temperature)
+        # Prompts of similar length together: a batch is as wide as its longest member.
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        requests = (
+            Request(str(index), tuple(prompts[index]), config.max_tokens, sampling, _seed(config.seed, ids[index]))
+            for index in order
+        )
+        for answer in plain_loop(engine, requests):
+            assert answer.finish is not None, "the loop hands out finished answers"
+            yield respond.Answered(int(answer.request.id), answer.token_ids, answer.finish)
+
+
+def _seed(seed: int, name: str) -> int:
+    """A seed of its own for each answer, whatever else is asked with it."""
+    return zlib.crc32(f"{seed}/{name}".encode())
+
+
+def resolve_head(name: str | Path) -> Path:
+    """The directory of a head: "embedded" (shipped with the package) or a local directory. InputError."""
+    if str(name) == "embedded":
+        return Path(__file__).parent / "embedded" / "head"
+    path = Path(name)
+    if not path.is_dir():
+        raise InputError(f"no directory {name}", "a head directory, or 'embedded'", "correct the head's path")
+    return path

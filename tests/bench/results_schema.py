@@ -1,0 +1,83 @@
+"""results.json, schema 1, as design section 5 has it: written out once more, by hand, and checked strictly."""
+
+from typing import Any
+
+NUMBER, COUNT, TEXT, SPAN = "number", "count", "text", "span"
+PERCENTILES = {"p50": NUMBER, "p99": NUMBER}
+ARM = {"tpot_ms": PERCENTILES, "ttft_ms": PERCENTILES, "output_tps": NUMBER}
+TASK = {
+    "prompts": COUNT,
+    "acceptance_length": NUMBER,
+    "ci95": SPAN,
+    "tpot_ms": {"baseline": NUMBER, "speculative": NUMBER},
+    "speedup": NUMBER,
+    "speedup_ci95": SPAN,
+    "by_depth": [NUMBER],
+    "identical": COUNT,
+}
+POINT = {
+    "n": COUNT,
+    "baseline": ARM,
+    "speculative": {**ARM, "acceptance_length": NUMBER},
+    "arms": {},
+    "speedup_tpot": NUMBER,
+    "speedup_tps": NUMBER,
+    "speedup_tps_ci95": SPAN,
+    "blocks": COUNT,
+}
+
+
+def check_results(found: dict[str, Any], tasks: list[str], references: bool) -> None:
+    """Asserts exactly these keys and kinds of values."""
+    more = {"uncertain_share": NUMBER, "looping": COUNT, "too_short": COUNT}
+    drafter = {"acceptance_length": NUMBER, "ci95": SPAN}
+    task = {**TASK, **more, **({"references": {"prompt_lookup": drafter, "ngram4": drafter}} if references else {})}
+    schema = {
+        "schema": COUNT,
+        "machine": {
+            "cpu": TEXT,
+            "cores": COUNT,
+            "threads": COUNT,
+            "memory_gb": NUMBER,
+            "gpu": None if found["machine"]["gpu"] is None else TEXT,
+            "os": TEXT,
+            "python": TEXT,
+            "torch": TEXT,
+            "transformers": TEXT,
+        },
+        "dtype": TEXT,
+        "target": {"name": TEXT, "parameters": COUNT},
+        "head": {"parameters": COUNT, "share_of_target": NUMBER},
+        "lossless": {"prompts": COUNT, "identical": COUNT, "dtype": TEXT, "reference": TEXT},
+        "tasks": dict.fromkeys(tasks, task),
+        "concurrency": [POINT],
+        "rounds": {"draft_ms": NUMBER, "verify_ms": NUMBER, "extend_ms": NUMBER, "other_ms": NUMBER},
+        "looping": None if found["looping"] is None else TASK,
+        "command": TEXT,
+        "versions": dict.fromkeys(found["versions"], TEXT),
+    }
+    _check(found, schema, "results")
+
+
+def _check(value: Any, schema: Any, where: str) -> None:
+    if schema is None:
+        assert value is None, where
+    elif isinstance(schema, dict):
+        assert isinstance(value, dict), where
+        assert set(value) == set(schema), (where, set(value) ^ set(schema))
+        for key, inner in schema.items():
+            _check(value[key], inner, f"{where}.{key}")
+    elif isinstance(schema, list):
+        assert isinstance(value, list), where
+        for index, item in enumerate(value):
+            _check(item, schema[0], f"{where}[{index}]")
+    elif schema == SPAN:
+        _check(value, [NUMBER], where)
+        assert len(value) == 2, (where, value)
+        assert value[0] <= value[1], (where, value)
+    elif schema == TEXT:
+        assert isinstance(value, str), where
+        assert value, where
+    else:
+        assert type(value) in ((int,) if schema == COUNT else (int, float)), (where, value)
+        assert value >= 0, (where, value)

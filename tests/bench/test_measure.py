@@ -1,0 +1,209 @@
+"""One stream, load and the whole of results.json, on a random pair."""
+
+import json
+
+import pytest
+import torch
+from tests.bench.results_schema import check_results
+from tests.bench.tiny_pair import TinyPair
+from transformers import AutoModelForCausalLM
+
+from eyas.base.errors import InputError, StageError, UsageError
+from eyas.bench.concurrency import Block, closed_loop, measure_concurrency, point
+from eyas.bench.config import BenchConfig
+from eyas.bench.free_drafters import free_drafters
+from eyas.bench.measure import OneStream, Pair, _entry, _one_stream, _pair, measure_tasks, num_uncertain
+from eyas.bench.report import render_report
+from eyas.bench.results import Measured, public_name, references_in, results
+from eyas.bench.workload import Prompt, mixed
+from eyas.model.target import Target
+from eyas.serve.engine import Engine, RoundTimes
+from eyas.serve.request import Answer, Request
+from eyas.train.reference_drafters import NgramTable
+
+CONFIG = BenchConfig(max_tokens=20, repeats=2, concurrency=(1, 3), requests_per_stream=2)
+
+
+@pytest.fixture(scope="module")
+def stream(pair: TinyPair) -> OneStream:
+    return measure_tasks(pair.target, pair.draft, pair.prompts, CONFIG, progress=False)
+
+
+def plain_greedy(target: Target, ids: tuple[int, ...], count: int) -> tuple[list[int], list[float]]:
+    """Tokens and their probabilities by whole forwards of transformers' model, one token at a time."""
+    model = AutoModelForCausalLM.from_pretrained(target.directory, dtype=torch.float32)
+    text, shares = list(ids), []
+    with torch.inference_mode():
+        for _ in range(count):
+            shares.append(float(model(torch.tensor([text])).logits[0, -1].softmax(-1).max()))
+            text.append(int(model(torch.tensor([text])).logits[0, -1].argmax()))
+            if text[-1] in target.facts.eos_ids:
+                break
+    return text[len(ids) :], shares
+
+
+def test_figures_by_task(pair: TinyPair, stream: OneStream) -> None:
+    assert set(stream.tasks) == {"birds", "sums"}
+    for task, prompts in pair.prompts.items():
+        entry, pairs = stream.tasks[task], stream.pairs[task]
+        assert [one.prompt for one in pairs] == prompts
+        assert entry["prompts"] + entry["too_short"] == len(prompts)
+        # Acceptance counted by hand: what came after the first token, over rounds.
+        timed = [one.speculative for one in pairs if one.is_timed]
+        tokens = sum(len(answer.token_ids) - 1 for answer in timed)
+        assert entry["acceptance_length"] == pytest.approx(tokens / sum(len(answer.accepted) for answer in timed))
+        low, high = sorted(entry["tpot_ms"].values())
+        assert 0 < low < high < 10_000
+        assert entry["identical"] == entry["prompts"]  # float32
+    assert all(value >= 0 for value in stream.rounds.values())
+    assert stream.rounds["verify_ms"] > 0
+    assert stream.rounds["draft_ms"] > 0
+
+
+def test_times_are_medians_over_the_rounds(pair: TinyPair) -> None:
+    prompt = pair.prompts["birds"][0]
+
+    def answers(*steps_s: float) -> list[Answer]:
+        return [Answer(Request("x", (1,), 2), [1, 2, 3], time_s=[9.0, 9 + s, 9 + 2 * s]) for s in steps_s]
+
+    one = _pair(prompt, answers(0.1, 0.3, 0.2), answers(0.4, 0.1, 0.1))
+    assert (one.baseline_tpot_ms, one.speculative_tpot_ms) == pytest.approx((200, 100))
+    assert not _pair(prompt, [Answer(Request("x", (1,), 1), [1], time_s=[1.0])], answers(0.1)).is_timed
+
+
+def test_uncertain_positions_equal_a_slow_count(pair: TinyPair) -> None:
+    prompt = pair.prompts["birds"][1]
+    tokens, shares = plain_greedy(pair.target, prompt.ids, 12)
+    wanted = sum(share < 0.9 for share in shares)
+    assert num_uncertain(pair.target, prompt, tokens) == wanted
+    assert wanted > 0, "a random target is uncertain somewhere"
+
+
+def test_loops_and_lone_tokens_are_counted_apart(pair: TinyPair) -> None:
+    prompt = pair.prompts["birds"][0]
+
+    def answer(token_ids: list[int], accepted: list[int]) -> Answer:
+        offered = [count - 1 for count in accepted]
+        return Answer(
+            Request("x", prompt.ids, 64), token_ids, accepted=accepted, offered=offered, time_s=[0.1] * len(token_ids)
+        )
+
+    good = answer([5, 6, 7], [2])
+    loop = answer([5, 6] * 30, [59])
+    lone = answer([5], [])
+    pairs = [Pair(prompt, one, one, 3.0, 2.0) for one in (good, loop)] + [Pair(prompt, lone, lone, None, None)]
+    found = _one_stream(pair.target, {"t": pairs, "only loops": [pairs[1]]}, RoundTimes(), 0)
+    assert set(found.tasks) == {"t"}
+    entry = found.tasks["t"]
+    assert (entry["prompts"], entry["looping"], entry["too_short"]) == (1, 1, 1)
+    assert (entry["acceptance_length"], entry["speedup"], entry["speedup_ci95"]) == (2.0, 1.5, [1.5, 1.5])
+    assert found.looping is not None
+    assert (found.looping["prompts"], found.looping["acceptance_length"]) == (2, 59.0)
+    assert set(found.pairs) == {"t", "only loops"}
+
+
+def test_speedup_is_the_median_of_ratios_not_the_ratio_of_medians(pair: TinyPair, stream: OneStream) -> None:
+    one = stream.pairs["birds"][0]
+    times = ((10.0, 10.0), (20.0, 5.0), (30.0, 10.0))
+    pairs = [Pair(one.prompt, one.baseline, one.speculative, a, b) for a, b in times]
+    entry = _entry(pairs, 0)
+    assert entry["speedup"] == 3.0  # of 1, 4 and 3
+    assert entry["tpot_ms"] == {"baseline": 20.0, "speculative": 10.0}
+
+
+# --- under load ------------------------------------------------------------------------------------------------------
+
+
+def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
+    """Every answer comes, alike to the one at one stream; a request waits at most until its first token."""
+    prompts = mixed(pair.prompts)
+    engine = Engine(pair.target, pair.draft, 2, 200)
+    block = closed_loop(engine, prompts, 10)
+    alone = Engine(pair.target, None, 1, 200)
+    by_id = {int(answer.request.id): answer for answer in block.answers}
+    for index, prompt in enumerate(prompts):
+        assert by_id[index].token_ids == closed_loop(alone, [prompt], 10).answers[0].token_ids
+    waits = [ttft_s - answer.ttft_s for ttft_s, answer in zip(block.ttft_s, block.answers, strict=True)]
+    assert min(waits) >= 0
+    # Both streams send at the start: the second waits for the first one's prefill.
+    second = next(i for i, answer in enumerate(block.answers) if answer.request.id == "1")
+    assert block.ttft_s[second] > by_id[0].ttft_s + by_id[1].ttft_s
+    assert sum(waits) < block.seconds * 2
+    assert block.output_tps == pytest.approx(sum(len(answer.token_ids) for answer in block.answers) / block.seconds)
+
+
+def test_point_on_known_times() -> None:
+    def block(step_s: float, seconds: float) -> Block:
+        answer = Answer(Request("0", (1,), 3), [1, 2, 3], time_s=[1.0, 1.0 + step_s, 1.0 + 2 * step_s], accepted=[2],
+                        offered=[1])  # fmt: skip
+        return Block((answer, answer), (0.5, 1.5), seconds)
+
+    found = point(2, [block(0.2, 6.0), block(0.4, 12.0), block(0.3, 6.0)], [block(0.1, 3.0)] * 3, seed=0)
+    assert found["baseline"]["tpot_ms"]["p50"] == pytest.approx(300)
+    assert found["speculative"]["tpot_ms"]["p50"] == pytest.approx(100)
+    assert found["baseline"]["ttft_ms"]["p50"] == pytest.approx(1000)
+    assert (found["baseline"]["output_tps"], found["speculative"]["output_tps"]) == (1.0, 2.0)
+    assert found["speedup_tpot"] == pytest.approx(3.0)
+    assert found["speedup_tps"] == 2.0  # of 2, 4 and 2
+    assert found["speedup_tps_ci95"] == [2.0, 4.0]
+    assert found["speculative"]["acceptance_length"] == 2.0
+    lone = Block((Answer(Request("0", (1,), 1), [1], time_s=[1.0], accepted=[], offered=[]),), (0.5,), 1.0)
+    with pytest.raises(StageError, match="one token each"):
+        point(1, [lone], [lone], seed=0)
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+
+
+def test_results_have_the_schema(pair: TinyPair, stream: OneStream) -> None:
+    load = measure_concurrency(pair.target, pair.draft, pair.prompts, CONFIG, progress=False)
+    assert [one["n"] for one in load] == [1, 3]
+    rows = [(torch.tensor([5, 6, 7, 8, 9]), torch.ones(5, dtype=torch.bool))]
+    free = free_drafters(stream.pairs, NgramTable(rows), depth=3)
+    same = {"prompts": 5, "identical": 5, "dtype": "float32", "reference": "transformers 5 generate"}
+    measured = Measured(stream, load, same, free)
+    found = results(pair.target, pair.draft.head, measured, ["/somewhere/bin/eyas", "bench", "tiny.toml"])
+    check_results(json.loads(json.dumps(found, allow_nan=False)), ["birds", "sums"], references=True)
+    assert found["command"] == "eyas bench tiny.toml"
+    assert str(pair.directory.parent) not in json.dumps(found)
+    assert found["head"]["parameters"] == sum(weight.numel() for weight in pair.draft.head.parameters())
+    assert "5 of 5" in render_report(found, None).replace("</data>", "").replace('<data value="5">', "")
+    bare = results(pair.target, pair.draft.head, Measured(stream, [], None, {}), [])
+    assert bare["lossless"]["prompts"] == 0
+    assert "references" not in bare["tasks"]["birds"]
+
+
+def test_references_of_an_evaluation_are_turned_round() -> None:
+    entry = {"acceptance_length": 1.2}
+    acceptance = {"references": {"prompt_lookup": {"a": entry}, "ngram4": {"a": {"acceptance_length": 1.1}}}}
+    assert references_in(acceptance) == {"a": {"prompt_lookup": entry, "ngram4": {"acceptance_length": 1.1}}}
+    assert references_in({"schema": 1}) == {}
+
+
+def test_free_drafters_count_what_lookup_finds(pair: TinyPair) -> None:
+    """1 2 3 4 stood in the prompt: behind 2 3, lookup proposes 4 5 6, which is right twice."""
+    prompt = Prompt("p", (1, 2, 3, 4, 5, 6, 2))
+    token_ids = [3, 4, 5, 9]
+    answer = Answer(Request("p", prompt.ids, 4), token_ids, accepted=[1, 1, 1], offered=[0, 0, 0], time_s=[0, 1, 2, 3])
+    rows = [(torch.tensor([2, 3, 4, 7]), torch.ones(4, dtype=torch.bool))]
+    found = free_drafters({"t": [Pair(prompt, answer, answer, 1.0, 1.0)]}, NgramTable(rows), depth=3)
+    # One round takes 4, 5 and the bonus 9; the table knows only what never comes: three rounds.
+    assert found["t"]["prompt_lookup"]["acceptance_length"] == 3.0
+    assert found["t"]["ngram4"]["acceptance_length"] == 1.0
+
+
+def test_public_name_is_no_path(pair: TinyPair) -> None:
+    assert public_name(pair.target) == pair.directory.name
+
+
+def test_a_prompt_too_long_for_the_target_is_an_error(pair: TinyPair) -> None:
+    with pytest.raises(InputError, match="prompt long of 600 tokens"):
+        measure_tasks(pair.target, pair.draft, {"t": [Prompt("long", (5,) * 600)]}, CONFIG, progress=False)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"repeats": 0}, {"max_tokens": 1}, {"concurrency": (1, 0)}, {"nodes": 1}, {"lossless_prompts": -1}]
+)
+def test_config_refuses(wrong: dict) -> None:
+    with pytest.raises(UsageError):
+        BenchConfig(**wrong)

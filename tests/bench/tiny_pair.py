@@ -1,0 +1,41 @@
+"""A random target with a random head, for measurements whose figures mean nothing but must be well-formed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tests.tiny import tiny_target
+
+from eyas.bench.workload import Prompt
+from eyas.chat.conversation import Message
+from eyas.chat.render import prompt_ids
+from eyas.model.head import Head, HeadConfig
+from eyas.model.target import Target
+from eyas.model.vocab import DraftVocab
+from eyas.serve.engine import Draft
+from eyas.tree.shape import TreeShape
+
+WORDS = ("a kite", "two owls", "the falcon", "some larks")
+
+
+@dataclass(frozen=True)
+class TinyPair:
+    directory: Path
+    target: Target
+    draft: Draft
+    prompts: dict[str, list[Prompt]]
+
+
+def tiny_pair(directory: Path) -> TinyPair:
+    """8 layers in float32; two tasks of three and two prompts."""
+    target = Target.load(tiny_target(directory, layers=8), torch.float32)
+    head = Head.init(HeadConfig.for_target(target.facts, 64), seed=1).requires_grad_(False)
+    vocab = DraftVocab.from_counts(torch.arange(target.facts.vocab_size) % 7 + 1, 64, target.facts.eos_ids)
+    prompts = {
+        task: [
+            Prompt(f"{task}:{i}", tuple(prompt_ids([Message("user", f"{task} {WORDS[i]}")], target.tokenizer)))
+            for i in range(count)
+        ]
+        for task, count in (("birds", 3), ("sums", 2))
+    }
+    return TinyPair(directory, target, Draft(head, vocab, TreeShape(3, 2, 6)), prompts)

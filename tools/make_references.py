@@ -1,0 +1,38 @@
+"""Writes the reference answers that prove losslessness: what transformers says to our evaluation prompts.
+
+    python tools/make_references.py [--target embedded] [--count 200] [--tokens 128] [--out FILE]
+
+Greedy, float32, one unpadded prompt at a time; the file is bound to the target's digest, so it has to be made again
+whenever the target is. Minutes for the embedded target.
+"""
+
+import argparse
+from pathlib import Path
+
+import transformers
+from transformers import AutoTokenizer
+
+from eyas.bench.lossless import reference_answers, write_references
+from eyas.bench.workload import eval_prompts, mixed
+from eyas.evalsets import FAMILIES
+from eyas.model.target import EMBEDDED, resolve_target
+
+OUT = Path(__file__).parents[1] / "src" / "eyas" / "embedded" / "references.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default=EMBEDDED)
+    parser.add_argument("--count", type=int, default=200, help="prompts, all families in turn")
+    parser.add_argument("--tokens", type=int, default=128, help="longest answer")
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(resolve_target(arguments.target), local_files_only=True)
+    per_family = -(-arguments.count // len(FAMILIES))
+    prompts = mixed(eval_prompts(tokenizer, per_family))[: arguments.count]
+    write_references(arguments.out, reference_answers(arguments.target, prompts, arguments.tokens))
+
+
+if __name__ == "__main__":
+    main()
