@@ -1,0 +1,218 @@
+"""What the tests of this room share: reference answers, a drafter that knows them, a head that learns them.
+
+B slots, T rows, M tree nodes, S path slots, K unrolled steps, Q chains, V draft vocabulary.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from eyas.features.layout import Row
+from eyas.model.attention import DenseAttend
+from eyas.model.head import Head, HeadConfig
+from eyas.model.target import Target
+from eyas.model.vocab import DraftVocab
+from eyas.serve.drafter import Drafter
+from eyas.serve.engine import Draft, Engine
+from eyas.serve.request import Answer, Request
+from eyas.serve.scheduler import plain_loop
+from eyas.train.ttt import pack, unroll
+from eyas.tree.shape import TreeShape
+from eyas.tree.tree import Tree
+from eyas.tree.verify import Accepted
+
+CONTEXT = 512
+LENGTHS = (5, 1, 40, 17, 380, 9, 62, 23, 130)
+MAX_TOKENS = (24, 40, 1, 33, 20, 2, 30, 27, 12)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A target, requests, and the greedy answers that transformers gives to them, by request id."""
+
+    target: Target
+    path: Path
+    requests: tuple[Request, ...]
+    answers: dict[str, list[int]]
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """Prompt and answer of each request."""
+        return [list(request.prompt_ids) + self.answers[request.id] for request in self.requests]
+
+
+def speak(path: Path) -> Spoken:
+    """Requests of many lengths and the answers of transformers' own generate."""
+    target = Target.load(path, torch.float32)
+    generator = torch.Generator().manual_seed(7)
+    requests = []
+    for i, (length, max_tokens) in enumerate(zip(LENGTHS, MAX_TOKENS, strict=True)):
+        ids = torch.randint(0, 256, (length,), generator=generator).tolist()
+        requests.append(Request(f"r{i}", tuple(ids), max_tokens))
+    return Spoken(target, path, tuple(requests), generate(path, requests, target.facts.eos_ids))
+
+
+def generate(path: Path, requests: Iterable[Request], eos_ids: Sequence[int]) -> dict[str, list[int]]:
+    """The reference: transformers' generate, one prompt at a time, with its own attention and cache."""
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
+    answers = {}
+    for request in requests:
+        ids_1T = torch.tensor([request.prompt_ids])
+        out_1T = model.generate(
+            ids_1T,
+            attention_mask=torch.ones_like(ids_1T),
+            do_sample=False,
+            max_new_tokens=request.max_tokens,
+            eos_token_id=list(eos_ids),
+        )
+        answers[request.id] = out_1T[0, ids_1T.shape[1] :].tolist()
+    return answers
+
+
+def drive(engine: Engine, requests: Iterable[Request]) -> dict[str, Answer]:
+    """All answers, the engine's invariants asserted after every prefill, round and retirement."""
+    answers = {}
+    for answer in plain_loop(engine, requests, on_tokens=lambda *_: engine.check()):
+        engine.check()
+        answers[answer.request.id] = answer
+    assert not engine.running
+    return answers
+
+
+def tokens(answers: dict[str, Answer]) -> dict[str, list[int]]:
+    return {name: answer.token_ids for name, answer in answers.items()}
+
+
+def random_draft(target: Target, shape: TreeShape, seed: int = 0) -> Draft:
+    """A head with random weights, wide enough that its logits differ; half the vocabulary."""
+    config = HeadConfig.for_target(target.facts, draft_vocab_size=144, aux_layer_ids=target.aux_layer_ids)
+    head = Head.init(config, seed)
+    with torch.no_grad():
+        for weight in head.parameters():
+            if weight.ndim == 2:
+                weight.mul_(5)
+    return Draft(head.pack(), DraftVocab.from_counts(torch.arange(288).flip(0), 144), shape)
+
+
+class ReplayDrafter(Drafter):
+    """Drafts what the target will say, hidden in random trees: right down to a random depth, wrong below.
+
+    The right nodes stand at random numbers, often behind wrong siblings; padding carries the right token too. The real
+    drafter drafts as well, so that its scratch rows and `extend` are those of a real round.
+    """
+
+    def __init__(self, draft: Draft, target: Target, slots: int, size: int, texts: Sequence[Sequence[int]]) -> None:
+        super().__init__(draft.head, draft.vocab, target, draft.shape, slots, size)
+        self.random = random.Random(3)
+        self.texts = texts
+        self.text_of_slot: dict[int, Sequence[int]] = {}
+        self.seen: set[tuple[int, bool]] = set()  # accepted length, and whether the path was the first nodes in order
+
+    def prefill(self, slot: int, ids_1T: Tensor, next_id: int, aux_1TL: Tensor) -> None:
+        super().prefill(slot, ids_1T, next_id, aux_1TL)
+        prompt = ids_1T[0].tolist()
+        self.text_of_slot[slot] = next(t for t in self.texts if list(t[: len(prompt)]) == prompt)
+
+    def replace(self, slot: int, last: int) -> None:
+        super().replace(slot, last)
+        self.text_of_slot[slot] = self.text_of_slot.pop(last)
+
+    def grow(self, root_B: Tensor) -> Tree:
+        super().grow(root_B).check()
+        rows = []
+        for slot, root in enumerate(root_B.tolist()):
+            text, length = self.text_of_slot[slot], self.pool.lengths[slot]
+            assert text[length] == root, "the root is the token behind the committed ones"
+            rows.append(self._plant(root, text[length + 1 :]))
+        tokens, parents, depths, scores, valid = (torch.tensor(column) for column in zip(*rows, strict=True))
+        tree = Tree(tokens, parents, depths, scores.float(), valid, self.shape.depth)
+        tree.check()
+        return tree
+
+    def extend(self, accepted: Accepted, lengths: list[int], aux_BSL: Tensor) -> None:
+        for nodes, length in zip(accepted.nodes_BS.tolist(), lengths, strict=True):
+            self.seen.add((length, nodes[:length] == list(range(length))))
+        super().extend(accepted, lengths, aux_BSL)
+
+    def _plant(
+        self, root: int, future: Sequence[int]
+    ) -> tuple[list[int], list[int], list[int], list[float], list[bool]]:
+        shape, pick = self.shape, self.random
+        num_right = pick.randint(0, min(shape.depth, len(future)))
+        tokens, parents, depths, valid = [root], [0], [0], [True]
+        path = [0]
+        for node in range(1, shape.nodes):
+            left = num_right - (len(path) - 1)
+            must = left >= shape.nodes - node or (shape.top_k == 1 and left > 0)
+            if left > 0 and (must or pick.random() < 0.4):
+                parent, token = path[-1], future[len(path) - 1]
+                path.append(node)
+            else:
+                parents_allowed = [n for n in range(node) if valid[n] and depths[n] < shape.depth]
+                parent = node - 1 if shape.top_k == 1 else pick.choice(parents_allowed)
+                taken = {tokens[n] for n in range(1, node) if parents[n] == parent and valid[n]}
+                if parent in path and path.index(parent) < len(future):
+                    taken.add(future[path.index(parent)])
+                token = pick.choice([t for t in range(288) if t not in taken])
+                if shape.top_k > 1 and pick.random() < 0.1 and future:
+                    parent, token = 0, future[0]
+                    valid.append(False)
+            tokens.append(token)
+            parents.append(parent)
+            depths.append(depths[parent] + 1)
+            if len(valid) == node:
+                valid.append(True)
+        scores = [-float(depth) if ok else -float("inf") for depth, ok in zip(depths, valid, strict=True)]
+        return tokens, parents, depths, scores, valid
+
+
+def replay_engine(spoken: Spoken, shape: TreeShape, slots: int, context: int = CONTEXT) -> Engine:
+    """An engine whose drafter knows the answers."""
+    draft = random_draft(spoken.target, shape)
+    engine = Engine(spoken.target, draft, slots, context)
+    assert engine.drafter is not None
+    engine.drafter = ReplayDrafter(draft, spoken.target, slots, engine.drafter.pool.size, spoken.texts)
+    return engine
+
+
+def row_of(target: Target, text: Sequence[int], prompt_length: int) -> Row:
+    """A stored example of a text, features by a plain forward."""
+    ids_1T = torch.tensor([text])
+    with torch.no_grad():
+        out = target.forward(ids_1T, torch.arange(len(text))[None], DenseAttend(), want_aux=True)
+    assert out.aux_BTL is not None
+    mask_T = torch.arange(len(text)) >= prompt_length
+    return Row("row", "test", ids_1T[0], mask_T, out.aux_BTL[0], out.hidden_BTD[0])
+
+
+def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, DraftVocab]:
+    """A head trained on the answers themselves with the unrolled steps of training and plain cross-entropy."""
+    target = spoken.target
+    prompts = [len(request.prompt_ids) for request in spoken.requests]
+    rows = [row_of(target, t, n) for t, n in zip(spoken.texts, prompts, strict=True) if len(t) - n > 2 and n < 200]
+    counts_W = torch.zeros(target.facts.vocab_size)
+    for row in rows:
+        counts_W += torch.bincount(row.ids_T[row.loss_mask_T], minlength=counts_W.shape[0])
+    vocab = DraftVocab.from_counts(counts_W, int((counts_W > 0).sum()))
+    config = HeadConfig.for_target(target.facts, vocab.size, intermediate_size=96)
+    head = Head.init(config, 0)
+    packed = pack(rows, steps, torch.float32)
+    texts_P = packed.ids_P
+    goals_KQ = torch.stack([texts_P[(packed.chains_Q + 2 + k).clamp(max=len(texts_P) - 1)] for k in range(steps)])
+    goals_KQ = vocab.to_draft(goals_KQ).ids
+    with torch.no_grad():
+        embed_rows, embed_chains = target.embed(packed.next_ids_P), target.embed(packed.tokens_KQ)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=4e-3)
+    for _ in range(updates):
+        logits_KQV = head.logits(unroll(head, packed, embed_rows, embed_chains))
+        loss = torch.nn.functional.cross_entropy(logits_KQV[packed.supervised_KQ], goals_KQ[packed.supervised_KQ])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return head.pack(), vocab
