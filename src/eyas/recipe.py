@@ -141,9 +141,14 @@ class Run:
                 progress=self.progress,
             )
 
+    def bench_inputs(self) -> bench.BenchInputs:
+        """The directories that `bench` reads."""
+        return bench.BenchInputs(self.head_directory, self.directory("eval"), self.directory("capture"))
+
     def _bench(self) -> None:
-        inputs = bench.BenchInputs(self.head_directory, self.directory("eval"), self.directory("capture"))
-        bench.run(self.recipe.bench, inputs, self.target, self.story(), self.directory("bench"), self.progress)
+        bench.run(
+            self.recipe.bench, self.bench_inputs(), self.target, self.story(), self.directory("bench"), self.progress
+        )
 
     def story(self) -> dict[str, object]:
         """What the stages before made, for the report: read from their directories."""

@@ -125,7 +125,7 @@ def _leaf_keys(cls: type, where: str) -> Iterable[str]:
 def _near(key: str, known: Sequence[str]) -> list[str]:
     """Keys that were probably meant: spelled alike, or the same name in another table."""
     name = key.rpartition(".")[2]
-    alike = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
+    alike = difflib.get_close_matches(key, sorted(set(known)), n=3, cutoff=0.75)
     names = {candidate.rpartition(".")[2] for candidate in known}
     alike_names = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
     elsewhere = [candidate for candidate in known if candidate.rpartition(".")[2] in alike_names]
@@ -143,7 +143,7 @@ def _build(cls: type[T], mapping: Any, where: str, known: tuple[str, ...]) -> T:
     for name in mapping:
         if name not in fields:
             key = _dotted(where, str(name))
-            near = _near(key, known)
+            near = _near(key, (*known, *(_dotted(where, field) for field in fields)))
             do = f"use {' or '.join(near)}" if near else f"remove {key}"
             raise UsageError(f"unknown key {key}", f"one of {', '.join(_dotted(where, name) for name in fields)}", do)
     values = {}

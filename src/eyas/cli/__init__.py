@@ -75,7 +75,7 @@ def _run_quickstart(parsed: argparse.Namespace) -> int:
     return recipes.quickstart(parsed.out, parsed.json)
 
 
-def _recipe_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _recipe_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     texts = {
         "run": "every stage, skipping what is finished",
         "prompts": "choose and screen prompts",

@@ -29,6 +29,7 @@ WEIGHTS_FILE = "model.safetensors"
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+USE_ITS_OWN = "use the head that was trained for this target"
 # What must hold for our graph to be the one that was trained: other values mean another graph.
 FIXED = {
     "hidden_act": "silu",
@@ -77,14 +78,20 @@ class StoredHead:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that does not fit. A "misfit" makes the pair unusable, a "warning" costs acceptance at most."""
+    """One thing that was looked at. A "misfit" is unusable, a "warning" costs acceptance at most, an "ok" is right.
 
-    weight: Literal["misfit", "warning"]
+    do: what mends it, where that is known.
+    """
+
+    weight: Literal["misfit", "warning", "ok"]
     found: str
     expected: str
+    do: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.weight}: found {self.found}; expected {self.expected}"
+        if self.weight == "ok":
+            return f"ok: {self.found}; {self.expected}"
+        return f"{self.weight}: found {self.found}; expected {self.expected}" + (f"; do {self.do}" if self.do else "")
 
 
 def write_head(directory: Path, head: Head, vocab: DraftVocab, origin: HeadOrigin, dtype: torch.dtype) -> str:
@@ -162,14 +169,17 @@ def check_fit(stored: StoredHead, facts: TargetFacts, target_digest: str | None 
 
     def compare(weight: Literal["misfit", "warning"], name: str, ours: object, theirs: object) -> None:
         if ours != theirs:
-            found.append(Finding(weight, f"a head for {name} {ours}", f"{theirs}, as target {facts.name} has"))
+            have = f"{theirs}, as target {facts.name} has"
+            found.append(
+                Finding(weight, f"a head for {name} {ours}", have, USE_ITS_OWN if weight == "misfit" else None)
+            )
 
     compare("misfit", "hidden size", config.target_hidden_size, facts.hidden_size)
     compare("misfit", "a vocabulary of", config.vocab_size, facts.vocab_size)
     ids = list(config.aux_layer_ids)
     if any(i > facts.num_layers for i in ids):
         have = f"ids up to {facts.num_layers}, the layers of target {facts.name}"
-        found.append(Finding("misfit", f"a head that reads layers {ids}", have))
+        found.append(Finding("misfit", f"a head that reads layers {ids}", have, USE_ITS_OWN))
     elif facts.num_layers >= 7 and ids != list(default_layers(facts.num_layers)):
         usual = list(default_layers(facts.num_layers))
         found.append(Finding("warning", f"a head that reads layers {ids}", f"{usual}, the usual ones of this target"))
@@ -192,7 +202,7 @@ def require_fit(stored: StoredHead, facts: TargetFacts, target_digest: str | Non
         raise InputError(
             " and ".join(finding.found for finding in misfits),
             " and ".join(finding.expected for finding in misfits),
-            "use the head that was trained for this target",
+            USE_ITS_OWN,
         )
     return findings
 

@@ -52,13 +52,17 @@ class PromptsConfig:
             raise UsageError(f"prompts.limit={self.limit}", "a number from 1 on", "raise it, or leave it out")
 
 
-def run(config: PromptsConfig, out_dir: Path, progress: bool = True) -> Provenance:
-    """Writes prompts.jsonl, ledger.json, card.md and provenance.json; nothing where they are finished already.
+@dataclass(frozen=True)
+class Opened:
+    """A source that may be used, and what decides the prompts made from it."""
 
-    Raises InputError, with nothing written, for a source that is missing, empty, without licence or mostly not JSON,
-    and where no prompt is left.
-    """
-    started_s = time.time()
+    source: Source
+    license: str
+    origin: Origin
+
+
+def open_prompts(config: PromptsConfig) -> Opened:
+    """Digests the source; writes nothing. InputError for one that is missing, empty or without licence."""
     if not config.source:
         raise InputError("no prompts.source", "a JSON-lines file, or builtin:quickstart", "name it")
     source = open_source(config.source, config.source_name)
@@ -67,7 +71,18 @@ def run(config: PromptsConfig, out_dir: Path, progress: bool = True) -> Provenan
         raise InputError(f"{config.source} without prompts.limit", "how many it shall write", "set prompts.limit=300")
     # The path is no part of the origin: the same files elsewhere give the same bytes.
     recipe = {**asdict(config), "source": sorted(source.digests), "license": license_name}
-    origin = Origin(STAGE, digest_json(recipe), {"source": digest_json(source.digests)})
+    return Opened(source, license_name, Origin(STAGE, digest_json(recipe), {"source": digest_json(source.digests)}))
+
+
+def run(config: PromptsConfig, out_dir: Path, progress: bool = True) -> Provenance:
+    """Writes prompts.jsonl, ledger.json, card.md and provenance.json; nothing where they are finished already.
+
+    Raises InputError, with nothing written, for a source that is missing, empty, without licence or mostly not JSON,
+    and where no prompt is left.
+    """
+    started_s = time.time()
+    opened = open_prompts(config)
+    source, origin = opened.source, opened.origin
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     ledger = Ledger()
@@ -76,7 +91,7 @@ def run(config: PromptsConfig, out_dir: Path, progress: bool = True) -> Provenan
         "schema": 1,
         "source": config.source if source.split is not None else sorted({prompt.source for prompt in kept}),
         "files": source.digests,
-        "license": license_name,
+        "license": opened.license,
         "limit": config.limit,
         "seed": config.seed,
         **ledger.to_json(),

@@ -107,6 +107,17 @@ class _Rates:
         return f"{self.tokens / max(time.monotonic() - self.started_s, 1e-9):,.0f} tokens/s"
 
 
+def origin_of(config: RespondConfig, prompts_digest: str, responder: Responder) -> Origin:
+    """What decides the answers."""
+    return Origin(
+        STAGE,
+        digest_json(asdict(config)),
+        {"prompts": prompts_digest, "target": responder.target_digest},
+        responder.tokenizer_digest,
+        responder.template_digest,
+    )
+
+
 def run(
     config: RespondConfig, prompts_dir: Path, out_dir: Path, responder: Responder, progress: bool = True
 ) -> Provenance:
@@ -117,14 +128,7 @@ def run(
     """
     started_s = time.time()
     require(prompts_dir, PROMPTS_STAGE)
-    parent = require_digest(prompts_dir)
-    origin = Origin(
-        STAGE,
-        digest_json(asdict(config)),
-        {"prompts": parent.digest, "target": responder.target_digest},
-        responder.tokenizer_digest,
-        responder.template_digest,
-    )
+    origin = origin_of(config, require_digest(prompts_dir).digest, responder)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     prompts = _read_prompts(prompts_dir / PROMPTS_FILE)

@@ -1,0 +1,258 @@
+"""`eyas doctor`: what is wrong with a run, a head or a target, in words.
+
+    prompts -> conversations -> features -> head -> eval -> report
+
+Every stage must be finished, its files as they were written, made from the stages that lie beside it now, and all of
+it from one target, one tokenizer and one chat template. Nothing is changed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from eyas.base.config import build, load_toml
+from eyas.base.errors import EyasError, InputError
+from eyas.base.provenance import PROVENANCE, Provenance, read_provenance, require_digest
+from eyas.formats.head_dir import ARCHITECTURE, Finding, StoredHead, check_fit, digest_head, read_head
+from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.recipe import DIRECTORIES, STAGES, Recipe, resolve_head
+
+RECIPE_FILE = "recipe.toml"
+CONFIG_FILE = "config.json"
+SHALLOW = (0,)  # nothing is captured here, so a target of any depth may be looked at
+# What a stage calls the work that it was made from -> the stage that did it.
+PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
+PARENTS |= {"head": "train", "acceptance": "eval", "eval": "eval"}
+
+
+def examine(path: str, target: str | None) -> list[Finding]:
+    """Everything found in a run directory, a head directory or a target directory, in the order it was looked at.
+
+    target: what a head is held against; None for the one that the run or the head itself names. InputError where
+    `path` is none of the three, and where `target` names nothing.
+    """
+    directory = resolve_head(path) if path == EMBEDDED else Path(path)
+    if not directory.is_dir():
+        raise InputError(f"no directory {path}", "a run directory, a head directory or a target", "check the path")
+    if target is not None:
+        resolve_target(target)
+    if (directory / RECIPE_FILE).is_file() or any((directory / d / PROVENANCE).is_file() for d in DIRECTORIES.values()):
+        return list(_examine_run(directory, target))
+    if (directory / CONFIG_FILE).is_file():
+        if _is_head(directory):
+            return list(_examine_head(directory, target))
+        return list(_examine_target(directory))
+    raise InputError(
+        f"neither {RECIPE_FILE} nor {CONFIG_FILE} in {directory}",
+        "a run directory, a head directory or a target",
+        "check the path; of a run name the directory above its stages",
+    )
+
+
+def _is_head(directory: Path) -> bool:
+    """Whether config.json is that of a head; a damaged one beside no tokenizer is taken for a head's too."""
+    try:
+        raw = json.loads((directory / CONFIG_FILE).read_bytes())
+        if isinstance(raw, dict) and raw.get("architectures") == [ARCHITECTURE]:
+            return True
+    except (OSError, ValueError):
+        pass
+    return not any(directory.glob("tokenizer*"))
+
+
+def _misfit(error: EyasError) -> Finding:
+    return Finding("misfit", error.found, error.expected, error.do)
+
+
+# --- a target, a head ------------------------------------------------------------------------------------------------
+
+
+def _examine_target(directory: Path) -> Iterator[Finding]:
+    try:
+        target = Target.load(directory, layers=SHALLOW)
+        yield Finding("ok", f"target {directory}", f"{target.facts.num_parameters:,} parameters, attention is plain")
+        target.require_chat_template()
+        yield Finding("ok", "chat template", "there is one")
+    except InputError as error:
+        yield _misfit(error)
+
+
+def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
+    """The files of a head, and its fit to `target` or to the embedded target if it says that it is for that one."""
+    if (directory / PROVENANCE).is_file():
+        yield _contents("head", directory)
+    try:
+        stored = read_head(directory)
+    except InputError as error:
+        yield _misfit(error)
+        return
+    size = f"{stored.head.num_parameters:,} parameters, {stored.vocab.size:,} of {stored.vocab.target_size:,} tokens"
+    yield Finding("ok", f"head {directory}", size)
+    if target is None and stored.origin.target_name != EMBEDDED:
+        made_for = stored.origin.target_name or "a target that it does not name"
+        yield Finding("warning", f"a head for {made_for}, not compared", "--target, to compare them", "add --target T")
+        return
+    try:
+        loaded = Target.load(target or EMBEDDED, layers=SHALLOW)
+        loaded.require_chat_template()
+    except InputError as error:
+        yield _misfit(error)
+        return
+    yield from _examine_pair(stored, loaded)
+
+
+def _examine_pair(stored: StoredHead, target: Target) -> Iterator[Finding]:
+    findings = check_fit(stored, target.facts, target.digest)
+    yield from findings
+    if not any(finding.weight == "misfit" for finding in findings):
+        share = stored.head.num_parameters / target.facts.num_parameters
+        yield Finding("ok", f"head and target {target.facts.name} fit", f"the head is {share:.1%} of the target")
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """The finished stages of a run directory. `head` lies elsewhere where the recipe takes a head that exists."""
+
+    out: Path
+    head: Path
+    stages: Mapping[str, Provenance]
+
+    @cached_property
+    def head_digest(self) -> str | None:
+        """The head is known by its two files, not by its card and figures; None where they are not there."""
+        try:
+            return digest_head(self.head)
+        except InputError:
+            return None
+
+    def digest(self, parent: str) -> str | None:
+        """The digest that this parent has now; None where it is not finished or not of this run."""
+        if parent == "head":
+            return self.head_digest
+        stage = self.stages.get(PARENTS.get(parent, ""))
+        return None if stage is None else stage.digest
+
+
+def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
+    recipe = None
+    try:
+        recipe = build(Recipe, load_toml(out / RECIPE_FILE))
+        yield Finding("ok", f"{out / RECIPE_FILE}", "every key is known")
+    except EyasError as error:
+        yield _misfit(error)
+    own_head = recipe is None or recipe.target.head is None
+    stages: dict[str, Provenance] = {}
+    for stage in STAGES:
+        if stage == "train" and not own_head:
+            continue
+        yield from _examine_stage(stage, out / DIRECTORIES[stage], stages)
+    try:
+        head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
+    except InputError as error:
+        yield _misfit(error)
+        return
+    finished = _Finished(out, head, stages)
+    yield from _examine_chain(finished)
+    name = target if target is not None else None if recipe is None else recipe.target.model
+    loaded, template = None, None
+    try:
+        if name is not None:
+            loaded = Target.load(name, layers=SHALLOW)
+            template = loaded.template_digest
+    except InputError as error:
+        yield _misfit(error)
+    yield from _examine_words(finished, loaded, template)
+    if loaded is not None and (head / CONFIG_FILE).is_file():
+        try:
+            yield from _examine_pair(read_head(head), loaded)
+        except InputError as error:
+            yield _misfit(error)
+
+
+def _examine_stage(stage: str, directory: Path, stages: dict[str, Provenance]) -> Iterator[Finding]:
+    """One directory; what is finished is added to `stages`."""
+    run_it = f"run `eyas {stage}` with the recipe of this run"
+    if not directory.is_dir() or not any(directory.iterdir()):
+        yield Finding("warning", f"no {directory}", f"the work of stage {stage}", run_it)
+        return
+    if not (directory / PROVENANCE).is_file():
+        yield Finding("warning", f"{directory}, which is unfinished", f"{PROVENANCE} at its end", f"{run_it} again")
+        return
+    try:
+        provenance = read_provenance(directory)
+    except InputError as error:
+        yield _misfit(error)
+        return
+    if provenance.stage != stage:
+        yield Finding("misfit", f"{directory} made by stage {provenance.stage}", f"the work of stage {stage}", run_it)
+        return
+    stages[stage] = provenance
+    yield _contents(stage, directory)
+
+
+def _contents(stage: str, directory: Path) -> Finding:
+    """Whether every file is as it was written; this reads them all."""
+    try:
+        provenance = require_digest(directory)
+    except InputError as error:
+        return _misfit(error)
+    missing = [name for name in provenance.undigested if "*" not in name and not (directory / name).is_file()]
+    if missing:
+        return Finding("misfit", f"no {directory / missing[0]}", "what the stage wrote", f"run `eyas {stage}` again")
+    if not provenance.files:
+        return Finding("ok", f"{stage}: finished", "its files carry times, so only their presence is asked for")
+    return Finding("ok", f"{stage}: finished", f"every file is as it was written ({len(provenance.files)})")
+
+
+def _examine_chain(finished: _Finished) -> Iterator[Finding]:
+    """Whether each stage was made from what lies in the directories before it now."""
+    num_links, broken = 0, False
+    for stage, provenance in finished.stages.items():
+        for parent, recorded in provenance.parents.items():
+            found = finished.digest(parent)
+            if found is None:
+                continue
+            num_links += 1
+            if found != recorded:
+                broken = True
+                yield Finding(
+                    "misfit",
+                    f"{finished.out / DIRECTORIES[stage]} made from {parent} with digest {recorded}",
+                    f"{parent} as they are now, digest {found}",
+                    f"run `eyas {stage}` and the stages after it again, or bring back what it was made from",
+                )
+    if num_links and not broken:
+        yield Finding("ok", "chain of stages", f"each of {num_links} parents is the one that was used")
+
+
+def _examine_words(finished: _Finished, target: Target | None, template: str | None) -> Iterator[Finding]:
+    """One target, one tokenizer, one chat template along the chain, and those that the target has now."""
+    recorded: dict[str, dict[str, str | None]] = {
+        "target": {stage: p.parents.get("target") for stage, p in finished.stages.items()},
+        "tokenizer": {stage: p.tokenizer for stage, p in finished.stages.items()},
+        "chat template": {stage: p.template for stage, p in finished.stages.items()},
+    }
+    if target is not None:
+        name = f"target {target.facts.name}"
+        recorded["target"][name], recorded["tokenizer"][name] = target.digest, target.tokenizer_digest
+        recorded["chat template"][name] = template
+    for kind, digests in recorded.items():
+        known = {name: digest for name, digest in digests.items() if digest is not None}
+        if len(known) < 2:
+            continue
+        (first, wanted), *others = known.items()
+        strangers = [(name, digest) for name, digest in others if digest != wanted]
+        for name, digest in strangers:
+            yield Finding(
+                "misfit",
+                f"{name} with a {kind} of digest {digest}",
+                f"digest {wanted}, as {first} has",
+                "run the stages again with one target, or name the target of this run",
+            )
+        if not strangers:
+            yield Finding("ok", kind, f"the same in {', '.join(known)}")

@@ -1,0 +1,108 @@
+"""What `eyas doctor` says of runs, heads and targets, whole and damaged."""
+
+import json
+import re
+import shutil
+
+import pytest
+from tests.e2e.small import run_stages
+from tests.tiny import tiny_target
+
+from eyas.base.errors import InputError
+from eyas.cli import main
+from eyas.doctor import examine
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def misfits(path, target=None):
+    return [finding for finding in examine(str(path), target) if finding.weight == "misfit"]
+
+
+def test_a_sound_run(run, capsys):
+    assert main(["doctor", str(run)]) == 0
+    said = capsys.readouterr().out
+    for stage in ("prompts", "respond", "capture", "train", "eval"):
+        assert f"ok: {stage}: finished; every file is as it was written" in said
+    assert "found no" in said  # the report is not made yet
+    assert "ok: chain of stages; each of 6 parents" in said
+    for kind in ("target", "tokenizer", "chat template"):
+        assert f"ok: {kind}; the same in respond, capture, train, eval, target" in said
+    assert "fit; the head is" in said
+
+
+def test_an_unfinished_stage(run):
+    (run / "head" / "provenance.json").unlink()
+    (finding,) = [each for each in examine(str(run), None) if "which is unfinished" in each.found]
+    assert (finding.weight, "eyas train" in (finding.do or "")) == ("warning", True)
+
+
+@pytest.mark.parametrize("name", ["prompts/prompts.jsonl", "conversations/part-00000.jsonl", "head/model.safetensors"])
+def test_a_changed_file(name, run, capsys):
+    path = run / name
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert main(["doctor", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert name in said
+    assert len(set(DIGEST.findall(said))) >= 2
+
+
+def test_a_missing_file(run):
+    next((run / "features").glob("shard-*")).unlink()
+    (finding,) = misfits(run)
+    assert "none (no such file)" in finding.found
+
+
+def test_a_stage_made_from_other_work(run, recipe):
+    """The prompts are chosen anew; the conversations still answer the old ones."""
+    assert main(["prompts", str(recipe), "prompts.limit=5", "--out", str(run)]) == 0
+    (finding,) = misfits(run)
+    assert "conversations made from prompts" in finding.found
+    old = json.loads((run / "conversations" / "provenance.json").read_bytes())["parents"]["prompts"]
+    new = json.loads((run / "prompts" / "provenance.json").read_bytes())["digest"]
+    assert (old in finding.found, new in finding.expected) == (True, True)
+
+
+def test_another_target(run, tmp_path):
+    other = tiny_target(tmp_path / "other", seed=1)
+    settings = json.loads((other / "tokenizer_config.json").read_text())
+    (other / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
+    found = misfits(run, str(other))
+    assert [kind for kind in ("target", "tokenizer") if any(f"a {kind} of digest" in f.found for f in found)] == [
+        "target",
+        "tokenizer",
+    ]
+
+
+def test_a_wrong_key_and_a_missing_target(run):
+    text = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(text.replace("max_tokens", "max_tokns", 1))
+    assert any("unknown key" in finding.found for finding in misfits(run))
+    (run / "recipe.toml").write_text(re.sub(r'model = ".*"', 'model = "/no/such/target"', text))
+    assert any("/no/such/target" in finding.found for finding in misfits(run))
+
+
+def test_a_head_alone(run, target, tmp_path):
+    head = run / "head"
+    assert [finding.weight for finding in examine(str(head), None)] == ["ok", "ok", "warning"]
+    assert [finding.weight for finding in examine(str(head), str(target))] == ["ok", "ok", "ok"]
+    weights = (head / "model.safetensors").read_bytes()
+    (head / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    assert all("model.safetensors" in finding.found for finding in misfits(head))
+    copied = shutil.copytree(head, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("provenance.json"))
+    (copied / "config.json").write_text("{")
+    (finding,) = misfits(copied)
+    assert "not JSON" in finding.found
+
+
+def test_a_target_alone(target):
+    assert [finding.weight for finding in examine(str(target), None)] == ["ok", "ok"]
+
+
+def test_nothing_there(tmp_path, recipe, target):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match="a run directory, a head directory or a target"):
+            examine(str(path), None)
+    run_stages(recipe, tmp_path / "run", ("prompts",))
+    with pytest.raises(InputError, match="nowhere"):
+        examine(str(tmp_path / "run"), str(tmp_path / "nowhere"))
