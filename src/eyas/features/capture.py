@@ -1,0 +1,285 @@
+"""Capture: the target reads every conversation once more and its features are stored.
+
+B rows of a batch, T tokens, D hidden, L = 3D captured features, N heads, G key-value heads, H head size.
+
+Which rows share a shard, and which share a forward, is decided from the ids alone before any forward. So a shard is a
+pure function of its plan, a finished shard is skipped, and a killed run ends with the bytes of an undisturbed one.
+"""
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from eyas.base.errors import InputError, UsageError
+from eyas.base.progress import Progress
+from eyas.base.provenance import (
+    Origin,
+    Provenance,
+    digest_json,
+    finish,
+    is_finished,
+    read_provenance,
+    require,
+    require_digest,
+)
+from eyas.chat.conversation import Conversation, read_all
+from eyas.chat.render import render
+from eyas.features.layout import Row, Split, num_supervised
+from eyas.features.store import (
+    DTYPES,
+    NORM_STATE,
+    SCHEMA,
+    Manifest,
+    RowInfo,
+    ShardInfo,
+    finished_shard,
+    shard_name,
+    write_manifest,
+    write_shard,
+)
+from eyas.model.target import Target
+
+STAGE = "capture"
+LOOPING = "looping"  # the tag that `eyas respond` gives an answer that got stuck
+
+
+@dataclass(frozen=True)
+class CaptureConfig:
+    """batch_tokens: padded tokens of one forward. held_out: share of each task's conversations kept from training.
+
+    aux_layer_ids: Hugging Face indices, None for 2, n // 2, n - 3. max_length: longer rows are cut there; None: the
+    target's positions. dtype: of the stored features; 4 * D values a token. Raises UsageError.
+    """
+
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    aux_layer_ids: tuple[int, ...] | None = None
+    max_length: int | None = None
+    batch_tokens: int = 8192
+    shard_bytes: int = 256 * 1024 * 1024
+    held_out: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_tokens", 1), ("shard_bytes", 1), ("max_length", 3)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"capture.{name} = {value}", f"at least {least}", f"raise capture.{name}")
+        if not 0 <= self.held_out <= 1:
+            raise UsageError(f"capture.held_out = {self.held_out}", "a share from 0 to 1", "set for example 0.05")
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """One row before the forward: ids and which of them were generated."""
+
+    id: str
+    conversation: str
+    task: str
+    ids: list[int]
+    loss_mask: list[bool]
+    looping: bool  # an answer got stuck repeating itself
+
+
+class PrefillAttend:
+    """Causal attention over whole rows padded on the right; keeps nothing. Padding comes after all that is real."""
+
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, scale: float) -> Tensor:
+        return F.scaled_dot_product_attention(q_BNTH, k_BGTH, v_BGTH, is_causal=True, scale=scale, enable_gqa=True)
+
+
+def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) -> Origin:
+    """What decides the features."""
+    made_from = {
+        "config": dataclasses.asdict(config),
+        "aux_layer_ids": list(target.aux_layer_ids),
+        "target_dtype": str(target.model.dtype),
+    }
+    return Origin(
+        stage=STAGE,
+        recipe=digest_json(made_from),
+        parents={"conversations": conversations_digest, "target": target.digest},
+        tokenizer=target.tokenizer_digest,
+        template=target.template_digest,
+    )
+
+
+def token_bytes(config: CaptureConfig, hidden_size: int) -> int:
+    """Bytes that one token takes in a shard: three layers and the last state, its id, its mask."""
+    return 4 * hidden_size * DTYPES[config.dtype].itemsize + 5
+
+
+def run(
+    config: CaptureConfig, conversations_dir: Path, target: Target, out_dir: Path, *, progress: bool = True
+) -> Provenance:
+    """Capture the features of all conversations with a target loaded with `config.aux_layer_ids`.
+
+    Idempotent and resumable. `InputError` for damaged or unfinished conversations, ids that the target does not have
+    and rows longer than its positions; `StageError` for a full disk.
+    """
+    started_s = time.time()
+    wanted = config.aux_layer_ids
+    assert wanted is None or tuple(wanted) == tuple(target.aux_layer_ids), "load the target with config.aux_layer_ids"
+    require(conversations_dir, "respond")
+    origin = origin_of(config, require_digest(conversations_dir).digest, target)
+    if is_finished(out_dir, origin):
+        return read_provenance(out_dir)
+    texts, num_cut = _load_texts(config, conversations_dir, target)
+    splits = assign_splits(texts, config.held_out)
+    plans = _plan_shards(config, texts, target.facts.hidden_size)
+    shards: list[ShardInfo] = []
+    infos: list[RowInfo] = []
+    with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
+        for number, plan in enumerate(plans):
+            path, members = out_dir / shard_name(number), [texts[i] for i in plan]
+            plan_digest = digest_json([dataclasses.asdict(origin), [dataclasses.asdict(text) for text in members]])
+            digest = finished_shard(path, plan_digest)
+            if digest is None:
+                digest = write_shard(path, _forward(config, members, target, bar), plan_digest)
+            else:
+                bar.skip(sum(len(text.ids) for text in members))
+            start = 0
+            for text in members:
+                count = num_supervised(torch.tensor(text.loss_mask, dtype=torch.bool))
+                split = splits[text.conversation]
+                place = number, start, len(text.ids)
+                infos.append(RowInfo(text.id, text.task, split, text.looping, *place, count))
+                start += len(text.ids)
+            shards.append(ShardInfo(path.name, digest, start))
+    for stale in sorted(out_dir.glob("shard-*.safetensors")):
+        if stale.name not in {shard.name for shard in shards}:
+            stale.unlink()  # of an earlier recipe
+    manifest = Manifest(
+        schema=SCHEMA,
+        target=_public_name(target.facts.name),
+        target_digest=target.digest,
+        tokenizer_digest=target.tokenizer_digest,
+        template_digest=target.template_digest,
+        aux_layer_ids=tuple(int(i) for i in target.aux_layer_ids),
+        norm_state=NORM_STATE,
+        hidden_size=target.facts.hidden_size,
+        vocab_size=target.facts.vocab_size,
+        dtype=config.dtype,
+        num_cut=num_cut,
+        shards=tuple(shards),
+        rows=tuple(infos),
+    )
+    write_manifest(out_dir, manifest)
+    return finish(out_dir, origin, started_s)
+
+
+def _public_name(name: str) -> str:
+    """A hub id as it is; of a directory the last part, for a path of this machine would make other bytes elsewhere."""
+    return Path(name).resolve().name if Path(name).is_dir() else name
+
+
+def rows_of(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[TextRow]:
+    """The rows of an answered conversation, as `chat.render` makes them from the generated ids."""
+    rows = render(conversation, tokenizer)
+    task = conversation.tags.get("task") or conversation.source
+    return [
+        TextRow(
+            id=conversation.id if row.turn is None else f"{conversation.id}#{row.turn}",
+            conversation=conversation.id,
+            task=task,
+            ids=row.ids,
+            loss_mask=row.loss_mask,
+            looping=LOOPING in conversation.tags,
+        )
+        for row in rows
+    ]
+
+
+def assign_splits(texts: Sequence[TextRow], held_out: float) -> dict[str, Split]:
+    """Conversation id -> split. In each task the share whose ids have the smallest hashes is held out, one at least.
+
+    The id alone decides the rank, so all rows of a conversation stay together and a run with more data keeps most.
+    """
+    by_task: dict[str, set[str]] = {}
+    for text in texts:
+        by_task.setdefault(text.task, set()).add(text.conversation)
+    splits: dict[str, Split] = {}
+    for ids in by_task.values():
+        ranked = sorted(ids, key=lambda name: hashlib.sha256(name.encode()).digest())
+        count = round(held_out * len(ranked))
+        if 0 < held_out < 1 and len(ranked) > 1:
+            count = min(max(count, 1), len(ranked) - 1)
+        for rank, name in enumerate(ranked):
+            splits.setdefault(name, "held_out" if rank < count else "train")
+    return splits
+
+
+def _bad(row: TextRow, found: str, expected: str) -> InputError:
+    return InputError(f"{found} in conversation {row.id}", expected, "answer the prompts again with this target")
+
+
+def _load_texts(config: CaptureConfig, directory: Path, target: Target) -> tuple[list[TextRow], int]:
+    """All rows in file order, and how many were cut. Rows that generated nothing in what is kept are left out."""
+    texts: list[TextRow] = []
+    num_cut = 0
+    for conversation in read_all(directory):
+        for row in rows_of(conversation, target.tokenizer):
+            if max(row.ids) >= target.facts.vocab_size:
+                raise _bad(row, f"the token id {max(row.ids)}", f"ids below {target.facts.vocab_size}")
+            if len(row.ids) > target.facts.max_positions:
+                raise _bad(
+                    row, f"{len(row.ids)} tokens", f"at most {target.facts.max_positions}, the target's positions"
+                )
+            length = min(len(row.ids), config.max_length or len(row.ids))
+            num_cut += length < len(row.ids)
+            row = dataclasses.replace(row, ids=row.ids[:length], loss_mask=row.loss_mask[:length])
+            if any(row.loss_mask):
+                texts.append(row)
+    if not texts:
+        raise InputError(f"no generated token in {directory}", "at least one answer", "run `eyas respond` again")
+    return texts, num_cut
+
+
+def _plan_shards(config: CaptureConfig, texts: Sequence[TextRow], hidden_size: int) -> list[list[int]]:
+    """Rows in order, a new shard when the next row would exceed shard_bytes."""
+    plans: list[list[int]] = []
+    size = 0
+    for number, text in enumerate(texts):
+        row_bytes = token_bytes(config, hidden_size) * len(text.ids)
+        if not plans or size + row_bytes > config.shard_bytes:
+            plans.append([])
+            size = 0
+        plans[-1].append(number)
+        size += row_bytes
+    return plans
+
+
+@torch.no_grad()
+def _forward(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar: Progress) -> list[Row]:
+    """Rows of similar length share a forward; the result is in the order of the texts."""
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i].ids))
+    batches: list[list[int]] = []
+    for number in order:
+        if not batches or (len(batches[-1]) + 1) * len(texts[number].ids) > config.batch_tokens:
+            batches.append([])
+        batches[-1].append(number)
+    rows: dict[int, Row] = {}
+    device = next(target.model.parameters()).device
+    for batch in batches:
+        lengths = [len(texts[number].ids) for number in batch]
+        ids_BT = torch.zeros(len(batch), max(lengths), dtype=torch.int64)
+        for slot, number in enumerate(batch):
+            ids_BT[slot, : lengths[slot]] = torch.tensor(texts[number].ids)
+        positions_1T = torch.arange(ids_BT.shape[1], device=device)[None]
+        out = target.forward(ids_BT.to(device), positions_1T, PrefillAttend(), want_aux=True)
+        assert out.aux_BTL is not None
+        aux_BTL, hidden_BTD = (x.to("cpu", DTYPES[config.dtype]) for x in (out.aux_BTL, out.hidden_BTD))
+        for slot, number in enumerate(batch):
+            text, length = texts[number], lengths[slot]
+            mask_T = torch.tensor(text.loss_mask, dtype=torch.bool)
+            features = aux_BTL[slot, :length].clone(), hidden_BTD[slot, :length].clone()
+            rows[number] = Row(text.id, text.task, ids_BT[slot, :length].clone(), mask_T, *features)
+        bar.advance(sum(lengths))
+    return [rows[number] for number in range(len(texts))]

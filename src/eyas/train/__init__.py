@@ -1,0 +1,1 @@
+"""Training a draft head on stored features, and its acceptance on held-out ones."""

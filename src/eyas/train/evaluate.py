@@ -1,0 +1,216 @@
+"""Acceptance of a head on held-out answers, with the tree and the verification of serving. T tokens, W vocabulary."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from eyas.base.errors import InputError, UsageError
+from eyas.base.progress import Progress
+from eyas.base.provenance import (
+    Origin,
+    Provenance,
+    digest_json,
+    finish,
+    is_finished,
+    read_provenance,
+    write_json_atomic,
+)
+from eyas.features.layout import Row
+from eyas.features.reader import Features
+from eyas.formats.head_dir import StoredHead, read_head, require_fit
+from eyas.model.target import Target
+from eyas.train.head_drafter import HeadDrafter
+from eyas.train.reference_drafters import NgramDrafter, NgramTable, PromptLookup
+from eyas.train.walk import Drafter, answers_of, walk
+from eyas.tree.shape import TreeShape
+from eyas.tree.stats import AcceptanceStats, RequestRounds, summarise
+
+STAGE = "eval"
+SCHEMA = 1
+SURE = 0.9  # a greedy position below this top-1 probability is uncertain
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """depth, top_k, nodes: the tree (see tree.shape). batch_tokens: padded tokens of the texts walked together."""
+
+    depth: int = 6
+    top_k: int = 4
+    nodes: int = 16
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    batch_tokens: int = 16384
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.shape
+        if self.batch_tokens < 1:
+            raise UsageError(f"eval.batch_tokens = {self.batch_tokens}", "at least 1", "raise eval.batch_tokens")
+
+    @property
+    def shape(self) -> TreeShape:
+        return TreeShape(self.depth, self.top_k, self.nodes)
+
+
+@dataclass(frozen=True)
+class EvalInputs:
+    """Directories. The rows of split "held_out" of `features` are walked; `training` holds the training answers for the
+    4-gram table (None: those of `features`)."""
+
+    head: Path
+    features: Path
+    training: Path | None = None
+
+
+def origin_of(config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target) -> Origin:
+    """What decides the figures; data = (rows to walk, rows for the 4-gram table)."""
+    features, training = data
+    return Origin(
+        stage=STAGE,
+        recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
+        parents={
+            "head": stored.digest,
+            "features": features.digest,
+            "training": training.digest,
+            "target": target.digest,
+        },
+        tokenizer=features.manifest.tokenizer_digest,
+        template=features.manifest.template_digest,
+    )
+
+
+def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *, progress: bool = True) -> Provenance:
+    """Write acceptance.json. Idempotent. `InputError` where head, features and target do not belong together."""
+    started_s = time.time()
+    stored = read_head(inputs.head, DTYPES[config.dtype])
+    features = Features(inputs.features)
+    training = features if inputs.training is None else Features(inputs.training)
+    features.check_target(target.digest)
+    require_fit(stored, target.facts, target.digest)
+    origin = origin_of(config, stored, (features, training), target)
+    if is_finished(out_dir, origin):
+        return read_provenance(out_dir)
+    write_json_atomic(out_dir / "acceptance.json", evaluate(config, stored, (features, training), target, progress))
+    return finish(out_dir, origin, started_s)
+
+
+@torch.inference_mode()
+def evaluate(
+    config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target, progress: bool
+) -> dict[str, Any]:
+    """The object of acceptance.json; data = (rows to walk, rows for the 4-gram table)."""
+    features, training = data
+    indices = features.indices("held_out")
+    if not indices:
+        raise InputError(
+            f"no held-out row in {features.directory}",
+            "at least one answer that was not trained on",
+            "raise capture.held_out, or capture more conversations",
+        )
+    rows = training.rows(training.indices("train"))
+    table = NgramTable((row.ids_T, row.loss_mask_T) for row in rows)
+    dtype = DTYPES[config.dtype]
+
+    def embed(ids: Tensor) -> Tensor:
+        return target.embed(ids).to(dtype)
+
+    makers: dict[str, Callable[[Sequence[Row]], Drafter]] = {
+        "head": lambda rows: HeadDrafter(stored.head, stored.vocab, embed, config.shape, rows),
+        "prompt_lookup": lambda rows: PromptLookup([row.ids_T for row in rows], config.depth),
+        "ngram4": lambda rows: NgramDrafter(table, [row.ids_T for row in rows], config.depth),
+    }
+    found: dict[str, list[_Walked]] = {name: [] for name in makers}
+    doubts: dict[str, list[Tensor]] = {}
+    with Progress(STAGE, len(indices), "texts", enabled=progress) as bar:
+        for group in _groups(features, indices, config.batch_tokens):
+            rows = [features.row(index) for index in group]
+            loops = [features.manifest.rows[index].looping for index in group]
+            for name, make in makers.items():
+                walked = zip(rows, loops, _walk_rows(rows, make(rows)), strict=True)
+                found[name] += [_Walked(row.task, loop, one) for row, loop, one in walked if one.accepted]
+            for row, loop in zip(rows, loops, strict=True):
+                if not loop:
+                    doubts.setdefault(row.task, []).append(_top1(row, target) < SURE)
+            bar.advance(len(rows))
+
+    def together(looping: bool) -> dict[str, Any] | None:
+        requests = [one.rounds for one in found["head"] if one.looping == looping]
+        return _entry(requests, config.seed) if requests else None
+
+    tables = {name: _by_task(walked, config.seed) for name, walked in found.items()}
+    for task, entry in tables["head"].items():
+        entry["uncertain_share"] = float(torch.cat(doubts[task]).float().mean())
+    return {
+        "schema": SCHEMA,
+        "tree": dataclasses.asdict(config.shape),
+        "tasks": tables["head"],
+        "all": together(looping=False),
+        "looping": together(looping=True),
+        "references": {name: tables[name] for name in makers if name != "head"},
+    }
+
+
+@dataclass(frozen=True)
+class _Walked:
+    task: str
+    looping: bool
+    rounds: RequestRounds
+
+
+def _by_task(walked: Sequence[_Walked], seed: int) -> dict[str, dict[str, Any]]:
+    """Tasks by name. Looping answers are counted apart: any drafter is good at them."""
+    by_task: dict[str, list[RequestRounds]] = {}
+    for one in walked:
+        if not one.looping:
+            by_task.setdefault(one.task, []).append(one.rounds)
+    return {task: _entry(by_task[task], seed) for task in sorted(by_task)}
+
+
+def _walk_rows(rows: Sequence[Row], drafter: Drafter) -> list[RequestRounds]:
+    """One RequestRounds a text: the rounds of its answers one after the other, for they are one prompt's."""
+    found = [([], []) for _ in rows]
+    turns = [answers_of(text, row.ids_T, row.loss_mask_T) for text, row in enumerate(rows)]
+    for number in range(max(len(answers) for answers in turns)):
+        answers = [mine[number] for mine in turns if number < len(mine)]
+        for answer, rounds in zip(answers, walk(answers, drafter), strict=True):
+            found[answer.text][0].extend(rounds.accepted)
+            found[answer.text][1].extend(rounds.offered)
+    return [RequestRounds(tuple(accepted), tuple(offered)) for accepted, offered in found]
+
+
+def _entry(requests: Sequence[RequestRounds], seed: int) -> dict[str, Any]:
+    """What the file says of one group of texts."""
+    stats: AcceptanceStats = summarise(requests, seed)
+    return {
+        "prompts": stats.prompts,
+        "acceptance_length": stats.acceptance_length,
+        "ci95": [stats.ci95.low, stats.ci95.high],
+        "by_depth": [depth.rate for depth in stats.by_depth],
+        "rounds": stats.rounds,
+        "accepted": stats.accepted,
+    }
+
+
+def _top1(row: Row, target: Target) -> Tensor:
+    """The target's likeliest probability at each generated token."""
+    hidden_TD = row.hidden_TD[:-1][row.loss_mask_T[1:]]
+    weight = next(target.lm_head.parameters())
+    return target.logits(hidden_TD.to(weight.dtype)).float().softmax(-1).amax(-1)
+
+
+def _groups(features: Features, indices: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:
+    """Texts of similar length together."""
+    lengths = {index: features.manifest.rows[index].length for index in indices}
+    group: list[int] = []
+    for index in sorted(indices, key=lambda index: lengths[index]):
+        if group and (len(group) + 1) * lengths[index] > batch_tokens:
+            yield group
+            group = []
+        group.append(index)
+    yield group

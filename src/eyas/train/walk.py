@@ -1,0 +1,73 @@
+"""Acceptance without the target: a known answer is drafted again, round by round, by the serving tree and verification.
+
+B requests, T tokens of a text, M tree nodes, S path slots.
+
+    answer x_s ... x_{e-1}; the prefill gave x_s. At position t the root is x_{t+1}, the last committed token:
+    t = s - 1 -> draft a tree at x_{t+1} -> its true continuation is x_{t+2}, x_{t+3}, ... -> accepted a -> t += a
+
+The target's own next token along the accepted path is the next token of the answer, so no forward of it is needed; off
+the path every node is refused anyway. That is exact for greedy answers. For sampled ones it has the right distribution:
+the target-only rule accepts a child as often as the target would have drawn it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from eyas.tree.stats import RequestRounds
+from eyas.tree.tree import Tree
+from eyas.tree.verify import stop_has_children, verify_greedy_ids
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Tokens [start, end) of a text were generated in one turn. text: which of the drafter's texts it lies in."""
+
+    text: int
+    ids_T: Tensor
+    start: int
+    end: int
+
+
+class Drafter(Protocol):
+    """What proposes tokens: a head, or something simpler to compare it with."""
+
+    def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
+        """A tree for each named text, its root the token at position + 1. Later tokens must not be looked at."""
+        ...
+
+
+def answers_of(text: int, ids_T: Tensor, loss_mask_T: Tensor) -> list[Answer]:
+    """The answers of a text: its runs of generated tokens."""
+    padded = torch.cat((torch.zeros(1), loss_mask_T.float(), torch.zeros(1)))
+    edges = padded.diff().nonzero()[:, 0].tolist()
+    return [Answer(text, ids_T, start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start > 0]
+
+
+def walk(answers: Sequence[Answer], drafter: Drafter) -> list[RequestRounds]:
+    """The rounds of each answer; none for an answer of one token. All answers move together."""
+    accepted: list[list[int]] = [[] for _ in answers]
+    offered: list[list[int]] = [[] for _ in answers]
+    positions = [answer.start - 1 for answer in answers]
+    while alive := [i for i, answer in enumerate(answers) if positions[i] + 1 < answer.end - 1]:
+        tree = drafter.draft([answers[i].text for i in alive], [positions[i] for i in alive])
+        truth_BS = torch.stack([_continuation(answers[i], positions[i], tree.depth + 1) for i in alive])
+        # After a node of depth d on the true path comes x_{t+2+d}.
+        kept = verify_greedy_ids(tree, truth_BS.gather(1, tree.depths_BM))
+        refused = stop_has_children(tree, kept).tolist()
+        for i, length, was_refused in zip(alive, kept.lengths_B.tolist(), refused, strict=True):
+            left = answers[i].end - 1 - (positions[i] + 1)
+            cut = length > left
+            accepted[i].append(min(length, left))
+            offered[i].append(accepted[i][-1] if was_refused and not cut else accepted[i][-1] - 1)
+            positions[i] += accepted[i][-1]
+    return [RequestRounds(tuple(a), tuple(o)) for a, o in zip(accepted, offered, strict=True)]
+
+
+def _continuation(answer: Answer, position: int, count: int) -> Tensor:
+    """x_{t+2} ... of the answer; zeros after its end, where rounds are cut anyway."""
+    tokens = answer.ids_T[position + 2 : min(position + 2 + count, answer.end)]
+    return torch.nn.functional.pad(tokens, (0, count - tokens.shape[0]))

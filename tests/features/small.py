@@ -1,0 +1,64 @@
+"""A small target, conversations that it really answered, and rows of random features."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eyas.base.provenance import Origin, finish
+from eyas.chat.conversation import Conversation, Message, Turn
+from eyas.chat.render import prompt_ids
+from eyas.features.layout import Row
+from eyas.model.attention import DenseAttend
+from eyas.model.target import Target
+
+LAYERS = (1, 2, 3)
+
+
+@torch.no_grad()
+def greedy(target: Target, ids: Sequence[int], count: int) -> list[int]:
+    """The next `count` tokens, or fewer if the turn ends."""
+    attend, new = DenseAttend(), []
+    rows_1T, positions_1T = torch.tensor([ids]), torch.arange(len(ids))[None]
+    while len(new) < count and not (new and new[-1] in target.facts.eos_ids):
+        hidden_1D = target.forward(rows_1T, positions_1T, attend).hidden_BTD[:, -1]
+        new.append(int(target.logits(hidden_1D).argmax()))
+        rows_1T, positions_1T = torch.tensor([new[-1:]]), positions_1T[:, -1:] + 1
+    return new
+
+
+def write_conversations(directory: Path, target: Target, count: int, tokens: int) -> Path:
+    """A finished stage directory: `count` conversations of two tasks, answered greedily, of different lengths."""
+    directory.mkdir(parents=True)
+    lines = b""
+    for number in range(count):
+        message = Message("user", "what follows? " * (1 + number % 3) + str(number))
+        new = tuple(greedy(target, prompt_ids([message], target.tokenizer), tokens + number % 5))
+        text = target.tokenizer.decode(list(new))
+        assert isinstance(text, str)
+        turn = Turn(new, (True,) * len(new), "stop" if new[-1] in target.facts.eos_ids else "length")
+        tags = {"task": ("math", "chat")[number % 2]}
+        lines += Conversation(f"p:{number}", "p", (message, Message("assistant", text)), tags, turns=(turn,)).to_line()
+    (directory / "part-00000.jsonl").write_bytes(lines)
+    finish(directory, Origin("respond", "test", {}), time.time())
+    return directory
+
+
+def mask(picture: str) -> Tensor:
+    """ "..xx" as a bool tensor."""
+    return torch.tensor([letter == "x" for letter in picture.replace(" ", "")])
+
+
+def random_row(picture: str, width: int, vocab: int, dtype: torch.dtype = torch.float32) -> Row:
+    """Random ids and features under the drawn loss mask."""
+    length = len(picture.replace(" ", ""))
+    features = torch.randn(length, 3 * width, dtype=dtype), torch.randn(length, width, dtype=dtype)
+    return Row(picture, "any", torch.randint(0, vocab, (length,)), mask(picture), *features)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file but provenance.json, which carries times."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files if path.stem != "provenance"}

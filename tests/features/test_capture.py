@@ -1,0 +1,160 @@
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.features.small import LAYERS, contents
+from transformers import AutoModelForCausalLM
+
+from eyas.base.errors import InputError
+from eyas.base.provenance import read_provenance
+from eyas.chat.conversation import Conversation, Message, Turn
+from eyas.features.capture import CaptureConfig, TextRow, assign_splits, rows_of, run
+from eyas.features.reader import Features
+from eyas.model.target import Target
+
+CONFIG = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2)
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+from eyas.base.progress import Progress
+from eyas.features.capture import CaptureConfig, run
+from eyas.model.target import Target
+torch.set_num_threads(1)
+advance = Progress.advance
+def die(self, n=1, note=""):
+    advance(self, n, note)
+    if self.done > self.total / 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+Progress.advance = die
+config = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2)
+target = Target.load(sys.argv[1], torch.float32, layers=(1, 2, 3))
+run(config, Path(sys.argv[2]), target, Path(sys.argv[3]), progress=False)
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory, target: Target, conversations: Path) -> Path:
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("captured") / "features"
+    run(CONFIG, conversations, target, out, progress=False)
+    return out
+
+
+@torch.no_grad()
+def test_features_are_the_hidden_states_of_transformers(captured: Path, target: Target, conversations: Path) -> None:
+    features = Features(captured)
+    assert len(features.manifest.shards) > 1
+    assert len(features.manifest.rows) == 12
+    reference = AutoModelForCausalLM.from_pretrained(target.directory, dtype=torch.float32, attn_implementation="eager")
+    lines = (conversations / "part-00000.jsonl").read_text().splitlines()
+    for number, line in enumerate(lines):
+        row = features.row(number)
+        record = json.loads(line)
+        answer = record["turns"][0]["token_ids"]
+        assert row.id == record["id"]
+        assert row.ids_T[-len(answer) :].tolist() == answer
+        assert row.loss_mask_T.tolist() == [False] * (len(row.ids_T) - len(answer)) + [True] * len(answer)
+        states = reference(row.ids_T[None], output_hidden_states=True).hidden_states
+        torch.testing.assert_close(row.aux_TL, torch.cat([states[i][0] for i in LAYERS], -1), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(row.hidden_TD, states[-1][0], atol=1e-4, rtol=1e-4)
+        # Greedy answers: the stored teacher says each generated token.
+        said = target.logits(row.hidden_TD[:-1]).argmax(-1)
+        assert torch.equal(said[row.loss_mask_T[1:]], row.ids_T[1:][row.loss_mask_T[1:]])
+
+
+def test_killed_and_run_again_gives_the_same_bytes(
+    captured: Path, target: Target, conversations: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "features"
+    command = [sys.executable, "-c", KILLED, str(target.directory), str(conversations), str(out)]
+    assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
+    left = sorted(path.name for path in out.glob("shard-*"))
+    assert left, "no shard was finished before the kill"
+    assert not (out / "manifest.json").exists()
+    kept = (out / left[0]).stat().st_mtime_ns
+    # The undisturbed run was on the same target under another path: paths must not reach the bytes.
+    run(CONFIG, conversations, target, out, progress=False)
+    assert (out / left[0]).stat().st_mtime_ns == kept
+    assert contents(out) == contents(captured)
+    assert read_provenance(out).digest == read_provenance(captured).digest
+
+
+def test_a_shard_of_other_settings_or_with_a_flipped_byte_is_made_again(
+    captured: Path, target: Target, conversations: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "features"
+    out.mkdir()
+    whole = (captured / "shard-00000.safetensors").read_bytes()
+    (out / "shard-00000.safetensors").write_bytes(whole[:-100] + b"\0" * 100)
+    (out / "shard-00001.safetensors").write_bytes(whole)
+    (out / "shard-00099.safetensors").write_bytes(whole)
+    run(CONFIG, conversations, target, out, progress=False)
+    assert contents(out) == contents(captured)
+
+
+def test_a_finished_directory_is_left_alone(captured: Path, target: Target, conversations: Path) -> None:
+    before = (captured / "provenance.json").stat().st_mtime_ns
+    run(CONFIG, conversations, target, captured, progress=False)
+    assert (captured / "provenance.json").stat().st_mtime_ns == before
+
+
+def test_damaged_conversations_are_refused(target: Target, conversations: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "conversations"
+    copy.mkdir()
+    for path in conversations.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    with (copy / "part-00000.jsonl").open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(InputError, match=r"part-00000\.jsonl with digest sha256:.*expected digest sha256:"):
+        run(CONFIG, copy, target, tmp_path / "features", progress=False)
+    assert not (tmp_path / "features").exists()
+
+
+def test_long_rows_are_cut_and_counted(target: Target, conversations: Path, tmp_path: Path) -> None:
+    run(CaptureConfig(max_length=60), conversations, target, tmp_path / "features", progress=False)
+    manifest = Features(tmp_path / "features").manifest
+    assert max(row.length for row in manifest.rows) == 60
+    assert 0 < manifest.num_cut <= 12
+    assert manifest.dtype == "bfloat16"
+
+
+def two_turns(first_ids: tuple[int, ...], text: str) -> Conversation:
+    turns = (Turn(first_ids, (True,) * len(first_ids), "length"), Turn((70, 71), (True, True), "length"))
+    said = [("user", "a"), ("assistant", text), ("user", "b"), ("assistant", "fg")]
+    messages = tuple(Message(role, content) for role, content in said)  # type: ignore[arg-type]
+    return Conversation("two", "src", messages, {}, turns=turns)
+
+
+def test_turns_share_a_row_where_the_text_allows(target: Target) -> None:
+    ids = tuple(target.tokenizer.encode("hello<|end|>", add_special_tokens=False))
+    (row,) = rows_of(two_turns(ids, "hello"), target.tokenizer)
+    assert (row.id, row.task, sum(row.loss_mask)) == ("two", "src", len(ids) + 2)
+    # Ids that their own text does not give back: each turn is a row of its own, supervised once.
+    first, second = rows_of(two_turns((*ids[:-2], 3, ids[-1]), "hello"), target.tokenizer)
+    assert (first.id, second.id) == ("two#0", "two#1")
+    assert (sum(first.loss_mask), sum(second.loss_mask)) == (len(ids), 2)
+    assert first.conversation == second.conversation == "two"
+
+
+def test_splits_hold_out_some_of_each_task_and_keep_conversations_together() -> None:
+    texts = [TextRow(f"{i}#{turn}", str(i), f"task {i % 3}", [], [], False) for i in range(60) for turn in range(2)]
+    splits = assign_splits(texts, 0.1)
+    assert splits == assign_splits(texts[::-1], 0.1)
+    for task in range(3):
+        assert sum(splits[str(i)] == "held_out" for i in range(task, 60, 3)) == 2
+    assert set(assign_splits(texts, 0.0).values()) == {"train"}
+    assert set(assign_splits(texts, 1.0).values()) == {"held_out"}
+    few = [TextRow(str(i), str(i), "a", [], [], False) for i in range(2)]
+    assert sorted(assign_splits(few, 0.01).values()) == ["held_out", "train"]

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+import torch
+from tests.features.small import mask, random_row
+
+from eyas.base.errors import InputError
+from eyas.features.capture import CaptureConfig, run
+from eyas.features.layout import Split
+from eyas.features.reader import Features, plan_epoch
+from eyas.features.store import RowInfo, finished_shard, write_shard
+from eyas.model.target import Target
+
+
+def info(length: int, num_supervised: int, split: Split = "train") -> RowInfo:
+    return RowInfo("id", "task", split, False, 0, 0, length, num_supervised)
+
+
+def test_an_epoch_is_a_pure_function_and_reads_each_row_once() -> None:
+    rows = [info(10 + i % 7, i % 5) for i in range(100)]
+    indices = list(range(90))
+    plan = plan_epoch(rows, indices, (3, 1), batch_tokens=20, micro_tokens=40)
+    assert plan == plan_epoch(rows, indices, (3, 1), batch_tokens=20, micro_tokens=40)
+    other = plan_epoch(rows, indices, (3, 2), batch_tokens=20, micro_tokens=40)
+    assert plan != other
+    for epoch in (plan, other):
+        read = [index for update in epoch for micro in update.micro_batches for index in micro]
+        assert sorted(read) == [i for i in indices if i % 5], "each row with something to supervise, once"
+    for update in plan:
+        members = [index for micro in update.micro_batches for index in micro]
+        assert update.num_supervised == sum(rows[i].num_supervised for i in members)
+        assert all(sum(rows[i].length for i in micro) <= 40 for micro in update.micro_batches)
+    assert all(20 <= update.num_supervised < 24 for update in plan[:-1])
+
+
+def test_a_row_longer_than_a_micro_batch_stands_alone() -> None:
+    rows = [info(500, 3), info(10, 3), info(10, 3)]
+    (update,) = plan_epoch(rows, [0, 1, 2], (0, 0), batch_tokens=100, micro_tokens=40)
+    assert (0,) in update.micro_batches
+
+
+def test_a_damaged_shard_is_named_with_both_digests(target: Target, conversations: Path, tmp_path: Path) -> None:
+    run(CaptureConfig(), conversations, target, tmp_path, progress=False)
+    path = tmp_path / "shard-00000.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-7] ^= 1
+    path.write_bytes(data)
+    features = Features(tmp_path)
+    digest = features.manifest.shards[0].digest
+    with pytest.raises(InputError, match=f"damaged shard .*shard-00000.* digest sha256:.*; expected digest {digest}"):
+        features.row(0)
+    # What the message advises is enough.
+    path.unlink()
+    (tmp_path / "provenance.json").unlink()
+    run(CaptureConfig(), conversations, target, tmp_path, progress=False)
+    assert Features(tmp_path).manifest.shards[0].digest == digest
+    Features(tmp_path).row(0)
+
+
+def test_unfinished_features_and_those_of_another_target_are_refused(
+    target: Target, conversations: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="run `eyas capture` first"):
+        Features(tmp_path)
+    run(CaptureConfig(), conversations, target, tmp_path, progress=False)
+    with pytest.raises(InputError, match=f"digest {target.digest}; expected .*digest sha256:0"):
+        Features(tmp_path).check_target("sha256:0")
+
+
+def test_counts_are_of_generated_tokens_only(target: Target, conversations: Path, tmp_path: Path) -> None:
+    run(CaptureConfig(), conversations, target, tmp_path, progress=False)
+    features = Features(tmp_path)
+    counts_W = features.generated_counts([0, 1])
+    expected_W = torch.zeros_like(counts_W)
+    for row in features.rows([0, 1]):
+        for token, generated in zip(row.ids_T.tolist(), row.loss_mask_T.tolist(), strict=True):
+            expected_W[token] += generated
+    assert torch.equal(counts_W, expected_W)
+
+
+def test_a_shard_is_the_same_bytes_and_knows_its_plan(tmp_path: Path) -> None:
+    rows = [random_row("..xxx", 4, 9, torch.bfloat16), random_row(".x.x", 4, 9, torch.bfloat16)]
+    digest = write_shard(tmp_path / "a", rows, "plan")
+    assert digest == write_shard(tmp_path / "b", rows, "plan") == finished_shard(tmp_path / "a", "plan")
+    assert finished_shard(tmp_path / "a", "another plan") is None
+    assert finished_shard(tmp_path / "missing", "plan") is None
+    assert torch.equal(rows[1].loss_mask_T, mask(".x.x"))

@@ -1,0 +1,33 @@
+import torch
+from tests.features.small import random_row
+
+from eyas.train.chain_attention import chain_attention
+from eyas.train.ttt import pack
+
+
+def test_gradient_is_that_of_finite_differences() -> None:
+    packed = pack([random_row("..xxxx", 2, 9), random_row(".xxx", 2, 9)], 3, torch.float32)
+    num_rows, num_chains = len(packed.ids_P), len(packed.chains_Q)
+
+    def tensor(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+    def attend(q, k, v, *own):
+        return chain_attention(packed.texts, q, (k, v), list(zip(own[::2], own[1::2], strict=True)), 0.7)
+
+    prefix = tensor(4, num_chains, 3), tensor(2, num_rows, 3), tensor(2, num_rows, 3)
+    assert torch.autograd.gradcheck(attend, prefix)
+    own = [tensor(2, num_chains, 3) for _ in range(4)]
+    assert torch.autograd.gradcheck(attend, (*prefix, *own))
+
+
+def test_texts_do_not_see_each_other() -> None:
+    rows = [random_row("..xxxx", 2, 9), random_row(".xxx", 2, 9)]
+    packed = pack(rows, 3, torch.float32)
+    alone = pack(rows[1:], 3, torch.float32)
+    first = packed.texts[1].rows.start
+    q, k, v = torch.randn(4, len(packed.chains_Q), 3), torch.randn(2, 10, 3), torch.randn(2, 10, 3)
+    chains = packed.texts[1].chains
+    together = chain_attention(packed.texts, q, (k, v), [], 1.0)[:, chains]
+    single = chain_attention(alone.texts, q[:, chains], (k[:, first:], v[:, first:]), [], 1.0)
+    torch.testing.assert_close(together, single)

@@ -1,0 +1,148 @@
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.features.small import contents
+from tests.tiny import tiny_target
+
+from eyas.base.errors import InputError, StageError, UsageError
+from eyas.base.provenance import read_provenance
+from eyas.features.reader import Features
+from eyas.formats.head_dir import read_head
+from eyas.model.target import Target
+from eyas.train.loop import HeadOptions, TrainConfig, Trainer, run
+from eyas.train.ttt import pack
+
+CONFIG = TrainConfig(
+    steps=3,
+    updates=14,
+    batch_tokens=40,
+    micro_tokens=120,
+    draft_vocab_size=150,
+    learning_rate=3e-3,
+    log_every=4,
+    dtype="float32",
+    checkpoint_every_s=0.0,
+)
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+from eyas.base.progress import Progress
+from eyas.model.target import Target
+from eyas.train.loop import TrainConfig, run
+torch.set_num_threads(1)
+advance, calls = Progress.advance, []
+def die(self, n=1, note=""):
+    advance(self, n, note)
+    calls.append(n)
+    if len(calls) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+Progress.advance = die
+config = TrainConfig(steps=3, updates=14, batch_tokens=40, micro_tokens=120, draft_vocab_size=150, learning_rate=3e-3,
+                     log_every=4, dtype=sys.argv[4], checkpoint_every_s=0.0)
+target = Target.load(sys.argv[1], torch.float32, layers=(1, 2, 3))
+run(config, Path(sys.argv[2]), target, Path(sys.argv[3]), progress=False)
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_killed_and_run_again_gives_the_same_bytes(dtype, target: Target, features: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, dtype=dtype)
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    command = [sys.executable, "-c", KILLED, str(target.directory), str(features), str(killed), dtype]
+    assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
+    # Update 7 had been made but not saved; a line of metrics was in the middle.
+    assert [path.name for path in killed.iterdir()] == ["checkpoint.safetensors"]
+    run(config, features, target, killed, progress=False)
+    # Never saved, so nothing of the saving can reach the bytes.
+    run(dataclasses.replace(config, checkpoint_every_s=1e9), features, target, whole, progress=False)
+    assert contents(killed) == contents(whole)
+    assert sorted(contents(whole)) == ["README.md", "config.json", "metrics.jsonl", "model.safetensors"]
+    assert read_provenance(killed).digest == read_provenance(whole).digest
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines] == [4, 8, 12, 14]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+def test_a_checkpoint_of_other_settings_is_not_continued(target: Target, features: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, updates=6)
+    other = Trainer(dataclasses.replace(config, seed=1), Features(features), target)
+    other.train(tmp_path / "mixed", "another origin", progress=False)
+    assert (tmp_path / "mixed" / "checkpoint.safetensors").exists()
+    run(config, features, target, tmp_path / "mixed", progress=False)
+    run(config, features, target, tmp_path / "clean", progress=False)
+    assert contents(tmp_path / "mixed") == contents(tmp_path / "clean")
+
+
+def test_a_head_learns_its_texts_and_is_written_as_trained(target: Target, features: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        CONFIG, updates=200, learning_rate=1e-2, stored_dtype="float32", head=HeadOptions(intermediate_size=96)
+    )
+    run(config, features, target, tmp_path, progress=False)
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["accuracy"][0] > 0.6
+    assert last["chain_length"] > 1.8
+    stored = read_head(tmp_path)
+    assert stored.config.intermediate_size == 96
+    assert stored.vocab.size == 150
+    assert stored.origin.target_digest == target.digest
+    assert all(stored.vocab.t2d_W[i] for i in target.facts.eos_ids)
+    # The stored head gives the loss that training ended with.
+    trainer = Trainer(config, Features(features), target)
+    trainer.head.load_state_dict(stored.head.state_dict())
+    packed = pack(list(trainer.features.rows(trainer.indices)), config.steps, torch.float32)
+    graded = trainer.forward(packed)
+    assert float(graded.hits_JK.sum() / packed.taught_JK.sum()) == pytest.approx(sum(last["accuracy"]) / 3, abs=0.05)
+
+
+def gradients(trainer: Trainer, groups: list[list[int]]) -> dict[str, torch.Tensor]:
+    rows = trainer.features.manifest.rows
+    count = sum(rows[i].num_supervised for group in groups for i in group)
+    for group in groups:
+        graded = trainer.forward(pack(list(trainer.features.rows(group)), trainer.config.steps, trainer.dtype))
+        (graded.loss / count).backward()
+        trainer.masters.collect()
+    found = {name: weight.grad.clone() for name, weight in trainer.masters.weights.items() if weight.grad is not None}
+    for weight in trainer.masters.weights.values():
+        weight.grad = torch.zeros_like(weight)
+    return found
+
+
+def test_how_a_batch_is_cut_does_not_weigh_tokens(target: Target, features: Path) -> None:
+    """One divisor for the whole update: a short text alone in its micro-batch counts no more than with others."""
+    trainer = Trainer(CONFIG, Features(features), target)
+    indices = trainer.indices
+    whole = gradients(trainer, [indices])
+    parts = gradients(trainer, [indices[:1], indices[1:4], indices[4:]])
+    for name, grad in whole.items():
+        torch.testing.assert_close(parts[name], grad, atol=1e-6, rtol=1e-4)
+
+
+def test_bad_input_is_refused(target: Target, features: Path, tmp_path: Path) -> None:
+    other = Target.load(tiny_target(tmp_path / "other", seed=5), torch.float32, layers=(1, 2, 3))
+    with pytest.raises(InputError, match=f"digest {target.digest}; expected .*{other.digest}"):
+        run(CONFIG, features, other, tmp_path / "head", progress=False)
+    with pytest.raises(InputError, match="run `eyas capture` first"):
+        run(CONFIG, tmp_path / "nothing", target, tmp_path / "head", progress=False)
+    wild = dataclasses.replace(CONFIG, learning_rate=1e30, clip=1e30)
+    with pytest.raises(StageError, match="loss nan in update"):
+        run(wild, features, target, tmp_path / "head", progress=False)
+    with pytest.raises(UsageError, match=r"train\.steps = 0"):
+        TrainConfig(steps=0)
+    heads = dataclasses.replace(CONFIG, head=HeadOptions(num_heads=3))
+    with pytest.raises(InputError, match="3 heads over 2 key-value heads"):
+        run(heads, features, target, tmp_path / "head", progress=False)
+    assert not (tmp_path / "head" / "config.json").exists()

@@ -1,0 +1,48 @@
+"""The acceptance that evaluation reads off stored features is the one that serving measures, round by round."""
+
+from pathlib import Path
+
+import torch
+from tests.features.small import LAYERS, write_conversations
+from tests.tiny import tiny_target
+
+from eyas.chat.conversation import read_all
+from eyas.chat.render import prompt_ids
+from eyas.features import capture
+from eyas.features.reader import Features
+from eyas.formats.head_dir import read_head
+from eyas.model.target import Target
+from eyas.serve.engine import Draft, Engine
+from eyas.serve.request import Request
+from eyas.serve.scheduler import plain_loop
+from eyas.train import loop
+from eyas.train.head_drafter import HeadDrafter
+from eyas.train.walk import answers_of, walk
+from eyas.tree.shape import TreeShape
+
+
+@torch.inference_mode()
+def test_evaluation_counts_the_rounds_of_serving(tmp_path: Path) -> None:
+    target = Target.load(tiny_target(tmp_path / "target"), torch.float32, layers=LAYERS)
+    write_conversations(tmp_path / "conversations", target, 12, 30)
+    config = capture.CaptureConfig(dtype="float32")
+    capture.run(config, tmp_path / "conversations", target, tmp_path / "features", progress=False)
+    training = loop.TrainConfig(steps=4, updates=80, batch_tokens=150, draft_vocab_size=200, learning_rate=1e-2)
+    with torch.inference_mode(False):
+        loop.run(training, tmp_path / "features", target, tmp_path / "head", progress=False)
+    stored, shape = read_head(tmp_path / "head", torch.float32), TreeShape(depth=4, top_k=3, nodes=11)
+
+    features = Features(tmp_path / "features")
+    rows = [features.row(index) for index in range(12)]
+    drafter = HeadDrafter(stored.head, stored.vocab, target.embed, shape, rows)
+    answers = [answers_of(text, row.ids_T, row.loss_mask_T)[0] for text, row in enumerate(rows)]
+    simulated = dict(zip([row.id for row in rows], walk(answers, drafter), strict=True))
+
+    engine = Engine(target, Draft(stored.head, stored.vocab, shape), slots=4, context=256)
+    requests = []
+    for conversation in read_all(tmp_path / "conversations"):
+        ids = prompt_ids(conversation.messages[:-1], target.tokenizer)
+        requests.append(Request(conversation.id, tuple(ids), len(conversation.turns[0].token_ids)))
+    served = {answer.request.id: answer.rounds for answer in plain_loop(engine, requests)}
+    assert served == simulated
+    assert sum(max(rounds.accepted) > 2 for rounds in served.values()) > 6, "hardly anything was accepted"

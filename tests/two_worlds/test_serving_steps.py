@@ -1,0 +1,127 @@
+"""Step k of training is step k of serving: the same logits at the same place of the same text.
+
+B slots, T rows, L = 3D captured features, K frontier nodes, V draft vocabulary, Q chains.
+"""
+
+import pytest
+import torch
+from tests.tiny import tiny_target
+from torch import Tensor
+
+from eyas.features.layout import Row
+from eyas.model.attention import DenseAttend
+from eyas.model.head import Head, HeadConfig
+from eyas.model.target import Target
+from eyas.model.vocab import DraftVocab
+from eyas.serve.drafter import Drafter
+from eyas.train.ttt import pack, unroll
+from eyas.tree.shape import TreeShape
+from eyas.tree.tree import Advance, Frontier, Grower, ToTarget, Tree
+from eyas.tree.verify import Accepted
+
+STEPS = 6
+LENGTH = 40
+ANSWER = 9  # where the answer starts; chains start one before
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return Target.load(tiny_target(tmp_path_factory.mktemp("target")), torch.float32, layers=(1, 2, 3))
+
+
+@pytest.fixture(scope="module")
+def rows(target: Target) -> list[Row]:
+    out = []
+    for seed in range(3):
+        ids_1T = torch.randint(0, 256, (1, LENGTH), generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            features = target.forward(ids_1T, torch.arange(LENGTH)[None], DenseAttend(), want_aux=True)
+        assert features.aux_BTL is not None
+        mask_T = torch.arange(LENGTH) >= ANSWER
+        out.append(Row(str(seed), "any", ids_1T[0], mask_T, features.aux_BTL[0], features.hidden_BTD[0]))
+    return out
+
+
+def make_head(target: Target, norm_output: bool) -> Head:
+    """Random, five times as wide as a fresh one, so that every input moves the logits."""
+    head = Head.init(
+        HeadConfig.for_target(target.facts, 96, aux_layer_ids=target.aux_layer_ids, norm_output=norm_output), 0
+    )
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.mul_(5 if weight.ndim == 2 else 1)
+    return head
+
+
+def trained_logits(head: Head, target: Target, row: Row) -> dict[tuple[int, int], Tensor]:
+    """logits_V by (position of the chain, step), as training computes them."""
+    packed = pack([row], STEPS, torch.float32)
+    with torch.no_grad():
+        out_KQD = unroll(head, packed, target.embed(packed.next_ids_P), target.embed(packed.tokens_KQ))
+        logits_KQV = head.logits(out_KQD)
+    chains = packed.chains_Q.tolist()
+    return {(t, k): logits_KQV[k, q] for q, t in enumerate(chains) for k in range(STEPS) if t + k + 1 < LENGTH}
+
+
+class TextGrower(Grower):
+    """Feeds the drafter the text itself: node `lane` of every level, the other nodes a wrong text beside it."""
+
+    def __init__(self, width: int, lane: int, texts: list[list[int]]) -> None:
+        """texts[b]: the tokens behind the root of slot b."""
+        super().__init__(TreeShape(STEPS, width, 2), torch.device("cpu"))
+        self.width, self.lane, self.texts = width, lane, texts
+        self.logits_BV: list[Tensor] = []
+
+    def grow(self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget) -> Tree:
+        count, eye_KK = root_B.shape[0], torch.eye(self.width, dtype=torch.bool)
+        self.logits_BV = [logits_BV]
+        for level in range(STEPS - 1):
+            tokens_BK = torch.full((count, self.width), 7 + level)
+            tokens_BK[:, self.lane] = torch.tensor([text[level] for text in self.texts])
+            parents_BK = torch.arange(self.width).expand(count, -1) if level else None
+            visible_BKE = eye_KK.repeat(1, level + 1).expand(count, -1, -1)
+            self.logits_BV.append(advance(Frontier(level, tokens_BK, parents_BK, visible_BKE))[:, self.lane])
+        return Tree.from_chains(root_B[:, None], torch.ones_like(root_B[:, None], dtype=torch.bool))
+
+
+@pytest.mark.parametrize("norm_output", [False, True], ids=["raw", "normed"])
+@pytest.mark.parametrize(("width", "lane"), [(1, 0), (3, 1)], ids=["chain", "tree"])
+def test_step_k_of_training_is_step_k_of_serving(
+    target: Target, rows: list[Row], width: int, lane: int, norm_output: bool
+) -> None:
+    """Three texts in three slots; each moves on by another number of accepted tokens a round."""
+    head = make_head(target, norm_output)
+    trained = [trained_logits(head, target, row) for row in rows]
+    vocab = DraftVocab.from_counts(torch.ones(target.facts.vocab_size), 96)
+    drafter = Drafter(head.pack(), vocab, target, TreeShape(STEPS, width, 2), len(rows), LENGTH + 30)
+    compared = set()
+    with torch.no_grad():
+        for slot, row in enumerate(rows):
+            cut = ANSWER + slot
+            drafter.prefill(slot, row.ids_T[None, :cut], int(row.ids_T[cut]), row.aux_TL[None, :cut])
+        for steps in ([1, 3, 2], [5, 1, 4], [2, 2, 2], [1, 6, 1], [6, 1, 3]):
+            lengths = list(drafter.pool.lengths)
+            texts = [row.ids_T[length + 1 :].tolist() for row, length in zip(rows, lengths, strict=True)]
+            grower = drafter.grower = TextGrower(width, lane, texts)
+            drafter.grow(torch.tensor([int(row.ids_T[n]) for row, n in zip(rows, lengths, strict=True)]))
+            for k, logits_BV in enumerate(grower.logits_BV):
+                for slot, length in enumerate(lengths):
+                    t = length - 1  # the last committed row: its chain drafts now
+                    wanted_V = trained[slot][t, k]
+                    scale = float(wanted_V.abs().max())
+                    torch.testing.assert_close(logits_BV[slot], wanted_V, rtol=0, atol=1e-5 * max(1.0, scale))
+                    compared.add((t, k))
+            read(drafter, rows, lengths, steps)
+    assert {k for _, k in compared} == set(range(STEPS))
+    assert len({t for t, _ in compared}) > 10
+
+
+def read(drafter: Drafter, rows: list[Row], lengths: list[int], steps: list[int]) -> None:
+    """An extend over the next tokens of each text; rows beyond a slot's step hold what nobody may read."""
+    tokens_BS = torch.full((len(rows), STEPS + 1), 3)
+    aux_BSL = torch.full((len(rows), STEPS + 1, rows[0].aux_TL.shape[1]), 100.0)
+    for slot, (row, length, step) in enumerate(zip(rows, lengths, steps, strict=True)):
+        tokens_BS[slot, :step] = row.ids_T[length + 1 : length + 1 + step]
+        aux_BSL[slot, :step] = row.aux_TL[length : length + step]
+    nodes_BS = torch.arange(STEPS + 1).expand(len(rows), -1)
+    drafter.extend(Accepted(tokens_BS, nodes_BS, torch.tensor(steps)), steps, aux_BSL[:, : max(steps)])
