@@ -25,7 +25,8 @@ WORDS = (
     ("TPOT", "Time per output token = (end-to-end time − TTFT) / (output tokens − 1), per request, with the token "
              "counts that the server reports."),
     ("Speed-up", "TPOT of the baseline / TPOT with the head on the same prompt, runner and dtype: the median over "
-                 "prompts; above 1 is faster. The baseline runs without a head loaded. The headline is the median over the tasks."),
+                 "prompts; above 1 is faster. The baseline runs without a head loaded. The headline is the median "
+                 "over the tasks."),
     ("95% interval", "Bootstrap over prompts: where the figure would lie with other prompts of the same kind."),
     ("Round", "Draft (the head proposes a tree of tokens), verify (one forward of the target over the tree), extend "
               "(the head reads what was accepted)."),

@@ -1,0 +1,115 @@
+"""The shipped pair: what it says is what transformers says, token by token, in float32, with and without the head.
+
+The reference answers are transformers' own, made by tools/make_references.py and bound to the target's digest.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from eyas.bench.lossless import References, read_references
+from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.chat.conversation import Message
+from eyas.chat.render import prompt_ids
+from eyas.evalsets import FAMILIES, example
+from eyas.formats.head_dir import read_head, require_fit
+from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.quickstart import quickstart_recipe
+from eyas.recipe import resolve_head
+from eyas.serve.engine import Draft, Engine
+from eyas.serve.request import Request
+from eyas.serve.scheduler import plain_loop
+from eyas.tree.shape import TreeShape, chain
+from eyas.tree.stats import acceptance_length
+
+SHAPES = {"baseline": None, "chain": chain(4), "tree": TreeShape(6, 4, 16)}
+PLACE = resolve_target(EMBEDDED).parent
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target.load(EMBEDDED, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def references(target: Target) -> References:
+    found = read_references(PLACE / "references.json")
+    assert found.target_digest == target.digest, "run tools/make_references.py"
+    return found
+
+
+def prompts(target: Target, count: int) -> list[Prompt]:
+    """All families in turn, long passages included."""
+    return mixed(eval_prompts(target.tokenizer, -(-count // len(FAMILIES))))[:count]
+
+
+def differing(target: Target, references: References, shape: TreeShape | None, slots: int, size: tuple[int, int]):
+    """Ids of prompts with another answer than transformers', and the acceptance length; size = (prompts, tokens)."""
+    count, max_tokens = size
+    asked = prompts(target, count)
+    references.require(target.digest, asked, max_tokens)
+    draft = None
+    if shape is not None:
+        stored = read_head(resolve_head(EMBEDDED), torch.float32)
+        draft = Draft(stored.head.pack(), stored.vocab, shape)
+    engine = Engine(target, draft, slots, max(len(prompt.ids) for prompt in asked) + max_tokens)
+    answers = list(plain_loop(engine, [Request(prompt.id, prompt.ids, max_tokens) for prompt in asked]))
+    wrong = [a.request.id for a in answers if tuple(a.token_ids) != references.answers[a.request.id][:max_tokens]]
+    assert len(answers) == count
+    return wrong, acceptance_length(answer.rounds for answer in answers)
+
+
+@pytest.mark.parametrize(("shape", "slots"), [("tree", 8), ("chain", 8), ("baseline", 8)])
+def test_the_same_words_as_transformers(target, references, shape, slots):
+    wrong, accepted = differing(target, references, SHAPES[shape], slots, (32, 64))
+    assert wrong == []
+    assert accepted == 1 if shape == "baseline" else accepted > 1.5
+
+
+@pytest.mark.parametrize("shape", ["tree", "chain"])
+def test_the_same_words_one_at_a_time(target, references, shape):
+    wrong, _ = differing(target, references, SHAPES[shape], 1, (7, 64))
+    assert wrong == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shape", ["tree", "chain", "baseline"])
+@pytest.mark.parametrize("slots", [1, 8])
+def test_the_same_words_at_length(target, references, shape, slots):
+    wrong, _ = differing(target, references, SHAPES[shape], slots, (200, 128))
+    assert wrong == []
+
+
+def test_the_pair_fits_and_is_small(target):
+    stored = read_head(resolve_head(EMBEDDED))
+    assert require_fit(stored, target.facts, target.digest) == []
+    assert stored.origin.target_digest == target.digest
+    weights = list(PLACE.rglob("*.safetensors"))
+    assert len(weights) >= 2
+    assert max(path.stat().st_size for path in weights) <= 15 * 2**20
+    assert sum(path.stat().st_size for path in PLACE.rglob("*") if path.is_file()) <= 30e6
+    assert target.facts.max_positions >= 4096
+
+
+def test_the_target_is_an_ordinary_directory(target):
+    config = json.loads((Path(target.directory) / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["dtype"] == "bfloat16"
+
+
+def test_the_quickstart_trains_from_random_weights():
+    recipe = quickstart_recipe()
+    assert recipe.target.model == EMBEDDED
+    assert recipe.target.head is None, "no finished head is put in its place"
+    assert recipe.train.init == "random"
+
+
+def test_no_answer_that_is_measured_is_learnt_from(target):
+    # The quickstart's prompts are of another split than those that are measured; none is the same.
+    asked = {prompt.ids for prompt in prompts(target, 140)}
+    for family in FAMILIES:
+        for index in range(20):
+            messages = [Message(**message) for message in example(family, "quickstart", index).prompt]
+            assert tuple(prompt_ids(messages, target.tokenizer)) not in asked
