@@ -17,7 +17,7 @@ import torch
 from make_embedded import Evaluation, Text, example_messages, perplexities
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from eyas.chat.conversation import Message
+from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.evalsets import FAMILIES, example
 from eyas.model.attention import DenseAttend
@@ -45,7 +45,7 @@ def greedy_answers(target: Target, family: str, examples: int) -> Greedy:
     prompts = {}
     for index in range(examples):
         one = example(family, "eval", index)
-        prompts[one.id] = tuple(prompt_ids([Message(**message) for message in one.prompt], target.tokenizer))  # type: ignore[arg-type]
+        prompts[one.id] = tuple(prompt_ids(parse_messages(one.prompt, one.id), target.tokenizer))
     engine = Engine(target, None, 8, max(len(ids) for ids in prompts.values()) + MAX_TOKENS)
     result = Greedy()
     for answer in plain_loop(engine, [Request(name, ids, MAX_TOKENS) for name, ids in prompts.items()]):

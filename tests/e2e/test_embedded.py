@@ -11,7 +11,7 @@ import torch
 
 from eyas.bench.lossless import References, read_references
 from eyas.bench.workload import Prompt, eval_prompts, mixed
-from eyas.chat.conversation import Message
+from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.evalsets import FAMILIES, example
 from eyas.formats.head_dir import read_head, require_fit
@@ -111,5 +111,5 @@ def test_no_answer_that_is_measured_is_learnt_from(target):
     asked = {prompt.ids for prompt in prompts(target, 140)}
     for family in FAMILIES:
         for index in range(20):
-            messages = [Message(**message) for message in example(family, "quickstart", index).prompt]
+            messages = parse_messages(example(family, "quickstart", index).prompt, "the grammar")
             assert tuple(prompt_ids(messages, target.tokenizer)) not in asked

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.chat.conversation import Message
+from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.evalsets import FAMILIES, example
 
@@ -30,7 +30,7 @@ def eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> dict[st
         prompts[family] = []
         for index in range(per_family):
             one = example(family, "eval", index)
-            messages = [Message(message["role"], message["content"]) for message in one.prompt]  # type: ignore[arg-type]
+            messages = parse_messages(one.prompt, one.id)
             prompts[family].append(Prompt(one.id, tuple(prompt_ids(messages, tokenizer))))
     return prompts
 

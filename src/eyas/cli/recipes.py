@@ -11,7 +11,7 @@ import transformers
 
 from eyas.base.config import parse_overrides
 from eyas.base.errors import InputError
-from eyas.chat.conversation import Conversation, Message, read_all
+from eyas.chat.conversation import Conversation, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.chat.show import show
 from eyas.evalsets import FAMILIES, example
@@ -126,8 +126,7 @@ def _conversation(work: Run, index: int) -> Conversation:
     if source.startswith("builtin:"):
         family = list(FAMILIES)[index % len(FAMILIES)]
         one = example(family, source.removeprefix("builtin:"), index // len(FAMILIES))
-        messages = tuple(Message(message["role"], message["content"]) for message in one.messages)  # type: ignore[arg-type]
-        return Conversation(one.id, source, messages, {"task": family})
+        return Conversation(one.id, source, parse_messages(one.messages, one.id), {"task": family})
     raise InputError(f"no answered conversation in {directory}", "a finished `eyas respond`", "run it first")
 
 
