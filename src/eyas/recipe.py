@@ -104,11 +104,6 @@ class Run:
         """One stage; nothing is done where it is finished."""
         self._stages[stage]()
 
-    def run_all(self) -> None:
-        """Every stage in order."""
-        for stage in STAGES:
-            self.run(stage)
-
     @cached_property
     def _stages(self) -> dict[str, Callable[[], object]]:
         recipe, directory, progress = self.recipe, self.directory, self.progress
