@@ -19,20 +19,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from eyas.bench.config import BenchConfig
 from eyas.bench.free_drafters import free_drafters
 from eyas.bench.measure import measure_tasks
 from eyas.bench.peer_transformers import compare_with_generate
 from eyas.bench.workload import eval_prompts, mixed
-from eyas.chat.conversation import Conversation, Message
-from eyas.chat.render import render
-from eyas.evalsets import FAMILIES, example
+from eyas.evalsets import FAMILIES
 from eyas.formats.head_dir import read_head, require_fit
-from eyas.model.target import EMBEDDED, Target
-from eyas.recipe import load_recipe, resolve_head
+from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.recipe import resolve_head
 from eyas.serve.engine import Draft
 from eyas.train.reference_drafters import NgramTable
 
@@ -81,7 +81,7 @@ def shipped() -> Iterator[Row]:
     prompts = eval_prompts(target.tokenizer, CONFIG.prompts_per_task)
     draft = Draft(stored.head.pack(), stored.vocab, CONFIG.shape)
     stream = measure_tasks(target, draft, prompts, CONFIG)
-    free = free_drafters(stream.pairs, training_table(target), CONFIG.depth, CONFIG.seed)
+    free = free_drafters(stream.pairs, training_table(), CONFIG.depth, CONFIG.seed)
     speedups = {family: stream.tasks[family]["speedup"] for family in FAMILIES if family in stream.tasks}
     print(json.dumps({"speedup": speedups, "free": free}), file=sys.stderr)
     complete = len(speedups) == len(FAMILIES)
@@ -99,22 +99,13 @@ def shipped() -> Iterator[Row]:
         yield at_least(name, ratio, 1.3)
 
 
-def training_table(target: Target) -> NgramTable:
-    """4-grams of the answers to the prompts that the shipped head was trained on.
-
-    They are the grammar's own answers, which the target was trained to give: what it says itself is not shipped.
-    """
-    limit = load_recipe(ROOT / "recipes" / "embedded.toml", {}).prompts.limit
-    assert limit is not None, "the recipe of the shipped head says how many prompts it takes"
-
-    def rows() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for index in range(limit):
-            one = example(list(FAMILIES)[index % len(FAMILIES)], "train", index // len(FAMILIES))
-            messages = tuple(Message(turn["role"], turn["content"]) for turn in one.messages)  # type: ignore[arg-type]
-            for row in render(Conversation(one.id, "train", messages, {}), target.tokenizer):
-                yield torch.tensor(row.ids), torch.tensor(row.loss_mask)
-
-    return NgramTable(rows())
+def training_table() -> NgramTable:
+    """4-grams of the target's own answers to the prompts that the shipped head was trained on."""
+    packed = load_file(resolve_target(EMBEDDED).parent / "training_answers.safetensors")
+    lengths = packed["lengths"].tolist()
+    mask_bits = np.unpackbits(packed["loss_mask_bits"].numpy(), count=sum(lengths))
+    masks = torch.from_numpy(mask_bits).bool().split(lengths)
+    return NgramTable(zip(packed["ids"].long().split(lengths), masks, strict=True))
 
 
 def quickstart() -> Iterator[Row]:

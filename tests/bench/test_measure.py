@@ -14,7 +14,7 @@ from eyas.bench.config import BenchConfig
 from eyas.bench.free_drafters import free_drafters
 from eyas.bench.measure import OneStream, Pair, _entry, _one_stream, _pair, measure_tasks, num_uncertain
 from eyas.bench.report import render_report
-from eyas.bench.results import Measured, public_name, references_in, results
+from eyas.bench.results import Measured, public_name, results
 from eyas.bench.workload import Prompt, mixed
 from eyas.model.target import Target
 from eyas.serve.engine import Engine, RoundTimes
@@ -171,13 +171,6 @@ def test_results_have_the_schema(pair: TinyPair, stream: OneStream) -> None:
     bare = results(pair.target, pair.draft.head, Measured(stream, [], None, {}), [])
     assert bare["lossless"]["prompts"] == 0
     assert "references" not in bare["tasks"]["birds"]
-
-
-def test_references_of_an_evaluation_are_turned_round() -> None:
-    entry = {"acceptance_length": 1.2}
-    acceptance = {"references": {"prompt_lookup": {"a": entry}, "ngram4": {"a": {"acceptance_length": 1.1}}}}
-    assert references_in(acceptance) == {"a": {"prompt_lookup": entry, "ngram4": {"acceptance_length": 1.1}}}
-    assert references_in({"schema": 1}) == {}
 
 
 def test_free_drafters_count_what_lookup_finds(pair: TinyPair) -> None:

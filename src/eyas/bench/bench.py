@@ -24,16 +24,18 @@ from eyas.base.provenance import (
 )
 from eyas.bench.concurrency import measure_concurrency
 from eyas.bench.config import BenchConfig
+from eyas.bench.free_drafters import free_drafters
 from eyas.bench.lossless import References, lossless, read_references, reference_answers
 from eyas.bench.measure import measure_tasks
 from eyas.bench.report import write_report
-from eyas.bench.results import Measured, references_in, results
+from eyas.bench.results import Measured, results
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.evalsets import FAMILIES
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.serve.engine import Draft
+from eyas.train.reference_drafters import NgramTable
 
 STAGE = "bench"
 RESULTS_FILE = "results.json"
@@ -83,7 +85,10 @@ def run(
     same_words = check_words(config, inputs.head, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)
     points = measure_concurrency(target, draft, prompts, config, progress)
-    measured = Measured(stream, points, same_words, references_in(acceptance))
+    features = Features(inputs.features)
+    table = NgramTable(features.texts(features.indices("train")))
+    free = free_drafters(stream.pairs, table, config.depth, config.seed)
+    measured = Measured(stream, points, same_words, free)
     found = results(target, stored.head, measured, ["eyas", "bench"]) | {"story": dict(story)}
     write_json_atomic(out_dir / RESULTS_FILE, found)
     write_report(found, acceptance, out_dir / "report.html")

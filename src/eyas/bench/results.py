@@ -17,7 +17,7 @@ from eyas.model.target import EMBEDDED, Target, resolve_target
 class Measured:
     """The parts. lossless is the result object, None where it was not checked; concurrency is empty where not wanted.
 
-    references: by task and drafter {"acceptance_length", ...}, see `references_in` and `free_drafters`.
+    references: by task and drafter {"acceptance_length", ...}, see `free_drafters`.
     """
 
     one_stream: OneStream
@@ -50,15 +50,6 @@ def results(target: Target, head: Head, measured: Measured, command: Sequence[st
         "command": shlex.join([Path(command[0]).name, *command[1:]]) if command else "",
         "versions": versions(),
     }
-
-
-def references_in(acceptance: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The free drafters of eval/acceptance.json, turned to by task and drafter."""
-    found: dict[str, dict[str, Any]] = {}
-    for drafter, tasks in acceptance.get("references", {}).items():
-        for task, entry in tasks.items():
-            found.setdefault(task, {})[drafter] = dict(entry)
-    return found
 
 
 def public_name(target: Target) -> str:

@@ -50,12 +50,15 @@ class Features:
     def rows(self, indices: Sequence[int]) -> Iterator[Row]:
         return (self.row(index) for index in indices)
 
+    def texts(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+        """ids_T and loss_mask_T of these rows, without reading their features."""
+        infos = (self.manifest.rows[index] for index in indices)
+        return (self._shard(info).ids(info) for info in infos)
+
     def generated_counts(self, indices: Sequence[int]) -> Tensor:
         """int64 [W]: how often each target token was generated in these rows."""
         counts_W = torch.zeros(self.manifest.vocab_size, dtype=torch.int64)
-        for index in indices:
-            info = self.manifest.rows[index]
-            ids_T, loss_mask_T = self._shard(info).ids(info)
+        for ids_T, loss_mask_T in self.texts(indices):
             counts_W += torch.bincount(ids_T[loss_mask_T], minlength=counts_W.shape[0])
         return counts_W
 

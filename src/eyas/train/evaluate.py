@@ -113,8 +113,7 @@ def evaluate(
             "at least one answer that was not trained on",
             "raise capture.held_out, or capture more conversations",
         )
-    rows = training.rows(training.indices("train"))
-    table = NgramTable((row.ids_T, row.loss_mask_T) for row in rows)
+    table = NgramTable(training.texts(training.indices("train")))
     dtype = DTYPES[config.dtype]
 
     def embed(ids: Tensor) -> Tensor:

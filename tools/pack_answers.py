@@ -1,0 +1,45 @@
+"""Packs what the embedded target answered to the prompts that the shipped head was trained on.
+
+    python tools/pack_answers.py RUN [--out FILE]        # RUN made by recipes/embedded.toml
+
+benchmarks/prove_spine.py builds its 4-gram table from these: each answer with the last tokens of its prompt before it.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from eyas.base.provenance import write_atomic
+from eyas.features.reader import Features
+from eyas.train.reference_drafters import CONTEXT
+
+OUT = Path(__file__).parents[1] / "src" / "eyas" / "embedded" / "training_answers.safetensors"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    features = Features(arguments.run / "features")
+    assert features.manifest.vocab_size <= 2**16, "ids are stored in 16 bits"
+    kept_ids, kept_masks = [], []
+    for ids_T, loss_mask_T in features.texts(features.indices("train")):
+        # Of a prompt only the context of the first generated tokens matters; between turns it all does.
+        start = max(int(loss_mask_T.int().argmax()) - CONTEXT, 0)
+        kept_ids.append(ids_T[start:])
+        kept_masks.append(loss_mask_T[start:])
+    tensors = {
+        "ids": torch.cat(kept_ids).to(torch.uint16),
+        "loss_mask_bits": torch.from_numpy(np.packbits(torch.cat(kept_masks).numpy())),
+        "lengths": torch.tensor([len(ids_T) for ids_T in kept_ids], dtype=torch.int32),
+    }
+    write_atomic(arguments.out, save(tensors))
+    print(f"{len(kept_ids)} texts, {arguments.out.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
