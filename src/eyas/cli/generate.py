@@ -11,6 +11,7 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.chat.conversation import Message, parse_messages
 from eyas.chat.render import prompt_ids
+from eyas.cli.quiet import quiet
 from eyas.formats.head_dir import read_head, require_fit
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import DTYPES, resolve_head
@@ -33,6 +34,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.max_tokens < 1:
         raise UsageError(f"--max-tokens {parsed.max_tokens}", "a number from 1 on", "raise it")
     sampling = Sampling(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
+    quiet()
     target, draft = load(parsed)
     target.require_chat_template()
     conversations = [(Message("user", parsed.prompt),)] if parsed.prompt is not None else _read(Path(parsed.input))

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import transformers
-
 from eyas.base.config import parse_overrides
 from eyas.base.errors import InputError
 from eyas.chat.conversation import Conversation, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.chat.show import show
+from eyas.cli.quiet import quiet
 from eyas.evalsets import FAMILIES, example
 from eyas.quickstart import quickstart_recipe
 from eyas.recipe import STAGES, Recipe, Run, load_recipe
@@ -31,7 +30,7 @@ def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_js
     work = _open(recipe, overrides, out)
     if verb == "run":
         return _all(work, as_json)
-    _quiet()
+    quiet()
     work.begin()
     work.run(verb)
     if as_json:
@@ -47,14 +46,14 @@ def plan(recipe: str, overrides: Sequence[str], out: str | None, price: float | 
     """What would run and what it would take."""
     from eyas.plan import describe
 
-    _quiet()
+    quiet()
     print(describe(_open(recipe, overrides, out), price))
     return 0
 
 
 def show_conversation(recipe: str, overrides: Sequence[str], out: str | None, index: int) -> int:
     """A conversation as it is trained on: of the run, if it has answers already, else of the grammar."""
-    _quiet()
+    quiet()
     work = _open(recipe, overrides, out)
     conversation = _conversation(work, index)
     tokenizer = work.target.tokenizer
@@ -88,7 +87,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _all(work: Run, as_json: bool) -> int:
-    _quiet()
+    quiet()
     started_s = time.monotonic()
     work.begin()
     for number, stage in enumerate(STAGES, 1):
@@ -128,9 +127,3 @@ def _conversation(work: Run, index: int) -> Conversation:
         one = example(family, source.removeprefix("builtin:"), index // len(FAMILIES))
         return Conversation(one.id, source, parse_messages(one.messages, one.id), {"task": family})
     raise InputError(f"no answered conversation in {directory}", "a finished `eyas respond`", "run it first")
-
-
-def _quiet() -> None:
-    """transformers' own bars beside ours would break the one look of long jobs."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
