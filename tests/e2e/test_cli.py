@@ -341,3 +341,27 @@ def test_a_full_disk(small_disk, recipe, finished, capsys):
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     run_stages(recipe, out)
     assert contents(out) == contents(finished)
+
+
+def test_an_interrupt_during_finalisation_is_not_lost():
+    code = """
+import os, signal, sys, time
+from eyas import cli
+
+class Finalised:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)  # Python raises here, in a place where it can only say so
+
+def run(parsed):
+    one = Finalised()
+    del one
+    time.sleep(5)
+    return 0
+
+cli._parse = lambda arguments: type("Parsed", (), {"run": staticmethod(run)})
+sys.exit(cli.main([]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "stopped" in done.stderr

@@ -1,8 +1,12 @@
 """The command line. Each verb imports what it needs when it runs, so that --help starts at once, without torch."""
 
 import argparse
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from eyas import __version__
@@ -14,8 +18,9 @@ INTERRUPTED = "eyas: stopped; run the same command again to continue where it st
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code: 0 done, 1 failed, 2 wrong usage or input."""
     try:
-        parsed = _parse(arguments)
-        return parsed.run(parsed)
+        with _no_lost_interrupts():
+            parsed = _parse(arguments)
+            return parsed.run(parsed)
     except EyasError as error:
         print(f"eyas: {error}", file=sys.stderr)
         return error.exit_code
@@ -25,6 +30,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `eyas ... | head`
         sys.stderr.close()
         return 1
+
+
+@contextlib.contextmanager
+def _no_lost_interrupts() -> Iterator[None]:
+    """A Ctrl-C that arrives while an object is being finalised is swallowed by Python: have it delivered again."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            # From a timer, not from here: here it would be swallowed again.
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 class _Parser(argparse.ArgumentParser):
