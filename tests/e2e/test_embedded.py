@@ -4,6 +4,8 @@ The reference answers are transformers' own, made by tools/make_references.py an
 """
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,11 @@ def test_no_answer_that_is_measured_is_learnt_from(target):
         for index in range(20):
             messages = parse_messages(example(family, "quickstart", index).prompt, "the grammar")
             assert tuple(prompt_ids(messages, target.tokenizer)) not in asked
+
+
+@pytest.mark.full
+def test_the_target_leaves_real_uncertainty():
+    # Perplexity, uncertain positions, answers that end by themselves, and no evaluation answer in the training text.
+    root = PLACE.parents[2]
+    done = subprocess.run([sys.executable, "tools/check_embedded.py"], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
