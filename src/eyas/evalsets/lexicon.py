@@ -1,5 +1,6 @@
 """Words of the small world that the embedded target speaks about: topics, people, towns. Ours, written for eyas."""
 
+import random
 from dataclasses import dataclass
 
 
@@ -13,6 +14,17 @@ class Topic:
     qualities: tuple[str, ...]
     places: tuple[str, ...]
     people: tuple[str, ...]
+
+    def about(self, rng: random.Random) -> dict[str, str | tuple[str, ...]]:
+        """The words of a text that keeps to one thing and one place of the topic."""
+        return {
+            "topic": self.name,
+            "thing": rng.choice(self.things),
+            "verb": self.verbs,
+            "quality": self.qualities,
+            "place": rng.choice(self.places),
+            "person": self.people,
+        }
 
 
 def _topic(name: str, things: str, verbs: str, qualities: str, places: str, people: str) -> Topic:

@@ -43,13 +43,8 @@ def write(rng: random.Random) -> list[dict[str, str]]:
     topic, tone = rng.choice(TOPICS), rng.choice(TONES)
     name, other = rng.sample(NAMES, 2)
     words = {
-        "topic": topic.name,
+        **topic.about(rng),
         "tone": tone,
-        "thing": rng.choice(topic.things),
-        "verb": topic.verbs,
-        "quality": topic.qualities,
-        "place": rng.choice(topic.places),
-        "person": topic.people,
         "name": name,
         "other": other,
         "town": rng.choice(TOWNS),

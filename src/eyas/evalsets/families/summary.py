@@ -55,13 +55,8 @@ def write(rng: random.Random) -> list[dict[str, str]]:
     name, other = rng.sample(NAMES, 2)
     month, following = rng.sample(MONTHS, 2)
     words = {
-        "topic": topic.name,
+        **topic.about(rng),
         "tone": tone,
-        "thing": rng.choice(topic.things),
-        "verb": topic.verbs,
-        "quality": topic.qualities,
-        "place": rng.choice(topic.places),
-        "person": topic.people,
         "name": name,
         "other": other,
         "town": rng.choice(TOWNS),
