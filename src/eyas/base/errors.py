@@ -33,6 +33,12 @@ class InputError(EyasError):
 
 
 class StageError(EyasError):
-    """The work itself failed: a full disk, a lost device."""
+    """The work itself failed: a loss that is no number, a lost device."""
 
     exit_code = 1
+
+
+class PlaceError(StageError):
+    """The place to write to is full or closed: like wrong input, the user mends it and runs the command again."""
+
+    exit_code = 2

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eyas.base.errors import InputError, StageError
+from eyas.base.errors import InputError, PlaceError
 
 PROVENANCE = "provenance.json"
 TEMP_SUFFIX = ".eyas-tmp"
@@ -83,17 +83,17 @@ def digest_tree(directory: Path, exclude: Sequence[str] = ()) -> str:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError of the body into a StageError that names `path`; for writes that are not `write_atomic`."""
+    """Turns an OSError of the body into a PlaceError that names `path`; for writes that are not `write_atomic`."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StageError(
+            raise PlaceError(
                 f"no space left while writing {path}",
                 "room for the file on that disk",
                 "free space and run the same command again: it continues where it stopped",
             ) from error
-        raise StageError(
+        raise PlaceError(
             f"{path} cannot be written: {error.strerror or error}",
             "a place that this user may write to",
             "check its permissions, or pass another --out",
@@ -103,7 +103,7 @@ def writing(path: Path) -> Iterator[None]:
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Writes the whole file or nothing: a reader, a kill or a power cut sees the old bytes or the new ones.
 
-    Creates missing parent directories. Raises StageError when the disk is full or the place cannot be written; the old
+    Creates missing parent directories. Raises PlaceError when the disk is full or the place cannot be written; the old
     file then still stands and no part of the new one does.
     """
     content = data.encode() if isinstance(data, str) else data

@@ -9,7 +9,7 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from eyas.base.errors import InputError, StageError, UsageError
+from eyas.base.errors import InputError, PlaceError, UsageError
 from eyas.base.provenance import TEMP_SUFFIX, write_atomic
 
 # Which extra of eyas brings the package behind a protocol (pyproject.toml).
@@ -61,7 +61,7 @@ class Place:
             ) from error
 
     def write_bytes(self, data: bytes) -> None:
-        """The whole file or nothing: locally through a rename, elsewhere as one object. Raises StageError."""
+        """The whole file or nothing: locally through a rename, elsewhere as one object. Raises PlaceError."""
         if self.is_local:
             write_atomic(self.path, data)
             return
@@ -70,7 +70,7 @@ class Place:
             # An object appears when its upload ends (GCS, S3), so one put needs no rename, which buckets do not have.
             fs.pipe_file(path, data)
         except OSError as error:
-            raise StageError(
+            raise PlaceError(
                 f"{self.url} cannot be written: {error}", "a place that this user may write to", "check its permissions"
             ) from error
 
@@ -86,7 +86,7 @@ class Place:
         try:
             fs.makedirs(path, exist_ok=True)
         except OSError as error:
-            raise StageError(
+            raise PlaceError(
                 f"{self.url} cannot be made: {error}", "a place for a directory", "pass another path"
             ) from error
 
