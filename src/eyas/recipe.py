@@ -18,7 +18,7 @@ import torch
 
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import read_provenance, sweep, write_atomic
+from eyas.base.provenance import PROVENANCE, read_provenance, require, sweep, write_atomic
 from eyas.bench import bench
 from eyas.bench.config import BenchConfig
 from eyas.features import capture
@@ -38,6 +38,13 @@ from eyas.tree.sampling import Sampling
 STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
 DIRECTORIES |= {"train": "head", "eval": "eval", "bench": "report"}
+CHAIN = (
+    ("respond", "prompts", "prompts"),
+    ("capture", "respond", "conversations"),
+    ("train", "capture", "features"),
+    ("eval", "capture", "features"),
+)
+"""A stage, the stage it reads, and what its provenance calls that parent."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -62,6 +69,12 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
+
+    def __post_init__(self) -> None:
+        if self.name in ("", ".", "..") or set(self.name) & set("/\\"):
+            raise UsageError(f"name = {self.name!r}", "a plain name, for runs/<name>", "take out the separators")
+        if self.target.head == "":
+            raise UsageError("an empty target.head", "a head directory or 'embedded'", "leave it out to train one")
 
 
 def load_recipe(path: Path, overrides: dict[str, object]) -> Recipe:
@@ -101,8 +114,24 @@ class Run:
         write_atomic(self.out / "recipe.toml", to_toml(self.recipe))
 
     def run(self, stage: str) -> None:
-        """One stage; nothing is done where it is finished."""
+        """One stage; nothing is done where it is finished. InputError where what it reads is out of step."""
+        self._require_chain(stage)
         self._stages[stage]()
+
+    def _require_chain(self, stage: str) -> None:
+        """Each finished stage before this one must be made from what its parents hold now."""
+        for made, parent, name in CHAIN:
+            if STAGES.index(made) >= STAGES.index(stage) or (made == "train" and self.recipe.target.head is not None):
+                continue
+            places = self.directory(made), self.directory(parent)
+            if all((place / PROVENANCE).is_file() for place in places):
+                recorded, now = read_provenance(places[0]).parents.get(name), read_provenance(places[1]).digest
+                if recorded != now:
+                    raise InputError(
+                        f"{places[0]} made from {name} with digest {recorded}",
+                        f"digest {now}, which {places[1]} has now",
+                        f"run `eyas {made}` again with this recipe and this --out, then the stages after it",
+                    )
 
     @cached_property
     def _stages(self) -> dict[str, Callable[[], object]]:
@@ -147,10 +176,12 @@ class Run:
 
     def story(self) -> dict[str, object]:
         """What the stages before made, for the report: read from their directories."""
+        for stage in ("prompts", "respond", "capture"):
+            require(self.directory(stage), stage)
         answers = json.loads((self.directory("respond") / respond.LEDGER_FILE).read_bytes())
         captured, trained = read_provenance(self.directory("capture")), None
         if self.recipe.target.head is None:
-            trained = read_provenance(self.directory("train"))
+            trained = require(self.directory("train"), "train")
         return {
             "prompts": json.loads((self.directory("prompts") / "ledger.json").read_bytes())["kept"],
             "answers": answers["answers"],
@@ -171,6 +202,7 @@ class Run:
             target_digest=target.digest,
             tokenizer_digest=target.tokenizer_digest,
             template_digest=target.template_digest,
+            target_dtype=str(target.model.dtype),
         )
 
 

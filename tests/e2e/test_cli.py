@@ -364,3 +364,46 @@ sys.exit(cli.main([]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
     assert "stopped" in done.stderr
+
+
+# --- what a run must not mix -----------------------------------------------------------------------------------------
+
+
+def test_a_stage_refuses_what_is_out_of_step(recipe, finished, refused, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    # Other answers, and then training as if the features were made from them.
+    assert main(["respond", str(recipe), "respond.max_tokens=5", "--out", str(out)]) == 0
+    message = refused("train", recipe, "respond.max_tokens=5", "--out", out)
+    assert "conversations" in message
+    assert message.count("sha256:") == 2
+
+
+def test_a_bench_before_its_stages_is_refused(recipe, refused, tmp_path):
+    assert "eyas prompts" in refused("bench", recipe, "--out", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["../up", "/abs", ".."])
+def test_a_run_stays_below_runs(recipe, refused, name):
+    assert "plain name" in refused("run", recipe, f"name={name}")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--seed", str(10**30)), ("--seed", "-1"), ("--tree", "6,4,4096"), ("--tree", "50,2000,90")]
+)
+def test_numbers_out_of_bounds(refused, option, value):
+    assert option in refused("generate", "hello", option, value)
+
+
+def test_equal_prompts_get_samples_of_their_own(tmp_path, capsys):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"prompt": "Tell me about the harbour."}\n' * 4)
+    assert main(["generate", "--input", str(path), "--temperature", "1", "--max-tokens", "24", "--json"]) == 0
+    answers = [json.loads(line)["token_ids"] for line in capsys.readouterr().out.splitlines()]
+    assert len({tuple(answer) for answer in answers}) > 1
+
+
+def test_an_input_that_is_not_utf8(refused, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'{"prompt": "caf\xe9"}\n')
+    assert "UTF-8" in refused("generate", "--input", path)

@@ -31,7 +31,7 @@ from transformers import (
 from eyas.base.errors import InputError
 from eyas.model.attention import DenseAttend
 from eyas.model.hook import register_attention
-from eyas.model.probe import probe
+from eyas.model.probe import check_config, probe
 from eyas.model.target import Target, resolve_target
 
 GetDir = Callable[[str], Path]
@@ -224,6 +224,14 @@ def test_families_that_need_more_are_refused_with_the_reason(tmp_path: Path):
     assert "sliding_attention" in refused(gemma, tmp_path / "c")
     granite = GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=4.0))
     assert "scaled or capped" in refused(granite, tmp_path / "d")
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_positions_that_depend_on_the_forward_are_refused(rope_type: str):
+    config = LlamaConfig(**SIZES)
+    config.rope_parameters = {"rope_type": rope_type, "rope_theta": 10_000.0, "factor": 2.0}
+    with pytest.raises(InputError, match=f"rotary positions of type {rope_type}"):
+        check_config(config)
 
 
 def test_a_family_with_attention_of_its_own_is_refused(tmp_path: Path):

@@ -52,11 +52,21 @@ class BenchInputs:
 
 
 def origin_of(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> Origin:
-    """What decides what is measured; the figures themselves carry times. InputError without a finished evaluation."""
+    """What decides what is measured; the figures themselves carry times.
+
+    InputError without a finished evaluation, or with that of another head.
+    """
+    evaluated = require(inputs.evaluated, "eval")
+    if evaluated.parents.get("head") != head_digest:
+        raise InputError(
+            f"{inputs.evaluated} of a head with digest {evaluated.parents.get('head')}",
+            f"that of {inputs.head}, digest {head_digest}",
+            "run `eyas eval` again",
+        )
     return Origin(
         stage=STAGE,
         recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
-        parents={"head": head_digest, "eval": require(inputs.evaluated, "eval").digest, "target": target.digest},
+        parents={"head": head_digest, "eval": evaluated.digest, "target": target.digest},
         tokenizer=target.tokenizer_digest,
         template=target.template_digest,
         undigested=(RESULTS_FILE, "report.html"),

@@ -12,7 +12,7 @@ from typing import NoReturn
 from eyas import __version__
 from eyas.base.errors import EyasError, UsageError
 
-INTERRUPTED = "eyas: stopped; run the same command again to continue where it stopped"
+INTERRUPTED = "eyas: stopped; a stage of a run continues where it stopped when the same command is run again"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,8 +184,10 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_doctor(parsed: argparse.Namespace) -> int:
+    from eyas.cli.quiet import quiet
     from eyas.doctor import examine
 
+    quiet()
     findings = examine(parsed.path, parsed.target)
     misfits = [finding for finding in findings if finding.weight == "misfit"]
     for finding in findings:

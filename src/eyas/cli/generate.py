@@ -25,6 +25,7 @@ from eyas.tree.stats import acceptance_length
 
 DRAFTED, RESET = "\x1b[32m", "\x1b[0m"
 SLOTS = 8
+MOST_NODES = 256  # more is slower than no speculation on any machine
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -33,13 +34,22 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("a prompt and --input, or neither", "one of the two", 'eyas generate "your words"')
     if parsed.max_tokens < 1:
         raise UsageError(f"--max-tokens {parsed.max_tokens}", "a number from 1 on", "raise it")
+    if not 0 <= parsed.seed < 2**62:
+        raise UsageError(f"--seed {parsed.seed}", "a number from 0 to 2**62", "choose a smaller one")
     sampling = Sampling(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
     quiet()
     target, draft = load(parsed)
     target.require_chat_template()
     conversations = [(Message("user", parsed.prompt),)] if parsed.prompt is not None else _read(Path(parsed.input))
     requests = [
-        Request(str(number), tuple(prompt_ids(messages, target.tokenizer)), parsed.max_tokens, sampling, parsed.seed)
+        # Each line has coins of its own: equal prompts get independent samples.
+        Request(
+            str(number),
+            tuple(prompt_ids(messages, target.tokenizer)),
+            parsed.max_tokens,
+            sampling,
+            parsed.seed + number,
+        )
         for number, messages in enumerate(conversations)
     ]
     context = max(len(request.prompt_ids) for request in requests) + parsed.max_tokens
@@ -76,7 +86,11 @@ def tree_shape(text: str) -> TreeShape:
         depth, top_k, nodes = (int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--tree {text}", "three numbers: depth, top-k and nodes", "--tree 6,4,16") from None
-    return TreeShape(depth, top_k, nodes)
+    shape = TreeShape(depth, top_k, nodes)
+    if shape.top_k > MOST_NODES or shape.nodes > min(MOST_NODES, shape.candidates + 1):
+        most = min(MOST_NODES, shape.candidates + 1)
+        raise UsageError(f"--tree {text}", f"at most {most} nodes and top-k {MOST_NODES}", "choose a smaller tree")
+    return shape
 
 
 def _one(engine: Engine, request: Request) -> None:
@@ -133,7 +147,9 @@ def _object(answer: Answer, text: str) -> dict[str, Any]:
 def _read(path: Path) -> list[tuple[Message, ...]]:
     """Conversations to answer: messages (the last one a user's), prompt, question, or turns (the first)."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}, which is not UTF-8", "a JSON-lines file in UTF-8", "convert it") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "a readable JSON-lines file", "check the path") from None
     conversations = [_conversation(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]

@@ -50,6 +50,10 @@ def check_config(config: PreTrainedConfig) -> None:
     for name in (*windows, "attention_chunk_size", "attn_logit_softcapping"):
         if getattr(config, name, None):
             raise _refused(f"{name} = {getattr(config, name)}")
+    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    if rope_type in ("dynamic", "longrope"):
+        # Their frequencies follow the largest position of a forward: tree nodes would change the rows before them.
+        raise _refused(f"rotary positions of type {rope_type}")
     if getattr(config, "is_encoder_decoder", False):
         raise _refused("an encoder")
 

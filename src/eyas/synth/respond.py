@@ -94,6 +94,7 @@ class Responder:
     target_digest: str
     tokenizer_digest: str
     template_digest: str
+    target_dtype: str = "torch.float32"  # decides near ties, so it decides answers
 
 
 @dataclass
@@ -111,7 +112,7 @@ def origin_of(config: RespondConfig, prompts_digest: str, responder: Responder) 
     """What decides the answers."""
     return Origin(
         STAGE,
-        digest_json(asdict(config)),
+        digest_json(asdict(config) | {"target_dtype": responder.target_dtype}),
         {"prompts": prompts_digest, "target": responder.target_digest},
         responder.tokenizer_digest,
         responder.template_digest,
