@@ -12,7 +12,7 @@ from typing import NoReturn
 from eyas import __version__
 from eyas.base.errors import EyasError, UsageError
 
-INTERRUPTED = "eyas: stopped; a stage of a run continues where it stopped when the same command is run again"
+INTERRUPTED = "eyas: stopped; run the same command again: a run directory continues where it stopped"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
