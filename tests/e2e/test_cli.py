@@ -407,3 +407,9 @@ def test_an_input_that_is_not_utf8(refused, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"prompt": "caf\xe9"}\n')
     assert "UTF-8" in refused("generate", "--input", path)
+
+
+def test_half_a_character_is_no_text(refused, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"prompt": "\\ud800 hi"}\n')
+    assert "valid text" in refused("generate", "--input", path)

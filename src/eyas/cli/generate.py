@@ -9,7 +9,7 @@ from typing import Any
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
-from eyas.chat.conversation import Message, parse_messages
+from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.cli.quiet import quiet
 from eyas.formats.head_dir import read_head, require_fit
@@ -172,6 +172,6 @@ def _conversation(line: str, where: str) -> tuple[Message, ...]:
         return messages
     turns = record.get("turns")
     text = record.get("prompt") or record.get("question") or (turns[0] if isinstance(turns, list) and turns else None)
-    if not isinstance(text, str):
-        raise InputError(f"{where} without a user turn", wanted, "mend the line")
+    if not isinstance(text, str) or not is_unicode(text):
+        raise InputError(f"{where} without a user turn of valid text", wanted, "mend the line")
     return (Message("user", text),)
