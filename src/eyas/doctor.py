@@ -17,14 +17,11 @@ from eyas.base.errors import EyasError, InputError
 from eyas.base.provenance import PROVENANCE, Provenance, read_provenance, require_digest
 from eyas.formats.head_dir import ARCHITECTURE, Finding, StoredHead, check_fit, digest_head, read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
-from eyas.recipe import DIRECTORIES, STAGES, Recipe, resolve_head
+from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, resolve_head
 
-RECIPE_FILE = "recipe.toml"
 CONFIG_FILE = "config.json"
 SHALLOW = (0,)  # nothing is captured here, so a target of any depth may be looked at
 # What a stage calls the work that it was made from -> the stage that did it.
-PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
-PARENTS |= {"head": "train", "acceptance": "eval", "eval": "eval"}
 
 
 def examine(path: str, target: str | None) -> list[Finding]:

@@ -25,8 +25,8 @@ from eyas.features.capture import PrefillAttend, token_bytes
 from eyas.features.capture import origin_of as capture_origin
 from eyas.features.layout import Row
 from eyas.features.reader import Features
-from eyas.features.store import DTYPES as FEATURE_DTYPES
 from eyas.formats.head_dir import digest_head, read_head
+from eyas.model.dtypes import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
@@ -39,7 +39,6 @@ from eyas.synth.respond import origin_of as respond_origin
 from eyas.synth.shapes import Shaped, read_shape
 from eyas.synth.sources import Source
 from eyas.train import loop
-from eyas.train.evaluate import DTYPES as EVAL_DTYPES
 from eyas.train.evaluate import origin_of as eval_origin
 from eyas.train.optimizer import Masters
 from eyas.train.teacher import Teacher
@@ -122,7 +121,7 @@ def finished_stages(run: Run, prompts: Origin) -> set[str]:
         return read_provenance(run.directory(stage)).digest
 
     def eval_of_now() -> Origin:
-        stored = read_head(run.head_directory, EVAL_DTYPES[recipe.eval.dtype])
+        stored = read_head(run.head_directory, DTYPES[recipe.eval.dtype])
         features = Features(run.directory("capture"))
         return eval_origin(recipe.eval, stored, (features, features), target)
 
@@ -257,7 +256,7 @@ def _writing(run: Run, generator: torch.Generator) -> float | None:
 def _learning(run: Run, length: int, answer: int, generator: torch.Generator) -> float:
     """Tokens a second, prompts included, of one micro-batch on random features and its share of an update."""
     target, config = run.target, run.recipe.train
-    dtype, hidden = loop.DTYPES[config.dtype], target.facts.hidden_size
+    dtype, hidden = DTYPES[config.dtype], target.facts.hidden_size
     sizes = loop.head_config(config, target.aux_layer_ids, target.facts)
     counts_W = torch.ones(target.facts.vocab_size, dtype=torch.int64)
     vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, target.facts.eos_ids)
@@ -265,7 +264,7 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
     masters = Masters(Head.init(sizes, 0), config.weight_decay, config.clip)
     masters.head = head
     teacher = Teacher(target.lm_head, vocab, dtype)
-    stored = FEATURE_DTYPES[run.recipe.capture.dtype]
+    stored = DTYPES[run.recipe.capture.dtype]
     mask_T = torch.arange(length) >= length - answer
 
     def row() -> Row:

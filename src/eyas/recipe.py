@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import PROVENANCE, read_provenance, require, sweep, write_atomic
@@ -23,6 +21,7 @@ from eyas.bench import bench
 from eyas.bench.config import BenchConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
+from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 from eyas.serve.engine import Engine
 from eyas.serve.request import Request
@@ -38,14 +37,10 @@ from eyas.tree.sampling import Sampling
 STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
 DIRECTORIES |= {"train": "head", "eval": "eval", "bench": "report"}
-CHAIN = (
-    ("respond", "prompts", "prompts"),
-    ("capture", "respond", "conversations"),
-    ("train", "capture", "features"),
-    ("eval", "capture", "features"),
-)
-"""A stage, the stage it reads, and what its provenance calls that parent."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
+PARENTS |= {"head": "train", "eval": "eval"}
+"""What a provenance calls a parent -> the stage that made it. The head is known by its two files: `digest_head`."""
+RECIPE_FILE = "recipe.toml"
 
 
 @dataclass(frozen=True)
@@ -107,29 +102,32 @@ class Run:
         """The trained head, or the one that `target.head` names."""
         return self.directory("train") if self.recipe.target.head is None else resolve_head(self.recipe.target.head)
 
-    def begin(self) -> None:
-        """Write the resolved recipe; clear what a killed write left."""
+    def run(self, stage: str) -> None:
+        """One stage; nothing is done where it is finished. InputError where what it reads is out of step.
+
+        recipe.toml is written when the stage is finished, so a refused command leaves that of the work that is there.
+        """
         if self.out.is_dir():
             sweep(self.out)
-        write_atomic(self.out / "recipe.toml", to_toml(self.recipe))
-
-    def run(self, stage: str) -> None:
-        """One stage; nothing is done where it is finished. InputError where what it reads is out of step."""
         self._require_chain(stage)
         self._stages[stage]()
+        write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
 
     def _require_chain(self, stage: str) -> None:
         """Each finished stage before this one must be made from what its parents hold now."""
-        for made, parent, name in CHAIN:
-            if STAGES.index(made) >= STAGES.index(stage) or (made == "train" and self.recipe.target.head is not None):
-                continue
-            places = self.directory(made), self.directory(parent)
-            if all((place / PROVENANCE).is_file() for place in places):
-                recorded, now = read_provenance(places[0]).parents.get(name), read_provenance(places[1]).digest
+        own_head = self.recipe.target.head is None
+        before = [made for made in STAGES[: STAGES.index(stage)] if made != "train" or own_head]
+        held = {made: self.directory(made) for made in before if (self.directory(made) / PROVENANCE).is_file()}
+        for made, place in held.items():
+            for name, recorded in read_provenance(place).parents.items():
+                parent = PARENTS.get(name)
+                if parent not in held or name == "head":
+                    continue
+                now = read_provenance(held[parent]).digest
                 if recorded != now:
                     raise InputError(
-                        f"{places[0]} made from {name} with digest {recorded}",
-                        f"digest {now}, which {places[1]} has now",
+                        f"{place} made from {name} with digest {recorded}",
+                        f"digest {now}, which {held[parent]} has now",
                         f"run `eyas {made}` again with this recipe and this --out, then the stages after it",
                     )
 

@@ -20,6 +20,7 @@ from eyas.base.provenance import (
     finish,
     is_finished,
     read_provenance,
+    reopen,
     require,
     require_digest,
     sweep,
@@ -239,3 +240,15 @@ def test_an_unexpected_parent_is_refused_with_both_digests(stage):
     written = finish(stage, ORIGIN, started_s=0.0)
     with pytest.raises(InputError, match=rf"with digest {written.digest}; expected digest {ABC}"):
         require_digest(stage, ABC)
+
+
+def test_a_reopened_directory_is_unfinished(tmp_path):
+    origin = Origin("prompts", "sha256:r", {})
+    write_atomic(tmp_path / "prompts.jsonl", "{}\n")
+    finish(tmp_path, origin, 0.0, ["eyas"])
+    (tmp_path / ".left.0.eyas-tmp").write_text("of a killed write")
+    reopen(tmp_path)
+    assert names(tmp_path) == ["prompts.jsonl"]
+    assert not is_finished(tmp_path, origin)
+    reopen(tmp_path / "nothing")  # no directory: nothing to reopen, and none is made
+    assert not (tmp_path / "nothing").exists()

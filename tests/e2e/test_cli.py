@@ -413,3 +413,33 @@ def test_half_a_character_is_no_text(refused, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"prompt": "\\ud800 hi"}\n')
     assert "valid text" in refused("generate", "--input", path)
+
+
+@pytest.mark.parametrize(
+    ("stage", "room", "last", "override"),
+    [
+        ("capture", "eyas.features.capture", "write_manifest", "capture.dtype=bfloat16"),
+        ("train", "eyas.train.loop", "finish", "train.seed=9"),
+        ("eval", "eyas.train.evaluate", "finish", "eval.seed=9"),
+    ],
+)
+def test_work_on_another_recipe_stopped_half_way(recipe, finished, tmp_path, monkeypatch, stage, room, last, override):
+    # What another recipe had begun to write must not be taken for the finished work of this one.
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{room}.{last}", stop)
+        assert main([stage, str(recipe), override, "--out", str(out)]) == 1
+    assert main([stage, str(recipe), "--out", str(out)]) == 0
+    assert contents(out) == contents(finished)
+
+
+def test_a_refused_command_leaves_the_recipe_of_the_work_that_is_there(recipe, finished, refused, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    refused("prompts", recipe, "prompts.source=/nowhere.jsonl", "--out", out)
+    assert contents(out) == contents(finished)

@@ -193,13 +193,24 @@ def finish(directory: Path, origin: Origin, started_s: float, command: Sequence[
         template=origin.template,
         recipe=origin.recipe,
         undigested=origin.undigested,
-        versions=_versions(),
+        versions=versions(),
         command=shlex.join(sys.argv if command is None else command),
         started=datetime.datetime.fromtimestamp(started_s, datetime.UTC).isoformat(timespec="seconds"),
         seconds=round(time.time() - started_s, 3),
     )
     write_json_atomic(directory / PROVENANCE, dataclasses.asdict(provenance))
     return provenance
+
+
+def reopen(directory: Path) -> None:
+    """Before the content of a directory changes: from here on it is unfinished, whatever it held.
+
+    Without this, work stopped half-way would stand beside the provenance.json of what was there before.
+    """
+    if directory.is_dir():
+        with writing(directory / PROVENANCE):
+            (directory / PROVENANCE).unlink(missing_ok=True)
+        sweep(directory)
 
 
 def read_provenance(directory: Path) -> Provenance:
@@ -281,9 +292,10 @@ def _origin(found: Provenance) -> Origin:
     return Origin(found.stage, found.recipe, dict(found.parents), found.tokenizer, found.template, found.undigested)
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Of Python, of eyas and of what it computes with."""
+    found = {"python": platform.python_version()}
     for name in VERSIONED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+            found[name] = importlib.metadata.version(name)
+    return found

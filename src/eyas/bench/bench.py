@@ -12,13 +12,13 @@ import torch
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import (
-    PROVENANCE,
     Origin,
     Provenance,
     digest_json,
     finish,
     is_finished,
     read_provenance,
+    reopen,
     require,
     write_json_atomic,
 )
@@ -87,8 +87,7 @@ def run(
     # Both files carry times, so no digest covers them: that they are there is all that can be asked.
     if is_finished(out_dir, origin) and all((out_dir / name).is_file() for name in origin.undigested):
         return read_provenance(out_dir)
-    if out_dir.is_dir():
-        (out_dir / PROVENANCE).unlink(missing_ok=True)
+    reopen(out_dir)
     acceptance = json.loads((inputs.evaluated / "acceptance.json").read_bytes())
     prompts = workload(config, inputs.features, target)
     draft = Draft(stored.head.pack(), stored.vocab, config.shape)
@@ -112,13 +111,13 @@ def workload(config: BenchConfig, features_dir: Path, target: Target) -> dict[st
     features = Features(features_dir)
     features.check_target(target.digest)
     found: dict[str, list[Prompt]] = {}
-    for index in features.indices("held_out"):
-        row = features.row(index)
+    indices = features.indices("held_out")
+    for index, (ids_T, loss_mask_T) in zip(indices, features.texts(indices), strict=True):
+        row = features.manifest.rows[index]
         some = found.setdefault(row.task, [])
         if len(some) < config.prompts_per_task:
             # What serving feeds stands before the first generated token.
-            num_prompt = int(row.loss_mask_T.int().argmax())
-            some.append(Prompt(row.id, tuple(row.ids_T[:num_prompt].tolist())))
+            some.append(Prompt(row.id, tuple(ids_T[: int(loss_mask_T.int().argmax())].tolist())))
     if not found:
         raise InputError("no held-out prompt to measure with", "one at least", "raise capture.held_out")
     return found

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from eyas.base.provenance import VERSIONED
-
 
 def machine() -> dict[str, Any]:
     """cores: CPUs that this process may use; threads: those that torch computes with; gpu: None where there is none."""
@@ -25,15 +23,6 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": importlib.metadata.version("transformers"),
     }
-
-
-def versions() -> dict[str, str]:
-    """Of eyas and of what it computes with."""
-    found = {"python": platform.python_version()}
-    for name in VERSIONED:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def _cpu_name() -> str:

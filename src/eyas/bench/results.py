@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.bench.machine import machine, versions
+from eyas.base.provenance import versions
+from eyas.bench.machine import machine
 from eyas.bench.measure import OneStream
 from eyas.bench.report import SCHEMA
 from eyas.model.head import Head

@@ -13,8 +13,9 @@ from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.cli.quiet import quiet
 from eyas.formats.head_dir import read_head, require_fit
+from eyas.model.dtypes import DTYPES
 from eyas.model.target import EMBEDDED, Target
-from eyas.recipe import DTYPES, resolve_head
+from eyas.recipe import resolve_head
 from eyas.serve.engine import Draft, Engine
 from eyas.serve.request import Answer, Request
 from eyas.serve.scheduler import plain_loop

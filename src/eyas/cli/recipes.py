@@ -31,7 +31,6 @@ def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_js
     if verb == "run":
         return _all(work, as_json)
     quiet()
-    work.begin()
     work.run(verb)
     if as_json:
         print(json.dumps(_written(work, verb), indent=2))
@@ -89,7 +88,6 @@ def table(results: dict[str, Any]) -> str:
 def _all(work: Run, as_json: bool) -> int:
     quiet()
     started_s = time.monotonic()
-    work.begin()
     for number, stage in enumerate(STAGES, 1):
         print(f"[{number}/{len(STAGES)}] {stage}", file=sys.stderr)
         work.run(stage)

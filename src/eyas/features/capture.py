@@ -28,6 +28,7 @@ from eyas.base.provenance import (
     finish,
     is_finished,
     read_provenance,
+    reopen,
     require,
     require_digest,
 )
@@ -35,7 +36,6 @@ from eyas.chat.conversation import Conversation, read_all
 from eyas.chat.render import render
 from eyas.features.layout import Row, Split, num_supervised
 from eyas.features.store import (
-    DTYPES,
     NORM_STATE,
     SCHEMA,
     Manifest,
@@ -46,6 +46,7 @@ from eyas.features.store import (
     write_manifest,
     write_shard,
 )
+from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 
 STAGE = "capture"
@@ -134,6 +135,7 @@ def run(
     texts, num_cut = _load_texts(config, conversations_dir, target)
     splits = assign_splits(texts, config.held_out)
     plans = _plan_shards(config, texts, target.facts.hidden_size)
+    reopen(out_dir)
     shards: list[ShardInfo] = []
     infos: list[RowInfo] = []
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:

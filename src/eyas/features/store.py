@@ -29,7 +29,6 @@ from eyas.features.layout import Row, Split
 MANIFEST = "manifest.json"
 SCHEMA = 1
 NORM_STATE = "aux: before any norm; hidden: after the final norm"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)

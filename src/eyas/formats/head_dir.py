@@ -19,6 +19,7 @@ from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_file, digest_json, write_atomic
+from eyas.model.dtypes import DTYPES
 from eyas.model.facts import TargetFacts
 from eyas.model.head import Head, HeadConfig
 from eyas.model.layer_ids import HFIndex, default_layers
@@ -28,7 +29,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+FILE_DTYPES = DTYPES | {"float16": torch.float16, "float64": torch.float64}  # heads from elsewhere
 USE_ITS_OWN = "use the head that was trained for this target"
 # What must hold for our graph to be the one that was trained: other values mean another graph.
 FIXED = {
@@ -151,9 +152,11 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None) -> Stored
     directory = Path(directory)
     raw = _read_json(directory / CONFIG_FILE)
     config, origin = _parse_config(raw, directory / CONFIG_FILE)
-    stored = DTYPES.get(str(raw.get("torch_dtype", raw.get("dtype"))))  # transformers 5 renamed the key
+    stored = FILE_DTYPES.get(str(raw.get("torch_dtype", raw.get("dtype"))))  # transformers 5 renamed the key
     if stored is None and dtype is None:
-        raise _bad(directory / CONFIG_FILE, f"torch_dtype {raw.get('torch_dtype')!r}", f"one of {', '.join(DTYPES)}")
+        raise _bad(
+            directory / CONFIG_FILE, f"torch_dtype {raw.get('torch_dtype')!r}", f"one of {', '.join(FILE_DTYPES)}"
+        )
     tensors = _read_tensors(directory / WEIGHTS_FILE)
     vocab = _take_vocab(tensors, config, directory / WEIGHTS_FILE)
     head = Head(config)

@@ -11,6 +11,7 @@ Without a drafter a round is a verify of the root alone: the baseline, on the sa
 
 import time
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from eyas.tree.sampling import distribution, draw
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 from eyas.tree.verify import Accepted, stop_has_children, verify_greedy_ids, verify_sampling
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -141,9 +144,9 @@ class Engine:
             if self.drafter is not None:
                 self.drafter.replace(slot, last)
             self.roots_B[slot] = self.roots_B[last]
-            for held in (self.running, self.started_s, self.generators):
-                held[slot] = held[last]  # type: ignore[call-overload]
-                held.pop()
+            _fill(self.running, slot)
+            _fill(self.started_s, slot)
+            _fill(self.generators, slot)
         return finished
 
     def check(self) -> None:
@@ -246,6 +249,12 @@ class Engine:
             if answer.finish is not None:
                 return index + 1
         return len(tokens)
+
+
+def _fill(held: list[Item], slot: int) -> None:
+    """The last item takes the place of this one."""
+    held[slot] = held[-1]
+    held.pop()
 
 
 def _argmax(logits: Tensor) -> Tensor:

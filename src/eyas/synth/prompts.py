@@ -12,14 +12,13 @@ from pathlib import Path
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
-    PROVENANCE,
     Origin,
     Provenance,
     digest_json,
     finish,
     is_finished,
     read_provenance,
-    sweep,
+    reopen,
     write_atomic,
     write_json_atomic,
 )
@@ -96,10 +95,7 @@ def run(config: PromptsConfig, out_dir: Path, progress: bool = True) -> Provenan
         "seed": config.seed,
         **ledger.to_json(),
     }
-    if out_dir.is_dir():
-        # Files of another origin must not stand beside its provenance while they are replaced.
-        (out_dir / PROVENANCE).unlink(missing_ok=True)
-        sweep(out_dir)
+    reopen(out_dir)
     write_atomic(out_dir / PROMPTS_FILE, b"".join(prompt.to_line() for prompt in kept))
     write_json_atomic(out_dir / "ledger.json", record)
     write_atomic(out_dir / "card.md", card(record))

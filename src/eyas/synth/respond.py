@@ -19,16 +19,15 @@ from transformers import PreTrainedTokenizerBase
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
-    PROVENANCE,
     Origin,
     Provenance,
     digest_json,
     finish,
     is_finished,
     read_provenance,
+    reopen,
     require,
     require_digest,
-    sweep,
     write_atomic,
     write_json_atomic,
     writing,
@@ -169,8 +168,7 @@ def _begin(out_dir: Path, origin: Origin) -> None:
     except (OSError, ValueError):
         same = False
     if same:
-        (out_dir / PROVENANCE).unlink(missing_ok=True)
-        sweep(out_dir)
+        reopen(out_dir)
     else:
         _clear(out_dir)
         write_json_atomic(path, {"origin": wanted})
@@ -178,10 +176,9 @@ def _begin(out_dir: Path, origin: Origin) -> None:
 
 def _clear(out_dir: Path) -> None:
     """Removes what this stage writes, provenance first, and nothing else."""
-    if out_dir.is_dir():
-        sweep(out_dir)
+    reopen(out_dir)
     parts = [*out_dir.glob("part-*.jsonl"), *out_dir.glob(f"part-*.jsonl{SUFFIX}")]
-    for path in (out_dir / PROVENANCE, *parts, out_dir / LEDGER_FILE, out_dir / ORIGIN_FILE):
+    for path in (*parts, out_dir / LEDGER_FILE, out_dir / ORIGIN_FILE):
         with writing(path):
             path.unlink(missing_ok=True)
 

@@ -19,11 +19,13 @@ from eyas.base.provenance import (
     finish,
     is_finished,
     read_provenance,
+    reopen,
     write_json_atomic,
 )
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead, read_head, require_fit
+from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 from eyas.train.head_drafter import HeadDrafter
 from eyas.train.reference_drafters import NgramDrafter, NgramTable, PromptLookup
@@ -34,7 +36,6 @@ from eyas.tree.stats import AcceptanceStats, RequestRounds, summarise
 STAGE = "eval"
 SCHEMA = 1
 SURE = 0.9  # a greedy position below this top-1 probability is uncertain
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     origin = origin_of(config, stored, (features, training), target)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
-    write_json_atomic(out_dir / "acceptance.json", evaluate(config, stored, (features, training), target, progress))
+    found = evaluate(config, stored, (features, training), target, progress)
+    reopen(out_dir)
+    write_json_atomic(out_dir / "acceptance.json", found)
     return finish(out_dir, origin, started_s)
 
 

@@ -15,9 +15,19 @@ import torch
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.progress import Progress
-from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, write_atomic
+from eyas.base.provenance import (
+    Origin,
+    Provenance,
+    digest_json,
+    finish,
+    is_finished,
+    read_provenance,
+    reopen,
+    write_atomic,
+)
 from eyas.features.reader import Features, Update, plan_epoch
 from eyas.formats.head_dir import HeadOrigin, write_head
+from eyas.model.dtypes import DTYPES
 from eyas.model.facts import TargetFacts
 from eyas.model.head import Head, HeadConfig
 from eyas.model.layer_ids import HFIndex
@@ -32,7 +42,6 @@ from eyas.train.teacher import Teacher
 from eyas.train.ttt import Packed, pack, unroll
 
 STAGE = "train"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,7 @@ def run(config: TrainConfig, features_dir: Path, target: Target, out_dir: Path, 
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     trainer = Trainer(config, features, target)
+    reopen(out_dir)
     trainer.train(out_dir, digest_json(dataclasses.asdict(origin)), progress)
     rows = [features.manifest.rows[i] for i in trainer.indices]
     head_origin = HeadOrigin(
