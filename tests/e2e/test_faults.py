@@ -1,19 +1,17 @@
 """Ctrl-C and kill -9 in every stage: the same command then ends with the bytes of an undisturbed run."""
 
-import contextlib
-import itertools
 import json
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.e2e import processes
+from tests.e2e.processes import Moment
 from tests.e2e.small import DIRECTORIES, STAGES, contents, write_prompts, write_recipe
 from tests.tiny import tiny_target
 
-# Long enough to be hit in the middle: many records, small parts, small shards, a checkpoint after every update.
+# Enough of everything for a moment in the middle: small parts, small shards, a checkpoint after each update.
 SLOW = (
     "prompts.limit=24",
     "respond.max_tokens=32",
@@ -27,62 +25,22 @@ SLOW = (
 )
 
 
-def found(pattern: str, count: int = 1) -> Callable[[Path], bool]:
-    """The moment when so many files of this name stand in the run directory."""
-    return lambda out: sum(1 for _ in out.glob(pattern)) >= count
-
-
-def begun(out: Path) -> bool:
-    """The moment right after the run's recipe is written, before the stage does anything."""
-    return (out / "recipe.toml").exists()
-
-
-def later(moment: Callable[[Path], bool], looks: int) -> Callable[[Path], bool]:
-    """So many looks (half milliseconds and more) after another moment."""
-    counter = itertools.count()
-    return lambda out: moment(out) and next(counter) >= looks
-
-
-def lines(pattern: str, count: int) -> Callable[[Path], bool]:
-    """The moment when a file has so many lines."""
-    return lambda out: any(path.read_bytes().count(b"\n") >= count for path in out.glob(pattern))
-
-
-def updates(count: int) -> Callable[[Path], bool]:
-    """The moment when the checkpoint has been written so many times."""
-    seen: set[int] = set()
-
-    def moment(out: Path) -> bool:
-        path = out / "head" / "checkpoint.safetensors"
-        with contextlib.suppress(FileNotFoundError):
-            seen.add(path.stat().st_mtime_ns)
-        return len(seen) >= count
-
-    return moment
-
-
-MOMENTS: dict[str, dict[str, Callable[[], Callable[[Path], bool]]]] = {
-    "prompts": {
-        "reading": lambda: later(begun, 20),
-        "prompts written": lambda: found("prompts/prompts.jsonl"),
-    },
+MOMENTS = {
+    "prompts": {"reading": Moment(20), "prompts written": Moment(1, "prompts/prompts.jsonl")},
     "respond": {
-        "third answer": lambda: lines("conversations/*.journal", 3),
-        "first part": lambda: found("conversations/part-00000.jsonl"),
-        "third part": lambda: found("conversations/part-00002.jsonl"),
+        "third answer": Moment(3),
+        "first part": Moment(1, "conversations/part-*.jsonl"),
+        "third part": Moment(3, "conversations/part-*.jsonl"),
     },
     "capture": {
-        "first shard": lambda: found("features/shard-*.safetensors"),
-        "fourth shard": lambda: found("features/shard-*.safetensors", 4),
+        "first shard": Moment(1, "features/shard-*.safetensors"),
+        "fourth shard": Moment(4, "features/shard-*.safetensors"),
     },
     "train": {
-        "first checkpoint": lambda: updates(1),
-        "fifth checkpoint": lambda: updates(5),
+        "first checkpoint": Moment(1, "head/checkpoint.safetensors"),
+        "fifth checkpoint": Moment(5, "head/checkpoint.safetensors"),
     },
-    "eval": {
-        "begun": lambda: begun,
-        "walking": lambda: later(begun, 60),
-    },
+    "eval": {"first text": Moment(1), "walking": Moment(2)},
 }
 QUICK = [("prompts", "reading"), ("respond", "third answer"), ("respond", "first part"), ("capture", "first shard")]
 QUICK += [("train", "fifth checkpoint"), ("eval", "walking")]
@@ -119,8 +77,7 @@ def test_a_stopped_stage_ends_with_the_same_bytes(stage, moment, how, undisturbe
     out, err = tmp_path / "run", tmp_path / "err"
     before(stage, undisturbed, out)
     command = [stage, str(slow_recipe), *SLOW, "--out", str(out)]
-    when = MOMENTS[stage][moment]()
-    ended = processes.run(command, err, lambda: when(out), SIGNALS[how])
+    ended = processes.run(command, err, MOMENTS[stage][moment], SIGNALS[how])
     if how == "kill -9":
         assert ended.code == -signal.SIGKILL, "it ended before it was killed"
     else:
@@ -141,8 +98,7 @@ def test_a_stopped_measurement_is_made_again(how, undisturbed, slow_recipe, tmp_
     for stage in STAGES:
         shutil.copytree(undisturbed / DIRECTORIES[stage], out / DIRECTORIES[stage])
     command = ["bench", str(slow_recipe), *SLOW, "bench.repeats=2", "--out", str(out)]
-    when = later(begun, 300)
-    ended = processes.run(command, err, lambda: when(out), SIGNALS[how])
+    ended = processes.run(command, err, Moment(10), SIGNALS[how])
     assert ended.code == (-signal.SIGKILL if how == "kill -9" else 1), ended.err
     assert not (out / "report" / "provenance.json").exists()
     again = processes.run(command, err)
@@ -157,10 +113,9 @@ def test_a_run_that_is_killed_again_and_again(undisturbed, slow_recipe, tmp_path
     """Whatever the moment: each process is killed after a little longer, until one gets through."""
     out, err = tmp_path / "run", tmp_path / "err"
     for stage in STAGES:
-        for looks in range(20, 100_000, 45):
-            when = later(begun, looks)
-            (out / "recipe.toml").unlink(missing_ok=True)
-            ended = processes.run([stage, str(slow_recipe), *SLOW, "--out", str(out)], err, lambda: when(out))  # noqa: B023
+        for tenths in range(1, 1000):
+            command = [stage, str(slow_recipe), *SLOW, "--out", str(out)]
+            ended = processes.run(command, err, kill_after_s=0.1 * tenths)
             if ended.code == 0:
                 break
             assert ended.code == -signal.SIGKILL, ended.err
@@ -172,8 +127,7 @@ def test_answers_survive_a_kill(undisturbed, slow_recipe, tmp_path):
     out, err = tmp_path / "run", tmp_path / "err"
     before("respond", undisturbed, out)
     command = ["respond", str(slow_recipe), *SLOW, "--out", str(out)]
-    enough = lines("conversations/*.journal", 3)
-    assert processes.run(command, err, lambda: enough(out)).code == -signal.SIGKILL
+    assert processes.run(command, err, Moment(3)).code == -signal.SIGKILL
     (journal,) = (out / "conversations").glob("*.journal")
     kept = [json.loads(line) for line in journal.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     assert len(kept) >= 3
