@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from eyas.model.attention import DenseAttend, causal_visible, dense_attention
+from eyas.model.attention import DenseAttend, Rule, causal_visible, dense_attention
 
 
 def picture(visible_TS: torch.Tensor) -> list[str]:
@@ -47,9 +47,9 @@ def test_causal_picture():
 
 def test_growing_in_pieces_equals_one_pass():
     q, k, v = random(1, 4, 6, 8), random(1, 2, 6, 8, seed=1), random(1, 2, 6, 8, seed=2)
-    whole = DenseAttend()(0, q, k, v, 0.5)
+    whole = DenseAttend()(0, q, k, v, Rule(0.5))
     grown = DenseAttend()
-    parts = [grown(0, q[:, :, i:j], k[:, :, i:j], v[:, :, i:j], 0.5) for i, j in ((0, 3), (3, 4), (4, 6))]
+    parts = [grown(0, q[:, :, i:j], k[:, :, i:j], v[:, :, i:j], Rule(0.5)) for i, j in ((0, 3), (3, 4), (4, 6))]
     torch.testing.assert_close(torch.cat(parts, 2), whole)
     assert grown.num_kept == 6
 
@@ -62,10 +62,10 @@ def test_keep_leaves_the_path_of_a_tree():
         return x[:, :, ids]
 
     attend = DenseAttend()
-    attend(0, rows(q, [0, 1, 2]), rows(k, [0, 1, 2]), rows(v, [0, 1, 2]), 0.5)
-    attend.see(seen("xxxx. xxx.x"))(0, rows(q, [3, 4]), rows(k, [3, 4]), rows(v, [3, 4]), 0.5)
+    attend(0, rows(q, [0, 1, 2]), rows(k, [0, 1, 2]), rows(v, [0, 1, 2]), Rule(0.5))
+    attend.see(seen("xxxx. xxx.x"))(0, rows(q, [3, 4]), rows(k, [3, 4]), rows(v, [3, 4]), Rule(0.5))
     attend.keep(torch.tensor([[0, 1, 2, 4]]))
-    out = attend.see(None)(0, rows(q, [5]), rows(k, [5]), rows(v, [5]), 0.5)
+    out = attend.see(None)(0, rows(q, [5]), rows(k, [5]), rows(v, [5]), Rule(0.5))
     path = [0, 1, 2, 4, 5]
     torch.testing.assert_close(out, softmax_by_hand(rows(q, [5]), rows(k, path), rows(v, path), seen("xxxxx"), 0.5))
 
@@ -73,7 +73,7 @@ def test_keep_leaves_the_path_of_a_tree():
 def test_see_is_per_request():
     q, k, v = random(2, 2, 1, 4), random(2, 2, 3, 4, seed=1), random(2, 2, 3, 4, seed=2)
     attend = DenseAttend()
-    attend(0, random(2, 2, 2, 4), k[:, :, :2], v[:, :, :2], 0.5)
+    attend(0, random(2, 2, 2, 4), k[:, :, :2], v[:, :, :2], Rule(0.5))
     visible = torch.cat((seen("x.x"), seen(".xx")))
-    out = attend.see(visible)(0, q, k[:, :, 2:], v[:, :, 2:], 0.5)
+    out = attend.see(visible)(0, q, k[:, :, 2:], v[:, :, 2:], Rule(0.5))
     torch.testing.assert_close(out, softmax_by_hand(q, k, v, visible, 0.5))

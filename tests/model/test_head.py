@@ -203,8 +203,8 @@ def test_attention_as_an_argument_survives_compile():
     positions_BT = torch.arange(3)[None]
 
     def one_step(rows: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        def attend(layer, q_BNTH, k_BGTH, v_BGTH, scale):
-            return dense_attention(q_BNTH, k_BGTH, v_BGTH, causal_visible(3, 3), scale)
+        def attend(layer, q_BNTH, k_BGTH, v_BGTH, rule):
+            return dense_attention(q_BNTH, k_BGTH, v_BGTH, causal_visible(3, 3), rule.scale)
 
         return head.logits(head.step(rows[..., :32], head.fuse(rows), positions_BT, attend))
 

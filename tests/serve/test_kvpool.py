@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eyas.model.attention import causal_visible, dense_attention
+from eyas.model.attention import Rule, causal_visible, dense_attention
 from eyas.serve.kvpool import KVPool, PoolAttend
 from eyas.tree.verify import Accepted
 
@@ -83,6 +83,6 @@ def test_attention_over_the_pool_is_the_dense_one(groups: int) -> None:
     visible = torch.cat((prefix[:, None].expand(-1, num_new, -1), own), 2)
     keys = torch.cat((pool.kv[0, 0, :2, :, :start], k), 2).clone()
     values = torch.cat((pool.kv[0, 1, :2, :, :start], v), 2).clone()
-    out = PoolAttend(pool, slice(0, 2), start, num_new, visible, groups)(0, q, k, v, 0.3)
+    out = PoolAttend(pool, slice(0, 2), start, num_new, visible, groups)(0, q, k, v, Rule(0.3))
     torch.testing.assert_close(out, dense_attention(q, keys, values, visible, 0.3))
     torch.testing.assert_close(pool.kv[0, 0, :2, :, start : start + num_new], k)

@@ -6,7 +6,7 @@ from tests.features.small import random_row
 from tests.train.test_reference import CONFIG, VOCAB, WIDTH
 from torch import Tensor
 
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttend, Rule
 from eyas.model.head import Head, HeadConfig
 from eyas.train.ttt import UnrolledAttend, pack, unroll
 from eyas.tree.tree import parallel_chains_visible
@@ -25,11 +25,11 @@ def seen_by_training(picture: str, steps: int) -> Tensor:
     keys = steps * length
     one_hot = torch.eye(keys).view(steps, 1, 1, length, keys)
     attend, out = UnrolledAttend(packed), []
-    first = attend(0, torch.zeros(1, 2, length, keys), torch.randn(1, 1, length, keys), one_hot[0], 1.0)
+    first = attend(0, torch.zeros(1, 2, length, keys), torch.randn(1, 1, length, keys), one_hot[0], Rule(1.0))
     out.append(first[0, 0, chains])
     for step in range(1, steps):
         values = one_hot[step][:, :, chains]
-        later = attend(0, torch.zeros(1, 2, len(chains), keys), torch.randn(1, 1, len(chains), keys), values, 1.0)
+        later = attend(0, torch.zeros(1, 2, len(chains), keys), torch.randn(1, 1, len(chains), keys), values, Rule(1.0))
         out.append(later[0, 0])
     return torch.stack(out).view(steps, len(chains), steps, length) > 0
 

@@ -11,6 +11,7 @@ A model hands over only its new rows; the `Attend` object owns the past keys and
     new row 2   x x x x .  |  x . x
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -18,10 +19,40 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """What the attention of one layer asks for. Plain causal attention has a scale and nothing else.
+
+    window   a row sees the last `window` positions, its own included (Mistral, Gemma, gpt-oss)
+    chunk    positions are cut into chunks of this size and a row sees its own chunk (Llama 4)
+    softcap  scores become softcap * tanh(score / softcap), before the mask (Gemma 2)
+    sinks_N  one more score a head, which takes probability and gives nothing (gpt-oss)
+    """
+
+    scale: float
+    window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    sinks_N: Tensor | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the scale says everything."""
+        return self.window is None and self.chunk is None and self.softcap is None and self.sinks_N is None
+
+    def first(self, positions: Tensor) -> Tensor | None:
+        """The first position that a row at each of these positions may see; None: all of them."""
+        if self.window is not None:
+            return (positions - self.window + 1).clamp_(min=0)
+        if self.chunk is not None:
+            return positions - positions % self.chunk
+        return None
+
+
 class Attend(Protocol):
     """Attention of one model, called once for each layer and forward."""
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, scale: float) -> Tensor:
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
         """Keep the new keys and values of `layer`, return out_BNTH. RoPE is already in q and k."""
         ...
 
@@ -66,7 +97,8 @@ class DenseAttend:
             rows_BGRH = rows_BR[:, None, :, None].expand(-1, k_BGSH.shape[1], -1, k_BGSH.shape[3])
             self.kept[layer] = (k_BGSH.gather(2, rows_BGRH), v_BGSH.gather(2, rows_BGRH))
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, scale: float) -> Tensor:
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
+        assert rule.is_plain, rule
         if layer in self.kept:
             past_k, past_v = self.kept[layer]
             k_BGTH, v_BGTH = torch.cat((past_k, k_BGTH), 2), torch.cat((past_v, v_BGTH), 2)
@@ -75,7 +107,7 @@ class DenseAttend:
         visible_BTS = self.visible_BTS
         if visible_BTS is None:
             if num_new == 1:  # one causal row sees everything: no mask needed
-                return F.scaled_dot_product_attention(q_BNTH, k_BGTH, v_BGTH, scale=scale, enable_gqa=True)
+                return F.scaled_dot_product_attention(q_BNTH, k_BGTH, v_BGTH, scale=rule.scale, enable_gqa=True)
             visible_BTS = causal_visible(num_new, num_kept, q_BNTH.device)
         assert visible_BTS.shape[1:] == (num_new, num_kept), (visible_BTS.shape, num_new, num_kept)
-        return dense_attention(q_BNTH, k_BGTH, v_BGTH, visible_BTS, scale)
+        return dense_attention(q_BNTH, k_BGTH, v_BGTH, visible_BTS, rule.scale)

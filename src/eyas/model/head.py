@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eyas.base.errors import InputError
-from eyas.model.attention import Attend
+from eyas.model.attention import Attend, Rule
 from eyas.model.facts import TargetFacts
 from eyas.model.layer_ids import HFIndex, default_layers
 
@@ -150,7 +150,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         num_q, num_kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.config = config
-        self.scale = config.head_dim**-0.5
+        self.rule = Rule(config.head_dim**-0.5)
         self.q_proj = nn.Linear(2 * config.hidden_size, num_q, bias=False)
         self.k_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
         self.v_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
@@ -169,7 +169,7 @@ class SelfAttention(nn.Module):
         qkv = qkv.view(B, T, -1, H)
         cos_BT1H, sin_BT1H = self.rope(positions_BT, pair_BTC.dtype)
         qk = rotate(qkv[:, :, :-G], cos_BT1H, sin_BT1H).transpose(1, 2)  # queries and keys turn in one go
-        out_BNTH = attend(0, qk[:, :-G], qk[:, -G:], qkv[:, :, -G:].transpose(1, 2), self.scale)
+        out_BNTH = attend(0, qk[:, :-G], qk[:, -G:], qkv[:, :, -G:].transpose(1, 2), self.rule)
         return self.o_proj(out_BNTH.transpose(1, 2).reshape(B, T, -1))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from eyas.base.errors import InputError
-from eyas.model.attention import Attend
+from eyas.model.attention import Attend, Rule
 from eyas.model.layer_ids import HFIndex
 
 ATTENTION_NAME = "eyas"
@@ -86,7 +86,7 @@ def hf_attention(  # noqa: PLR0913, transformers calls it with these
                 raise _refused(f"needs {name}={wanted if isinstance(wanted, bool | int | float | str) else '...'}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: int = module.layer_idx  # type: ignore[assignment]
-    return attend(layer, query, key, value, scale).transpose(1, 2), None
+    return attend(layer, query, key, value, Rule(scale)).transpose(1, 2), None
 
 
 def _refused(what: str) -> InputError:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from eyas.base.errors import InputError
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttend, Rule
 
 NUM_PROBE_TOKENS = 3
 
@@ -33,12 +33,12 @@ class ProbeAttend(DenseAttend):
         self.calls: list[int] = []
         self.shapes: set[tuple[int, int, int, int]] = set()
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, scale: float) -> Tensor:
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
         self.calls.append(layer)
         self.shapes.add((q_BNTH.shape[1], k_BGTH.shape[1], q_BNTH.shape[3], v_BGTH.shape[3]))
         if q_BNTH.shape[3] != v_BGTH.shape[3]:
             raise _refused(f"values of size {v_BGTH.shape[3]} for keys of size {q_BNTH.shape[3]}")
-        return super().__call__(layer, q_BNTH, k_BGTH, v_BGTH, scale)
+        return super().__call__(layer, q_BNTH, k_BGTH, v_BGTH, rule)
 
 
 def check_config(config: PreTrainedConfig) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eyas.model.attention import Rule
 from eyas.tree.verify import Accepted
 
 
@@ -116,17 +117,17 @@ class PoolAttend:
             mask = torch.zeros(visible_BTS.shape, dtype=pool.kv.dtype, device=pool.kv.device)
             self.mask_B1RS = mask.masked_fill_(~visible_BTS, -torch.inf).repeat(1, groups, 1)[:, None]
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, scale: float) -> Tensor:
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
         num_requests, num_heads, num_new, head_dim = q_BNTH.shape
         keys, values = self.keys[layer], self.values[layer]
         self.new_keys[layer].copy_(k_BGTH)
         self.new_values[layer].copy_(v_BGTH)
         if self.mask_B1RS is None and num_new > 1:
             q = q_BNTH.to(keys.dtype)
-            out = F.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=scale, enable_gqa=True)
+            out = F.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=rule.scale, enable_gqa=True)
             return out.to(q_BNTH.dtype)
         num_kv_heads = k_BGTH.shape[1]
         rows = num_heads // num_kv_heads * num_new
         q = q_BNTH.reshape(num_requests, num_kv_heads, rows, head_dim).to(keys.dtype)
-        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask_B1RS, scale=scale)
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask_B1RS, scale=rule.scale)
         return out.view(num_requests, num_heads, num_new, head_dim).to(q_BNTH.dtype)

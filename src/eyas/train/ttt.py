@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from eyas.features.layout import Row, supervised, teacher_index
+from eyas.model.attention import Rule
 from eyas.model.head import Head
 from eyas.train.chain_attention import Text, chain_attention
 
@@ -134,15 +135,15 @@ class UnrolledAttend:
         self._prefix: tuple[Tensor, Tensor] | None = None
         self._diagonal: list[tuple[Tensor, Tensor]] = []
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, scale: float) -> Tensor:
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
         assert (layer, q_BNTH.shape[0]) == (0, 1), "one layer, packed rows"
         if self._prefix is None:
             self._prefix = (k_BGTH[0], v_BGTH[0])
             chains_Q = self._packed.chains_Q
-            out_NQH = self._attend(q_BNTH[0][:, chains_Q], scale)
+            out_NQH = self._attend(q_BNTH[0][:, chains_Q], rule.scale)
             return torch.zeros_like(q_BNTH).index_copy(2, chains_Q, out_NQH[None])
         self._diagonal.append((k_BGTH[0], v_BGTH[0]))
-        return self._attend(q_BNTH[0], scale)[None]
+        return self._attend(q_BNTH[0], rule.scale)[None]
 
     def _attend(self, q_NQH: Tensor, scale: float) -> Tensor:
         assert self._prefix is not None
