@@ -6,18 +6,49 @@ from typing import Literal
 from eyas.tree.sampling import Sampling
 from eyas.tree.stats import RequestRounds
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "cancelled"]
+Speculation = Literal["auto", "off", "max"]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """What ends an answer beside the target's own end-of-turn ids.
+
+    strings: the text is cut before the first of them, wherever in an accepted run it ends. ids: end like end-of-turn.
+    ignore_eos: the target's own ids do not end the answer; for measurements of a fixed length.
+    """
+
+    strings: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt, as token ids of the target's chat template."""
+    """One prompt, as token ids of the target's chat template.
+
+    logprobs: how many alternatives to report for each token (0: the token's own only; None: nothing).
+    wants_text: fill `Answer.text` as the tokens come.
+    """
 
     id: str
     prompt_ids: tuple[int, ...]
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
+    stop: Stop = field(default_factory=Stop)
+    speculation: Speculation = "auto"
+    logprobs: int | None = None
+    wants_text: bool = False
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """Log-probability of a token under the target's raw logits, and the likeliest tokens there with theirs."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 @dataclass
@@ -26,6 +57,7 @@ class Answer:
 
     drafted[i] says whether token i was an accepted draft token (False: the target's own, first or bonus).
     Times in seconds after the request was handed in; time_s[i] belongs to token i, several share a round's end.
+    text: with `wants_text`, what is certain not to be cut by a stop string. cached: prompt tokens found in memory.
     """
 
     request: Request
@@ -34,6 +66,9 @@ class Answer:
     time_s: list[float] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    text: str = ""
+    cached: int = 0
     finish: Finish | None = None
 
     @property
