@@ -2,10 +2,13 @@
 
 import os
 import random
+import signal
 import sys
 
 import pytest
 
+# A shell that starts the tests in the background has Ctrl-C ignored, by them and by all they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before anything imports huggingface_hub, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
