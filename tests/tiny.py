@@ -44,7 +44,10 @@ def tiny_tokenizer(
 
 
 def tiny_target(path: Path, family: str = "llama", layers: int = 4, seed: int = 0) -> Path:
-    """A random Llama, Qwen3 or Mistral (float32, hidden size 48) with `tiny_tokenizer`, saved to `path`."""
+    """A random Llama, Qwen3 or Mistral with plain attention (float32, hidden size 48), saved to `path`.
+
+    With `tiny_tokenizer`. Every family with what its attention asks for: `tests.model.families.family_target`.
+    """
     import torch
     from transformers import (
         LlamaConfig,

@@ -10,28 +10,52 @@ import pytest
 import torch
 from tests.model.tiny import FAMILIES, SIZES, make_model, save_target
 from transformers import (
+    AfmoeConfig,
+    AfmoeForCausalLM,
     AutoModelForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
     FalconConfig,
     FalconForCausalLM,
+    FalconH1Config,
+    FalconH1ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     GptOssConfig,
     GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MiMoV2FlashConfig,
+    MiMoV2FlashForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    NemotronConfig,
+    NemotronForCausalLM,
     PreTrainedConfig,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
 )
+from transformers.utils.import_utils import is_accelerate_available
 
 from eyas.base.errors import InputError
-from eyas.model.attention import DenseAttend
+from eyas.model import hook
+from eyas.model.attention import DenseAttend, Rule
 from eyas.model.hook import register_attention
-from eyas.model.probe import check_config, probe
+from eyas.model.probe import HeadShape, check_config, probe
 from eyas.model.target import Target, resolve_target
 
 GetDir = Callable[[str], Path]
@@ -216,22 +240,40 @@ def refused(model: Any, directory: Path) -> str:
     return str(caught.value)
 
 
-def test_families_that_need_more_are_refused_with_the_reason(tmp_path: Path):
-    assert "sliding_window = 32" in refused(make_model("mistral", sliding_window=32), tmp_path / "a")
-    qwen = make_model("qwen3", use_sliding_window=True, sliding_window=32, max_window_layers=4)
-    assert "sliding_attention" in refused(qwen, tmp_path / "b")
-    gemma = Gemma2ForCausalLM(Gemma2Config(**SIZES))
-    assert "sliding_attention" in refused(gemma, tmp_path / "c")
+def test_what_no_rule_says_is_refused_with_the_reason(tmp_path: Path):
     granite = GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=4.0))
-    assert "scaled or capped" in refused(granite, tmp_path / "d")
+    assert "logits that come out otherwise through ours, by 3 of their size" in refused(granite, tmp_path / "a")
+    gemma = Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, use_bidirectional_attention=True))
+    assert "looks in both directions" in refused(gemma, tmp_path / "b")
+    encoder = T5ForConditionalGeneration(T5Config(vocab_size=300, d_model=16, d_ff=16, d_kv=8, num_layers=1))
+    assert "an encoder" in refused(encoder, tmp_path / "c")
+
+
+def test_layers_that_keep_a_state_are_refused(tmp_path: Path):
+    """By what the configuration announces, and by what a second forward shows: Falcon-H1 calls attention as all do."""
+    linear = ["linear_attention"] * 7 + ["full_attention"]
+    next_ = Qwen3NextForCausalLM(Qwen3NextConfig(**SIZES, layer_types=linear, num_experts=2, num_experts_per_tok=1))
+    assert "layers of type linear_attention" in refused(next_, tmp_path)
+    hybrid = FalconH1Config(**SIZES, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1)
+    assert "results of layer 0" in probed(FalconH1ForCausalLM, hybrid)
+
+
+def test_a_window_that_transformers_masks_but_does_not_announce_is_refused(tmp_path: Path):
+    """Qwen 2 MoE builds the mask of a window and keeps it from its attention function."""
+    window: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 2}
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+    model = Qwen2MoeForCausalLM(Qwen2MoeConfig(**{**SIZES, **window, **experts}, shared_expert_intermediate_size=16))
+    assert "by which row 32 does not see row 0" in refused(model, tmp_path)
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
 def test_positions_that_depend_on_the_forward_are_refused(rope_type: str):
     config = LlamaConfig(**SIZES)
-    config.rope_parameters = {"rope_type": rope_type, "rope_theta": 10_000.0, "factor": 2.0}
-    with pytest.raises(InputError, match=f"rotary positions of type {rope_type}"):
-        check_config(config)
+    moving = {"rope_type": rope_type, "rope_theta": 10_000.0, "factor": 2.0}
+    plain = {"rope_type": "default", "rope_theta": 10_000.0}
+    for config.rope_parameters in (moving, {"full_attention": plain, "sliding_attention": moving}):
+        with pytest.raises(InputError, match=f"rotary positions of type {rope_type}"):
+            check_config(config)
 
 
 def test_a_family_with_attention_of_its_own_is_refused(tmp_path: Path):
@@ -251,18 +293,101 @@ def probed(model_class: Any, config: PreTrainedConfig) -> str:
     return str(caught.value)
 
 
-def test_the_probe_does_not_rely_on_the_configuration():
-    """Each of these would pass a look at layer_types; what the layers hand over gives them away."""
-    full: dict[str, Any] = {"layer_types": ["full_attention"] * 8}
-    soft = Gemma2Config(**SIZES, **full, final_logit_softcapping=None)
-    assert "softcap=50.0" in probed(Gemma2ForCausalLM, soft)
-    capped = Gemma2Config(**SIZES, **full, attn_logit_softcapping=None)
-    assert "scaled or capped" in probed(Gemma2ForCausalLM, capped)
-    sinks = GptOssConfig(**SIZES, **full, num_local_experts=2, num_experts_per_tok=1)
-    assert "s_aux" in probed(GptOssForCausalLM, sinks)
+def test_keys_and_values_of_different_sizes_are_refused():
     heads = {"num_key_value_heads": 4, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 8}
-    latent = DeepseekV3Config(**{**SIZES, **heads}, kv_lora_rank=16, q_lora_rank=16)
-    assert "values of size 8 for keys of size" in probed(DeepseekV3ForCausalLM, latent)
+    experts = {"n_routed_experts": 2, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 1}
+    latent = DeepseekV3Config(**{**SIZES, **heads, **experts}, kv_lora_rank=16, q_lora_rank=16)
+    assert "values of size 8 for keys of size 32" in probed(DeepseekV3ForCausalLM, latent)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"window": 21}, "row 20 does not see row 0"),
+        ({"window": 19}, "row 19 sees row 0"),
+        ({"window": None}, "does not see row 0"),
+        ({"window": None, "chunk": 20}, "row 20 sees row 1;"),
+        ({"softcap": None}, "results of layer 0"),
+        ({"scale": 0.3}, "results of layer 0"),
+    ],
+)
+def test_the_probe_finds_a_rule_that_is_not_the_models(change: dict[str, Any], said: str, monkeypatch: Any):
+    """Gemma 2 with a window of 20, read wrongly. Five tokens would not show the window; its mask function does."""
+    config = Gemma2Config(**SIZES, sliding_window=20, attn_logit_softcapping=0.5)
+    monkeypatch.setattr(hook, "Rule", lambda **asked: Rule(**{**asked, **change}))
+    assert said in probed(Gemma2ForCausalLM, config)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"chunk": 21}, "row 20 does not see row 0"),
+        ({"chunk": None}, "does not see row 0"),
+        ({"chunk": None, "window": 20}, "row 20 does not see row 1"),
+    ],
+)
+def test_the_probe_finds_wrong_chunks(change: dict[str, Any], said: str, monkeypatch: Any):
+    config = Llama4TextConfig(**SIZES, intermediate_size_mlp=64, num_local_experts=2, attention_chunk_size=20)
+    monkeypatch.setattr(hook, "Rule", lambda **asked: Rule(**{**asked, **change}))
+    assert said in probed(Llama4ForCausalLM, config)
+
+
+def test_layers_that_call_attention_twice_are_refused():
+    assert "attention called by layers [0, 0, 1, 1" in probed(DiffLlamaForCausalLM, DiffLlamaConfig(**SIZES))
+
+
+def test_layers_of_different_shapes_are_refused():
+    experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+    config = MiMoV2FlashConfig(**{**SIZES, **experts, "swa_num_key_value_heads": 4, "v_head_dim": 16})
+    said = probed(MiMoV2FlashForCausalLM, config)
+    assert "layers with different head shapes [(4, 2, 16, 16), (4, 4, 16, 16)]" in said
+
+
+def test_positions_that_the_model_counts_itself_are_refused():
+    class Counted(torch.nn.Embedding):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.arange(input.shape[1])[None])
+
+    register_attention()
+    config = GPT2Config(vocab_size=300, n_embd=32, n_layer=8, n_head=2, n_positions=64)
+    model = GPT2LMHeadModel._from_config(config, attn_implementation="eyas").eval()
+    assert probe(model, 8) == HeadShape(2, 2, 16)
+    model.transformer.wpe = Counted(64, 32)
+    with pytest.raises(InputError, match="embeddings that come out otherwise"):
+        probe(model, 8)
+
+
+def test_a_forward_that_breaks_off_is_refused():
+    """Llama without positions of its own: whatever a family raises when it runs through us is a reason."""
+    register_attention()
+    model: Any = LlamaForCausalLM._from_config(LlamaConfig(**SIZES), attn_implementation="eyas").eval()
+    plain = model.model.forward
+
+    def without_positions(position_ids: object = None, **asked: Any) -> object:
+        if position_ids is not None:
+            raise ValueError("positions are mine")
+        return plain(**asked)
+
+    model.model.forward = without_positions
+    with pytest.raises(InputError, match=r"does not run through ours \(ValueError: positions are mine"):
+        probe(model, 8)
+
+
+def test_a_family_that_hands_our_arguments_to_nobody_is_refused():
+    assert "do not hand a forward's arguments on" in probed(NemotronForCausalLM, NemotronConfig(**SIZES))
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path):
+    model = make_model("llama")
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] = float("nan")
+    assert "logits are not finite" in refused(model, tmp_path)
+
+
+def test_sinks_that_are_dropped_are_found(monkeypatch: Any):
+    config = GptOssConfig(**{**SIZES, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 32})
+    monkeypatch.setattr(hook, "Rule", lambda **asked: Rule(**{**asked, "sinks_N": None}))
+    assert "results of layer 0" in probed(GptOssForCausalLM, config)
 
 
 def test_a_gemma_without_its_caps_is_plain(tmp_path: Path):
@@ -274,6 +399,32 @@ def test_a_gemma_without_its_caps_is_plain(tmp_path: Path):
     target = Target.load(save_target(plain, tmp_path), torch.float32)
     expected = plain.generate(PROMPT, do_sample=False, max_new_tokens=8)[0, PROMPT.shape[1] :].tolist()
     assert greedy(target, PROMPT, 8) == expected
+
+
+def test_a_cap_that_is_dropped_is_found(monkeypatch: Any):
+    monkeypatch.setattr("eyas.model.probe.capped", lambda logits, cap: logits)
+    assert "logits that come out otherwise" in probed(
+        Gemma2ForCausalLM, Gemma2Config(**SIZES, final_logit_softcapping=5.0)
+    )
+
+
+def test_a_family_that_views_what_attention_returns(tmp_path: Path):
+    """Most families reshape it; this one needs it in one piece."""
+    torch.manual_seed(0)
+    model: Any = AfmoeForCausalLM(AfmoeConfig(**SIZES, num_experts=2, num_experts_per_tok=1, sliding_window=4)).eval()
+    target = Target.load(save_target(model, tmp_path), torch.float32)
+    expected = model.generate(PROMPT, do_sample=False, max_new_tokens=8)[0, PROMPT.shape[1] :].tolist()
+    assert greedy(target, PROMPT, 8) == expected
+
+
+def test_spread_over_all_devices(target_dir: GetDir):
+    """On a machine with one device this is the same target; without accelerate it is refused by name."""
+    if not is_accelerate_available():
+        with pytest.raises(InputError, match="accelerate"):
+            Target.load(target_dir("llama"), torch.float32, device="auto")
+        return
+    spread, target = (Target.load(target_dir("llama"), torch.float32, device=device) for device in ("auto", "cpu"))
+    assert greedy(spread, PROMPT.to(spread.model.device), 8) == greedy(target, PROMPT, 8)
 
 
 def test_mixtures_of_experts_and_tied_embeddings_are_fine(tmp_path: Path):

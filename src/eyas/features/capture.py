@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -46,7 +45,7 @@ from eyas.features.store import (
     write_manifest,
     write_shard,
 )
-from eyas.model.attention import Rule
+from eyas.model.attention import Rule, causal_attention
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 
@@ -91,10 +90,10 @@ class TextRow:
 
 
 class PrefillAttend:
-    """Causal attention over whole rows padded on the right; keeps nothing. Padding comes after all that is real."""
+    """Attention over whole rows padded on the right; keeps nothing. Padding comes after all that is real."""
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
-        return F.scaled_dot_product_attention(q_BNTH, k_BGTH, v_BGTH, is_causal=True, scale=rule.scale, enable_gqa=True)
+        return causal_attention(q_BNTH, k_BGTH, v_BGTH, rule)
 
 
 def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) -> Origin:

@@ -8,7 +8,8 @@ class TargetFacts:
     """Sizes and settings of a loaded target.
 
     `intermediate_size` is None where the target has no single one (some mixtures of experts). `rope_theta` is None
-    where the target does not use rotary positions; `rope_type` is transformers' name, "default" for plain RoPE.
+    where the target does not use rotary positions; `rope_type` is transformers' name, "default" for plain RoPE. Where
+    layers differ in their RoPE, both are those of the layers that see the whole text.
     `num_kv_heads` and `head_dim` are what the attention function really received, so they hold for any family.
     """
 

@@ -2,11 +2,11 @@
 
 B requests, T rows, D hidden, N heads, G key-value heads, H head size.
 
-Both ride on keyword arguments that transformers hands down unchanged from a model's forward to its layers, so nothing
+All rides on keyword arguments that transformers hands down unchanged from a model's forward to its layers, so nothing
 is looked up and two forwards may run at once:
 
-    decoder(ids, attend=..., capture=...) -> layer(..., attend, capture) -> hf_attention(..., attend, capture)
-                                             ^ pre-hook fills capture       ^ calls attend
+    run_decoder -> decoder(ids, attend, capture, rows) -> layer(..., attend, capture, rows) -> hf_attention(...)
+                                                          ^ pre-hook fills capture             ^ calls attend
 """
 
 from collections.abc import Callable
@@ -21,6 +21,9 @@ from eyas.model.attention import Attend, Rule
 from eyas.model.layer_ids import HFIndex
 
 ATTENTION_NAME = "eyas"
+# Keywords that say nothing about who sees whom: dropout is for training, positions are in RoPE, capture is our own.
+SILENT = frozenset({"dropout", "position_ids", "use_cache", "is_causal", "capture"})
+RULED = frozenset({"scaling", "sliding_window", "softcap", "s_aux"})
 
 
 @dataclass
@@ -55,39 +58,93 @@ def _hook(i: HFIndex) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], 
     return write
 
 
-def hf_attention(  # noqa: PLR0913, transformers calls it with these
+def run_decoder(
+    decoder: nn.Module, ids_BT: Tensor, positions_BT: Tensor, attend: Attend, capture: Capture | None = None
+) -> Tensor:
+    """hidden_BTD after the final norm. positions_BT is [B, T] or [1, T], in any order.
+
+    `rows_BT` carries the positions to attention: not every family hands `position_ids` on.
+    """
+    out = decoder(
+        input_ids=ids_BT,
+        position_ids=positions_BT,
+        use_cache=False,
+        attend=attend,
+        capture=capture,
+        rows_BT=positions_BT,
+    )
+    return out.last_hidden_state
+
+
+def take_temperature(model: nn.Module) -> None:
+    """Llama 4 scales queries by position in its layers without RoPE, and counts positions by transformers' own cache.
+
+    That count is wrong without such a cache, so it is switched off here; `hf_attention` does it from the positions.
+    """
+    for module in model.modules():
+        if getattr(module, "attn_temperature_tuning", False):
+            module.attn_temperature_tuning = False  # type: ignore[assignment]
+
+
+def hf_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
     attend: Attend | None = None,
-    capture: Capture | None = None,
-    position_ids: Tensor | None = None,
-    use_cache: bool | None = None,
-    is_causal: bool | None = None,
-    **more: object,
+    rows_BT: Tensor | None = None,
+    **asked: object,
 ) -> tuple[Tensor, None]:
     """transformers' attention signature: [B, N, T, H] in, [B, T, N, H] out. RoPE is applied, key and value are G wide.
 
-    Whatever else a family passes here changes its attention, so it is refused: sliding_window, softcap, s_aux (sinks),
-    a mask of its own. The probe at load meets this first.
+    What a family asks for becomes a `Rule`. What we do not know changes its attention, so it is refused, as is a mask
+    of its own. The probe at load meets this first.
     """
     assert attend is not None, "a model loaded by eyas runs through Target.forward"
+    assert rows_BT is not None, "run_decoder gives positions with the attend"
     if attention_mask is not None:
         raise _refused("brings a mask of its own")
-    if is_causal is False:
-        raise _refused("is not causal")
-    if more:
-        for name, wanted in more.items():
-            if wanted is not None and wanted is not False:
-                raise _refused(f"needs {name}={wanted if isinstance(wanted, bool | int | float | str) else '...'}")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if asked.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        raise _refused("looks in both directions")
+    rule = _rule(module, query.shape[-1], asked)
+    config = getattr(module, "config", None)
+    if getattr(config, "attn_temperature_tuning", False) and not module.use_rope:
+        query = (query * _temperature(module, rows_BT)).to(query.dtype)
     layer: int = module.layer_idx  # type: ignore[assignment]
-    return attend(layer, query, key, value, Rule(scale)).transpose(1, 2), None
+    return attend(layer, query, key, value, rule).transpose(1, 2).contiguous(), None  # some families view it flat
+
+
+def _rule(module: nn.Module, head_dim: int, asked: dict[str, Any]) -> Rule:
+    """The rule of one layer from what transformers passes, and for chunks from the configuration, which alone says it.
+
+    `sliding_window` counts the row itself in every family: transformers masks `key > query - sliding_window`. The probe
+    compares window and chunk with that mask.
+    """
+    for name, wanted in asked.items():
+        if name not in SILENT and name not in RULED and wanted is not None and wanted is not False:
+            raise _refused(f"needs {name}={wanted if isinstance(wanted, bool | int | float | str) else '...'}")
+    scale = asked.get("scaling")
+    layer_types = getattr(getattr(module, "config", None), "layer_types", None)
+    is_chunked = layer_types is not None and layer_types[module.layer_idx] == "chunked_attention"
+    return Rule(
+        scale=head_dim**-0.5 if scale is None else scale,
+        window=asked.get("sliding_window"),
+        chunk=module.config.attention_chunk_size if is_chunked else None,  # type: ignore[union-attr]
+        softcap=asked.get("softcap"),
+        sinks_N=asked.get("s_aux"),
+    )
+
+
+def _temperature(module: Any, positions_BT: Tensor) -> Tensor:
+    """Factors [B, 1, T, 1] of Llama 4's queries: 1 + attn_scale * log(1 + floor((position + 1) / floor_scale))."""
+    chunks_BT = ((positions_BT.float() + 1.0) / module.floor_scale).floor()
+    return (chunks_BT.log1p() * module.attn_scale + 1.0)[:, None, :, None]
 
 
 def _refused(what: str) -> InputError:
-    return InputError(f"a target whose attention {what}", "plain causal attention", "choose another target")
+    return InputError(
+        f"a target whose attention {what}",
+        "causal attention, with windows, chunks, soft-caps or sinks at most (docs/families.md)",
+        "choose another target",
+    )

@@ -9,16 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.model.attention import Attend
 from eyas.model.facts import TargetFacts
-from eyas.model.hook import ATTENTION_NAME, Capture, hook_layers, register_attention
+from eyas.model.hook import ATTENTION_NAME, Capture, hook_layers, register_attention, run_decoder
 from eyas.model.layer_ids import HFIndex, check_layers, default_layers
-from eyas.model.probe import HeadShape, check_config, output_matrix, probe
+from eyas.model.parts import (
+    all_rope_parameters,
+    capped,
+    find_decoder,
+    find_embedding,
+    find_layers,
+    logit_cap,
+    num_parameters,
+    output_matrix,
+    text_config,
+)
+from eyas.model.probe import HeadShape, check_config, probe
 
 EMBEDDED = "embedded"
 TOKENIZER_FILES = (
@@ -87,10 +105,11 @@ class Target:
         self.directory = directory
         self.facts = facts
         self.aux_layer_ids = aux_layer_ids
-        self.decoder: nn.Module = model.get_decoder()
+        self.decoder: nn.Module = find_decoder(model)
         self.lm_head = output_matrix(model)
-        self.embedding: nn.Module = model.get_input_embeddings()
-        hook_layers(_layers(self.decoder, facts.num_layers), aux_layer_ids)
+        self.logit_cap = logit_cap(model)
+        self.embedding = find_embedding(model)
+        hook_layers(find_layers(model), aux_layer_ids)
 
     @staticmethod
     def load(
@@ -101,23 +120,27 @@ class Target:
     ) -> "Target":
         """Load a target for inference; `layers` are the captured ones (None: 2, n // 2, n - 3).
 
+        device "auto" spreads the layers over all devices by transformers' device_map, which needs accelerate; rows then
+        enter on the device of the embedding and leave on that of the last layer.
+
         `InputError` for a missing directory, configuration, weights or tokenizer, for damaged or incomplete weights,
-        for layers out of range, and for families whose attention is not plain (with the reason). Only safetensors are
-        read and no code from the model's repository is run.
+        for layers out of range, for devices too small, and for families that docs/families.md refuses (with the
+        reason). Only safetensors are read and no code from the model's repository is run.
         """
         directory = resolve_target(name)
         _check_files(directory)
         register_attention()
         try:
             config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-            text_config = config.get_text_config(decoder=True)
-            check_config(text_config)
-            num_layers: int = text_config.num_hidden_layers
+            text = config.get_text_config(decoder=True)
+            check_config(text)
+            num_layers: int = text.num_hidden_layers
             aux_layer_ids = default_layers(num_layers) if layers is None else check_layers(layers, num_layers)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
                 dtype=dtype,
                 attn_implementation=ATTENTION_NAME,
+                device_map="auto" if device == "auto" else None,
                 trust_remote_code=False,
                 use_safetensors=True,
                 local_files_only=True,
@@ -140,29 +163,38 @@ class Target:
                 "every weight that its configuration asks for",
                 "fetch the target again",
             )
-        model = model.to(device).eval().requires_grad_(False)
+        if device != "auto":
+            model = model.to(device)
+        elif any(weight.is_meta for weight in model.parameters()):
+            raise InputError(
+                f"target {directory} that the devices here hold only in part",
+                "room for all its weights",
+                "use more or larger devices, or a smaller dtype",
+            )
+        model = model.eval().requires_grad_(False)
         shape = probe(model, num_layers)
         return Target(model, tokenizer, directory, _facts(str(name), model, shape), aux_layer_ids)
 
     def forward(self, ids_BT: Tensor, positions_BT: Tensor, attend: Attend, want_aux: bool = False) -> TargetOut:
         """Run the rows through the decoder; no logits. positions_BT is [B, T] or [1, T]; any order, a tree's too."""
-        if not want_aux:
-            out = self.decoder(input_ids=ids_BT, position_ids=positions_BT, use_cache=False, attend=attend)
-            return TargetOut(out.last_hidden_state, None)
-        capture = Capture()
-        out = self.decoder(input_ids=ids_BT, position_ids=positions_BT, use_cache=False, attend=attend, capture=capture)
-        hidden_BTD = out.last_hidden_state
+        capture = Capture() if want_aux else None
+        hidden_BTD = run_decoder(self.decoder, ids_BT, positions_BT, attend, capture)
+        if capture is None:
+            return TargetOut(hidden_BTD, None)
         last = self.facts.num_layers
         taken = [hidden_BTD if i == last else capture.inputs_BTD[i] for i in self.aux_layer_ids]
-        return TargetOut(hidden_BTD, torch.cat(taken, -1))
+        return TargetOut(hidden_BTD, torch.cat([layer_BTD.to(hidden_BTD.device) for layer_BTD in taken], -1))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., W] of final hidden rows [..., D]; hand over only the rows whose logits are needed."""
-        return self.lm_head(hidden)
+        return capped(self.lm_head(hidden), self.logit_cap)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """[..., D] rows of the input embedding, as the head takes them."""
-        return self.embedding(ids)
+        """[..., D] rows of the input embedding, as the head takes them.
+
+        The stored rows, also where the target itself reads scaled ones (Gemma): SGLang and vLLM hand the weight on.
+        """
+        return F.embedding(ids, self.embedding.weight)
 
     def require_chat_template(self) -> str:
         """The chat template; `InputError` if the tokenizer has none."""
@@ -213,20 +245,9 @@ def _check_files(directory: Path) -> None:
         raise InputError(f"target {directory} without {missing[0]}", missing[1], "point to a complete model directory")
 
 
-def _layers(decoder: nn.Module, num_layers: int) -> nn.ModuleList:
-    for child in decoder.children():
-        if isinstance(child, nn.ModuleList) and len(child) == num_layers:
-            return child
-    raise InputError(
-        f"a target of class {type(decoder).__name__} without one list of {num_layers} layers",
-        "a decoder whose layers stand in one list",
-        "choose another target; this family is not handled yet",
-    )
-
-
 def _facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFacts:
-    config = model.config.get_text_config(decoder=True)
-    rope = getattr(config, "rope_parameters", None) or {}
+    config = text_config(model)
+    rope = all_rope_parameters(config)[0]
     bos_id = config.bos_token_id
     eos = getattr(model.generation_config, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
@@ -245,7 +266,7 @@ def _facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFacts:
         rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6),
         bos_id=bos_id if isinstance(bos_id, int) else None,
         eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
-        num_parameters=sum(weight.numel() for weight in model.parameters()),
+        num_parameters=num_parameters(model),
     )
 
 

@@ -197,7 +197,7 @@ class Trainer:
         # Before the cast to another precision: the masters start from the very numbers that the seed gave.
         self.masters = Masters(Head.init(sizes, config.seed), config.weight_decay, config.clip)
         self.masters.head = self.head
-        self.teacher = Teacher(target.lm_head, self.vocab, self.dtype)
+        self.teacher = Teacher(target.lm_head, self.vocab, self.dtype, target.logit_cap)
         self.window = metrics.Window(config.steps)
         self.lines: list[dict[str, object]] = []
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eyas.model.parts import capped
 from eyas.model.vocab import DraftVocab
 
 
@@ -28,18 +29,22 @@ class Lesson:
 class Teacher:
     """The target's output matrix with the draft tokens first, so that one product gives both views."""
 
-    def __init__(self, lm_head: nn.Module, vocab: DraftVocab, dtype: torch.dtype) -> None:
+    def __init__(
+        self, lm_head: nn.Module, vocab: DraftVocab, dtype: torch.dtype, logit_cap: float | None = None
+    ) -> None:
+        """logit_cap: the target's own (Gemma 2)."""
         weight_WD, bias_W = lm_head.weight, getattr(lm_head, "bias", None)
         assert isinstance(weight_WD, Tensor), "the target's output matrix"
         others = (~vocab.t2d_W).nonzero()[:, 0]
         order_W = torch.cat((vocab.target_ids_V, others))
         self.num_draft = vocab.size
+        self.logit_cap = logit_cap
         self.weight_WD = weight_WD.detach()[order_W].to(dtype)
         self.bias_W = None if bias_W is None else bias_W.detach()[order_W].to(dtype)
 
     def teach(self, hidden_JD: Tensor) -> Lesson:
         """From final normed states. Hand over as many rows as W floats each may fill."""
-        logits_JW = F.linear(hidden_JD, self.weight_WD, self.bias_W)
+        logits_JW = capped(F.linear(hidden_JD, self.weight_WD, self.bias_W), self.logit_cap)
         probs_JW = logits_JW.softmax(-1, dtype=torch.promote_types(logits_JW.dtype, torch.float32))
         best_J = probs_JW.max(-1).indices
         probs_JV = probs_JW[:, : self.num_draft]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eyas.tree.stats import RequestRounds
 from eyas.tree.tree import Tree
-from eyas.tree.verify import stop_has_children, verify_greedy_ids
+from eyas.tree.verify import stop_has_children, verify
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ def walk(answers: Sequence[Answer], drafter: Drafter) -> list[RequestRounds]:
         tree = drafter.draft([answers[i].text for i in alive], [positions[i] for i in alive])
         truth_BS = torch.stack([_continuation(answers[i], positions[i], tree.depth + 1) for i in alive])
         # After a node of depth d on the true path comes x_{t+2+d}.
-        kept = verify_greedy_ids(tree, truth_BS.gather(1, tree.depths_BM))
+        kept = verify(tree, truth_BS.gather(1, tree.depths_BM))
         refused = stop_has_children(tree, kept).tolist()
         for i, length, was_refused in zip(alive, kept.lengths_B.tolist(), refused, strict=True):
             left = answers[i].end - 1 - (positions[i] + 1)
