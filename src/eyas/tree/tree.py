@@ -11,6 +11,7 @@ Candidates are numbered level by level, so a parent's number is always smaller t
     level 2     7 8   9 10                  depth 3: only the best K of level 1 were expanded, here 3 and 5
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -55,6 +56,32 @@ class Tree:
             scores_BM=torch.zeros(num_requests, num_nodes, device=tokens_BM.device).masked_fill_(~valid_BM, -torch.inf),
             valid_BM=valid_BM,
             depth=num_nodes - 1,
+        )
+
+    @classmethod
+    def lone(cls, roots_B: Tensor) -> "Tree":
+        """Trees of a root and nothing else: what a round without drafting verifies."""
+        zeros_B1 = torch.zeros_like(roots_B)[:, None]
+        valid_B1 = torch.ones_like(zeros_B1, dtype=torch.bool)
+        return cls(roots_B[:, None], zeros_B1, zeros_B1, zeros_B1.float(), valid_B1, 0)
+
+    @classmethod
+    def among(cls, roots_B: Tensor, some: "Tree", who: Tensor) -> "Tree":
+        """The trees of `some` for the requests numbered `who`; for the others a root, and nodes that are not valid."""
+        num_nodes = some.tokens_BM.shape[1]
+        tokens_BM = roots_B.new_zeros(len(roots_B), num_nodes)
+        tokens_BM[:, 0] = roots_B
+        depths_BM = torch.ones_like(tokens_BM)
+        depths_BM[:, 0] = 0
+        scores_BM = torch.full_like(tokens_BM, -torch.inf, dtype=torch.float32)
+        scores_BM[:, 0] = 0.0
+        return cls(
+            tokens_BM.index_copy(0, who, some.tokens_BM),
+            torch.zeros_like(tokens_BM).index_copy(0, who, some.parents_BM),
+            depths_BM.index_copy(0, who, some.depths_BM),
+            scores_BM.index_copy(0, who, some.scores_BM),
+            (scores_BM > -torch.inf).index_copy(0, who, some.valid_BM),
+            some.depth,
         )
 
     def ancestors_BMM(self) -> Tensor:
@@ -106,6 +133,25 @@ class Tree:
         for row in range(num_requests):
             pairs = [(int(parents[row, i]), int(tokens[row, i])) for i in range(1, num_nodes) if valid[row, i]]
             assert len(pairs) == len(set(pairs)), "siblings are distinct"
+
+
+def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
+    """Spend a round's rows on the likeliest nodes of the whole batch, whichever request they belong to.
+
+    num_rows counts all requests together, their roots included, which always stay. Returns the trees, where a node
+    that got no row is not valid, and rows_T: the numbers (request * M + node) of those that got one, ascending; None
+    if every node has its row. Equal scores go to the smaller number, so a parent comes before its child.
+    """
+    num_requests, num_nodes = tree.tokens_BM.shape
+    assert num_requests <= num_rows <= num_requests * num_nodes, (num_rows, num_requests, num_nodes)
+    if num_rows == num_requests * num_nodes:
+        return dataclasses.replace(tree, valid_BM=tree.scores_BM > -torch.inf), None
+    scores_BM = tree.scores_BM.clone()
+    scores_BM[:, 0] = torch.inf
+    best_T = scores_BM.view(-1).sort(descending=True, stable=True).indices[:num_rows]
+    chosen_BM = torch.zeros_like(tree.valid_BM).view(-1).index_fill_(0, best_T, True).view(num_requests, num_nodes)
+    valid_BM = chosen_BM & (tree.scores_BM > -torch.inf)
+    return dataclasses.replace(tree, valid_BM=valid_BM), best_T.sort().values
 
 
 def num_doublings(depth: int) -> int:

@@ -1,11 +1,27 @@
-"""What the target accepts of a tree: greedy, or lossless sampling by the target-only rule.
+"""What the target accepts of a tree: the path that it would have written anyway.
 
-Legend: B requests, W target vocabulary, M tree nodes, S = depth + 1 path slots, R any rows.
+Legend: B requests, M tree nodes, S = depth + 1 path slots.
 
-    tree: root -> a -> b, root -> c        target says: after root "a", after a "x"
-    tokens_BS   a  x  .       the accepted a, then the bonus x
-    nodes_BS    0  1  .       the nodes whose keys and values stay: the root and a
-    lengths_B   2
+`sampling.choose` has given each node the token that the target puts after it: the argmax, or a draw from the target's
+own distribution with the coin of (seed, position). `verify` follows the child that carries this very token.
+
+    root ─┬─ the ─┬─ cat ─── sat        after root  the      a child carries it: go on
+          │       └─ dog                after the   dog      a child carries it: go on
+          └─ a ───── man                after dog   ran      no child does: ran is the bonus
+
+    tokens_BS   the   dog  ran  .
+    nodes_BS    root  the  dog  .       the nodes whose keys and values stay
+    lengths_B   3
+
+Why this is exact. The token after a node is a function of the text up to it, the request's settings, its seed and its
+position. The tree is not among the arguments. Along the accepted path that text is the answer itself, so what comes
+out is what plain decoding writes with the same seed, token for token, wherever both forwards give the same logits.
+Each coin is uniform and serves one position of the answer, so the answer is distributed as the target's. That holds
+for any tree, even for one that knows the coins.
+
+The children of a node are accepted with the sum of their probabilities under the target, as by the target-only rule
+of EAGLE and SGLang: that one spends a coin on the children and draws a refused token from the rest, this one draws
+once.
 """
 
 from dataclasses import dataclass
@@ -13,7 +29,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.tree.sampling import draw
 from eyas.tree.tree import Tree, num_doublings
 
 
@@ -38,57 +53,11 @@ class Accepted:
         return slots_S < self.lengths_B[:, None]
 
 
-def verify_greedy(tree: Tree, logits_BMW: Tensor) -> Accepted:
-    """Accept the path that the target's argmax takes. Ties go to the first index, as in torch.argmax."""
-    return verify_greedy_ids(tree, logits_BMW.argmax(dim=-1))
-
-
-def verify_greedy_ids(tree: Tree, ids_BM: Tensor) -> Accepted:
-    """The same from the argmax ids: ids_BM[b, i] is the target's next token after node i."""
+def verify(tree: Tree, ids_BM: Tensor) -> Accepted:
+    """Accept the path that the target takes. ids_BM[b, i]: its next token after node i, as `choose` gives it."""
     wanted_BM = tree.tokens_BM == ids_BM.gather(1, tree.parents_BM)
     nodes_BS, lengths_B = _walk(tree, wanted_BM)
     return Accepted(ids_BM.gather(1, nodes_BS), nodes_BS, lengths_B)
-
-
-def verify_sampling(tree: Tree, probs_BMW: Tensor, coins_BM: Tensor, bonus_coins_B: Tensor) -> Accepted:
-    """Accept so that every token is distributed as if the target alone had drawn it (SGLang's target-only rule).
-
-    probs_BMW: `sampling.distribution` of the target's logits. Coins are uniform in [0, 1), independent of each other
-    and of the tree: coins_BM[b, i] decides among the children of node i, bonus_coins_B draws the last token.
-
-        children of a node:   c1        c2      c3      the rest of the vocabulary
-        p                  |  .40   |  .25   | .10  |          .25          |
-        coin .55                        ^ accept c2
-        coin .80                                          ^ stop: bonus from p with c1, c2, c3 zeroed, renormalised
-
-    Exact for any tree that does not depend on the coins. (Never mix this with the p/q rule, which needs drafts drawn
-    from q.) At a leaf nothing is zeroed. A token of probability 0 is never accepted or drawn; padding never is.
-    """
-    num_words = probs_BMW.shape[2]
-    flat_BM = (tree.parents_BM * num_words).add_(tree.tokens_BM)
-    probs_BM = probs_BMW.flatten(1).gather(1, flat_BM) * tree.valid_BM
-    probs_BM[:, 0].zero_()
-    siblings_BMM = tree.parents_BM[:, :, None] == tree.parents_BM[:, None, :]
-    up_to_BMM = siblings_BMM.float().tril_()
-    cumulative_BM = torch.bmm(up_to_BMM, probs_BM[:, :, None])[:, :, 0]
-    coins_BM = coins_BM.gather(1, tree.parents_BM)
-    # Not without p > 0: a coin of exactly 0, or a sum that rounds up, must not take what the filters removed.
-    under_BM = (coins_BM <= cumulative_BM) & (probs_BM > 0)
-    # The first sibling under the coin: one hit among the siblings up to here, and it is this one.
-    hits_BM = torch.bmm(up_to_BMM, under_BM.float()[:, :, None])[:, :, 0]
-    nodes_BS, lengths_B = _walk(tree, under_BM & (hits_BM == 1))
-
-    last_B1 = lengths_B[:, None] - 1
-    stop_B1 = nodes_BS.gather(1, last_B1)
-    stop_probs_BW = probs_BMW.gather(1, stop_B1[:, :, None].expand(-1, -1, num_words))[:, 0]
-    # probs_BM is the very number that stands in stop_probs_BW, so the difference is exactly 0.
-    taken_BM = probs_BM * (tree.parents_BM == stop_B1)
-    residual_BW = stop_probs_BW.scatter_add(1, tree.tokens_BM, -taken_BM)
-    # All mass in the children and yet none taken: a rounding error of the sum. Any token of p is right then.
-    has_residual_B1 = residual_BW.amax(dim=1, keepdim=True) > 0
-    bonus_B = draw(torch.where(has_residual_B1, residual_BW, stop_probs_BW), bonus_coins_B)
-    tokens_BS = tree.tokens_BM.gather(1, nodes_BS).roll(-1, dims=1).scatter_(1, last_B1, bonus_B[:, None])
-    return Accepted(tokens_BS, nodes_BS, lengths_B)
 
 
 def stop_has_children(tree: Tree, accepted: Accepted) -> Tensor:
@@ -97,10 +66,10 @@ def stop_has_children(tree: Tree, accepted: Accepted) -> Tensor:
     return ((tree.parents_BM == stop_B1) & tree.valid_BM)[:, 1:].any(dim=1)
 
 
-def _walk(tree: Tree, chosen_BM: Tensor) -> tuple[Tensor, Tensor]:
-    """The path of chosen nodes from the root, and the number of its nodes. At most one child of a node is chosen."""
+def _walk(tree: Tree, wanted_BM: Tensor) -> tuple[Tensor, Tensor]:
+    """The path of wanted nodes from the root, and the number of its nodes. At most one child of a node is wanted."""
     num_requests, num_nodes = tree.tokens_BM.shape
-    on_path_BM = chosen_BM & tree.valid_BM
+    on_path_BM = wanted_BM & tree.valid_BM
     on_path_BM[:, 0].fill_(True)
     up_BM = tree.parents_BM
     for doubling in range(num_doublings(tree.depth)):
