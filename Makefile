@@ -4,7 +4,10 @@
 #   make test          eyas[dev]; `make check`, then the tests (minutes)
 #   make test-full     eyas[dev]; every test, also those marked `full`
 #   make check         eyas[dev]; ruff, format, types, floors
+#   make interop       eyas alone, AIPerf in .venv-aiperf; AIPerf measures `eyas serve`
+#   make soak          eyas[dev]; ten thousand mixed and rude requests against the server
 #   make prove-spine   eyas alone, no extras; the measured rows, one JSON object a row
+#   make prove-engine  eyas alone, no extras; the same of the engine
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -20,7 +23,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check prove-spine clean
+.PHONY: quickstart test test-full check soak interop prove-spine prove-engine clean
 .DELETE_ON_ERROR:
 
 quickstart: $(EYAS)
@@ -38,8 +41,24 @@ check: $(DEV)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+soak: $(DEV)
+	$(BIN)/pytest -q --full -k soak tests/serve/api/test_soak.py
+
+AIPERF := .venv-aiperf/bin/aiperf
+
+interop: $(EYAS) $(AIPERF)
+	@$(BIN)/python benchmarks/interop_aiperf.py $(AIPERF)
+
+$(AIPERF):
+	@echo "installing aiperf into .venv-aiperf" >&2
+	$(PYTHON) -m venv .venv-aiperf
+	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= .venv-aiperf/bin/python -m pip install -q 'aiperf>=0.13,<0.14' >&2
+
 prove-spine: $(EYAS)
 	@$(BIN)/python benchmarks/prove_spine.py
+
+prove-engine: $(EYAS)
+	@$(BIN)/python benchmarks/prove_engine.py
 
 # torch comes first and by itself: pip then takes the CPU build where the index offers one (2.13.0+cpu sorts above 2.13.0),
 # and what follows finds the requirement met instead of choosing again.
@@ -58,5 +77,5 @@ $(DEV): $(EYAS)
 	@touch $@
 
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info
+	rm -rf .venv .venv-aiperf build dist .pytest_cache .hypothesis .ruff_cache .import_linter_cache src/*.egg-info
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

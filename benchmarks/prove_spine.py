@@ -33,7 +33,7 @@ from eyas.evalsets import FAMILIES
 from eyas.formats.head_dir import read_head, require_fit
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.recipe import resolve_head
-from eyas.serve.engine import Draft
+from eyas.serve.drafter import Draft
 from eyas.train.reference_drafters import NgramTable
 
 ROOT = Path(__file__).parents[1]

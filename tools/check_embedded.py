@@ -24,7 +24,7 @@ from eyas.model.attention import DenseAttend
 from eyas.model.target import Target
 from eyas.serve.engine import Engine
 from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.scheduler import Given, plain_loop
 
 MAX_TOKENS = 320
 SURE = 0.9
@@ -48,7 +48,7 @@ def greedy_answers(target: Target, family: str, examples: int) -> Greedy:
         prompts[one.id] = tuple(prompt_ids(parse_messages(one.prompt, one.id), target.tokenizer))
     engine = Engine(target, None, 8, max(len(ids) for ids in prompts.values()) + MAX_TOKENS)
     result = Greedy()
-    for answer in plain_loop(engine, [Request(name, ids, MAX_TOKENS) for name, ids in prompts.items()]):
+    for answer in plain_loop(engine, Given(Request(name, ids, MAX_TOKENS) for name, ids in prompts.items())):
         result.texts.append(str(target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)))
         result.ended += answer.finish == "stop"
         top1_T = top1(target, answer)

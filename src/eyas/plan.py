@@ -31,8 +31,9 @@ from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.recipe import STAGES, Run
-from eyas.serve.engine import Engine
-from eyas.serve.request import Request
+from eyas.serve.engine import CHUNK, Engine
+from eyas.serve.request import Request, Stop
+from eyas.serve.scheduler import Given
 from eyas.synth.prompts import PROMPTS_FILE, open_prompts
 from eyas.synth.respond import LEDGER_FILE
 from eyas.synth.respond import origin_of as respond_origin
@@ -48,7 +49,7 @@ SAMPLE = 64  # prompts whose length is taken for that of all
 MEASURED_S = 1.0  # of each rate
 MEASURED_TOKENS = 2048  # at most so many in one measured forward
 MEASURED_PROMPT = 64  # tokens in front of the measured answers; their length hardly matters to the rate
-MEASURED_REQUESTS = 8  # for each slot: where answers end at once, the measurement does too
+MEASURED_REQUESTS = 8  # for each slot: where answers are short, the measurement may be, too
 
 
 @dataclass(frozen=True)
@@ -229,27 +230,26 @@ def _reading(run: Run, length: int, generator: torch.Generator) -> float:
 def _writing(run: Run, generator: torch.Generator) -> float | None:
     """Tokens a second that respond writes with `respond.batch_size` answers at once, prefill left out.
 
-    None for a target that answers random tokens with the end of its turn, again and again.
+    None where no answer may be longer than the token that prefill gives.
     """
     target, config = run.target, run.recipe.respond
     room = target.facts.max_positions
     most = min(config.max_tokens, room // 2)
-    length = min(MEASURED_PROMPT, room - most)
+    # Short enough for the prompts of all answers to be read at once: every round is a full one.
+    length = max(1, min(MEASURED_PROMPT, CHUNK // config.batch_size, room - most))
     engine = Engine(target, None, config.batch_size, length + most)
-    num_tokens, spent_s, num_admitted = 0, 0.0, 0
-    while spent_s < MEASURED_S:
-        while engine.has_room and num_admitted < MEASURED_REQUESTS * config.batch_size:
-            ids = _random_ids(target, (length,), generator).tolist()
-            engine.admit(Request(str(num_admitted), tuple(ids), most))
-            engine.retire()
-            num_admitted += 1
-        if not engine.running:
-            break
+    prompts = _random_ids(target, (MEASURED_REQUESTS * config.batch_size, length), generator).tolist()
+    stop = Stop(ignore_eos=True)  # random tokens may end a turn at once, again and again
+    source = Given(Request(str(index), tuple(ids), most, stop=stop) for index, ids in enumerate(prompts))
+    num_tokens, spent_s = 0, 0.0
+    while spent_s < MEASURED_S and (source.feed(engine, may_wait=False) or not engine.is_idle):
         began_s = time.perf_counter()
-        num_tokens += len(engine.running)
-        engine.round()
-        spent_s += time.perf_counter() - began_s
-        engine.retire()
+        step = engine.launch()
+        assert step is not None, "one that waits or runs can go on"
+        engine.process(step)
+        if step.batch is not None:
+            num_tokens += len(step.members)
+            spent_s += time.perf_counter() - began_s
     return num_tokens / spent_s if num_tokens else None
 
 
@@ -263,7 +263,7 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
     head = Head.init(sizes, 0).to(dtype)
     masters = Masters(Head.init(sizes, 0), config.weight_decay, config.clip)
     masters.head = head
-    teacher = Teacher(target.lm_head, vocab, dtype)
+    teacher = Teacher(target.lm_head, vocab, dtype, target.logit_cap)
     stored = DTYPES[run.recipe.capture.dtype]
     mask_T = torch.arange(length) >= length - answer
 

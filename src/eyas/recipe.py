@@ -25,7 +25,7 @@ from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 from eyas.serve.engine import Engine
 from eyas.serve.request import Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.scheduler import Given, plain_loop
 from eyas.synth import prompts, respond
 from eyas.synth.prompts import PromptsConfig
 from eyas.synth.respond import RespondConfig
@@ -222,8 +222,8 @@ class Answers:
             Request(str(index), tuple(prompts[index]), config.max_tokens, sampling, _seed(config.seed, ids[index]))
             for index in order
         )
-        for answer in plain_loop(engine, requests):
-            assert answer.finish is not None, "the loop hands out finished answers"
+        for answer in plain_loop(engine, Given(requests)):
+            assert answer.finish in ("stop", "length"), "nobody cancels these"
             yield respond.Answered(int(answer.request.id), answer.token_ids, answer.finish)
 
 

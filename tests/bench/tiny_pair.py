@@ -12,7 +12,7 @@ from eyas.chat.render import prompt_ids
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.serve.engine import Draft
+from eyas.serve.drafter import Draft
 from eyas.tree.shape import TreeShape
 
 WORDS = ("a kite", "two owls", "the falcon", "some larks")

@@ -20,9 +20,10 @@ from eyas.formats.head_dir import read_head, require_fit
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.quickstart import quickstart_recipe
 from eyas.recipe import resolve_head
-from eyas.serve.engine import Draft, Engine
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
 from eyas.serve.request import Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.scheduler import Given, plain_loop
 from eyas.tree.shape import TreeShape, chain
 from eyas.tree.stats import acceptance_length
 
@@ -57,7 +58,7 @@ def differing(target: Target, references: References, shape: TreeShape | None, s
         stored = read_head(resolve_head(EMBEDDED), torch.float32)
         draft = Draft(stored.head.pack(), stored.vocab, shape)
     engine = Engine(target, draft, slots, max(len(prompt.ids) for prompt in asked) + max_tokens)
-    answers = list(plain_loop(engine, [Request(prompt.id, prompt.ids, max_tokens) for prompt in asked]))
+    answers = list(plain_loop(engine, Given(Request(prompt.id, prompt.ids, max_tokens) for prompt in asked)))
     wrong = [a.request.id for a in answers if tuple(a.token_ids) != references.answers[a.request.id][:max_tokens]]
     assert len(answers) == count
     return wrong, acceptance_length(answer.rounds for answer in answers)

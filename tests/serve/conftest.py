@@ -8,7 +8,7 @@ from tests.serve.small import Spoken, learn, speak
 from tests.tiny import tiny_target
 
 from eyas.model.target import Target
-from eyas.serve.engine import Draft
+from eyas.serve.drafter import Draft
 from eyas.tree.shape import chain
 
 FAMILIES = ("llama", "qwen3", "mistral")
@@ -17,12 +17,12 @@ FAMILIES = ("llama", "qwen3", "mistral")
 @pytest.fixture(scope="session", params=FAMILIES)
 def spoken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
     """Prompts and what transformers answers, for each family."""
-    return speak(tiny_target(tmp_path_factory.mktemp(request.param), request.param, layers=8))
+    return speak(tiny_target(tmp_path_factory.mktemp(request.param), request.param, layers=4))
 
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
-    return speak(tiny_target(tmp_path_factory.mktemp("llama"), "llama", layers=8))
+    return speak(tiny_target(tmp_path_factory.mktemp("llama"), "llama", layers=4))
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,14 @@
 """What the tests of this room share: reference answers, a drafter that knows them, a head that learns them.
 
-B slots, T rows, M tree nodes, S path slots, K unrolled steps, Q chains, V draft vocabulary.
+B requests, T rows, M tree nodes, S path slots, K unrolled steps, Q chains, V draft vocabulary, R lines, C columns.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,16 +19,24 @@ from eyas.model.attention import DenseAttend
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.serve.drafter import Drafter
-from eyas.serve.engine import Draft, Engine
+from eyas.serve.arm import Arm, Choice, Load
+from eyas.serve.drafter import Draft, Drafter, Fresh
+from eyas.serve.engine import Engine, OnTokens
+from eyas.serve.kvpool import KVPool
+from eyas.serve.paged import Prepare
+from eyas.serve.policy import OneArm
+from eyas.serve.relay import Relay
 from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.scheduler import Given, plain_loop
+from eyas.serve.stream import Done, Event, Stream
 from eyas.train.ttt import pack, unroll
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
-from eyas.tree.verify import Accepted
+
+Out = TypeVar("Out")
 
 CONTEXT = 512
+LAYERS = (1, 2, 4)  # captured, of four
 LENGTHS = (5, 1, 40, 17, 380, 9, 62, 23, 130)
 MAX_TOKENS = (24, 40, 1, 33, 20, 2, 30, 27, 12)
 
@@ -49,7 +58,7 @@ class Spoken:
 
 def speak(path: Path) -> Spoken:
     """Requests of many lengths and the answers of transformers' own generate."""
-    target = Target.load(path, torch.float32)
+    target = Target.load(path, torch.float32, layers=LAYERS)
     generator = torch.Generator().manual_seed(7)
     requests = []
     for i, (length, max_tokens) in enumerate(zip(LENGTHS, MAX_TOKENS, strict=True)):
@@ -59,8 +68,8 @@ def speak(path: Path) -> Spoken:
 
 
 def generate(path: Path, requests: Iterable[Request], eos_ids: Sequence[int]) -> dict[str, list[int]]:
-    """The reference: transformers' generate, one prompt at a time, with its own attention and cache."""
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
+    """The reference: transformers' generate, one prompt at a time. Not its SDPA, which drops caps and sinks."""
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     answers = {}
     for request in requests:
         ids_1T = torch.tensor([request.prompt_ids])
@@ -75,13 +84,40 @@ def generate(path: Path, requests: Iterable[Request], eos_ids: Sequence[int]) ->
     return answers
 
 
-def drive(engine: Engine, requests: Iterable[Request]) -> dict[str, Answer]:
-    """All answers, the engine's invariants asserted after every prefill, round and retirement."""
+def poison(engine: Engine) -> Engine:
+    """What is read on the device before it is written must show."""
+    engine.runner.relay.poisoned = True
+    return engine
+
+
+def check(engine: Engine) -> None:
+    """The engine's own invariants; and where nothing is in flight, that the device holds what the host believes."""
+    engine.check()
+    relay = engine.runner.relay
+    for one in engine.running:
+        if one.begun and not one.growths and not one.awaits_first:
+            text = one.job.text
+            assert int(relay.lengths_R[one.holding.line]) == one.known
+            assert relay.tokens_RC[one.holding.line, : len(text)].tolist() == text
+
+
+def check_idle(engine: Engine) -> None:
+    """Nobody holds anything: every slot is free or cached, every branch may be evicted."""
+    check(engine)
+    assert engine.is_idle
+    memory = engine.memory
+    assert memory.pool.num_free + memory.cache.num_slots == memory.pool.num_slots
+    assert memory.cache.num_evictable == memory.cache.num_slots
+
+
+def drive(engine: Engine, requests: Iterable[Request], on_tokens: OnTokens | None = None) -> dict[str, Answer]:
+    """All answers, the invariants asserted after every step that gave tokens."""
+    checked = on_tokens or (lambda *_: check(engine))
     answers = {}
-    for answer in plain_loop(engine, requests, on_tokens=lambda *_: engine.check()):
-        engine.check()
+    for answer in plain_loop(poison(engine), Given(requests), checked):
+        check(engine)
         answers[answer.request.id] = answer
-    assert not engine.running
+    check_idle(engine)
     return answers
 
 
@@ -107,43 +143,43 @@ class ReplayDrafter(Drafter):
     drafter drafts as well, so that its scratch rows and `extend` are those of a real round.
     """
 
-    def __init__(self, draft: Draft, target: Target, slots: int, size: int, texts: Sequence[Sequence[int]]) -> None:
-        super().__init__(draft.head, draft.vocab, target, draft.shape, slots, size)
+    def __init__(self, draft: Draft, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
+        super().__init__(draft, target, pool, relay, prepare)
         self.random = random.Random(3)
-        self.texts = texts
-        self.text_of_slot: dict[int, Sequence[int]] = {}
+        self.texts: Sequence[Sequence[int]] = ()
+        self.paths: dict[int, list[int]] = {}  # by line, the nodes that the target will accept
         self.seen: set[tuple[int, bool]] = set()  # accepted length, and whether the path was the first nodes in order
 
-    def prefill(self, slot: int, ids_1T: Tensor, next_id: int, aux_1TL: Tensor) -> None:
-        super().prefill(slot, ids_1T, next_id, aux_1TL)
-        prompt = ids_1T[0].tolist()
-        self.text_of_slot[slot] = next(t for t in self.texts if list(t[: len(prompt)]) == prompt)
-
-    def replace(self, slot: int, last: int) -> None:
-        super().replace(slot, last)
-        self.text_of_slot[slot] = self.text_of_slot.pop(last)
-
-    def grow(self, root_B: Tensor) -> Tree:
-        super().grow(root_B).check()
+    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+        super().grow(lines_B, lengths_B, roots_B, shape).check()
         rows = []
-        for slot, root in enumerate(root_B.tolist()):
-            text, length = self.text_of_slot[slot], self.pool.lengths[slot]
-            assert text[length] == root, "the root is the token behind the committed ones"
-            rows.append(self._plant(root, text[length + 1 :]))
+        for line, length, root in zip(lines_B.tolist(), lengths_B.tolist(), roots_B.tolist(), strict=True):
+            known = self.relay.tokens_RC[line, : length + 1].tolist()
+            assert known[-1] == root, "the root is the token behind the committed ones"
+            rows.append(self._plant(line, root, self._future(known), shape))
         tokens, parents, depths, scores, valid = (torch.tensor(column) for column in zip(*rows, strict=True))
-        tree = Tree(tokens, parents, depths, scores.float(), valid, self.shape.depth)
+        tree = Tree(tokens, parents, depths, scores.float(), valid, shape.depth)
         tree.check()
         return tree
 
-    def extend(self, accepted: Accepted, lengths: list[int], aux_BSL: Tensor) -> None:
-        for nodes, length in zip(accepted.nodes_BS.tolist(), lengths, strict=True):
-            self.seen.add((length, nodes[:length] == list(range(length))))
-        super().extend(accepted, lengths, aux_BSL)
+    def extend(self, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: Fresh) -> None:
+        for line, length in zip(lines_B.tolist(), accepted_B.tolist(), strict=True):
+            nodes = self.paths[line][:length]
+            self.seen.add((len(nodes), nodes == list(range(length))))
+        super().extend(lines_B, lengths_B, accepted_B, fresh)
+
+    def _future(self, known: list[int]) -> Sequence[int]:
+        """How the text goes on; nothing is known where a round runs beyond the end of an answer."""
+        for text in self.texts:
+            if list(text[: len(known)]) == known:
+                return text[len(known) :]
+        assert any(known[: len(text)] == list(text) for text in self.texts), "the text is none of those asked for"
+        return []
 
     def _plant(
-        self, root: int, future: Sequence[int]
+        self, line: int, root: int, future: Sequence[int], shape: TreeShape
     ) -> tuple[list[int], list[int], list[int], list[float], list[bool]]:
-        shape, pick = self.shape, self.random
+        pick = self.random
         num_right = pick.randint(0, min(shape.depth, len(future)))
         tokens, parents, depths, valid = [root], [0], [0], [True]
         path = [0]
@@ -168,17 +204,71 @@ class ReplayDrafter(Drafter):
             depths.append(depths[parent] + 1)
             if len(valid) == node:
                 valid.append(True)
+        self.paths[line] = path
         scores = [-float(depth) if ok else -float("inf") for depth, ok in zip(depths, valid, strict=True)]
         return tokens, parents, depths, scores, valid
 
 
-def replay_engine(spoken: Spoken, shape: TreeShape, slots: int, context: int = CONTEXT) -> Engine:
+class Recorded:
+    """A stream that keeps what came of the work, and the order in which the host launched it and waited for it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.outs: list[Any] = []
+        self.order: list[tuple[str, int]] = []
+
+    def launch(self, work: Callable[[], Out]) -> Event:
+        number = sum(kind == "launch" for kind, _ in self.order)
+        self.order.append(("launch", number))
+        return _RecordedEvent(self, number, self._stream.launch(work))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _RecordedEvent:
+    recorded: Recorded
+    number: int
+    event: Event
+
+    def wait(self) -> Done[Any]:
+        self.recorded.order.append(("wait", self.number))
+        done = self.event.wait()
+        self.recorded.outs.append(done.out)
+        return done
+
+
+def put_drafter(engine: Engine, draft: Draft, drafter_class: type[Drafter]) -> Drafter:
+    """Give the engine another drafter."""
+    runner = engine.runner
+    runner.drafter = drafter_class(draft, runner.target, runner.pool, runner.relay, runner.prepare)
+    return runner.drafter
+
+
+def replay_engine(
+    spoken: Spoken, shape: TreeShape, slots: int, context: int = CONTEXT, stream: Stream | None = None
+) -> Engine:
     """An engine whose drafter knows the answers."""
     draft = random_draft(spoken.target, shape)
-    engine = Engine(spoken.target, draft, slots, context)
-    assert engine.drafter is not None
-    engine.drafter = ReplayDrafter(draft, spoken.target, slots, engine.drafter.pool.size, spoken.texts)
+    engine = Engine(spoken.target, draft, slots, context, stream=stream)
+    drafter = put_drafter(engine, draft, ReplayDrafter)
+    assert isinstance(drafter, ReplayDrafter)
+    drafter.texts = spoken.texts
     return engine
+
+
+class Turns(OneArm):
+    """One arm after another, and of several requests only some draft."""
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        self.arms = tuple(arms)
+        self._next, self._pick = cycle(arms), random.Random(0)
+
+    def choose(self, load: Load) -> Choice:
+        arm = next(self._next)
+        drafts = tuple(arm.shape is not None and self._pick.random() < 0.7 for _ in load.contexts)
+        return Choice(arm if any(drafts) else Arm("off", None), drafts, arm, load)
 
 
 def row_of(target: Target, text: Sequence[int], prompt_length: int) -> Row:
@@ -200,7 +290,7 @@ def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, Dra
     for row in rows:
         counts_W += torch.bincount(row.ids_T[row.loss_mask_T], minlength=counts_W.shape[0])
     vocab = DraftVocab.from_counts(counts_W, int((counts_W > 0).sum()))
-    config = HeadConfig.for_target(target.facts, vocab.size, intermediate_size=96)
+    config = HeadConfig.for_target(target.facts, vocab.size, intermediate_size=96, aux_layer_ids=target.aux_layer_ids)
     head = Head.init(config, 0)
     packed = pack(rows, steps, torch.float32)
     texts_P = packed.ids_P

@@ -6,7 +6,10 @@ import pytest
 import torch
 from tests.serve.small import CONTEXT, ReplayDrafter, Spoken, drive, random_draft, replay_engine, tokens
 
-from eyas.serve.engine import Draft, Engine
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.kernels.choice import prepare_for
+from eyas.serve.paged import Prepare, prepare_dense
 from eyas.tree.shape import TreeShape, chain
 from eyas.tree.stats import acceptance_length
 
@@ -27,10 +30,11 @@ def test_what_is_accepted_moves_to_its_place(spoken: Spoken, shape: TreeShape, s
     seen: set[tuple[int, bool]] = set()
     for seed in range(4):
         engine = replay_engine(spoken, shape, slots)
-        assert isinstance(engine.drafter, ReplayDrafter)
-        engine.drafter.random.seed(seed)
+        drafter = engine.runner.drafter
+        assert isinstance(drafter, ReplayDrafter)
+        drafter.random.seed(seed)
         assert tokens(drive(engine, spoken.requests)) == spoken.answers
-        seen |= engine.drafter.seen
+        seen |= drafter.seen
         if all_kinds(seen, shape):
             return
     raise AssertionError(f"not every kind of path was accepted: {sorted(seen)} (length, in order)")
@@ -41,6 +45,13 @@ def all_kinds(seen: set[tuple[int, bool]], shape: TreeShape) -> bool:
     lengths = set(range(1, shape.slots + 1))
     out_of_order = {length for length, in_order in seen if not in_order}
     return {length for length, _ in seen} == lengths and (shape.top_k == 1 or out_of_order == lengths - {1})
+
+
+@pytest.mark.parametrize("prepare", [prepare_dense, prepare_for(torch.device("cpu"))], ids=["reference", "kernel"])
+def test_every_attention_gives_the_same_words(spoken: Spoken, prepare: Prepare) -> None:
+    """The plain one, which serves where there is no compiler, and what this machine runs."""
+    engine = Engine(spoken.target, random_draft(spoken.target, TREE), 3, CONTEXT, prepare=prepare)
+    assert tokens(drive(engine, spoken.requests)) == spoken.answers
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -61,12 +72,19 @@ def cut_drafts(drafted: list[bool]) -> int:
     return int(drafted[-1])
 
 
-def test_more_rows_than_the_text_are_never_read(llama: Spoken) -> None:
-    """Whatever lies behind a slot's committed rows, the answers are the same: the pool may hold old requests."""
-    engine = replay_engine(llama, TREE, 3)
-    assert engine.drafter is not None
-    engine.pool.kv.fill_(1e4)
-    engine.drafter.pool.kv.fill_(-1e4)
+@pytest.mark.parametrize("shape", [chain(4), TREE], ids=["chain", "tree"])
+def test_more_rows_than_the_text_are_never_read(llama: Spoken, shape: TreeShape) -> None:
+    """Whatever the memory holds where no text is, the answers are the same: it is full of old requests."""
+    engine = replay_engine(llama, shape, 3)
+    pool, relay, drafter = engine.runner.pool, engine.runner.relay, engine.runner.drafter
+    assert drafter is not None
+    assert pool.aux_ZL is not None
+    pool.kv.fill_(1e4)
+    pool.aux_ZL.fill_(1e4)
+    drafter.kv.fill_(-1e4)
+    pool.table_RC.random_(0, pool.num_slots)
+    relay.tokens_RC.random_(0, 256)
+    relay.lengths_R.random_(0, CONTEXT)
     assert tokens(drive(engine, llama.requests)) == llama.answers
 
 
@@ -80,7 +98,12 @@ def test_an_engine_serves_again(llama: Spoken) -> None:
 def test_no_gradients_are_kept(llama: Spoken, learnt: Draft) -> None:
     engine = Engine(llama.target, learnt, 2, CONTEXT)
     drive(engine, llama.requests[:3])
-    assert engine.drafter is not None
-    for tensor in (engine.pool.kv, engine.drafter.pool.kv, engine.drafter.logits_BV, engine.drafter.hidden_BD):
+    runner = engine.runner
+    assert runner.drafter is not None
+    for tensor in (runner.pool.kv, runner.pool.aux_ZL, runner.drafter.kv):
+        assert tensor is not None
         assert not tensor.requires_grad
         assert torch.isfinite(tensor).all()
+    for tensor in (runner.relay.logits_RV, runner.relay.hidden_RD):
+        assert tensor is not None
+        assert not tensor.requires_grad

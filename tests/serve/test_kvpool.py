@@ -1,88 +1,90 @@
-"""Where rows go when a round is committed, drawn; and attention over the pool against the dense reference."""
+"""Slots are handed out once and come back; where rows go when a round is committed, drawn."""
 
+import numpy as np
 import pytest
 import torch
 
-from eyas.model.attention import Rule, causal_visible, dense_attention
-from eyas.serve.kvpool import KVPool, PoolAttend
-from eyas.tree.verify import Accepted
+from eyas.serve.kvpool import KVPool
 
-
-def letters(pool: KVPool, slot: int) -> str:
-    """A slot's rows as letters, the same in every layer, head and component."""
-    rows = pool.kv[:, :, slot].amax(dim=(0, 1, 2, 4)).tolist()
-    assert rows == pool.kv[:, :, slot].amin(dim=(0, 1, 2, 4)).tolist(), "all layers, keys and values move alike"
-    return "".join(chr(int(row)) for row in rows)
-
-
-def fill(pool: KVPool, *pictures: str) -> None:
-    for slot, picture in enumerate(pictures):
-        row_values = torch.tensor([float(ord(letter)) for letter in picture])
-        pool.kv[:, :, slot] = row_values[:, None].expand(-1, pool.kv.shape[-1])
-
-
-def accepted(nodes: list[list[int]], lengths: list[int]) -> Accepted:
-    nodes_BS = torch.tensor(nodes)
-    return Accepted(torch.zeros_like(nodes_BS), nodes_BS, torch.tensor(lengths))
+EMPTY = np.empty(0, np.int32)
 
 
 @pytest.fixture
 def pool() -> KVPool:
-    pool = KVPool(2, 3, 2, 10, 4, torch.empty(0))
-    pool.lengths = [2, 4, 3]
-    #            committed | tree
-    fill(pool, "abxxPQRS..", "cdefTUVW..", "ghiyKLMN..")
+    """Two layers, ten slots, each with a letter in every layer, head and component; slot 0 has the dot."""
+    pool = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0))
+    write(pool, ".abcdefghij")
     return pool
 
 
-def test_accepted_nodes_move_behind_their_own_slot(pool: KVPool) -> None:
-    pool.commit(3, accepted([[0, 2, 3], [0, 3, 0], [0, 0, 0]], [3, 2, 1]), [3, 2, 1], start=4)
-    assert pool.lengths == [5, 6, 4]
-    assert [letters(pool, slot)[: pool.lengths[slot]] for slot in range(3)] == ["abPRS", "cdefTW", "ghiK"]
+def write(pool: KVPool, picture: str) -> None:
+    letters_Z = torch.tensor([float(ord(letter)) for letter in picture])
+    pool.kv[:] = letters_Z[:, None, None].expand(-1, 3, 4)
 
 
-def test_one_slot_alone(pool: KVPool) -> None:
-    fill(pool, "abPQRS....", "cdefTUVW..", "ghiyKLMN..")
-    pool.commit(1, accepted([[0, 1, 3]], [3]), [3], start=2)
-    assert letters(pool, 0)[:5] == "abPQS"
-    assert [letters(pool, 1), letters(pool, 2)] == ["cdefTUVW..", "ghiyKLMN.."]
-    assert pool.lengths == [5, 4, 3]
+def picture(pool: KVPool) -> str:
+    """The slots as letters, which all layers, heads, keys and values have alike."""
+    low_Z, high_Z = pool.kv.amin(dim=(0, 1, 3, 4)), pool.kv.amax(dim=(0, 1, 3, 4))
+    assert torch.equal(low_Z, high_Z), "all layers, keys and values move alike"
+    return "".join(chr(int(letter)) for letter in low_Z)
 
 
-def test_first_rows_move_where_slots_are_shorter(pool: KVPool) -> None:
-    pool.commit(2, None, [3, 1], start=4)
-    assert [letters(pool, 0)[:5], letters(pool, 1)[:5]] == ["abPQR", "cdefT"]
-    assert pool.lengths == [5, 5, 3]
-    assert letters(pool, 2) == "ghiyKLMN..", "a slot that is not in the batch stays"
+def move(pool: KVPool, source: list[int], goal: list[int]) -> None:
+    pool.move(torch.tensor(source), torch.tensor(goal))
 
 
-def test_the_last_request_moves_into_a_free_slot(pool: KVPool) -> None:
-    pool.replace(0, 2)
-    assert letters(pool, 0)[:3] == "ghi"
-    assert pool.lengths == [3, 4, 0]
-    pool.replace(1, 1)
-    assert pool.lengths == [3, 0, 0]
+def test_accepted_rows_move_to_the_front_of_their_block(pool: KVPool) -> None:
+    """Two trees in slots 1-5 and 8, 6, 10, 9; nodes 0, 2, 3 of one are kept, nodes 0, 3 of the other."""
+    move(pool, [1, 3, 4, 8, 9], [1, 2, 3, 8, 6])
+    assert picture(pool)[1:] == "acddeighij"
+    #                            a c d d e . g h i j     2 <- c, 3 <- d; 6 <- i
 
 
-def test_a_slot_that_runs_over_is_caught(pool: KVPool) -> None:
-    pool.lengths = [9, 9, 9]
-    with pytest.raises((AssertionError, RuntimeError, IndexError)):
-        pool.commit(3, None, [2, 2, 2], start=9)
+def test_sources_are_read_before_goals_change(pool: KVPool) -> None:
+    move(pool, [2, 3, 1], [1, 2, 3])
+    assert picture(pool)[1:] == "bcadefghij"
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_attention_over_the_pool_is_the_dense_one(groups: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    num_new, start, size, num_kv = 4, 6, 12, 2
-    q = torch.randn(2, num_kv * groups, num_new, 8, generator=generator)
-    k, v = torch.randn(2, 2, num_kv, num_new, 8, generator=generator).unbind(0)
-    pool = KVPool(1, 3, num_kv, size, 8, torch.empty(0))
-    pool.kv.normal_(generator=generator)
-    prefix = torch.arange(start) < torch.tensor([[6], [3]])
-    own = causal_visible(num_new, num_new).expand(2, -1, -1)
-    visible = torch.cat((prefix[:, None].expand(-1, num_new, -1), own), 2)
-    keys = torch.cat((pool.kv[0, 0, :2, :, :start], k), 2).clone()
-    values = torch.cat((pool.kv[0, 1, :2, :, :start], v), 2).clone()
-    out = PoolAttend(pool, slice(0, 2), start, num_new, visible, groups)(0, q, k, v, Rule(0.3))
-    torch.testing.assert_close(out, dense_attention(q, keys, values, visible, 0.3))
-    torch.testing.assert_close(pool.kv[0, 0, :2, :, start : start + num_new], k)
+def test_what_means_nothing_goes_to_slot_0(pool: KVPool) -> None:
+    move(pool, [4, 5, 6], [3, 0, 0])
+    assert picture(pool)[1:] == "abddefghij"
+    assert picture(pool)[0] in "ef"
+
+
+def test_slots_are_handed_out_once(pool: KVPool) -> None:
+    first, second = pool.take(4), pool.take(6)
+    assert sorted([*first, *second]) == list(range(1, 11)), "all of them, and never slot 0"
+    assert (pool.num_free, len(pool.take(0))) == (0, 0)
+    pool.check(first, second)
+    before = second.tolist()
+    pool.give(first[:3])
+    assert second.tolist() == before, "what was taken stays as it is"
+    pool.check(first[3:], second)
+    assert sorted(pool.take(3)) == sorted(first[:3])
+    with pytest.raises(AssertionError):
+        pool.take(1)
+
+
+def test_slots_of_two_owners_or_of_none_are_found(pool: KVPool) -> None:
+    first, second = pool.take(4), pool.take(3)
+    pool.check(first, second)
+    with pytest.raises(AssertionError):
+        pool.check(first, EMPTY)
+    with pytest.raises(AssertionError):
+        pool.check(first, np.concatenate((second[:2], first[:1])))
+    with pytest.raises(AssertionError):
+        pool.check(np.concatenate((first, second)), second)
+    pool.give(first)
+    with pytest.raises(AssertionError, match="more slots freed than there are"):
+        pool.give(np.concatenate((first, second)))
+
+
+def test_bytes_of_a_token_are_those_of_the_tensors(pool: KVPool) -> None:
+    """All tensors with a row a slot, over the rows: what `memory_tokens` is counted in."""
+    num_rows = pool.num_slots + 1
+    assert pool.token_bytes * num_rows == pool.kv.numel() * 4
+    pool.keep_aux(21)
+    assert pool.aux_ZL is not None
+    assert pool.token_bytes * num_rows == pool.kv.numel() * 4 + pool.aux_ZL.numel() * 4
+    half = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0, dtype=torch.bfloat16))
+    assert half.token_bytes * num_rows == half.kv.numel() * 2

@@ -1,14 +1,16 @@
 """Where answers end: at a stop token, at their limit, at the context's end; and what is refused."""
 
 import dataclasses
+import random
 from collections.abc import Iterator
 
 import pytest
-from tests.serve.small import CONTEXT, Spoken, drive, generate, random_draft, replay_engine, tokens
+from tests.serve.small import CONTEXT, Spoken, drive, generate, random_draft, replay_engine
 
 from eyas.base.errors import InputError
+from eyas.model.target import Target
 from eyas.serve.engine import Engine
-from eyas.serve.request import Request
+from eyas.serve.request import Request, Stop
 from eyas.tree.shape import TreeShape, chain
 
 TREE = TreeShape(5, 2, 9)
@@ -40,6 +42,70 @@ def test_a_stop_token_inside_an_accepted_run_ends_it(
         assert answer.finish == ("stop" if stopped else "length")
         cut += stopped and answer.drafted[-1]
     assert cut > 0, "a stop token was itself a draft token"
+
+
+@pytest.mark.parametrize("shape", [None, TREE])
+def test_a_request_has_stop_ids_of_its_own(llama: Spoken, shape: TreeShape | None) -> None:
+    """They end its answer alone, like an end of turn; and `ignore_eos` takes the target's own away."""
+    places = {"r1": 3, "r3": 8, "r6": 1}
+    requests = [
+        dataclasses.replace(r, stop=Stop(ids=(llama.answers[r.id][places[r.id]], 283))) if r.id in places else r
+        for r in llama.requests
+    ]
+    engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    for name, answer in drive(engine, requests).items():
+        wanted = llama.answers[name]
+        end = wanted.index(wanted[places[name]]) + 1 if name in places else len(wanted)
+        assert answer.token_ids == wanted[:end]
+        assert answer.finish == ("stop" if name in places or wanted[-1] in llama.target.facts.eos_ids else "length")
+
+
+@pytest.mark.parametrize("shape", [None, TREE])
+def test_the_end_of_a_turn_may_be_ignored(stopping: Spoken, llama: Spoken, shape: TreeShape | None) -> None:
+    requests = [
+        dataclasses.replace(r, stop=Stop(ignore_eos=True))
+        for r in llama.requests
+        if len(stopping.answers[r.id]) < len(llama.answers[r.id]) == r.max_tokens
+    ]
+    assert len(requests) >= 2
+    engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    heeds = dataclasses.replace(requests[0], id="heeds", stop=Stop())
+    answers = drive(engine, [*requests, heeds])
+    assert answers["heeds"].token_ids == stopping.answers[requests[0].id]
+    for request in requests:
+        assert answers[request.id].token_ids == llama.answers[request.id]
+        assert answers[request.id].finish == "length"
+
+
+def decoded(target: Target, ids: list[int]) -> str:
+    text = target.tokenizer.decode(ids, skip_special_tokens=True)
+    assert isinstance(text, str)
+    return text
+
+
+@pytest.mark.parametrize("shape", [None, chain(5), TREE])
+def test_a_stop_string_ends_the_answer_wherever_it_stands(llama: Spoken, shape: TreeShape | None) -> None:
+    """Across tokens and inside accepted runs; the text is cut before it, the tokens behind the one that ends it."""
+    target, pick = llama.target, random.Random(5)
+    requests, wanted, ends = [], {}, {}
+    for request in llama.requests:
+        whole = decoded(target, llama.answers[request.id])
+        ascii_only = [i for i in range(len(whole) - 2) if whole[i : i + 3].isascii()]
+        stop = whole[(i := pick.choice(ascii_only)) : i + 3] if ascii_only else "never"
+        requests.append(dataclasses.replace(request, stop=Stop(strings=(stop, "nor this")), wants_text=True))
+        wanted[request.id] = whole.split(stop)[0]
+        ends[request.id] = stop in whole
+    assert sum(ends.values()) >= 3
+    engine = Engine(target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    for name, answer in drive(engine, requests).items():
+        assert answer.text == wanted[name]
+        assert answer.token_ids == llama.answers[name][: len(answer.token_ids)]
+        if ends[name]:
+            assert answer.finish == "stop"
+            assert answer.text == decoded(target, answer.token_ids)[:-3]
+        else:
+            assert answer.token_ids == llama.answers[name]
+        assert sum(answer.accepted) == len(answer.token_ids) - 1
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 12))
@@ -84,21 +150,12 @@ def test_the_context_ends_where_the_target_does(llama: Spoken) -> None:
 def test_a_prompt_without_room_is_refused_by_name(llama: Spoken, shape: TreeShape | None) -> None:
     draft = None if shape is None else random_draft(llama.target, shape)
     engine = Engine(llama.target, draft, 2, 40)
-    engine.admit(llama.requests[0])
+    first = engine.add(llama.requests[0])
     with pytest.raises(InputError, match=r"prompt r2 of 40 tokens.*at most 39"):
-        engine.admit(llama.requests[2])
-    engine.check()
-    assert len(engine.running) == 1, "the refused prompt took no slot"
-    assert tokens({a.request.id: a for a in drive_on(engine)})["r0"] == llama.answers["r0"]
-
-
-def drive_on(engine: Engine) -> list:
-    finished = []
-    while engine.running:
-        engine.round()
-        finished += engine.retire()
-        engine.check()
-    return finished
+        engine.add(llama.requests[2])
+    assert len(engine.waiting) == 1, "the refused prompt does not wait"
+    drive(engine, [])
+    assert first.token_ids == llama.answers["r0"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +163,7 @@ def drive_on(engine: Engine) -> list:
 )
 def test_an_empty_request_is_refused(llama: Spoken, prompt_ids: tuple[int, ...], max_tokens: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        Engine(llama.target, None, 1, CONTEXT).admit(Request("x", prompt_ids, max_tokens))
+        Engine(llama.target, None, 1, CONTEXT).add(Request("x", prompt_ids, max_tokens))
 
 
 def test_answers_of_one_token(llama: Spoken) -> None:

@@ -3,7 +3,10 @@
 B slots, M tree nodes, W target vocabulary.
 """
 
+import dataclasses
+import json
 import math
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -14,35 +17,120 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from eyas.model.target import Target
-from eyas.serve.drafter import Drafter
-from eyas.serve.engine import Draft, Engine
+from eyas.serve.drafter import Draft, Drafter
+from eyas.serve.engine import Engine
+from eyas.serve.grammar import Grammar, GrammarVocab
 from eyas.serve.request import Request
 from eyas.tree.sampling import Sampling
 from eyas.tree.shape import TreeShape, chain
+from eyas.tree.stats import acceptance_length
 from eyas.tree.tree import Tree
 
 TREE = TreeShape(3, 3, 10)
 MIXED = (Sampling(0.8), Sampling(), Sampling(1.3, top_k=5), Sampling(1.0, top_p=0.9), Sampling(2.0, min_p=0.05))
 
 
-@pytest.mark.parametrize("shape", [None, chain(3), TREE], ids=["plain", "chain", "tree"])
-def test_the_seed_alone_decides(llama: Spoken, learnt: Draft, shape: TreeShape | None) -> None:
-    draft = None if shape is None else Draft(learnt.head, learnt.vocab, shape)
-    requests = [
-        Request(f"{i}-{seed}", llama.requests[i].prompt_ids, 10, sampling, seed)
-        for i, sampling in enumerate(MIXED)
+PENALISED = (
+    Sampling(0.7, repetition_penalty=1.3),
+    Sampling(frequency_penalty=0.6, presence_penalty=0.4),
+    Sampling(1.0, top_k=20, logit_bias=((65, 4.0), (66, -100.0))),
+)
+
+
+def asked(llama: Spoken, samplings: Sequence[Sampling]) -> list[Request]:
+    return [
+        Request(f"{i}-{seed}", llama.requests[i].prompt_ids, 16, sampling, seed)
+        for i, sampling in enumerate(samplings)
         for seed in (1, 2)
     ]
-    together = tokens(drive(Engine(llama.target, draft, 8, CONTEXT), requests))
-    fewer = tokens(drive(Engine(llama.target, draft, 3, CONTEXT), reversed(requests)))
-    alone = {name: drive(Engine(llama.target, draft, 1, CONTEXT), [r])[name].token_ids for name, r in named(requests)}
-    assert together == fewer == alone
-    assert together["0-1"] != together["0-2"], "another seed, another answer"
-    assert together["1-1"] == together["1-2"] == llama.answers["r1"][:10], "greedy beside sampled"
 
 
-def named(requests: list[Request]) -> list[tuple[str, Request]]:
-    return [(request.id, request) for request in requests]
+@pytest.mark.parametrize("shape", [chain(3), TREE, TreeShape(4, 2, 6)], ids=["chain", "tree", "narrow"])
+@pytest.mark.parametrize("samplings", [MIXED, PENALISED], ids=["filters", "penalties"])
+def test_a_drawn_answer_is_that_of_plain_decoding(
+    llama: Spoken, learnt: Draft, samplings: tuple[Sampling, ...], shape: TreeShape
+) -> None:
+    """Token by token, whatever is drafted and whoever shares the batch: the coin belongs to the position."""
+    requests = asked(llama, samplings)
+    plain = tokens(drive(Engine(llama.target, None, 1, CONTEXT), requests))
+    answers = drive(Engine(llama.target, Draft(learnt.head, learnt.vocab, shape), 5, CONTEXT), reversed(requests))
+    assert tokens(answers) == plain
+    assert any(plain[f"{i}-1"] != plain[f"{i}-2"] for i in range(len(samplings))), "another seed, another answer"
+    assert acceptance_length([answer.rounds for answer in answers.values()]) > 1, "drafts were accepted"
+
+
+def test_greedy_beside_sampled(llama: Spoken, learnt: Draft) -> None:
+    answers = tokens(
+        drive(Engine(llama.target, Draft(learnt.head, learnt.vocab, TREE), 4, CONTEXT), asked(llama, MIXED))
+    )
+    assert answers["1-1"] == answers["1-2"] == llama.answers["r1"][:16]
+
+
+def test_penalties_say_something(llama: Spoken) -> None:
+    """Forbidden and favoured tokens, and no token twice under a penalty that no logit outweighs."""
+    request = llama.requests[0]
+    never = Sampling(logit_bias=tuple((token, -100.0) for token in set(llama.answers["r0"])))
+    once = Sampling(presence_penalty=2.0, frequency_penalty=2.0, repetition_penalty=50.0)
+    requests = [Request("never", request.prompt_ids, 20, never), Request("once", request.prompt_ids, 20, once)]
+    answers = tokens(drive(Engine(llama.target, None, 2, CONTEXT), requests))
+    assert not set(answers["never"]) & set(llama.answers["r0"])
+    assert len(set(answers["once"])) == len(answers["once"])
+
+
+@pytest.mark.parametrize("shape", [None, TREE], ids=["plain", "tree"])
+def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Draft, shape: TreeShape | None) -> None:
+    facts = llama.target.facts
+    vocab = GrammarVocab(llama.target.tokenizer, facts.vocab_size, facts.eos_ids)
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    grammars = {"json": Grammar.json_schema(vocab, schema), "word": Grammar.regex(vocab, "(yes|no|perhaps)")}
+    requests = [
+        Request(f"{name}-{seed}", llama.requests[seed].prompt_ids, 60, Sampling(0.9), seed, grammar=grammar)
+        for name, grammar in grammars.items()
+        for seed in range(3)
+    ]
+    requests.append(Request("free", llama.requests[0].prompt_ids, 10))
+    draft = None if shape is None else Draft(learnt.head, learnt.vocab, shape)
+    answers = drive(Engine(llama.target, draft, 4, CONTEXT), requests)
+    for name, answer in answers.items():
+        text = llama.target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+        if name.startswith("word"):
+            assert text in ("yes", "no", "perhaps")
+            assert answer.finish == "stop"
+        elif name.startswith("json") and answer.finish == "stop":
+            assert isinstance(json.loads(str(text))["n"], int)
+    assert answers["free"].token_ids == llama.answers["r0"][:10]
+    assert any(answer.finish == "stop" for name, answer in answers.items() if name.startswith("json"))
+    plain = tokens(drive(Engine(llama.target, None, 1, CONTEXT), requests))
+    assert tokens(answers) == plain
+
+
+@pytest.mark.parametrize("shape", [None, chain(3), TREE], ids=["plain", "chain", "tree"])
+def test_logprobs_are_those_of_one_plain_pass(llama: Spoken, learnt: Draft, shape: TreeShape | None) -> None:
+    draft = None if shape is None else Draft(learnt.head, learnt.vocab, shape)
+    requests = [
+        dataclasses.replace(r, max_tokens=9, logprobs=n)
+        for r, n in zip(llama.requests[:4], (3, 0, None, 1), strict=True)
+    ]
+    model = AutoModelForCausalLM.from_pretrained(llama.path, dtype=torch.float32)
+    for request in requests:
+        answer = drive(Engine(llama.target, draft, 2, CONTEXT), requests)[request.id]
+        if request.logprobs is None:
+            assert answer.logprobs == []
+            continue
+        text = torch.tensor([[*request.prompt_ids, *answer.token_ids]])
+        with torch.no_grad():
+            wanted_TW = model(text).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
+        assert [one.token for one in answer.logprobs] == answer.token_ids
+        for one, wanted_W in zip(answer.logprobs, wanted_TW, strict=True):
+            assert one.logprob == pytest.approx(float(wanted_W[one.token]), abs=1e-4)
+            best = wanted_W.topk(request.logprobs)
+            assert [token for token, _ in one.top] == best.indices.tolist()
+            assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-4)
 
 
 PROMPT = (72, 101, 108, 108, 111)
@@ -59,10 +147,10 @@ class KnowingDrafter(Drafter):
 
     support: dict[tuple[int, ...], list[int]]
 
-    def grow(self, root_B: Tensor) -> Tree:
+    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         rows = []
-        for slot, root in enumerate(root_B.tolist()):
-            if self.pool.lengths[slot] == len(PROMPT):
+        for length, root in zip(lengths_B.tolist(), roots_B.tolist(), strict=True):
+            if length == len(PROMPT):
                 a = self.support[(root,)][0]
                 rows.append([root, a, *self.support[(root, a)][:2]])
             else:
@@ -102,10 +190,11 @@ def test_drawn_as_the_target_says(
     """
     draft = random_draft(shallow_target, TreeShape(2, 2, 4)) if speculative else None
     engine = Engine(shallow_target, draft, 64, 16)
-    if draft is not None and engine.drafter is not None:
-        size = engine.drafter.pool.size
-        drafter = engine.drafter = KnowingDrafter(draft.head, draft.vocab, shallow_target, draft.shape, 64, size)
+    if draft is not None:
+        runner = engine.runner
+        drafter = KnowingDrafter(draft, shallow_target, runner.pool, runner.relay, runner.prepare)
         drafter.support = supports(exact)
+        runner.drafter = drafter
     requests = [Request(str(seed), PROMPT, NUM_TOKENS, SAMPLING, seed) for seed in range(NUM_SEEDS)]
     answers = drive(engine, requests)
     counts = dict.fromkeys(exact, 0)

@@ -12,9 +12,10 @@ from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.serve.engine import Draft, Engine
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
 from eyas.serve.request import Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.scheduler import Given, plain_loop
 from eyas.train import loop
 from eyas.train.head_drafter import HeadDrafter
 from eyas.train.walk import answers_of, walk
@@ -43,6 +44,6 @@ def test_evaluation_counts_the_rounds_of_serving(tmp_path: Path) -> None:
     for conversation in read_all(tmp_path / "conversations"):
         ids = prompt_ids(conversation.messages[:-1], target.tokenizer)
         requests.append(Request(conversation.id, tuple(ids), len(conversation.turns[0].token_ids)))
-    served = {answer.request.id: answer.rounds for answer in plain_loop(engine, requests)}
+    served = {answer.request.id: answer.rounds for answer in plain_loop(engine, Given(requests))}
     assert served == simulated
     assert sum(max(rounds.accepted) > 2 for rounds in served.values()) > 6, "hardly anything was accepted"

@@ -1,6 +1,6 @@
 """Step k of training is step k of serving: the same logits at the same place of the same text.
 
-B slots, T rows, L = 3D captured features, K frontier nodes, V draft vocabulary, Q chains.
+B requests, S path slots, L = 3D captured features, K frontier nodes, V draft vocabulary, Q chains.
 """
 
 import pytest
@@ -13,11 +13,13 @@ from eyas.model.attention import DenseAttend
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.serve.drafter import Drafter
+from eyas.serve.drafter import Draft, Drafter, Fresh
+from eyas.serve.kvpool import KVPool
+from eyas.serve.paged import prepare_dense
+from eyas.serve.relay import Relay
 from eyas.train.ttt import pack, unroll
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Advance, Frontier, Grower, ToTarget, Tree
-from eyas.tree.verify import Accepted
 
 STEPS = 6
 LENGTH = 40
@@ -67,7 +69,7 @@ class TextGrower(Grower):
     """Feeds the drafter the text itself: node `lane` of every level, the other nodes a wrong text beside it."""
 
     def __init__(self, width: int, lane: int, texts: list[list[int]]) -> None:
-        """texts[b]: the tokens behind the root of slot b."""
+        """texts[b]: the tokens behind the root of request b."""
         super().__init__(TreeShape(STEPS, width, 2), torch.device("cpu"))
         self.width, self.lane, self.texts = width, lane, texts
         self.logits_BV: list[Tensor] = []
@@ -89,39 +91,73 @@ class TextGrower(Grower):
 def test_step_k_of_training_is_step_k_of_serving(
     target: Target, rows: list[Row], width: int, lane: int, norm_output: bool
 ) -> None:
-    """Three texts in three slots; each moves on by another number of accepted tokens a round."""
+    """Three texts in three lines; each moves on by another number of tokens a round, read by `extend` or by `read`."""
     head = make_head(target, norm_output)
     trained = [trained_logits(head, target, row) for row in rows]
     vocab = DraftVocab.from_counts(torch.ones(target.facts.vocab_size), 96)
-    drafter = Drafter(head.pack(), vocab, target, TreeShape(STEPS, width, 2), len(rows), LENGTH + 30)
+    drafter = make_drafter(target, Draft(head.pack(), vocab, TreeShape(STEPS, width, 2)), rows)
     compared = set()
     with torch.no_grad():
-        for slot, row in enumerate(rows):
-            cut = ANSWER + slot
-            drafter.prefill(slot, row.ids_T[None, :cut], int(row.ids_T[cut]), row.aux_TL[None, :cut])
-        for steps in ([1, 3, 2], [5, 1, 4], [2, 2, 2], [1, 6, 1], [6, 1, 3]):
-            lengths = list(drafter.pool.lengths)
+        lines_B = torch.arange(len(rows))
+        lengths = [ANSWER + line for line in range(len(rows))]
+        commit(drafter, rows, lengths)
+        drafter.read(range(len(rows)), lengths)
+        for number, steps in enumerate(([1, 3, 2], [5, 1, 4], [2, 2, 2], [1, 6, 1], [6, 1, 3])):
             texts = [row.ids_T[length + 1 :].tolist() for row, length in zip(rows, lengths, strict=True)]
-            grower = drafter.grower = TextGrower(width, lane, texts)
-            drafter.grow(torch.tensor([int(row.ids_T[n]) for row, n in zip(rows, lengths, strict=True)]))
+            shape = TreeShape(STEPS, width, 2)
+            grower = drafter.growers[shape] = TextGrower(width, lane, texts)
+            roots_B = torch.tensor([int(row.ids_T[n]) for row, n in zip(rows, lengths, strict=True)])
+            drafter.grow(lines_B, torch.tensor(lengths), roots_B, shape)
             for k, logits_BV in enumerate(grower.logits_BV):
-                for slot, length in enumerate(lengths):
+                for line, length in enumerate(lengths):
                     t = length - 1  # the last committed row: its chain drafts now
-                    wanted_V = trained[slot][t, k]
+                    wanted_V = trained[line][t, k]
                     scale = float(wanted_V.abs().max())
-                    torch.testing.assert_close(logits_BV[slot], wanted_V, rtol=0, atol=1e-5 * max(1.0, scale))
+                    torch.testing.assert_close(logits_BV[line], wanted_V, rtol=0, atol=1e-5 * max(1.0, scale))
                     compared.add((t, k))
-            read(drafter, rows, lengths, steps)
+            if number % 2:
+                extend(drafter, rows, lengths, steps)
+            lengths = [length + step for length, step in zip(lengths, steps, strict=True)]
+            commit(drafter, rows, lengths)
+            if number % 2 == 0:
+                drafter.read(range(len(rows)), steps)
     assert {k for _, k in compared} == set(range(STEPS))
     assert len({t for t, _ in compared}) > 10
 
 
-def read(drafter: Drafter, rows: list[Row], lengths: list[int], steps: list[int]) -> None:
-    """An extend over the next tokens of each text; rows beyond a slot's step hold what nobody may read."""
-    tokens_BS = torch.full((len(rows), STEPS + 1), 3)
-    aux_BSL = torch.full((len(rows), STEPS + 1, rows[0].aux_TL.shape[1]), 100.0)
-    for slot, (row, length, step) in enumerate(zip(rows, lengths, steps, strict=True)):
-        tokens_BS[slot, :step] = row.ids_T[length + 1 : length + 1 + step]
-        aux_BSL[slot, :step] = row.aux_TL[length : length + step]
-    nodes_BS = torch.arange(STEPS + 1).expand(len(rows), -1)
-    drafter.extend(Accepted(tokens_BS, nodes_BS, torch.tensor(steps)), steps, aux_BSL[:, : max(steps)])
+def make_drafter(target: Target, draft: Draft, rows: list[Row]) -> Drafter:
+    """A line for each text, its slots scattered over the memory; the features are those that are stored."""
+    width = LENGTH + 20
+    weight = draft.head.lm_head.weight
+    pool = KVPool((1, 1, 1), len(rows) * width, (len(rows), width), weight)
+    order = torch.randperm(pool.num_slots, generator=torch.Generator().manual_seed(5)).int() + 1
+    pool.table_RC.copy_(order.view(len(rows), width))
+    drafter = Drafter(draft, target, pool, Relay(len(rows), width, torch.device("cpu")), prepare_dense)
+    drafter.relay.poisoned = True
+    assert pool.aux_ZL is not None
+    pool.aux_ZL.fill_(100.0)
+    return drafter
+
+
+def commit(drafter: Drafter, rows: list[Row], lengths: list[int]) -> None:
+    """So many tokens of each text are in memory, and one more is known. What lies behind them nobody may read."""
+    pool, relay = drafter.pool, drafter.relay
+    assert pool.aux_ZL is not None
+    for line, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        relay.lengths_R[line] = length
+        relay.tokens_RC[line, : length + 1] = row.ids_T[: length + 1]
+        pool.aux_ZL[pool.table_RC[line, :length].long()] = row.aux_TL[:length]
+
+
+def extend(drafter: Drafter, rows: list[Row], lengths: list[int], steps: list[int]) -> None:
+    """An extend over the next tokens of each text; rows beyond a line's step hold what nobody may read."""
+    num_slots = STEPS + 1
+    tokens_BS = torch.full((len(rows), num_slots), 3)
+    slots_BS = torch.zeros(len(rows), num_slots, dtype=torch.int64)
+    aux_BSL = torch.full((len(rows), num_slots, rows[0].aux_TL.shape[1]), 100.0)
+    for line, (row, length, step) in enumerate(zip(rows, lengths, steps, strict=True)):
+        tokens_BS[line, :step] = row.ids_T[length + 1 : length + 1 + step]
+        slots_BS[line, :step] = drafter.pool.table_RC[line, length : length + step]
+        aux_BSL[line, :step] = row.aux_TL[length : length + step]
+    fresh = Fresh(tokens_BS, slots_BS, aux_BSL)
+    drafter.extend(torch.arange(len(rows)), torch.tensor(lengths), torch.tensor(steps), fresh)

@@ -34,7 +34,7 @@ from eyas.evalsets import FAMILIES
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
-from eyas.serve.engine import Draft
+from eyas.serve.drafter import Draft
 from eyas.train.reference_drafters import NgramTable
 
 STAGE = "bench"

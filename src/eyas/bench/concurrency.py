@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -14,9 +14,12 @@ from eyas.bench.measure import BASELINE, SPECULATIVE, WARM_UP_TOKENS
 from eyas.bench.stats import median_interval, percentiles
 from eyas.bench.workload import Prompt, mixed, paired
 from eyas.model.target import Target
-from eyas.serve.engine import Draft, Engine
+from eyas.serve.arm import default_arms
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.rehearsal import budget_for
 from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.scheduler import Given, plain_loop
 from eyas.tree.stats import acceptance_length
 
 
@@ -42,6 +45,7 @@ def closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> B
         stream   ...answer | sent ..waits.. prefill -> first token
                                             ^ answer.ttft_s begins here; ttft_s of the block begins at "sent"
     """
+    engine.forget()
     began_s = time.perf_counter()
     free_s = deque([began_s] * engine.slots)
     waited_s: list[float] = []
@@ -52,7 +56,7 @@ def closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> B
             yield Request(str(index), prompt.ids, max_tokens)
 
     answers = []
-    for answer in plain_loop(engine, requests()):
+    for answer in plain_loop(engine, Given(requests())):
         free_s.append(time.perf_counter())
         answers.append(answer)
     seconds = time.perf_counter() - began_s
@@ -65,6 +69,8 @@ def measure_concurrency(
 ) -> list[dict[str, Any]]:
     """`concurrency` of results.json: for each n of the configuration, both arms over the same requests, tasks mixed.
 
+    The speculative arm is what a server runs: the budget decides round by round among trees, chains and off.
+
     There are `repeats` blocks, each of other requests as far as the prompts reach; a block runs in both arms back to
     back in alternating order. Figures of an arm pool the requests of all blocks, but for output_tps, the median over
     blocks. speedup_tpot is the ratio of the p50s; speedup_tps is the median over blocks of the ratio within a block,
@@ -76,7 +82,7 @@ def measure_concurrency(
     points = []
     with Progress("bench, under load", total, "requests", enabled=progress) as bar:
         for n in config.concurrency:
-            engines = {BASELINE: Engine(target, None, n, context), SPECULATIVE: Engine(target, draft, n, context)}
+            engines = {BASELINE: Engine(target, None, n, context), SPECULATIVE: auto_engine(target, draft, n, context)}
             blocks = _blocks(pool, n * config.requests_per_stream, config.repeats)
             for engine in engines.values():
                 closed_loop(engine, blocks[0][:n], min(WARM_UP_TOKENS, config.max_tokens))
@@ -90,6 +96,14 @@ def measure_concurrency(
             found = {name: [once for (once,) in rounds] for name, rounds in paired(arms, blocks, 1).items()}
             points.append(point(n, found[BASELINE], found[SPECULATIVE], config.seed))
     return points
+
+
+def auto_engine(target: Target, draft: Draft, slots: int, context: int) -> Engine:
+    """An engine with a budget; what its rounds cost is measured here and now."""
+    arms = default_arms()
+    engine = Engine(target, replace(draft, arms=arms), slots, context)
+    engine.policy = budget_for(engine, arms, None)
+    return engine
 
 
 def point(n: int, baseline: Sequence[Block], speculative: Sequence[Block], seed: int) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from eyas.base.progress import Progress
 from eyas.base.provenance import write_atomic
 from eyas.bench.workload import Prompt
 from eyas.model.target import Target, digest_target, resolve_target
-from eyas.serve.engine import Draft, Engine
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
 from eyas.serve.request import Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.scheduler import Given, plain_loop
 
 KEYS = {"target_digest": str, "max_tokens": int, "reference": str, "answers": dict}
 
@@ -74,7 +75,7 @@ def lossless(
     requests = (Request(prompt.id, prompt.ids, max_tokens) for prompt in prompts)
     differing = []
     with Progress("same words", len(prompts), "answers", enabled=progress) as bar:
-        for answer in plain_loop(engine, requests):
+        for answer in plain_loop(engine, Given(requests)):
             wanted = references.answers[answer.request.id][: engine.limit(answer.request)]
             if tuple(answer.token_ids) != tuple(wanted):
                 differing.append(answer.request.id)

@@ -20,9 +20,11 @@ from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, mixed, paired
 from eyas.model.attention import DenseAttend
 from eyas.model.target import Target
-from eyas.serve.engine import Draft, Engine, RoundTimes
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
 from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.running import Counters
+from eyas.serve.scheduler import Given, plain_loop
 from eyas.synth.loops import looping
 from eyas.train.evaluate import SURE
 from eyas.tree.stats import summarise
@@ -77,7 +79,7 @@ def measure_tasks(
         for some in prompts.values():
             for prompt in some[:1]:
                 answer_one(engine, prompt, min(WARM_UP_TOKENS, config.max_tokens))
-        engine.times = RoundTimes()
+        engine.counters = Counters()
     with Progress("bench, one stream", len(units) * config.repeats * 2, "answers", enabled=progress) as bar:
 
         def run(engine: Engine, unit: tuple[str, Prompt]) -> Answer:
@@ -90,12 +92,13 @@ def measure_tasks(
     by_task: dict[str, list[Pair]] = {task: [] for task in prompts}
     for (task, prompt), baseline, speculative in zip(units, found[BASELINE], found[SPECULATIVE], strict=True):
         by_task[task].append(_pair(prompt, baseline, speculative))
-    return _one_stream(target, by_task, engines[SPECULATIVE].times, config.seed)
+    return _one_stream(target, by_task, engines[SPECULATIVE].counters, config.seed)
 
 
 def answer_one(engine: Engine, prompt: Prompt, max_tokens: int) -> Answer:
-    """One greedy answer, alone in the engine."""
-    (answer,) = plain_loop(engine, [Request(prompt.id, prompt.ids, max_tokens)])
+    """One greedy answer, alone in the engine, its prompt computed anew."""
+    engine.forget()
+    (answer,) = plain_loop(engine, Given([Request(prompt.id, prompt.ids, max_tokens)]))
     return answer
 
 
@@ -118,7 +121,7 @@ def _tpot_ms(answers: Sequence[Answer]) -> float | None:
     return median(values) if values else None
 
 
-def _one_stream(target: Target, by_task: dict[str, list[Pair]], times: RoundTimes, seed: int) -> OneStream:
+def _one_stream(target: Target, by_task: dict[str, list[Pair]], times: Counters, seed: int) -> OneStream:
     tasks: dict[str, dict[str, Any]] = {}
     stuck: list[Pair] = []
     for task, pairs in by_task.items():
@@ -131,7 +134,7 @@ def _one_stream(target: Target, by_task: dict[str, list[Pair]], times: RoundTime
                 "too_short": counts["too_short"],
             }
     rounds = max(times.rounds, 1)
-    seconds = {"draft": times.draft_s, "verify": times.verify_s, "extend": times.extend_s, "other": times.other_s}
+    seconds = {"draft": times.draft_s, "verify": times.verify_s, "extend": times.extend_s, "other": times.host_s}
     return OneStream(
         tasks,
         {f"{part}_ms": 1000 * spent / rounds for part, spent in seconds.items()},

@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     _quickstart(verbs.add_parser("quickstart", help="the whole story on the embedded target", allow_abbrev=False))
     _recipe_verbs(verbs)
     _generate(verbs.add_parser("generate", help="answer a prompt, accepted draft tokens coloured", allow_abbrev=False))
+    _serve(verbs.add_parser("serve", help="an OpenAI-compatible server", allow_abbrev=False))
     _show(verbs.add_parser("show", help="a rendered conversation, what is supervised in colour", allow_abbrev=False))
     _plan(verbs.add_parser("plan", help="what would run, bytes, hours, money; changes nothing", allow_abbrev=False))
     _doctor(verbs.add_parser("doctor", help="check a run, a head, a target and a head", allow_abbrev=False))
@@ -129,11 +130,16 @@ def _run_recipe(parsed: argparse.Namespace) -> int:
     return recipes.run(parsed.verb, parsed.recipe, parsed.overrides, parsed.out, parsed.json)
 
 
-def _generate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", nargs="?", help="the user's words; without them, --input")
+def _pair_arguments(parser: argparse.ArgumentParser) -> None:
+    """A target and what to draft with."""
     parser.add_argument("--target", default="embedded", metavar="T", help="directory, hub id or %(default)s")
     parser.add_argument("--head", metavar="H", help="head directory (the embedded target has its own)")
     parser.add_argument("--no-head", action="store_true", help="the baseline: no speculation")
+
+
+def _generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", help="the user's words; without them, --input")
+    _pair_arguments(parser)
     parser.add_argument("--input", metavar="FILE.jsonl", help="answer many prompts, batched")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="per answer (%(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (%(default)s)")
@@ -145,6 +151,28 @@ def _generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tree", default="6,4,16", metavar="DEPTH,TOP_K,NODES", help="draft tree (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object an answer on stdout, nothing else")
     parser.set_defaults(run=_run_generate)
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    _pair_arguments(parser)
+    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (%(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="(%(default)s)")
+    parser.add_argument("--slots", type=int, default=16, metavar="N", help="requests that run at once (%(default)s)")
+    parser.add_argument("--context", type=int, metavar="N", help="most tokens of prompt and answer (the target's own)")
+    parser.add_argument("--memory-tokens", type=int, metavar="N", help="of key-value memory (what the machine has)")
+    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="requests in the queue (%(default)s)")
+    parser.add_argument("--speculation", default="auto", metavar="ARM", help="auto, off, or one arm for all rounds")
+    parser.add_argument("--served-name", metavar="NAME", help="the model's name in the API (the target's own)")
+    parser.add_argument("--api-key", action="append", metavar="KEY", help="may be repeated; or EYAS_API_KEY")
+    parser.add_argument("--drain-s", type=float, default=30.0, metavar="S", help="after SIGTERM, for what runs")
+    parser.set_defaults(run=_run_serve, tree="6,4,16")
+
+
+def _run_serve(parsed: argparse.Namespace) -> int:
+    from eyas.cli import serve
+
+    return serve.run(parsed)
 
 
 def _run_generate(parsed: argparse.Namespace) -> int:

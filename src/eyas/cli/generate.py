@@ -16,9 +16,10 @@ from eyas.formats.head_dir import read_head, require_fit
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
-from eyas.serve.engine import Draft, Engine
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
 from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import plain_loop
+from eyas.serve.scheduler import Given, plain_loop
 from eyas.serve.text import Detokenizer
 from eyas.tree.sampling import Sampling
 from eyas.tree.shape import TreeShape
@@ -105,7 +106,7 @@ def _one(engine: Engine, request: Request) -> None:
             sys.stdout.write(f"{DRAFTED}{text}{RESET}" if color and answer.drafted[place] and text else text)
         sys.stdout.flush()
 
-    (answer,) = plain_loop(engine, [request], show)
+    (answer,) = plain_loop(engine, Given([request]), show)
     print(detokenizer.finish())
     print(_figures(answer), file=sys.stderr)
 
@@ -121,7 +122,7 @@ def _many(engine: Engine, requests: list[Request], as_json: bool) -> None:
     done: dict[int, Answer] = {}
     shown = 0
     with Progress("generate", len(requests), "answers", enabled=len(requests) > 1) as bar:
-        for answer in plain_loop(engine, requests):
+        for answer in plain_loop(engine, Given(requests)):
             done[int(answer.request.id)] = answer
             bar.advance()
             while shown in done:

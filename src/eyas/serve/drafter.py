@@ -1,12 +1,17 @@
-"""The head at work: extend over what was accepted, then grow a tree for the next round.
+"""The head at work: read the text that the target has committed, then grow a tree for the next round.
 
-B slots, T rows, D hidden, L = 3D, V draft vocabulary, K top-k, E nodes expanded so far, P committed columns,
-S path slots.
+B requests, T rows, D hidden, L = 3D, V draft vocabulary, K top-k, S path slots, E columns of the own block.
 
-With root x_m (the last committed token) the head has rows 0..m - 1: row t read f_t and the embedding of x_{t + 1}.
-The last of them predicts x_{m + 1}, the first level of the tree. A node of level i (text position m + 1 + i) is read at
-rotary position m + i, as step i + 1 of training was (features/layout).
+With n committed tokens x_0..x_{n - 1} and root x_n the head has rows 0..n - 1: row t read f_t and the embedding of
+x_{t + 1}. The last of them predicts x_{n + 1}, the first level of the tree. A node of level i (text position
+n + 1 + i) is read at rotary position n + i, as step i + 1 of training was (features/layout).
+
+    rows of the text      in the slots of their tokens, beside the target's       (written by `read`)
+    rows of a tree        in a scratch area of the line, forgotten after the round (written by `grow`)
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,95 +19,148 @@ from torch import Tensor
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.serve.kvpool import KVPool, PoolAttend
+from eyas.serve.arm import Arm
+from eyas.serve.kvpool import KVPool
+from eyas.serve.paged import PagedAttend, Prepare, Rows
+from eyas.serve.relay import Relay
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Grower, Tree
-from eyas.tree.verify import Accepted
+
+READ_ROWS = 2048  # the most rows of text that one forward of the head reads
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What speculation needs beside the target. shape: of every round; with `arms`, the engine chooses among these."""
+
+    head: Head
+    vocab: DraftVocab
+    shape: TreeShape
+    arms: tuple[Arm, ...] = ()
+
+    @property
+    def shapes(self) -> tuple[TreeShape, ...]:
+        """All shapes that a round may have."""
+        return (self.shape, *(arm.shape for arm in self.arms if arm.shape is not None))
 
 
 class Drafter:
-    """Head, its key-value pool, and by slot what a round leaves for the next: logits_BV and hidden_BD of the root."""
+    """Head and its memory: the slots of the pool, and behind them a scratch area for each line of the table."""
 
-    def __init__(self, head: Head, vocab: DraftVocab, target: Target, shape: TreeShape, slots: int, size: int) -> None:
-        config = head.config
-        self.head = head
-        self.vocab = vocab
-        self.target = target
-        self.shape = shape
+    def __init__(self, draft: Draft, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
+        """The scratch area is made for the largest of the draft's shapes."""
+        head, config = draft.head, draft.head.config
         weight = head.lm_head.weight
-        dtype, device = weight.dtype, weight.device
-        self.pool = KVPool(1, slots, config.num_kv_heads, size, config.head_dim, weight)
-        self.groups = config.num_heads // config.num_kv_heads
-        self.grower = Grower(shape, device)
-        self.logits_BV = torch.zeros(slots, config.draft_vocab_size, dtype=dtype, device=device)
-        self.hidden_BD = torch.zeros(slots, config.hidden_size, dtype=dtype, device=device)
-        self.causal_SS = torch.ones(shape.slots, shape.slots, dtype=torch.bool, device=device).tril()
+        self.head = head
+        self.vocab = draft.vocab
+        self.target = target
+        self.pool = pool
+        self.relay = relay
+        self.prepare = prepare
+        self.scratch = max(shape.top_k * max(shape.depth - 1, 1) for shape in draft.shapes)
+        num_rows = pool.num_slots + 1 + len(pool.table_RC) * self.scratch
+        shape = (1, 2, num_rows, config.num_kv_heads, config.head_dim)
+        self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.growers: dict[TreeShape, Grower] = {}
+        relay.keep_head(config.hidden_size, config.draft_vocab_size, weight)
+        pool.keep_aux(len(config.aux_layer_ids) * config.target_hidden_size)
 
-    @staticmethod
-    def scratch(shape: TreeShape) -> int:
-        """Columns that a round needs behind the committed ones."""
-        return max(shape.slots, shape.top_k * (shape.depth - 1))
-
-    def prefill(self, slot: int, ids_1T: Tensor, next_id: int, aux_1TL: Tensor) -> None:
-        """Read a whole prompt into an empty slot; `next_id` is the token that the target answered with."""
-        next_1T = torch.cat((ids_1T[:, 1:], ids_1T.new_tensor([[next_id]])), dim=1)
-        positions_1T = torch.arange(ids_1T.shape[1], device=ids_1T.device)[None]
-        attend = PoolAttend(self.pool, slice(slot, slot + 1), 0, ids_1T.shape[1], None, self.groups)
-        out_1TD = self.head.step(self.target.embed(next_1T), self.head.fuse(aux_1TL), positions_1T, attend)
-        self.pool.lengths[slot] = ids_1T.shape[1]
-        self._publish(slice(slot, slot + 1), out_1TD[:, -1])
-
-    def grow(self, root_B: Tensor) -> Tree:
-        """Trees for the first B slots from what the last extend left."""
-        count, top_k = root_B.shape[0], self.shape.top_k
-        slots, start = slice(0, count), self.pool.longest(count)
-        lengths_B1 = self.pool.lengths_B1(count)
-        sees_all = top_k == 1 and not self.pool.is_ragged(count)
-        prefix_BKP = self.pool.prefix_B1P(count).expand(-1, top_k, -1)
-        hidden_BD = self.hidden_BD[slots]
-        last_BKD = hidden_BD[:, None].expand(-1, top_k, -1)
+    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+        """Trees of one shape for these lines, from what the last `read` left."""
+        count, top_k, device = len(lines_B), shape.top_k, lines_B.device
+        assert top_k * (shape.depth - 1) <= self.scratch, "the scratch area is made for the largest shape"
+        if shape not in self.growers:
+            self.growers[shape] = Grower(shape, device)
+        last_BKD, logits_BV = self.relay.found(lines_B)
+        last_BKD = last_BKD[:, None].expand(-1, top_k, -1)
+        area_B1 = self.pool.num_slots + 1 + lines_B[:, None] * self.scratch
+        area_BE = (area_B1 + torch.arange(top_k * max(shape.depth - 1, 0), device=device)).int()
+        starts_B1 = torch.arange(0, (count + 1) * top_k, top_k, dtype=torch.int32, device=device)
+        lines, lengths = lines_B.int(), lengths_B.int()
 
         def advance(frontier: Frontier) -> Tensor:
             nonlocal last_BKD
             if frontier.parents_BK is not None:
                 rows_BKD = frontier.parents_BK[:, :, None].expand(-1, -1, last_BKD.shape[2])
                 last_BKD = last_BKD.gather(1, rows_BKD)
-            visible_BKS = None if sees_all else torch.cat((prefix_BKP, frontier.visible_BKE), dim=2)
-            column = start + frontier.level * top_k
-            attend = PoolAttend(self.pool, slots, column, top_k, visible_BKS, self.groups)
-            embeds_BKD = self.target.embed(frontier.tokens_BK)
-            out_BKD = self.head.step(embeds_BKD, last_BKD, lengths_B1 + frontier.level, attend)
-            last_BKD = self.head.feedback(out_BKD)
-            return self.head.logits(out_BKD)
+            own_BE = area_BE[:, : (frontier.level + 1) * top_k]
+            slots_T = own_BE[:, -top_k:].reshape(-1)
+            positions_1T = (lengths_B + frontier.level).repeat_interleave(top_k)[None]
+            visible_TE = frontier.visible_BKE.flatten(0, 1)
+            rows = Rows(starts_B1, lines, lengths, slots_T, own_BE, visible_TE, positions_1T[0].int())
+            embeds_1TD = self.target.embed(frontier.tokens_BK.reshape(1, -1))
+            out_1TD = self._step(embeds_1TD, last_BKD.reshape(1, len(slots_T), -1), positions_1T, rows)
+            last_BKD = self.head.feedback(out_1TD).view(count, top_k, -1)
+            return self.head.logits(out_1TD).view(count, top_k, -1)
 
-        return self.grower.grow(root_B, self.logits_BV[slots], advance, self.vocab.to_target)
+        return self.growers[shape].grow(roots_B, logits_BV, advance, self.vocab.to_target)
 
-    def extend(self, accepted: Accepted, lengths: list[int], aux_BSL: Tensor) -> None:
-        """Read the accepted tokens with their true features; rows beyond a request's length mean nothing.
+    def extend(self, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: "Fresh") -> None:
+        """Read the tokens that a round accepted, with the target's true features. lengths_B: before the round."""
+        count, num_rows = fresh.tokens_BS.shape
+        device = lines_B.device
+        steps_S = torch.arange(num_rows, device=device)
+        positions_BS = lengths_B[:, None] + steps_S
+        starts_B1 = torch.arange(0, (count + 1) * num_rows, num_rows, dtype=torch.int32, device=device)
+        own_BE = fresh.slots_BS.int()
+        positions_1T = positions_BS.view(1, -1)
+        rows = Rows(starts_B1, lines_B.int(), lengths_B.int(), own_BE.view(-1), own_BE, None, positions_1T[0].int())
+        embeds_1TD = self.target.embed(fresh.tokens_BS.reshape(1, -1))
+        fused_1TD = self.head.fuse(fresh.aux_BSL.reshape(1, count * num_rows, -1))
+        out_BSD = self._step(embeds_1TD, fused_1TD, positions_1T, rows).view(count, num_rows, -1)
+        last_B11 = (accepted_B - 1)[:, None, None].expand(-1, 1, out_BSD.shape[2])
+        self._leave(lines_B, out_BSD.gather(1, last_B11)[:, 0])
 
-        lengths: accepted.lengths_B on the host. aux_BSL: the target's features of the kept nodes (row i: of node
-        nodes_BS[:, i]), as many rows as the longest path has.
+    def read(self, lines: Sequence[int], lags: Sequence[int]) -> None:
+        """Read the last `lags` committed tokens of each line: prompts, and what rounds without drafting left.
+
+        The features are those that the target stored. Long ones are read piece by piece.
         """
-        count, num_rows = len(lengths), max(lengths)
-        slots, start = slice(0, count), self.pool.longest(count)
-        lengths_B1 = self.pool.lengths_B1(count)
-        positions_BS = lengths_B1 + torch.arange(num_rows, device=aux_BSL.device)
-        prefix_BSP = self.pool.prefix_B1P(count).expand(-1, num_rows, -1)
-        causal_BSS = self.causal_SS[:num_rows, :num_rows].expand(count, -1, -1)
-        visible_BSC = torch.cat((prefix_BSP, causal_BSS), dim=2)
-        attend = PoolAttend(self.pool, slots, start, num_rows, visible_BSC, self.groups)
-        embeds_BSD = self.target.embed(accepted.tokens_BS[:, :num_rows])
-        out_BSD = self.head.step(embeds_BSD, self.head.fuse(aux_BSL), positions_BS, attend)
-        last_B11 = (accepted.lengths_B - 1)[:, None, None].expand(-1, 1, out_BSD.shape[2])
-        self.pool.commit(count, None, lengths, start)
-        self._publish(slots, out_BSD.gather(1, last_B11)[:, 0])
+        rest = [(line, lag) for line, lag in zip(lines, lags, strict=True) if lag > 0]
+        while rest:
+            pieces, later, room = [], [], READ_ROWS
+            for line, lag in rest:
+                count = min(lag, room)
+                room -= count
+                if count:
+                    pieces.append((line, lag, count))
+                if lag > count:
+                    later.append((line, lag - count))
+            self._read(pieces)
+            rest = later
 
-    def _publish(self, slots: slice, out_BD: Tensor) -> None:
-        self.hidden_BD[slots] = self.head.feedback(out_BD)
-        self.logits_BV[slots] = self.head.logits(out_BD)
+    def _read(self, pieces: Sequence[tuple[int, int, int]]) -> None:
+        """One forward over (line, lag, count): rows length - lag .. length - lag + count - 1 of each line."""
+        device, relay, table_RC = self.kv.device, self.relay, self.pool.table_RC
+        lines_B, lags_B, counts_B = (torch.tensor(part, device=device) for part in zip(*pieces, strict=True))
+        lengths_B = relay.lengths_R[lines_B] - lags_B
+        most = max(count for _, _, count in pieces)
+        of_T = torch.cat([torch.full((count,), b, device=device) for b, (_, _, count) in enumerate(pieces)])
+        step_T = torch.cat([torch.arange(count, device=device) for _, _, count in pieces])
+        positions_T = lengths_B[of_T] + step_T
+        slots_T = table_RC[lines_B[of_T], positions_T]
+        columns_BE = (lengths_B[:, None] + torch.arange(most, device=device)).clamp_(max=table_RC.shape[1] - 1)
+        own_BE = table_RC[lines_B[:, None], columns_BE]
+        starts_B1 = torch.cat((counts_B.new_zeros(1), counts_B.cumsum(0))).int()
+        rows = Rows(starts_B1, lines_B.int(), lengths_B.int(), slots_T, own_BE, None, positions_T.int())
+        assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
+        embeds_1TD = self.target.embed(relay.tokens_RC[lines_B[of_T], positions_T + 1][None])
+        fused_1TD = self.head.fuse(self.pool.aux_ZL[slots_T][None])
+        out_1TD = self._step(embeds_1TD, fused_1TD, positions_T[None], rows)
+        self._leave(lines_B, out_1TD[0, starts_B1[1:].long() - 1])
 
-    def replace(self, slot: int, last: int) -> None:
-        """Free `slot` by moving the request of slot `last` into it."""
-        self.pool.replace(slot, last)
-        self.logits_BV[slot] = self.logits_BV[last]
-        self.hidden_BD[slot] = self.hidden_BD[last]
+    def _step(self, embeds_1TD: Tensor, hidden_1TD: Tensor, positions_1T: Tensor, rows: Rows) -> Tensor:
+        attend = PagedAttend(self.prepare(self.kv, self.pool.table_RC, rows))
+        return self.head.step(embeds_1TD, hidden_1TD, positions_1T, attend)
+
+    def _leave(self, lines_B: Tensor, out_BD: Tensor) -> None:
+        self.relay.leave(lines_B, self.head.feedback(out_BD), self.head.logits(out_BD))
+
+
+@dataclass(frozen=True, eq=False)
+class Fresh:
+    """What a round accepted, by path slot: tokens, the slots they are kept in (0: nothing), the target's features."""
+
+    tokens_BS: Tensor
+    slots_BS: Tensor
+    aux_BSL: Tensor

@@ -1,84 +1,101 @@
-"""The engine: target, head and their memory; a `round` is draft -> verify -> extend for every running request.
+"""The engine, host side: who runs, who waits, and what came of it. The device side is `runner`.
 
-B running requests (the first B slots), T rows, D hidden, L = 3D, M tree nodes, S path slots, V / W draft / target
-vocabulary.
+    waiting -> admit (a line, memory, prefix cache) -> prefill, in chunks -> rounds -> finished -> prefix cache
+       ^                                                                       |
+       +------------------- preempted, when memory runs out -------------------+
 
-    relay (by slot)      round t                                            relay
-    root, logits, hidden -> draft: tree of M nodes -> verify: target forward -> accept -> extend -> root, logits, hidden
-
-Without a drafter a round is a verify of the root alone: the baseline, on the same runner.
+`launch` queues the next piece of work on the stream and returns at once; `process` waits for its result and turns it
+into tokens. Between the two other work may be launched: the host knows an upper bound of each length and has slots for
+it, the device knows the truth.
 """
 
 import time
-from dataclasses import dataclass
-from typing import TypeVar
-
-import torch
-from torch import Tensor
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import compress
 
 from eyas.base.errors import InputError
-from eyas.model.head import Head
 from eyas.model.target import Target
-from eyas.model.vocab import DraftVocab
-from eyas.serve.drafter import Drafter
-from eyas.serve.kvpool import KVPool, PoolAttend
-from eyas.serve.request import Answer, Request
-from eyas.tree.sampling import distribution, draw
-from eyas.tree.shape import TreeShape
-from eyas.tree.tree import Tree
-from eyas.tree.verify import Accepted, stop_has_children, verify_greedy_ids, verify_sampling
+from eyas.serve.arm import OFF, Arm, Load
+from eyas.serve.budget import RoundReport
+from eyas.serve.drafter import Draft, Drafter
+from eyas.serve.evidence import evidence_of
+from eyas.serve.kernels.choice import prepare_for
+from eyas.serve.kvpool import KVPool
+from eyas.serve.memory import Memory
+from eyas.serve.paged import Prepare
+from eyas.serve.policy import OneArm, Policy
+from eyas.serve.relay import Relay
+from eyas.serve.request import Answer, Finish, Request
+from eyas.serve.runner import Batch, Piece, PrefillOut, RoundOut, Runner
+from eyas.serve.running import Counters, Job, Running, Step, num_logprobs, tell_logprobs
+from eyas.serve.stream import Event, InlineStream, Stream
+from eyas.serve.text import TextOut
 
-Item = TypeVar("Item")
+OnTokens = Callable[[Answer, int], None]
+"""Called with an answer and the number of its newest tokens, after every piece of work that gave it some."""
 
-
-@dataclass(frozen=True)
-class Draft:
-    """What speculation needs beside the target."""
-
-    head: Head
-    vocab: DraftVocab
-    shape: TreeShape
-
-
-@dataclass
-class RoundTimes:
-    """Where the time of the rounds went, in seconds, summed over `rounds`."""
-
-    rounds: int = 0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    extend_s: float = 0.0
-    other_s: float = 0.0
+CHUNK = 512  # the most prompt tokens of one prefill: running answers wait for no more than this at a time
+BLOCK = 32  # columns of a line get their slots so many at a time
 
 
 class Engine:
-    """Runs up to `slots` requests at once; state lives here and in the pools, one object a loop."""
+    """Runs up to `slots` requests at once."""
 
-    def __init__(self, target: Target, draft: Draft | None, slots: int, context: int) -> None:
-        """context: the most tokens, prompt and answer together, that any request will reach."""
-        facts = target.facts
+    def __init__(
+        self,
+        target: Target,
+        draft: Draft | None,
+        slots: int,
+        context: int,
+        *,
+        memory_tokens: int | None = None,
+        stream: Stream | None = None,
+        prepare: Prepare | None = None,
+    ) -> None:
+        """context: the most tokens, prompt and answer together, that any request will reach.
+
+        memory_tokens: tokens that the key-value memory holds; None: enough for every request to reach the context.
+        """
+        facts, weight = target.facts, next(target.model.parameters())
         self.target = target
         self.slots = slots
         self.context = min(context, facts.max_positions)
-        self.groups = facts.num_heads // facts.num_kv_heads
-        weight = next(target.model.parameters())
-        margin = 1 if draft is None else max(draft.shape.nodes, draft.shape.slots) + draft.shape.slots
-        size = self.context + margin
-        self.pool = KVPool(facts.num_layers, slots, facts.num_kv_heads, size, facts.head_dim, weight)
-        self.drafter = None
-        if draft is not None:
-            room = self.context + draft.shape.slots + Drafter.scratch(draft.shape)
-            self.drafter = Drafter(draft.head, draft.vocab, target, draft.shape, slots, room)
-        self.roots_B = torch.zeros(slots, dtype=torch.int64, device=weight.device)
-        self.running: list[Answer] = []
-        self.started_s: list[float] = []
-        self.generators: list[torch.Generator] = []
-        self.times = RoundTimes()
+        shapes = () if draft is None else draft.shapes
+        # Columns behind the text: the nodes of a round, and what the rounds before it may still add.
+        self.room = max((shape.nodes + 2 * shape.slots for shape in shapes), default=4)
+        width = self.context + self.room + BLOCK
+        tokens = slots * width if memory_tokens is None else max(memory_tokens, width)
+        sizes = (facts.num_layers, facts.num_kv_heads, facts.head_dim)
+        pool = KVPool(sizes, tokens, (slots, width), weight)
+        relay = Relay(slots, width, weight.device)
+        prepare = prepare_for(weight.device) if prepare is None else prepare
+        drafter = None if draft is None else Drafter(draft, target, pool, relay, prepare)
+        self.memory = Memory(pool)
+        self.runner = Runner(target, drafter, pool, relay, prepare)
+        self.stream: Stream = InlineStream() if stream is None else stream
+        self.policy: Policy = OneArm(OFF if draft is None else Arm("fixed", draft.shape))
+        self.waiting: deque[Job] = deque()
+        self.running: list[Running] = []
+        self.counters = Counters()
+        self._setups: list[Callable[[], None]] = []
+        self._just_filled = False
+        self._just_max = False
+        self._began_s = 0.0
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return not self.running and not self.waiting
 
     @property
     def has_room(self) -> bool:
-        """Whether a slot is free."""
-        return len(self.running) < self.slots
+        """Whether a further request would be taken up before any other."""
+        return len(self.running) + len(self.waiting) < self.slots
 
     def limit(self, request: Request) -> int:
         """How many tokens the request may get; InputError if it asks for none or there is no room for one."""
@@ -88,6 +105,7 @@ class Engine:
             raise InputError(
                 f"prompt {request.id} with max_tokens = {request.max_tokens}", "at least 1", "ask for a token or more"
             )
+        request.sampling.check(self.target.facts.vocab_size)
         room = self.context - len(request.prompt_ids)
         if room < 1:
             raise InputError(
@@ -97,166 +115,282 @@ class Engine:
             )
         return min(room, request.max_tokens)
 
-    def admit(self, request: Request) -> Answer:
-        """Prefill into a free slot; the answer comes back with its first token."""
-        assert self.has_room, "admit needs a free slot"
-        self.limit(request)
-        started_s, slot = time.perf_counter(), len(self.running)
-        ids_1T = torch.tensor([request.prompt_ids], device=self.roots_B.device)
-        positions_1T = torch.arange(ids_1T.shape[1], device=ids_1T.device)[None]
-        attend = PoolAttend(self.pool, slice(slot, slot + 1), 0, ids_1T.shape[1], None, self.groups)
-        with torch.inference_mode():
-            out = self.target.forward(ids_1T, positions_1T, attend, want_aux=self.drafter is not None)
-            self.pool.lengths[slot] = ids_1T.shape[1]
-            generator = torch.Generator().manual_seed(request.seed)
-            answer = Answer(request)
-            self.running.append(answer)
-            self.started_s.append(started_s)
-            self.generators.append(generator)
-            first = self._next_ids(self.target.logits(out.hidden_BTD[:, -1]), slice(slot, slot + 1))
-            self.roots_B[slot] = first[0]
-            token = int(first[0])
-            if self.drafter is not None:
-                assert out.aux_BTL is not None, "the target was asked for its captured layers"
-                self.drafter.prefill(slot, ids_1T, token, out.aux_BTL)
-        self._append(slot, [token], 0)
-        return answer
+    def add(self, request: Request) -> Answer:
+        """Take up a request; it runs as soon as there is a line and memory. InputError if it can never run."""
+        job = Job(
+            Answer(request),
+            self.limit(request),
+            time.perf_counter(),
+            list(request.prompt_ids),
+            TextOut(self.target.tokenizer, request.stop.strings)
+            if request.wants_text or request.stop.strings
+            else None,
+        )
+        self.waiting.append(job)
+        return job.answer
 
-    def round(self) -> None:
-        """One round for all running requests; finished ones stay until `retire`."""
-        assert all(answer.finish is None for answer in self.running), "retire before the next round"
-        with torch.inference_mode():
-            if self.drafter is None:
-                self._plain_round()
-            else:
-                self._draft_round(self.drafter)
-        self.times.rounds += 1
+    def cancel(self, request_id: str) -> Answer | None:
+        """End a request; its answer, or None if there is no such one. What is launched for it is not read."""
+        for one in self.running:
+            if one.job.answer.request.id == request_id:
+                self._leave(one)
+                return self._end(one.job, "cancelled")
+        for job in self.waiting:
+            if job.answer.request.id == request_id:
+                self.waiting.remove(job)
+                return self._end(job, "cancelled")
+        return None
 
-    def retire(self) -> list[Answer]:
-        """Take the finished requests out; the last running ones move into their slots."""
-        finished = []
-        for slot in reversed(range(len(self.running))):
-            if self.running[slot].finish is None:
-                continue
-            last = len(self.running) - 1
-            finished.append(self.running[slot])
-            self.pool.replace(slot, last)
-            if self.drafter is not None:
-                self.drafter.replace(slot, last)
-            self.roots_B[slot] = self.roots_B[last]
-            _fill(self.running, slot)
-            _fill(self.started_s, slot)
-            _fill(self.generators, slot)
-        return finished
+    def forget(self) -> None:
+        """Empty the prefix cache: what comes next is computed anew. For measurements."""
+        self.memory.forget()
 
     def check(self) -> None:
-        """Assert what must hold between rounds."""
-        self.pool.check()
-        held = [len(a.request.prompt_ids) + len(a.token_ids) - 1 for a in self.running if a.finish is None]
-        if len(held) == len(self.running):
-            assert self.pool.lengths[: len(held)] == held, (self.pool.lengths, held)
-        if self.drafter is not None:
-            self.drafter.pool.check()
-            assert self.drafter.pool.lengths == self.pool.lengths, "head and target hold the same text"
+        """Assert what must hold between steps, as far as the host can see it."""
+        self.memory.check([one.holding for one in self.running])
+        for one in self.running:
+            assert one.known <= one.bound <= len(one.holding.slots), (one.known, one.bound, len(one.holding.slots))
+            if not one.growths and one.is_filled and not one.awaits_first:
+                assert one.known == len(one.job.text) - 1, "all but the root is committed"
 
-    def _plain_round(self) -> None:
+    # --- launching ---------------------------------------------------------------------------------------------------
+
+    def launch(self) -> Step | None:
+        """Queue the next piece of work: prefills and rounds take turns, so that neither waits long for the other."""
+        self._began_s = time.perf_counter()
+        self._admit()
+        filling = [one for one in self.running if not one.is_filled]
+        going = [one for one in self.running if one.is_filled and one.may_go_on]
+        if filling and not (going and self._just_filled):
+            step = self._launch_prefill(filling)
+        else:
+            step = self._launch_round(going) if going else None
+        return step
+
+    def _admit(self) -> None:
+        """Start what waits, in order, while there are lines and memory."""
+        while self.waiting and self.memory.has_line:
+            job = self.waiting[0]
+            # The row of a prompt's last token decides the first answer token; of a preempted text the root is known.
+            goal = len(job.text) - (not job.is_new)
+            # Those that run need room to grow for a while, or one of them would be preempted at once.
+            holding = self.memory.begin(job.text[:goal], self.room, self.room * len(self.running))
+            if holding is None:
+                return
+            self.waiting.popleft()
+            one = Running(job, holding, goal, holding.shared, known=holding.shared, lag=holding.unread)
+            self.running.append(one)
+            self._setups.append(partial(self.runner.sampler.admit, holding.line, job.answer.request, tuple(job.text)))
+            if not job.has_run:
+                job.has_run = True
+                job.answer.cached = holding.shared
+                self.counters.cached_tokens += holding.shared
+                self.counters.prompt_tokens += len(job.text)
+
+    def _launch_prefill(self, filling: Sequence[Running]) -> Step:
+        room, pieces, members = CHUNK, [], []
+        for one in filling:
+            end = min(one.goal, one.filled + room)
+            if end == one.filled and one.begun:
+                continue
+            room -= end - one.filled
+            samples = end == one.goal and one.job.is_new
+            pieces.append(Piece(one.holding.line, tuple(one.job.text), one.filled, end, not one.begun, samples))
+            one.lag += end - one.filled
+            one.begun, one.filled, one.known = True, end, end
+            if end == one.goal:
+                self.memory.share(one.holding, one.job.text[: one.goal])
+            if samples:
+                one.awaits_first = True
+                members.append(one)
+        self._just_filled = True
+        asked = num_logprobs(members)
+        return Step(tuple(members), self._queue(lambda: self.runner.prefill(pieces, asked)))
+
+    def _launch_round(self, going: Sequence[Running]) -> Step | None:
+        self._just_filled = False
+        going = self._group(going)
+        most = max((arm.nodes for arm in self.policy.arms), default=1)
+        for one in going:
+            while not one.left and not self.memory.grow(one.holding, one.bound + most, BLOCK):
+                self._preempt(self.running[-1])
+        members = tuple(one for one in going if not one.left)
+        if not members:
+            return None
+        follows = [one.job.answer.request.speculation != "off" for one in members]
+        contexts = tuple(one.known for one in members)
+        load = Load(
+            contexts=tuple(compress(contexts, follows)),
+            lags=tuple(one.lag for one in compress(members, follows)),
+            fixed=tuple(context for context, may in zip(contexts, follows, strict=True) if not may),
+        )
+        choice = self._policy_of(load).choose(load)
+        wish = iter(choice.drafts)
+        drafts = tuple(next(wish) if may else False for may in follows)
+        shape, lines = choice.arm.shape, tuple(one.holding.line for one in members)
+        batch = Batch(lines, num_logprobs=num_logprobs(members))
+        if shape is not None:
+            nodes = sum(shape.nodes if drafting else 1 for drafting in drafts)
+            lags = tuple(one.lag for one in compress(members, drafts))
+            batch = replace(batch, shape=shape, nodes=nodes, drafts=drafts, lags=lags)
+        for one, drafting in zip(members, drafts, strict=True):
+            one.growths.append(shape.slots if shape is not None and drafting else 1)
+            one.lag = 0 if drafting else one.lag + 1
+            if drafting and one.holding.unread:
+                self.memory.mark_read(one.holding)
+        return Step(members, self._queue(lambda: self.runner.round(batch)), batch, choice, contexts, self._just_max)
+
+    def _group(self, going: Sequence[Running]) -> list[Running]:
+        """Those who want the largest tree at any price have rounds of their own, in turn with the others'."""
+        wishes = [one.job.answer.request.speculation == "max" for one in going]
+        self._just_max = any(wishes) and not (self._just_max and not all(wishes))
+        return [one for one, wish in zip(going, wishes, strict=True) if wish == self._just_max]
+
+    def _policy_of(self, load: Load) -> Policy:
+        """Who decides for this round: nobody has to where all wish for the same."""
+        if self._just_max:
+            return OneArm(self.policy.arms[-1])
+        return self.policy if load.contexts else OneArm(OFF)
+
+    def _queue(self, work: Callable[[], PrefillOut | RoundOut]) -> Event:
+        """Launch the work behind what the device must be told first."""
+        writes, setups = self.memory.writes(), self._setups
+        self._setups = []
+
+        def run() -> PrefillOut | RoundOut:
+            self.runner.write(writes)
+            for setup in setups:
+                setup()
+            return work()
+
+        self.counters.host_s += time.perf_counter() - self._began_s
+        return self.stream.launch(run)
+
+    def _preempt(self, one: Running) -> None:
+        """Give up its memory; it waits again, before all others, and goes on with the tokens that are read."""
+        self._leave(one)
+        self.waiting.appendleft(one.job)
+        self.counters.preemptions += 1
+
+    def _leave(self, one: Running) -> None:
+        one.left = True
+        self.running.remove(one)
+        # Of a text that ended inside a run, more is committed than the answer kept: only what is text stays known.
+        kept = min(one.known, len(one.job.text) - 1) + 1
+        self.memory.end(one.holding, one.job.text[:kept], one.known - one.lag)
+
+    # --- processing --------------------------------------------------------------------------------------------------
+
+    def process(self, step: Step, on_tokens: OnTokens | None = None) -> list[Answer]:
+        """Wait for a step and hand out its tokens; the answers that it finished."""
+        done = step.event.wait()
         began_s = time.perf_counter()
-        count = len(self.running)
-        start, lengths_B1 = self.pool.longest(count), self.pool.lengths_B1(count)
-        visible_B1S = None
-        if self.pool.is_ragged(count):
-            own_B11 = torch.ones_like(lengths_B1, dtype=torch.bool)[:, None]
-            visible_B1S = torch.cat((self.pool.prefix_B1P(count), own_B11), dim=2)
-        attend = PoolAttend(self.pool, slice(0, count), start, 1, visible_B1S, self.groups)
-        out = self.target.forward(self.roots_B[:count, None], lengths_B1, attend)
-        next_B = self._next_ids(self.target.logits(out.hidden_BTD[:, 0]), slice(0, count))
-        self.pool.commit(count, None, [1] * count, start)
-        self.roots_B[:count] = next_B
-        tokens = next_B.tolist()
-        verified_s = time.perf_counter()
-        for slot, token in enumerate(tokens):
-            self.running[slot].accepted.append(1)
-            self.running[slot].offered.append(0)
-            self._append(slot, [token], 0)
-        self.times.verify_s += verified_s - began_s
-        self.times.other_s += time.perf_counter() - verified_s
+        out = done.out
+        self.counters.device_s += done.seconds
+        if isinstance(out, PrefillOut):
+            self.counters.prefill_s += done.seconds
+            runs = [[token] for token in out.tokens.tolist()]
+        else:
+            runs = self._read(step, out, done.seconds)
+        present = [(b, one, run) for b, (one, run) in enumerate(zip(step.members, runs, strict=True)) if not one.left]
+        taken = [(one, self._take(one, run, is_first=step.batch is None)) for _, one, run in present]
+        if out.logprobs is not None:
+            width = len(out.logprobs.chosen_T) // len(step.members)
+            for (b, _, _), (one, count) in zip(present, taken, strict=True):
+                tell_logprobs(one.job.answer, out.logprobs, b * width, count)
+        if isinstance(out, RoundOut):
+            for one, _ in taken:
+                if one.holding.line in out.broken and one.job.answer.finish is None:
+                    self._end(one.job, "error")
+        finished = [one for one, _ in taken if one.job.answer.finish is not None]
+        for one in finished:
+            self._leave(one)
+        if on_tokens is not None:
+            for one, count in taken:
+                on_tokens(one.job.answer, count)
+        self.counters.host_s += time.perf_counter() - began_s
+        return [one.job.answer for one in finished]
 
-    def _draft_round(self, drafter: Drafter) -> None:
-        began_s = time.perf_counter()
-        count = len(self.running)
-        start = self.pool.longest(count)
-        tree = drafter.grow(self.roots_B[:count])
-        drafted_s = time.perf_counter()
-        lengths_B1 = self.pool.lengths_B1(count)
-        visible_BMS = tree.visible(lengths_B1[:, 0], start)
-        attend = PoolAttend(self.pool, slice(0, count), start, tree.tokens_BM.shape[1], visible_BMS, self.groups)
-        out = self.target.forward(tree.tokens_BM, lengths_B1 + tree.depths_BM, attend, want_aux=True)
-        accepted = self._verify(tree, self.target.logits(out.hidden_BTD), count)
-        refused_B = stop_has_children(tree, accepted)
-        # The host reads here, once a round: tokens, lengths and whether the end of the path was refused.
-        read_BC = torch.cat((accepted.tokens_BS, accepted.lengths_B[:, None], refused_B[:, None]), dim=1).tolist()
-        lengths = [row[-2] for row in read_BC]
-        chain_in_place = drafter.shape.top_k == 1
-        self.pool.commit(count, None if chain_in_place else accepted, lengths, start)
-        verified_s = time.perf_counter()
-        assert out.aux_BTL is not None, "the target was asked for its captured layers"
-        rows_BSL = accepted.nodes_BS[:, : max(lengths), None].expand(-1, -1, out.aux_BTL.shape[2])
-        drafter.extend(accepted, lengths, out.aux_BTL.gather(1, rows_BSL))
-        self.roots_B[:count] = accepted.tokens_BS.gather(1, accepted.lengths_B[:, None] - 1)[:, 0]
-        extended_s = time.perf_counter()
-        for slot, row in enumerate(read_BC):
-            kept = self._append(slot, row[: row[-2]], row[-2] - 1)
-            self.running[slot].accepted.append(kept)
-            self.running[slot].offered.append(kept - 1 + (row[-1] if kept == row[-2] else 0))
-        times = self.times
-        times.draft_s += drafted_s - began_s
-        times.verify_s += verified_s - drafted_s
-        times.extend_s += extended_s - verified_s
-        times.other_s += time.perf_counter() - extended_s
+    def _read(self, step: Step, out: RoundOut, seconds: float) -> list[list[int]]:
+        """The accepted tokens of each member."""
+        assert step.batch is not None, "a round has a batch"
+        assert step.choice is not None, "and somebody chose its arm"
+        counters, times = self.counters, out.times
+        counters.rounds += 1
+        counters.arm = step.choice.arm.name
+        counters.draft_s += times.draft_s
+        counters.verify_s += times.verify_s
+        counters.extend_s += times.extend_s
+        rows, num_slots = out.read_BC.tolist(), out.num_slots
+        evidence, num_tokens = [], 0
+        for b, (one, row) in enumerate(zip(step.members, rows, strict=True)):
+            length, refused, trace = row[num_slots], row[num_slots + 1], row[num_slots + 2 :]
+            one.growths.popleft()
+            one.known += length
+            if one.left:
+                continue
+            one.job.answer.accepted.append(length)
+            one.job.answer.offered.append(length - 1 + refused)
+            drafted = bool(step.batch.drafts) and step.batch.drafts[b]
+            one.job.answer.proposed.append(step.choice.arm.nodes - 1 if drafted else 0)
+            num_tokens += length
+            if drafted:
+                self._count(step.batch, length)
+                evidence.append(evidence_of(step.choice.arm, step.contexts[b], length, trace))
+        if step.choice.load.contexts:
+            # What a tree at any price takes is not what the policy chose.
+            counted_s = None if step.is_max else seconds
+            self.policy.observe(RoundReport(step.choice, counted_s, num_tokens, tuple(evidence)))
+        return [row[: row[num_slots]] for row in rows]
 
-    def _verify(self, tree: Tree, logits_BMW: Tensor, count: int) -> Accepted:
-        samplings = [answer.request.sampling for answer in self.running[:count]]
-        if all(sampling.greedy for sampling in samplings):
-            return verify_greedy_ids(tree, _argmax(logits_BMW))
-        probs_BMW = torch.stack([distribution(logits_BMW[b], s) for b, s in enumerate(samplings)])
-        num_nodes = tree.tokens_BM.shape[1]
-        coins_BC = torch.stack([torch.rand(num_nodes + 1, generator=g) for g in self.generators[:count]])
-        coins_BC = coins_BC.to(logits_BMW.device)
-        return verify_sampling(tree, probs_BMW, coins_BC[:, :-1], coins_BC[:, -1])
+    def _count(self, batch: Batch, length: int) -> None:
+        """One request's part in a round with trees."""
+        assert batch.shape is not None, "a round that drafts has a shape"
+        counters = self.counters
+        counters.drafts += 1
+        counters.draft_tokens += batch.shape.nodes - 1
+        missing = batch.shape.depth - len(counters.accepted_per_position)
+        counters.accepted_per_position += [0] * missing
+        for position in range(length - 1):
+            counters.accepted_per_position[position] += 1
 
-    def _next_ids(self, logits_BW: Tensor, slots: slice) -> Tensor:
-        """The next token of each slot without a tree: argmax, or a draw from the same distribution as in a tree."""
-        samplings = [answer.request.sampling for answer in self.running[slots]]
-        if all(sampling.greedy for sampling in samplings):
-            return _argmax(logits_BW)
-        probs_BW = torch.stack([distribution(logits_BW[b], s) for b, s in enumerate(samplings)])
-        coins_B = torch.cat([torch.rand(1, generator=generator) for generator in self.generators[slots]])
-        return draw(probs_BW, coins_B.to(logits_BW.device))
-
-    def _append(self, slot: int, tokens: list[int], num_drafted: int) -> int:
-        """Hand tokens to the answer, cut at a stop token or at its limit; returns how many it took."""
-        answer = self.running[slot]
-        now_s = time.perf_counter() - self.started_s[slot]
-        limit, eos_ids = self.limit(answer.request), self.target.facts.eos_ids
-        for index, token in enumerate(tokens):
+    def _take(self, one: Running, run: Sequence[int], is_first: bool) -> int:
+        """Hand tokens to the answer, cut where it ends; how many it took."""
+        job, answer = one.job, one.job.answer
+        one.awaits_first = False
+        now_s = time.perf_counter() - job.added_s
+        count = 0
+        for index, token in enumerate(run):
             answer.token_ids.append(token)
-            answer.drafted.append(index < num_drafted)
+            answer.drafted.append(index < len(run) - 1)
             answer.time_s.append(now_s)
-            if token in eos_ids:
-                answer.finish = "stop"
-            elif len(answer.token_ids) >= limit:
-                answer.finish = "length"
-            if answer.finish is not None:
-                return index + 1
-        return len(tokens)
+            job.text.append(token)
+            count += 1
+            if (finish := self._finish(job, token)) is not None:
+                self._end(job, finish)
+                break
+        if not is_first and count < len(run):  # cut: nothing was refused there
+            answer.accepted[-1] = count
+            answer.offered[-1] = count - 1
+        if job.out is not None:
+            answer.text = job.out.text
+        return count
 
+    def _finish(self, job: Job, token: int) -> Finish | None:
+        stop = job.answer.request.stop
+        ends = token in stop.ids or (token in self.target.facts.eos_ids and not stop.ignore_eos)
+        if job.out is not None and not ends and job.out.push(token):
+            ends = True
+        if ends:
+            return "stop"
+        return "length" if len(job.answer.token_ids) >= job.limit else None
 
-def _fill(held: list[Item], slot: int) -> None:
-    """The last item takes the place of this one."""
-    held[slot] = held[-1]
-    held.pop()
-
-
-def _argmax(logits: Tensor) -> Tensor:
-    """The greedy token. Widened first: that changes no order, and CPUs reduce bfloat16 several times slower."""
-    return logits.float().argmax(dim=-1)
+    def _end(self, job: Job, finish: Finish) -> Answer:
+        answer = job.answer
+        answer.finish = finish
+        if job.out is not None:
+            job.out.finish()
+            answer.text = job.out.text
+        self.counters.finished[finish] = self.counters.finished.get(finish, 0) + 1
+        self.counters.output_tokens += len(answer.token_ids)
+        return answer

@@ -89,6 +89,8 @@ def dense(  # noqa: PLR0913, the operands of a kernel
         visible_tS = visible(rows, b, begin, end, lengths[b], rule)
         slots_S = torch.cat((table_RC[lines[b], : lengths[b]], rows.own_BE[b])).long()
         k_GSH, v_GSH = (held[slots_S].transpose(0, 1) for held in (keys_ZGH, values_ZGH))
+        if q_TNH.device.type == "cpu":  # no fast kernel for a few rows of bfloat16 there
+            k_GSH, v_GSH = k_GSH.float(), v_GSH.float()
         q_NtH = q_TNH[begin:end].transpose(0, 1).to(k_GSH.dtype)
         out_TNH[begin:end] = _attend(q_NtH, k_GSH, v_GSH, visible_tS, rule).transpose(0, 1).to(q_TNH.dtype)
     return out_TNH
@@ -126,3 +128,37 @@ def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, rul
         sinks_Nt1 = rule.sinks_N.float().view(num_heads, 1, 1).expand(-1, scores_NtS.shape[1], 1)
         return torch.bmm(torch.cat((scores_NtS, sinks_Nt1), -1).softmax(-1)[..., :-1], v_NSH)
     return torch.bmm(scores_NtS.softmax(-1), v_NSH)
+
+
+class LayerAttention(Protocol):
+    """Attention prepared for one forward: called once a layer."""
+
+    def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
+        """Write the rows' keys and values to their slots, return out_TNH."""
+        ...
+
+
+class Prepare(Protocol):
+    """Does once a forward what all layers share. kv is [layers, 2, Z, G, H]."""
+
+    def __call__(self, kv: Tensor, table_RC: Tensor, rows: Rows) -> LayerAttention: ...
+
+
+def prepare_dense(kv: Tensor, table_RC: Tensor, rows: Rows) -> LayerAttention:
+    """The reference as `Prepare`."""
+
+    def attend(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
+        return dense(q_TNH, k_TGH, v_TGH, kv[layer, 0], kv[layer, 1], table_RC, rows, rule)
+
+    return attend
+
+
+class PagedAttend:
+    """The `Attend` of one forward: rows of all requests one after the other, as one sequence for the model."""
+
+    def __init__(self, attention: LayerAttention) -> None:
+        self._attention = attention
+
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
+        q_TNH, k_TGH, v_TGH = (part[0].transpose(0, 1) for part in (q_BNTH, k_BGTH, v_BGTH))
+        return self._attention(layer, q_TNH, k_TGH, v_TGH, rule).transpose(0, 1)[None]

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eyas.serve.grammar import Grammar
 from eyas.tree.sampling import Sampling
 from eyas.tree.stats import RequestRounds
 
-Finish = Literal["stop", "length", "cancelled"]
+Finish = Literal["stop", "length", "cancelled", "error"]
 Speculation = Literal["auto", "off", "max"]
 
 
@@ -27,6 +28,7 @@ class Stop:
 class Request:
     """One prompt, as token ids of the target's chat template.
 
+    grammar: what the answer must look like (structured output).
     logprobs: how many alternatives to report for each token (0: the token's own only; None: nothing).
     wants_text: fill `Answer.text` as the tokens come.
     """
@@ -38,6 +40,7 @@ class Request:
     seed: int = 0
     stop: Stop = field(default_factory=Stop)
     speculation: Speculation = "auto"
+    grammar: Grammar | None = None
     logprobs: int | None = None
     wants_text: bool = False
 
@@ -56,6 +59,7 @@ class Answer:
     """A request's tokens as they come; complete when `finish` is set.
 
     drafted[i] says whether token i was an accepted draft token (False: the target's own, first or bonus).
+    By round: accepted and offered (see `tree.stats.RequestRounds`), and proposed: the draft tokens that were verified.
     Times in seconds after the request was handed in; time_s[i] belongs to token i, several share a round's end.
     text: with `wants_text`, what is certain not to be cut by a stop string. cached: prompt tokens found in memory.
     """
@@ -66,6 +70,7 @@ class Answer:
     time_s: list[float] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)
+    proposed: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     text: str = ""
     cached: int = 0

@@ -1,4 +1,6 @@
-"""Token ids to text as they come: a token may end in the middle of a character."""
+"""Token ids to text as they come: a token may end inside a character, a stop string inside a run."""
+
+from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -34,3 +36,46 @@ class Detokenizer:
         text = self.tokenizer.decode(self.ids[self._start :], skip_special_tokens=True)
         assert isinstance(text, str), "one list of ids gives one text"
         return text
+
+
+class TextOut:
+    """The text of an answer, cut before the first stop string.
+
+    What could still become a stop string is held back: `text` only grows.
+
+        stop "END"      tokens   an E | N | joy           text   "an " -> "an " -> "an ENjoy"
+                        tokens   an E | ND | joy          text   "an " -> "an ", and the answer ends
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]) -> None:
+        self.text = ""
+        self._stops = tuple(stops)
+        self._held = ""
+        self._detokenizer = Detokenizer(tokenizer)
+
+    def push(self, token: int) -> bool:
+        """Take a token; whether a stop string is complete with it."""
+        return self._take(self._detokenizer.push(token))
+
+    def finish(self) -> None:
+        """No token follows: what was held back is text, up to a stop string that the last character completes."""
+        if not self._take(self._detokenizer.finish()):
+            self.text += self._held
+        self._held = ""
+
+    def _take(self, new: str) -> bool:
+        self._held += new
+        found = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
+        if found:
+            self.text += self._held[: min(found)]
+            self._held = ""
+            return True
+        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        cut = len(self._held) - keep
+        self.text, self._held = self.text + self._held[:cut], self._held[cut:]
+        return False
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of the text could be the beginning of the stop string."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,0 +1,168 @@
+"""Attention over paged memory on this CPU: our operator against gather + SDPA. One JSON object a row on stdout.
+
+    python benchmarks/attention_cpu.py [--threads 1]
+
+T rows, B requests, N heads, G key-value heads, H head size, S columns and own block, Z slots.
+
+Arms, called in turn so that what else runs here hits all of them:
+
+    ours     the operator of serve/kernels/cpu_attention.c, prepared once, as a forward does for its layers
+    dense    paged.dense: gathers and asks SDPA, request by request
+    padded   gathers all requests at once, padded to one length, one SDPA in the type of memory, its mask made before
+
+"warm" calls one layer again and again: its keys and values stay in a cache. "cold" goes through as many layers as fill
+COLD_BYTES: in a forward the weights of a layer come between its keys and the next use of them, so this is what serving
+sees. Times are microseconds a call: median, and the 10th and 90th percentile; ratios are of medians and of 10th
+percentiles. Where the two ratios lie far apart the machine was busy, and the second one is to be believed. Under a
+minute.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eyas.model.attention import Rule
+from eyas.serve.kernels.cpu import CpuKernel, Unavailable, load_cpu_attention
+from eyas.serve.paged import Rows, prepare_dense
+
+SHAPES = ((1, 1, 300), (1, 16, 300), (1, 16, 3000), (8, 1, 300), (8, 8, 300), (1, 512, 0))  # requests, rows, prefix
+NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 2, 64
+RULE = Rule(HEAD_DIM**-0.5)
+COLD_BYTES = 128 << 20  # four times the last cache of the machine that this was written on
+ARM_S = 0.35  # seconds for one arm of one row
+MIN_CALLS, MAX_CALLS = 9, 2000
+
+Arm = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One forward; kv is [layers, 2, Z, G, H]."""
+
+    kv: Tensor
+    table_RC: Tensor
+    rows: Rows
+    q_TNH: Tensor
+    k_TGH: Tensor
+    v_TGH: Tensor
+
+
+def make_case(shape: tuple[int, int, int], dtype: torch.dtype, num_layers: int) -> Case:
+    """Shuffled slots. Rows behind a prefix have a mask, as those of a tree; without a prefix they are a prompt."""
+    num_requests, num_rows, length = shape
+    num_slots, total = num_requests * (length + num_rows) + 1, num_requests * num_rows
+    slots_BS = (torch.randperm(num_slots - 1) + 1).int().view(num_requests, -1)
+    own_BE = slots_BS[:, length:].contiguous()
+    visible_TE = torch.ones(num_rows, num_rows, dtype=torch.bool).tril().repeat(num_requests, 1)
+    rows = Rows(
+        starts_B1=torch.arange(num_requests + 1, dtype=torch.int32) * num_rows,
+        lines_B=torch.arange(num_requests, dtype=torch.int32),
+        lengths_B=torch.full((num_requests,), length, dtype=torch.int32),
+        slots_T=own_BE.flatten(),
+        own_BE=own_BE,
+        visible_TE=visible_TE if length else None,
+        positions_T=(torch.arange(num_rows, dtype=torch.int32) + length).repeat(num_requests),
+    )
+    kv = torch.randn(2, num_slots, NUM_KV_HEADS, HEAD_DIM).to(dtype).repeat(num_layers, 1, 1, 1, 1)
+    q_TNH = torch.randn(total, NUM_HEADS, HEAD_DIM).to(dtype)
+    k_TGH, v_TGH = torch.randn(2, total, NUM_KV_HEADS, HEAD_DIM).to(dtype).unbind(0)
+    return Case(kv, slots_BS, rows, q_TNH, k_TGH, v_TGH)
+
+
+def ours(kernel: CpuKernel, case: Case) -> Arm:
+    attention = kernel(case.kv, case.table_RC, case.rows)
+    return lambda layer: attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, RULE)
+
+
+def dense(case: Case) -> Arm:
+    attention = prepare_dense(case.kv, case.table_RC, case.rows)
+    return lambda layer: attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, RULE)
+
+
+def padded(case: Case) -> Arm:
+    num_requests, num_columns = case.table_RC.shape
+    slots_T, slots_BS = case.rows.slots_T.long(), case.table_RC.long()
+    num_rows = slots_T.shape[0] // num_requests
+    visible_TS = torch.ones(num_rows, num_columns, dtype=torch.bool).tril(num_columns - num_rows)
+    mask = torch.zeros(num_rows, num_columns, dtype=case.kv.dtype).masked_fill_(~visible_TS, -torch.inf)
+
+    def attend(layer: int) -> Tensor:
+        keys_ZGH, values_ZGH = case.kv[layer]
+        keys_ZGH[slots_T], values_ZGH[slots_T] = case.k_TGH, case.v_TGH
+        k, v = (held[slots_BS].transpose(1, 2) for held in (keys_ZGH, values_ZGH))
+        q = case.q_TNH.view(num_requests, num_rows, NUM_HEADS, HEAD_DIM).transpose(1, 2)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=RULE.scale, enable_gqa=True)
+        return out.transpose(1, 2).reshape(case.q_TNH.shape)
+
+    return attend
+
+
+def time_arms(arms: dict[str, Arm], num_layers: int) -> dict[str, list[float]]:
+    """Microseconds of each call, arm by arm in turn, each for about ARM_S seconds."""
+    times_us: dict[str, list[float]] = {name: [] for name in arms}
+    left_s = dict.fromkeys(arms, ARM_S)
+    for call in range(-1, MAX_CALLS):  # the first call warms up
+        for name, arm in arms.items():
+            if left_s[name] < 0 and call >= MIN_CALLS:
+                continue
+            # A stride, so that arms do not find what another one has just brought into the cache.
+            layer = (call * 7 + list(arms).index(name) * 3) % num_layers
+            began_ns = time.perf_counter_ns()
+            arm(layer)
+            took_ns = time.perf_counter_ns() - began_ns
+            left_s[name] -= took_ns / 1e9
+            if call >= 0:
+                times_us[name].append(took_ns / 1e3)
+    return times_us
+
+
+def measure(kernel: CpuKernel, shape: tuple[int, int, int], dtype: torch.dtype, cold: bool) -> dict[str, object]:
+    layer_bytes = 2 * (shape[0] * (shape[1] + shape[2]) + 1) * NUM_KV_HEADS * HEAD_DIM * dtype.itemsize
+    num_layers = COLD_BYTES // layer_bytes if cold else 1
+    case = make_case(shape, dtype, num_layers)
+    arms = {"ours": ours(kernel, case), "dense": dense(case), "padded": padded(case)}
+    outs = {name: arm(0).float() for name, arm in arms.items()}
+    torch.testing.assert_close(outs["ours"], outs["dense"], atol=1e-5, rtol=2**-7 if dtype == torch.bfloat16 else 1e-5)
+    times_us = time_arms(arms, num_layers)
+    row: dict[str, object] = dict(zip(("requests", "rows", "prefix"), shape, strict=True))
+    row |= {"dtype": str(dtype).removeprefix("torch."), "memory": "cold" if cold else "warm"}
+    figures: dict[str, dict[str, float]] = {}
+    for name, times in times_us.items():
+        tenths = quantiles(times, n=10)
+        figures[name] = {"median": median(times), "p10": tenths[0], "p90": tenths[-1]}
+        row[f"{name}_us"] = {key: round(figure, 1) for key, figure in figures[name].items()}
+    for name in ("dense", "padded"):
+        row[f"{name}_over_ours"] = {
+            key: round(figures[name][key] / figures["ours"][key], 2) for key in ("median", "p10")
+        }
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch and of the operator (default 1)")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    kernel = load_cpu_attention()
+    if isinstance(kernel, Unavailable):
+        sys.exit(f"no operator on this machine: {kernel.reason}")
+    print(f"load {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores: best below 1", file=sys.stderr)
+    with torch.inference_mode():
+        for dtype in (torch.float32, torch.bfloat16):
+            for shape in SHAPES:
+                for cold in (False, True):
+                    print(json.dumps(measure(kernel, shape, dtype, cold)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

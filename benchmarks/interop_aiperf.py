@@ -1,0 +1,69 @@
+"""`make interop`: AIPerf measures `eyas serve`, and its JSON names the acceptance length.
+
+    python benchmarks/interop_aiperf.py AIPERF      # the aiperf command of an environment of its own
+
+Starts the server on a free port with the embedded pair; AIPerf asks it by itself (chat, streaming) and reads the
+figures of speculation from the responses. Prints one JSON object; exit 1 if the acceptance length is not there.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from eyas.model.target import EMBEDDED, resolve_target
+
+REQUESTS, CONCURRENCY = 16, 2
+RUN_S = 300
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("aiperf", type=Path)
+    parsed = parser.parse_args()
+    server = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from eyas.cli import main; sys.exit(main())", "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None, "it is a pipe"
+        ready = server.stdout.readline()  # eyas serves embedded at http://127.0.0.1:40123/v1 (arms: ...)
+        url = next(word for word in ready.split() if word.startswith("http")).removesuffix("/v1")
+        with tempfile.TemporaryDirectory() as directory:
+            found = measure(parsed.aiperf, url, Path(directory))
+    finally:
+        server.send_signal(signal.SIGTERM)
+        code = server.wait(60)
+    row = {"name": "AIPerf against eyas serve", "server_exit_code": code, **found}
+    print(json.dumps(row))
+    return 0 if found.get("acceptance_length") and code == 0 else 1
+
+
+def measure(aiperf: Path, url: str, directory: Path) -> dict[str, float | None]:
+    """AIPerf's averages of what an engineer looks for."""
+    command = [str(aiperf), "profile", "-m", EMBEDDED, "--endpoint-type", "chat", "--streaming", "--url", url]
+    command += ["--tokenizer", str(resolve_target(EMBEDDED)), "--use-server-token-count", "--ui", "none"]
+    command += ["--request-count", str(REQUESTS), "--concurrency", str(CONCURRENCY)]
+    command += ["--synthetic-input-tokens-mean", "40", "--output-tokens-mean", "32"]
+    command += ["--artifact-dir", str(directory)]
+    # AIPerf finds a tokenizer's directory only where the hub may be asked.
+    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    subprocess.run(command, check=True, timeout=RUN_S, env=environment, stdout=sys.stderr)
+    written = json.loads((directory / "profile_export_aiperf.json").read_bytes())
+    names = {
+        "acceptance_length": "spec_decode_acceptance_length",
+        "draft_acceptance_percent": "spec_decode_draft_acceptance_rate",
+        "ttft_ms": "time_to_first_token",
+        "itl_ms": "inter_token_latency",
+        "output_tps": "output_token_throughput",
+    }
+    return {ours: written.get(theirs, {}).get("avg") for ours, theirs in names.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Overlap against plain loop: gain in throughput, and the share of time in which the device has nothing to do.
+
+    python benchmarks/overlap.py [--streams 1 8] [--pairs 7] [--dtype bfloat16]
+
+Both loops run on the same engine, device thread and prompts, in alternating order; one JSON object a row on stdout.
+In each pair the loops answer the same requests, and their tokens are compared.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+import torch
+
+from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.formats.head_dir import read_head
+from eyas.model.dtypes import DTYPES
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import resolve_head
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.request import Request
+from eyas.serve.running import Counters
+from eyas.serve.scheduler import Given, overlap_loop, plain_loop
+from eyas.serve.stream import stream_for
+from eyas.tree.shape import TreeShape
+
+SHAPE = TreeShape(6, 4, 16)
+MAX_TOKENS = 64
+LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One loop over some requests: its tokens, tokens per second, and idle share of the device."""
+
+    tokens: dict[str, list[int]]
+    tps: float
+    idle: float
+    host: float
+
+
+def run(engine: Engine, loop: str, prompts: list[Prompt]) -> Run:
+    """All prompts, as many at a time as the engine has slots, nothing in the prefix cache."""
+    engine.forget()
+    engine.counters = Counters()
+    requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in prompts]
+    began_s = time.perf_counter()
+    tokens = {answer.request.id: answer.token_ids for answer in LOOPS[loop](engine, Given(requests))}
+    seconds = time.perf_counter() - began_s
+    count = sum(len(ids) for ids in tokens.values())
+    return Run(tokens, count / seconds, 1 - engine.counters.device_s / seconds, engine.counters.host_s / seconds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parsed = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = DTYPES[parsed.dtype]
+    stored = read_head(resolve_head(EMBEDDED), dtype)
+    target = Target.load(EMBEDDED, dtype, stored.config.aux_layer_ids, device)
+    draft = Draft(stored.head.to(device).pack(), stored.vocab, SHAPE)
+    prompts = mixed(eval_prompts(target.tokenizer, 4))
+    context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
+    for streams in parsed.streams:
+        engine = Engine(target, draft, streams, context, stream=stream_for(device))
+        some = prompts[: max(7, 2 * streams)]
+        found: dict[str, list[Run]] = {"plain": [], "overlap": []}
+        run(engine, "plain", some[:streams])
+        for pair in range(parsed.pairs):
+            for loop in sorted(LOOPS, reverse=pair % 2 == 1):
+                found[loop].append(run(engine, loop, some))
+            print(f"{streams} streams, pair {pair + 1} of {parsed.pairs}", file=sys.stderr)
+        same = all(a.tokens == b.tokens for a, b in zip(found["plain"], found["overlap"], strict=True))
+        gains = [b.tps / a.tps for a, b in zip(found["plain"], found["overlap"], strict=True)]
+        spread = quantiles(gains, n=4) if len(gains) > 1 else [gains[0]] * 3
+        row = {
+            "name": f"overlap over plain loop, output tokens/s, {streams} streams, {parsed.dtype}, {device.type}",
+            "gain": round(median(gains), 3),
+            "quartiles": [round(spread[0], 3), round(spread[2], 3)],
+            "idle_share": {loop: round(median(one.idle for one in runs), 4) for loop, runs in found.items()},
+            "host_share": {loop: round(median(one.host for one in runs), 4) for loop, runs in found.items()},
+            "same_tokens": same,
+            "pairs": parsed.pairs,
+        }
+        print(json.dumps(row), flush=True)
+        engine.stream.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,303 @@
+"""`make prove-engine`: the rows of the engine's "Measured" list, one JSON object a row on stdout; exit 1 if one misses.
+
+    python benchmarks/prove_engine.py [--only never-slower|random-head|ttft|rounds|memory] [--pairs N]
+
+In process, embedded pair, bfloat16, closed loop, mixed tasks. Arms of a pair run back to back on the same prompts in an
+order that rotates from pair to pair; what counts is the median of the ratios, and its bootstrap interval over pairs.
+Nothing is in the prefix cache unless a row says so. Progress goes to stderr. Under an hour on two idle cores.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from eyas.bench.concurrency import auto_engine, closed_loop
+from eyas.bench.stats import median_interval
+from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.formats.head_dir import read_head
+from eyas.model.head import Head
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import resolve_head
+from eyas.serve.arm import Arm, default_arms
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.policy import OneArm
+from eyas.serve.request import Request
+from eyas.serve.scheduler import Given, plain_loop
+from eyas.tree.shape import TreeShape
+
+DTYPE = torch.bfloat16
+SHAPE = TreeShape(6, 4, 16)
+STREAMS = (1, 2, 4, 8, 16, 32)
+MAX_TOKENS = 96
+REQUESTS_PER_STREAM = 2
+LEAST_REQUESTS = 7  # one of each task
+FIXED_PAIRS = 3
+NUM_REQUESTS = 10_000
+TTFT_PROMPTS = 14
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; figure is None where there was nothing to measure, and then ok is false."""
+
+    name: str
+    figure: float | None
+    target: str
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The embedded target and its head, loaded once."""
+
+    target: Target
+    draft: Draft
+    prompts: list[Prompt]
+
+    @property
+    def context(self) -> int:
+        """Room for every prompt and its answer."""
+        return max(len(prompt.ids) for prompt in self.prompts) + MAX_TOKENS
+
+
+def load() -> Pair:
+    """The pair as it is shipped."""
+    stored = read_head(resolve_head(EMBEDDED), DTYPE)
+    target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
+    return Pair(target, Draft(stored.head.pack(), stored.vocab, SHAPE), mixed(eval_prompts(target.tokenizer, 10)))
+
+
+def rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: str) -> dict[str, list[float]]:
+    """Each arm once a pair, the first one another every time."""
+    names = list(arms)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for pair in range(pairs):
+        first = pair % len(names)
+        for name in names[first:] + names[:first]:
+            found[name].append(arms[name]())
+        print(f"{what}: pair {pair + 1} of {pairs}", file=sys.stderr, flush=True)
+    return found
+
+
+def fixed_engine(pair: Pair, arm: Arm, streams: int) -> Engine:
+    """An engine that runs one arm in every round."""
+    if arm.shape is None:
+        return Engine(pair.target, None, streams, pair.context)
+    engine = Engine(pair.target, replace(pair.draft, shape=arm.shape), streams, pair.context)
+    engine.policy = OneArm(arm)
+    return engine
+
+
+def never_slower(pair: Pair, pairs: int) -> Iterator[Row]:
+    """auto over the baseline, and over the best fixed arm, at every number of streams."""
+    medians = {1: 2.2, 4: 1.4}
+    for streams in STREAMS:
+        some = [pair.prompts[i % len(pair.prompts)] for i in range(max(LEAST_REQUESTS, streams * REQUESTS_PER_STREAM))]
+        engines = {"off": Engine(pair.target, None, streams, pair.context)}
+        engines["auto"] = auto_engine(pair.target, pair.draft, streams, pair.context)
+        for engine in engines.values():
+            closed_loop(engine, some, MAX_TOKENS)  # warm-up; the budget starts to learn
+        arms = {name: _throughput(engine, some) for name, engine in engines.items()}
+        found = rotated(arms, pairs, f"{streams} streams")
+        ratios = [a / b for a, b in zip(found["auto"], found["off"], strict=True)]
+        middle, span = median_interval(ratios, 0)
+        label = f"auto over --no-head, output tokens per second, {streams} streams"
+        yield Row(f"{label}: lower 95% bound", round(span.low, 3), "at least 0.97", span.low >= 0.97)
+        if streams in medians:
+            bound = medians[streams]
+            yield Row(f"{label}: median", round(middle, 3), f"at least {bound:g}", middle >= bound)
+        yield _against_fixed(pair, engines["auto"], some, streams)
+
+
+def _against_fixed(pair: Pair, auto: Engine, some: Sequence[Prompt], streams: int) -> Row:
+    engines = {arm.name: fixed_engine(pair, arm, streams) for arm in default_arms()} | {"auto": auto}
+    for engine in engines.values():
+        closed_loop(engine, some[: max(streams, 2)], 16)
+    arms = {name: _throughput(engine, some) for name, engine in engines.items()}
+    found = rotated(arms, FIXED_PAIRS, f"{streams} streams, fixed arms")
+    shares = {name: median([a / b for a, b in zip(found["auto"], times, strict=True)]) for name, times in found.items()}
+    best = min((name for name in shares if name != "auto"), key=shares.__getitem__)
+    print(json.dumps({name: round(share, 3) for name, share in shares.items()}), file=sys.stderr)
+    name = f"auto over the best fixed arm ({best}), output tokens per second, {streams} streams"
+    return Row(name, round(shares[best], 3), "at least 0.95", shares[best] >= 0.95)
+
+
+def _throughput(engine: Engine, some: Sequence[Prompt]) -> Callable[[], float]:
+    return lambda: closed_loop(engine, some, MAX_TOKENS).output_tps
+
+
+def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
+    """A head that knows nothing: what finding that out costs."""
+    useless = replace(pair.draft, head=Head.init(pair.draft.head.config, 1, DTYPE).pack())
+    some = pair.prompts[:LEAST_REQUESTS]
+    engines = {
+        "off": Engine(pair.target, None, 1, pair.context),
+        "auto": auto_engine(pair.target, useless, 1, pair.context),
+    }
+    for engine in engines.values():
+        closed_loop(engine, some, MAX_TOKENS)
+    found = rotated({name: _throughput(engine, some) for name, engine in engines.items()}, pairs, "random head")
+    middle, _ = median_interval([a / b for a, b in zip(found["auto"], found["off"], strict=True)], 0)
+    name = "a head with random weights over --no-head, output tokens per second, 1 stream"
+    yield Row(name, round(middle, 3), "at least 0.98", middle >= 0.98)
+
+
+def ttft(pair: Pair, pairs: int) -> Iterator[Row]:
+    """Time to the first token, one stream, prompts new or all but their end known."""
+    some = pair.prompts[:TTFT_PROMPTS]
+    engines = {
+        "off": Engine(pair.target, None, 1, pair.context),
+        "auto": auto_engine(pair.target, pair.draft, 1, pair.context),
+    }
+    for temper in ("cold", "warm"):
+
+        def first_token_s(engine: Engine, temper: str = temper) -> float:
+            times = []
+            for prompt in some:
+                engine.forget()
+                if temper == "warm":
+                    list(plain_loop(engine, Given([Request("before", prompt.ids, 1)])))
+                (answer,) = plain_loop(engine, Given([Request(prompt.id, prompt.ids, 8)]))
+                times.append(answer.ttft_s)
+            return median(times)
+
+        arms = {name: lambda engine=engine: first_token_s(engine) for name, engine in engines.items()}
+        for arm in arms.values():
+            arm()
+        found = rotated(arms, pairs, f"TTFT, {temper}")
+        ratio = median([a / b for a, b in zip(found["auto"], found["off"], strict=True)])
+        name = f"TTFT p50 with head over baseline, 1 stream, prefix cache {temper}"
+        yield Row(name, round(ratio, 3), "at most 1.15", ratio <= 1.15)
+
+
+class Clock:
+    """Seconds spent inside some callables, those called by another of them counted once."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._is_inside = False
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same callable, on the clock."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._is_inside:
+                return call(*args, **kwargs)
+            self._is_inside, began_s = True, time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds += time.perf_counter() - began_s
+                self._is_inside = False
+
+        return timed
+
+
+def rounds(pair: Pair, pairs: int) -> Iterator[Row]:
+    """Everything that is no forward of target or head: trees, verification, memory, scheduling, tokens to text."""
+    engine = auto_engine(pair.target, pair.draft, 8, pair.context)
+    some = pair.prompts[:24]
+    closed_loop(engine, some, MAX_TOKENS)
+    clock, head = Clock(), pair.draft.head
+    calls = [(pair.target, "forward"), (pair.target, "logits"), (pair.target, "embed")]
+    calls += [(head, "step"), (head, "fuse"), (head, "logits"), (head, "feedback")]
+    for owner, name in calls:
+        setattr(owner, name, clock.around(getattr(owner, name)))
+    shares = []
+    for _ in range(pairs):
+        engine.forget()
+        clock.seconds, began_s = 0.0, time.perf_counter()
+        requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in some]
+        list(plain_loop(engine, Given(requests)))
+        shares.append(1 - clock.seconds / (time.perf_counter() - began_s))
+    for owner, name in calls:
+        delattr(owner, name)
+    share = median(shares)
+    name = "share of time outside forwards of target and head, 8 streams"
+    yield Row(name, round(share, 4), "below 0.1", share < 0.1)
+
+
+def memory(pair: Pair, pairs: int) -> Iterator[Row]:
+    """Bytes of a token, and that nothing grows."""
+    engine = Engine(pair.target, pair.draft, 32, pair.context, memory_tokens=20_000)
+    facts, config = pair.target.facts, pair.draft.head.config
+    size = torch.empty(0, dtype=DTYPE).element_size()
+    layers = 2 * facts.num_layers * facts.num_kv_heads * facts.head_dim * size
+    aux = 3 * facts.hidden_size * size
+    pool, drafter = engine.memory.pool, engine.runner.drafter
+    assert drafter is not None, "an engine with a head"
+    assert pool.aux_ZL is not None, "keeps features"
+    held = pool.kv.nbytes / (pool.num_slots + 1) + pool.aux_ZL.nbytes / (pool.num_slots + 1)
+    wanted = layers + aux
+    yield Row("bytes per 1,000 tokens, keys, values and features, over the arithmetic", round(held / wanted, 6), "1",
+              held == wanted)  # fmt: skip
+    head_bytes = 2 * config.num_kv_heads * config.head_dim * size
+    tokens = pool.num_slots + 1 + engine.slots * drafter.scratch
+    yield Row("bytes per 1,000 tokens of the head's keys and values, over the arithmetic",
+              round(drafter.kv.nbytes / tokens / head_bytes, 6), "1",
+              drafter.kv.nbytes == tokens * head_bytes)  # fmt: skip
+    yield _no_growth(engine, pair)
+
+
+def _no_growth(engine: Engine, pair: Pair) -> Row:
+    """Resident memory after the first tenth of the requests and at the end."""
+    pool, drafter = engine.memory.pool, engine.runner.drafter
+    assert drafter is not None, "an engine with a head"
+    for reserved in (pool.kv, pool.aux_ZL, drafter.kv):
+        if reserved is not None:
+            reserved.zero_()  # what is reserved counts from the start, not when it is first written
+    short = [prompt.ids[:24] for prompt in pair.prompts]
+    marks = []
+    # Every batch size once, down to the last request alone: the kernels of a shape stay in memory.
+    list(plain_loop(engine, Given(Request(str(i), short[i % len(short)], 2 + i) for i in range(2 * engine.slots))))
+    for number, _ in enumerate(
+        plain_loop(engine, Given(Request(str(i), short[i % len(short)], 2 + i % 5) for i in range(NUM_REQUESTS))), 1
+    ):
+        if number and number % (NUM_REQUESTS // 10) == 0:
+            marks.append(_resident_bytes())
+            print(f"memory: {number} of {NUM_REQUESTS} requests", file=sys.stderr, flush=True)
+    engine.check()
+    grown = (marks[-1] - marks[0]) / marks[0]
+    name = f"growth of resident memory from request {NUM_REQUESTS // 10} to request {NUM_REQUESTS}"
+    return Row(name, round(grown, 4), "below 0.01", grown < 0.01)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
+
+
+PARTS = {
+    "never-slower": never_slower,
+    "random-head": random_head,
+    "ttft": ttft,
+    "rounds": rounds,
+    "memory": memory,
+}
+
+
+def main() -> int:
+    """Run the parts, print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--pairs", type=int, default=7)
+    parsed = parser.parse_args()
+    pair, missed = load(), 0
+    for name, part in PARTS.items():
+        if parsed.only in (None, name):
+            for row in part(pair, parsed.pairs):
+                print(json.dumps(asdict(row)), flush=True)
+                missed += not row.ok
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

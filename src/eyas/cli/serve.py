@@ -1,0 +1,61 @@
+"""`eyas serve`: an OpenAI-compatible server for one target."""
+
+import argparse
+import math
+import os
+import sys
+from pathlib import Path
+
+from eyas.base.errors import UsageError
+from eyas.cli.generate import load
+from eyas.cli.quiet import quiet
+from eyas.serve.api.app import Api, ApiOptions
+from eyas.serve.api.server import bind, serve, url_of
+from eyas.serve.options import ServeOptions
+from eyas.serve.service import build_service
+
+KEY_VARIABLE = "EYAS_API_KEY"
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """The verb; see the parser in `eyas.cli`. 0 after SIGTERM or SIGINT."""
+    options = ServeOptions(parsed.slots, parsed.context, parsed.memory_tokens, parsed.max_waiting, parsed.speculation)
+    keys = _keys(parsed.api_key)
+    if not 0 <= parsed.port <= 65535:
+        raise UsageError(f"--port {parsed.port}", "a number from 0 to 65535", "choose another one")
+    if not 0 <= parsed.drain_s < math.inf:
+        raise UsageError(f"--drain-s {parsed.drain_s}", "a number of seconds from 0 on", "choose another one")
+    with bind(parsed.host, parsed.port) as holder:
+        quiet()
+        target, draft = load(parsed)
+        service = build_service(target, draft, options)
+        name = parsed.served_name or _name_of(parsed.target)
+        api = Api(service, ApiOptions(name, keys, _log))
+        url = url_of(holder)
+
+        def say_ready() -> None:
+            print(f"eyas serves {name} at {url}/v1 (arms: {', '.join(service.arms)})", flush=True)
+
+        serve(api, holder, parsed.drain_s, say_ready)
+    return 0
+
+
+def _name_of(target: str) -> str:
+    """What clients call the model: the name of its directory, or its id on the hub."""
+    return Path(target).resolve().name if Path(target).is_dir() else target
+
+
+def _keys(given: list[str] | None) -> tuple[str, ...]:
+    """The keys of --api-key, and of the environment, separated by commas there. UsageError for one that is empty."""
+    variable = os.environ.get(KEY_VARIABLE)
+    keys = [*(given or []), *(variable.split(",") if variable is not None else [])]
+    keys = [key.strip() for key in keys]
+    if not all(keys):
+        raise UsageError("an empty API key", "keys of at least one character", f"correct --api-key or {KEY_VARIABLE}")
+    return tuple(keys)
+
+
+def _log(line: str) -> None:
+    """One line on stderr, at once and in one piece."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

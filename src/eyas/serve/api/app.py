@@ -1,0 +1,194 @@
+"""The endpoints."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from eyas import __version__
+from eyas.base.errors import EyasError
+from eyas.serve.api.answers import ChatForm, CompletionForm, Envelope, Form
+from eyas.serve.api.call import Call, unless_gone
+from eyas.serve.api.counts import Tally, metrics_of
+from eyas.serve.api.errors import ApiError, install, shutting_down
+from eyas.serve.api.gate import RECORD, Gate
+from eyas.serve.api.limits import JsonRoute
+from eyas.serve.api.logs import Record
+from eyas.serve.api.metrics import CONTENT_TYPE, ServerMetrics
+from eyas.serve.api.reader import Reader, require_model
+from eyas.serve.api.replies import ChatReply, CompletionReply, ErrorReply, Health, Model, Models, Reply, Tokens
+from eyas.serve.api.schemas import ChatRequest, CompletionRequest, Generation, StreamOptions, TokenizeRequest
+from eyas.serve.api.stream import EventStream, events
+from eyas.serve.api.tokens import TokenTexts
+from eyas.serve.request import Request as EngineRequest
+from eyas.serve.service import Service
+
+Result = TypeVar("Result")
+Body = TypeVar("Body", bound=Generation)
+Phase = Literal["warming", "ready", "draining"]
+
+BODIES = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/tokenize": TokenizeRequest,
+}
+COMMON_ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorReply, "description": "No valid API key."},
+    500: {"model": ErrorReply, "description": "The server failed."},
+}
+BODY_ERRORS = COMMON_ERRORS | {
+    400: {"model": ErrorReply, "description": "A wrong parameter; the message says what to do."},
+    404: {"model": ErrorReply, "description": "Another model than the one that is served."},
+    413: {"model": ErrorReply, "description": "The body is too large."},
+    415: {"model": ErrorReply, "description": "The body is not declared as JSON."},
+    "4XX": {"model": ErrorReply, "description": "Any other refusal."},
+}
+WORK_ERRORS = BODY_ERRORS | {
+    429: {"model": ErrorReply, "description": "Too many requests wait; Retry-After says when to come back."},
+    503: {"model": ErrorReply, "description": "Not ready yet, or about to stop."},
+}
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorReply, "description": "Not now."}}
+EVENT = {"type": "string", "description": "A chunk as JSON; the last event is [DONE]."}
+STREAM = {  # itemSchema is OpenAPI 3.2's, for one event
+    "text/event-stream": {"itemSchema": {"type": "object", "properties": {"data": EVENT}, "required": ["data"]}}
+}
+
+
+@dataclass(frozen=True)
+class ApiOptions:
+    """served_name: the model's name for clients. keys: none lets everybody in. write: takes the lines of the log."""
+
+    served_name: str
+    keys: tuple[str, ...]
+    write: Callable[[str], None]
+
+
+class Api:
+    """The server's state beside the engine: its phase, its metrics, the thread that reads bodies."""
+
+    def __init__(self, service: Service, options: ApiOptions) -> None:
+        target = service.engine.target
+        self.service = service
+        self.options = options
+        self.phase: Phase = "warming"
+        self.reader = Reader(target, service.engine.context)
+        self.texts = TokenTexts(target.tokenizer)
+        self.metrics = ServerMetrics(options.served_name)
+        self.created = int(time.time())
+        self._thread = ThreadPoolExecutor(1, "reader")
+
+    def app(self) -> Gate:
+        """The ASGI application."""
+        app = FastAPI(title="eyas", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+        app.router.route_class = JsonRoute
+        install(app, BODIES)
+        add = app.add_api_route
+        chat = WORK_ERRORS | {200: {"model": ChatReply, "content": STREAM, "description": "The answer."}}
+        completion = WORK_ERRORS | {200: {"model": CompletionReply, "content": STREAM, "description": "The answer."}}
+        add("/v1/chat/completions", self.chat, methods=["POST"], responses=chat, response_model=None)
+        add("/v1/completions", self.completions, methods=["POST"], responses=completion, response_model=None)
+        add("/tokenize", self.tokenize, methods=["POST"], responses=BODY_ERRORS, response_model=Tokens)
+        add("/v1/models", self.models, methods=["GET"], responses=COMMON_ERRORS, response_model=Models)
+        add("/health", self.health, methods=["GET"], responses=NOT_READY, response_model=Health)
+        add("/ready", self.ready, methods=["GET"], responses=NOT_READY, response_model=Health)
+        page = COMMON_ERRORS | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Now."}}
+        add("/metrics", self.prometheus, methods=["GET"], responses=page, response_model=None)
+        return Gate(app, self.options.keys, self.options.write)
+
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
+        """Answer a conversation."""
+        return await self._answer(body, request, self.reader.chat, ChatForm)
+
+    async def completions(self, body: CompletionRequest, request: Request) -> Response:
+        """Continue a text."""
+        return await self._answer(body, request, self.reader.completions, CompletionForm)
+
+    async def tokenize(self, body: TokenizeRequest) -> Response:
+        """The ids that the other endpoints would feed."""
+        require_model(body.model, self.options.served_name)
+        if body.messages is not None:
+            ids = await self._read(self.reader.messages, body.messages, body.tools or [])
+        else:
+            ids = await self._read(self.reader.text, body.prompt or "")
+        return _json(Tokens(tokens=list(ids), count=len(ids), max_model_len=self.reader.context))
+
+    async def models(self) -> Response:
+        """The one model that is served."""
+        model = Model(
+            id=self.options.served_name,
+            object="model",
+            created=self.created,
+            owned_by="eyas",
+            max_model_len=self.reader.context,
+        )
+        return _json(Models(object="list", data=[model]))
+
+    async def health(self) -> Response:
+        """Whether the process works: 503 when the engine has failed and only a restart helps."""
+        if self.service.failed is not None:
+            message = EyasError("an engine that failed", "one that runs", "restart the server")
+            raise ApiError(503, str(message), kind="server_error", code="engine_failed")
+        return _json(Health(status="up"))
+
+    async def ready(self) -> Response:
+        """Whether it takes requests."""
+        self._require_ready()
+        return _json(Health(status="ready"))
+
+    async def prometheus(self) -> Response:
+        """Metrics in Prometheus' text format."""
+        return Response(self.metrics.text(self.service.stats()), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _answer(
+        self,
+        body: Body,
+        request: Request,
+        read: Callable[[Body, str], list[EngineRequest]],
+        form_of: Callable[[Envelope], Form],
+    ) -> Response:
+        self._require_ready()
+        require_model(body.model, self.options.served_name)
+        envelope = Envelope(self.options.served_name, bool(body.return_token_ids), self.texts)
+        requests = await self._read(read, body, envelope.id)
+        call, tally = Call(self.service, requests), Tally(requests, body.n or 1)
+        record: Record = request.scope[RECORD]
+
+        def at_end() -> None:
+            call.cancel()
+            usage = tally.usage
+            is_complete = len(call.done) == len(requests)
+            record.add(usage.prompt_tokens, usage.completion_tokens, call.done, is_complete)
+            for answer in call.done:
+                self.metrics.observe(answer)
+
+        form = form_of(envelope)
+        call.submit()
+        if body.stream:
+            options = body.stream_options or StreamOptions()
+            parts = events(call, form, tally, options, lambda: metrics_of(call.done, self.service.most_drafted))
+            return EventStream(parts, at_end)
+        try:
+            answers = await unless_gone(request.receive, call.finished(tally.add))
+        finally:
+            at_end()
+        return _json(form.whole(answers, tally.usage, metrics_of(answers, self.service.most_drafted)))
+
+    async def _read(self, read: Callable[..., Result], *arguments: object) -> Result:
+        """Read on the reader's thread, so that a long prompt holds up no other client's tokens."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments)
+
+    def _require_ready(self) -> None:
+        if self.phase == "draining":
+            raise shutting_down()
+        if self.phase == "warming":
+            message = EyasError("a server that warms up", "one that is ready", "wait for GET /ready")
+            raise ApiError(503, str(message), kind="server_error", code="warming_up", headers={"Retry-After": "1"})
+
+
+def _json(reply: Reply) -> Response:
+    return Response(reply.json_bytes(), media_type="application/json")

@@ -1,0 +1,230 @@
+"""What the server answers: OpenAI's shapes, with vLLM's additions under its names.
+
+Replies are written with `exclude_unset`: a key appears if it was given, also where its value is null.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Reply(BaseModel):
+    """A part of an answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def json_bytes(self) -> bytes:
+        """As it goes out."""
+        return self.model_dump_json(exclude_unset=True).encode()
+
+
+class ErrorBody(Reply):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(Reply):
+    """Every response with a status from 400 on."""
+
+    error: ErrorBody
+
+
+# --- counts ----------------------------------------------------------------------------------------------------------
+
+
+class PromptDetails(Reply):
+    cached_tokens: int
+
+
+class Usage(Reply):
+    """Tokens as the server counted them. A prompt counts once, whatever n is."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class SpeculativeDecoding(Reply):
+    """How drafting went for one answer, in vLLM's words; AIPerf reads it. Steps are rounds in which nodes were drafted.
+
+    mean_acceptance_length: 1 + accepted / steps. acceptance_histogram[j]: steps that accepted j draft tokens.
+    num_spec_tokens: the deepest that a round may draft. A tree's draft tokens are its nodes, the root left out: on
+    average those of the round's arm, for the batch shares them.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    per_step_accepted: list[int]
+    per_step_drafted: list[int]
+
+
+class Metrics(Reply):
+    """Null where there is no head, speculation is off, or the call has more than one answer."""
+
+    speculative_decoding: SpeculativeDecoding | None
+
+
+# --- chat ------------------------------------------------------------------------------------------------------------
+
+
+class TopLogprob(Reply):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprobs(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Reply):
+    content: list[TokenLogprobs]
+    refusal: None
+
+
+class AssistantReply(Reply):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class ChatChoice(Reply):
+    index: int
+    message: AssistantReply
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    token_ids: list[int] = Field(default=[])
+
+
+class ChatReply(Reply):
+    """POST /v1/chat/completions without stream."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    metrics: Metrics | None
+    prompt_token_ids: list[int] = Field(default=[])
+
+
+class Delta(Reply):
+    role: Literal["assistant"] = "assistant"
+    content: str = ""
+
+
+class ChatChunkChoice(Reply):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    token_ids: list[int] = Field(default=[])
+
+
+class ChatChunk(Reply):
+    """One event of POST /v1/chat/completions with stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+    prompt_token_ids: list[int] = Field(default=[])
+
+
+# --- completions -----------------------------------------------------------------------------------------------------
+
+
+class CompletionLogprobs(Reply):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(Reply):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason
+    token_ids: list[int] = Field(default=[])
+    prompt_token_ids: list[int] = Field(default=[])
+
+
+class CompletionReply(Reply):
+    """POST /v1/completions without stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    metrics: Metrics | None
+
+
+class CompletionChunkChoice(Reply):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    token_ids: list[int] = Field(default=[])
+    prompt_token_ids: list[int] = Field(default=[])
+
+
+class CompletionChunk(Reply):
+    """One event of POST /v1/completions with stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChunkChoice]
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+class Model(Reply):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class Models(Reply):
+    """GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tokens(Reply):
+    """POST /tokenize."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class Health(Reply):
+    """GET /health and GET /ready."""
+
+    status: Literal["up", "ready"]

@@ -1,0 +1,165 @@
+"""What a round costs, by arm and batch size: measured at start-up, kept in a cache, then followed by real rounds.
+
+A arms, N measured batch sizes.
+
+    seconds of a round = (table[arm, batch] + per_token[arm] * (sum of contexts - batch * context)) * correction
+
+The whole round is measured, not its parts: draft, verify and extend also cost what lies between them, and one figure
+for all of it needs no model of how they add up. Batch sizes are the powers of two up to the slots; between them the
+cost is taken on the line that joins them. Attention grows with the context and with the rows that read it, so one long
+context for each arm gives the slope.
+"""
+
+import contextlib
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.base.errors import PlaceError
+from eyas.base.provenance import digest_json, write_json_atomic
+from eyas.serve.arm import Arm, Load
+
+Measure = Callable[[Arm, int, int], float]
+"""(arm, batch, context) -> seconds of one round of that many requests, each with that many tokens before its root."""
+
+SCHEMA = 1
+ALLOWANCE_S = 4.0  # for the whole table; what is not measured by then is taken from the smaller batch sizes
+CONTEXT, LONG_CONTEXT = 512, 2048  # tokens
+AGREE = 1.1  # two rounds that differ by less need no third
+LEAST_SHARE = 0.25  # of the table's figure: what shorter contexts can save at most
+
+
+@dataclass(frozen=True)
+class CostKey:
+    """What the seconds depend on: a cached table of another key is not used."""
+
+    machine: str
+    target: str  # digest
+    head: str  # digest
+    dtype: str
+    threads: int
+    version: str
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Seconds of whole rounds with `context` tokens a request. seconds: by arm, by batch size; per_token: by arm."""
+
+    arms: tuple[str, ...]
+    batches: tuple[int, ...]
+    context: int
+    seconds: tuple[tuple[float, ...], ...]
+    per_token: tuple[float, ...]
+
+    def at(self, arm: int, batch: int) -> float:
+        """Seconds on the line through the nearest two measured batch sizes."""
+        batches, seconds = self.batches, self.seconds[arm]
+        if len(batches) == 1:
+            return seconds[0] * batch / batches[0] if batch > batches[0] else seconds[0]
+        right = next((place for place, size in enumerate(batches) if size >= batch), len(batches) - 1)
+        right = max(right, 1)
+        share = (batch - batches[right - 1]) / (batches[right] - batches[right - 1])
+        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
+
+    def of(self, arm: int, load: Load) -> float:
+        """Seconds of a round for this load: those who follow the arm, and a row each for the others."""
+        following, alone = len(load.contexts), sum(load.fixed)
+        long = sum(load.contexts) - following * self.context
+        fixed = self.at(0, load.batch) - self.at(0, following) if load.fixed else 0.0
+        fixed += self.per_token[0] * (alone - len(load.fixed) * self.context)
+        base = self.at(arm, following)
+        return max(base + self.per_token[arm] * long + fixed, LEAST_SHARE * base)
+
+
+def batch_sizes(slots: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and the slots themselves."""
+    return (*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots)
+
+
+def measured_table(arms: Sequence[Arm], slots: int, limit: int, measure: Measure) -> CostTable:
+    """Measure within ALLOWANCE_S. limit: the longest context that the engine holds.
+
+    The smallest rounds come first. Every arm is measured at the two smallest batch sizes and at a long context,
+    whatever it takes; the rest as far as the allowance goes, and then on the line through the arm's last two sizes.
+    """
+    batches, context, long = batch_sizes(slots), min(CONTEXT, limit), min(LONG_CONTEXT, limit)
+    spent_s = 0.0
+
+    def median_of(arm: Arm, batch: int, tokens: int) -> float:
+        """Of two rounds, or of three where they disagree: the first of a kind is often slow."""
+        nonlocal spent_s
+        found = [measure(arm, batch, tokens) for _ in range(2)]
+        if max(found) > AGREE * min(found):
+            found.append(measure(arm, batch, tokens))
+        spent_s += sum(found)
+        return statistics.median(found)
+
+    per_token = []
+    grid: list[list[float]] = []
+    for arm in arms:
+        grid.append([median_of(arm, batch, context) for batch in batches[:2]])
+        extra = median_of(arm, 1, long) - grid[-1][0] if long > context else 0.0
+        per_token.append(max(extra, 0.0) / max(long - context, 1))
+    for place, batch in enumerate(batches[2:], start=2):
+        for row, arm in zip(grid, arms, strict=True):
+            step = (row[-1] - row[-2]) / (batches[place - 1] - batches[place - 2])
+            guess_s = row[-1] + max(step, 0.0) * (batch - batches[place - 1])
+            row.append(median_of(arm, batch, context) if spent_s + 2 * guess_s <= ALLOWANCE_S else guess_s)
+    seconds = tuple(tuple(rising(row)) for row in grid)
+    return CostTable(tuple(arm.name for arm in arms), batches, context, seconds, tuple(per_token))
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls (pool adjacent violators): a larger batch is not faster."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            before, size = pools.pop()
+            mean, count = (mean * count + before * size) / (count + size), count + size
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]
+
+
+def table_for(
+    key: CostKey, arms: Sequence[Arm], slots: int, limit: int, measure: Measure, directory: Path | None
+) -> CostTable:
+    """The cached table of this key, arms and slots, or a fresh one, which is kept. directory None: no cache."""
+    fields = {"schema": SCHEMA, "key": asdict(key), "arms": [_arm_fields(arm) for arm in arms]}
+    fields |= {"batches": list(batch_sizes(slots)), "context": min(CONTEXT, limit), "limit": min(LONG_CONTEXT, limit)}
+    path = None if directory is None else directory / f"round-costs-{digest_json(fields).rpartition(':')[2][:20]}.json"
+    if path is not None and (found := _read(path, fields)) is not None:
+        return found
+    table = measured_table(arms, slots, limit, measure)
+    if path is not None:
+        # A cache that cannot be written costs the next start a few seconds; this one can go on.
+        with contextlib.suppress(PlaceError):
+            write_json_atomic(path, fields | {"seconds": table.seconds, "per_token": table.per_token})
+    return table
+
+
+def _arm_fields(arm: Arm) -> dict[str, Any]:
+    return {"name": arm.name, "shape": None if arm.shape is None else asdict(arm.shape)}
+
+
+def _read(path: Path, fields: dict[str, Any]) -> CostTable | None:
+    """None when the file is missing, damaged or of another key: a table can always be measured again."""
+    try:
+        content = json.loads(path.read_bytes())
+        if any(content[name] != value for name, value in fields.items()):
+            return None
+        seconds = tuple(tuple(float(value) for value in row) for row in content["seconds"])
+        per_token = tuple(float(value) for value in content["per_token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    arms = tuple(arm["name"] for arm in fields["arms"])
+    sizes = {len(row) for row in seconds}
+    whole = len(seconds) == len(per_token) == len(arms) and sizes == {len(fields["batches"])}
+    sound = all(math.isfinite(value) and value > 0 for row in seconds for value in row)
+    if not (whole and sound and all(math.isfinite(value) and value >= 0 for value in per_token)):
+        return None
+    return CostTable(arms, tuple(fields["batches"]), fields["context"], seconds, per_token)

@@ -1,0 +1,1 @@
+"""Attention operators built for the machine that they run on."""

@@ -1,0 +1,93 @@
+"""What rounds cost on this machine, measured on an engine before it serves: the numbers that the budget starts from."""
+
+import dataclasses
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from eyas import __version__
+from eyas.base.provenance import digest_json
+from eyas.serve.arm import Arm
+from eyas.serve.budget import Budget
+from eyas.serve.costs import CostKey, table_for
+from eyas.serve.engine import Engine
+from eyas.serve.runner import Batch
+
+READ_ROWS = 256  # rows of text from which the price of one is taken
+
+
+class Rehearsal:
+    """Runs rounds over texts that nobody wrote. All lines share the same slots, so that they need little memory."""
+
+    def __init__(self, engine: Engine) -> None:
+        assert engine.is_idle, "a rehearsal needs the engine to itself"
+        self.engine = engine
+        pool = engine.memory.pool
+        self._columns = min(pool.num_slots, pool.table_RC.shape[1])
+
+    @property
+    def limit(self) -> int:
+        """The longest text that rounds can be rehearsed with."""
+        return self._columns - self.engine.room
+
+    def round_s(self, arm: Arm, batch: int, context: int) -> float:
+        """Seconds of one round of this arm for so many requests with so many tokens each."""
+        nodes, drafts = arm.nodes * batch, (True,) * batch
+        if arm.shape is None:
+            nodes, drafts = 0, ()
+        work = Batch(tuple(range(batch)), arm.shape, nodes, drafts, (0,) * len(drafts))
+        self._prepare(batch, context)
+        return self.engine.stream.launch(lambda: self.engine.runner.round(work)).wait().seconds
+
+    def read_s(self, rows: int) -> float:
+        """Seconds in which the head reads so many rows of one text."""
+        drafter = self.engine.runner.drafter
+        assert drafter is not None, "an engine with a head"
+        self._prepare(1, rows)
+        return self.engine.stream.launch(lambda: drafter.read((0,), (rows,))).wait().seconds
+
+    def _prepare(self, batch: int, context: int) -> None:
+        runner, pool = self.engine.runner, self.engine.memory.pool
+        ids = torch.arange(context + 1, device=pool.kv.device) % self.engine.target.facts.vocab_size
+
+        def prepare() -> None:
+            pool.table_RC[:batch, : self._columns] = torch.arange(1, self._columns + 1, dtype=torch.int32)
+            for line in range(batch):
+                runner.relay.begin(line, ids, context)
+
+        self.engine.stream.launch(prepare).wait()
+
+
+def budget_for(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0) -> Budget:
+    """A budget over these arms, its costs measured on the engine or read from the cache directory."""
+    drafter = engine.runner.drafter
+    assert drafter is not None, "an engine with a head"
+    rehearsal, facts = Rehearsal(engine), engine.target.facts
+    key = CostKey(
+        machine=machine_name(engine.memory.pool.kv.device),
+        target=digest_json(dataclasses.asdict(facts) | {"name": ""}),
+        head=digest_json(dataclasses.asdict(drafter.head.config)),
+        dtype=str(engine.memory.pool.kv.dtype),
+        threads=torch.get_num_threads(),
+        version=f"{__version__}, torch {torch.__version__}",
+    )
+    table = table_for(key, arms, engine.slots, rehearsal.limit, rehearsal.round_s, cache)
+    rows = min(READ_ROWS, rehearsal.limit)
+    few_s, many_s = (min(rehearsal.read_s(count) for _ in range(2)) for count in (1, rows))
+    row_s = max(many_s - few_s, 0.0) / max(rows - 1, 1)
+    return Budget(arms, table, lambda count: few_s + row_s * count, seed)
+
+
+def machine_name(device: torch.device) -> str:
+    """What decides speed: the device's name, and on a CPU how many cores this process may use."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} {platform.processor()} {len(os.sched_getaffinity(0))} cores"
+
+
+def cache_directory() -> Path:
+    """Where measured costs are kept between starts."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "eyas"

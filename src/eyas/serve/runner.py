@@ -1,0 +1,275 @@
+"""What the device does: prefill, and rounds of draft -> verify -> extend. Runs where the stream runs, sees no request.
+
+B requests, T rows, M tree nodes, S path slots, D hidden, L = 3D, W target vocabulary.
+
+    relay (by line)         one round                                                         relay
+    tokens, hidden, logits  draft: trees -> rerank over the batch -> verify: target forward
+                            -> accept -> compact -> publish: lengths, tokens
+                            -> extend: the head reads what was accepted                    -> hidden, logits
+
+No step reads a number back: shapes follow from what the host knows, lengths stay on the device.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eyas.model.target import Target, TargetOut
+from eyas.serve.drafter import Drafter, Fresh
+from eyas.serve.evidence import trace_BC
+from eyas.serve.kvpool import KVPool
+from eyas.serve.memory import TableWrite
+from eyas.serve.paged import PagedAttend, Prepare, Rows
+from eyas.serve.relay import Relay
+from eyas.serve.sampler import Sampler
+from eyas.serve.stream import to_host
+from eyas.tree.sampling import Logprobs, logprobs
+from eyas.tree.shape import TreeShape
+from eyas.tree.tree import Tree, rerank
+from eyas.tree.verify import Accepted, stop_has_children, verify
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text to be read into memory: ids[begin:end] of a text in a line.
+
+    starts: the text is new in this line, and `begin` tokens of it are there already. samples: the row of the last token
+    decides the next one; otherwise the text goes on, with a later piece or with a root that is part of `ids`.
+    """
+
+    line: int
+    ids: Sequence[int]
+    begin: int
+    end: int
+    starts: bool
+    samples: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One round. shape: None for a round without drafting. drafts: which lines draft; the others are roots alone.
+
+    nodes: rows that the target verifies, roots included. lags: committed tokens that the head has not read, of each
+    line that drafts.
+    num_logprobs: so many alternatives are asked for; None: no log-probabilities at all.
+    """
+
+    lines: tuple[int, ...]
+    shape: TreeShape | None = None
+    nodes: int = 0
+    drafts: tuple[bool, ...] = ()
+    lags: tuple[int, ...] = ()
+    num_logprobs: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RoundOut:
+    """What the host gets to see of a round, behind its event.
+
+    read_BC: int64, one copy for everything: tokens of the S path slots | accepted length | 1 if the tree offered a
+    continuation that the target refused | `evidence.trace_BC`, in rounds that drafted. logprobs: of [B * S] path slots.
+    broken: lines whose answer can no longer follow its grammar.
+    """
+
+    read_BC: Tensor
+    num_slots: int
+    times: "Times"
+    logprobs: Logprobs | None = None
+    broken: frozenset[int] = frozenset()
+
+
+@dataclass
+class Times:
+    """Where the time of a round went, in seconds: the device's on a CPU, that of queueing on CUDA."""
+
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    extend_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class PrefillOut:
+    """The next token of each piece that `samples`, in order."""
+
+    tokens: Tensor
+    logprobs: Logprobs | None = None
+
+
+class Runner:
+    """Target, drafter and their memory. One closure of it runs at a time."""
+
+    def __init__(self, target: Target, drafter: Drafter | None, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.pool = pool
+        self.relay = relay
+        self.prepare = prepare
+        self.sampler = Sampler(len(pool.table_RC), target.facts.vocab_size, pool.kv.device)
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        """Give slots to lines; what earlier work reads of the table it has read by then."""
+        for one in writes:
+            slots = torch.from_numpy(one.slots).to(self.pool.table_RC.device, non_blocking=True)
+            self.pool.table_RC[one.line, one.column : one.column + len(one.slots)] = slots
+
+    def prefill(self, pieces: Sequence[Piece], num_logprobs: int | None = None) -> PrefillOut:
+        """Read parts of texts in one forward. Texts that begin are put into the relay first."""
+        device, relay, table_RC = self.pool.kv.device, self.relay, self.pool.table_RC
+        for piece in pieces:
+            if piece.starts:
+                relay.begin(piece.line, torch.tensor(piece.ids, device=device), piece.begin)
+        some = [piece for piece in pieces if piece.end > piece.begin]
+        if not some:
+            return PrefillOut(torch.empty(0, dtype=torch.int64))
+        counts = [piece.end - piece.begin for piece in some]
+        ids_T = torch.tensor([token for piece in some for token in piece.ids[piece.begin : piece.end]], device=device)
+        positions_T = torch.cat([torch.arange(piece.begin, piece.end, device=device) for piece in some])
+        lines_T = torch.cat([torch.full((n,), p.line, device=device) for n, p in zip(counts, some, strict=True)])
+        starts_B1 = torch.tensor([0, *counts], device=device).cumsum(0).int()
+        lines_B = torch.tensor([piece.line for piece in some], dtype=torch.int32, device=device)
+        begins_B = torch.tensor([piece.begin for piece in some], dtype=torch.int32, device=device)
+        columns_BE = begins_B[:, None] + torch.arange(max(counts), dtype=torch.int32, device=device)
+        own_BE = table_RC[lines_B[:, None], columns_BE.clamp_(max=table_RC.shape[1] - 1)]
+        slots_T = table_RC[lines_T, positions_T]
+        rows = Rows(starts_B1, lines_B, begins_B, slots_T, own_BE, None, positions_T.int())
+        out = self._forward(ids_T, positions_T, rows)
+        if out.aux_BTL is not None:
+            self._store(slots_T, out.aux_BTL[0])
+        ends_B = torch.tensor([piece.end for piece in some], device=device)
+        relay.lengths_R[lines_B] = ends_B
+        final = [b for b, piece in enumerate(some) if piece.samples]
+        tokens_B, told = torch.empty(0, dtype=torch.int64), None
+        if final:
+            logits_BW = self.target.logits(out.hidden_BTD[0, starts_B1[1:][final].long() - 1])
+            lines_B, ends_B = lines_B[final].long(), ends_B[final]
+            lines = [some[b].line for b in final]
+            tokens_B = self.sampler.next_B(logits_BW, lines, ends_B)
+            relay.tokens_RC[lines_B, ends_B] = tokens_B
+            ones_B = torch.ones_like(lines_B)
+            self.sampler.take(lines, lines_B, Accepted(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
+            told = _told(logits_BW, torch.arange(len(lines), device=device), tokens_B, num_logprobs)
+        return PrefillOut(to_host(tokens_B), told)
+
+    def round(self, batch: Batch) -> RoundOut:
+        """One round for these lines: each gets at least one token."""
+        times = Times()
+        began_s = time.perf_counter()
+        lines_B = torch.tensor(batch.lines, device=self.pool.kv.device)
+        lengths_B = self.relay.lengths_R[lines_B]
+        roots_B = self.relay.roots_B(lines_B, lengths_B)
+        tree, rows_T = self._draft(batch, lines_B, lengths_B, roots_B)
+        drafted_s = time.perf_counter()
+        own_BE, out = self._verify(tree, rows_T, lines_B, lengths_B)
+        logits_TW = self.target.logits(out.hidden_BTD[0])
+        accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, batch.lines, lengths_B))
+        self.sampler.take(batch.lines, lines_B, accepted)
+        slots_BS = self._compact(accepted, own_BE, moves=batch.shape is not None and batch.shape.top_k > 1)
+        rows_BS = _rows_of(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
+        aux_BSL = None
+        if out.aux_BTL is not None:
+            aux_BSL = out.aux_BTL[0, rows_BS]
+            self._store(slots_BS.view(-1), aux_BSL.flatten(0, 1))
+        self.relay.publish(lines_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
+        verified_s = time.perf_counter()
+        if self.drafter is not None and batch.shape is not None:
+            assert aux_BSL is not None, "the target was asked for its captured layers"
+            fresh = Fresh(accepted.tokens_BS, slots_BS, aux_BSL)
+            self._extend(batch, lines_B, lengths_B, accepted.lengths_B, fresh)
+        times.draft_s, times.verify_s = drafted_s - began_s, verified_s - drafted_s
+        times.extend_s = time.perf_counter() - verified_s
+        read = [accepted.tokens_BS, accepted.lengths_B[:, None], stop_has_children(tree, accepted)[:, None]]
+        if any(batch.drafts):
+            read.append(trace_BC(tree, accepted, sum(batch.drafts)))
+        told = _told(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
+        broken = frozenset(self.sampler.broken)
+        return RoundOut(to_host(torch.cat(read, dim=1)), accepted.tokens_BS.shape[1], times, told, broken)
+
+    def _draft(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor) -> tuple[Tree, Tensor | None]:
+        """Trees, and which of their nodes are verified (row by row, None: all of them)."""
+        if batch.shape is None:
+            return Tree.lone(roots_B), None
+        assert self.drafter is not None, "drafting needs a head"
+        self.drafter.read(tuple(compress(batch.lines, batch.drafts)), batch.lags)
+        if all(batch.drafts):
+            return rerank(self.drafter.grow(lines_B, lengths_B, roots_B, batch.shape), batch.nodes)
+        who = _drafting(batch, lines_B.device)
+        some = self.drafter.grow(lines_B[who], lengths_B[who], roots_B[who], batch.shape)
+        return rerank(Tree.among(roots_B, some, who), batch.nodes)
+
+    def _extend(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: Fresh) -> None:
+        """The head reads on for those who drafted; the others' tokens it reads when they draft again."""
+        assert self.drafter is not None, "drafting needs a head"
+        if all(batch.drafts):
+            self.drafter.extend(lines_B, lengths_B, accepted_B, fresh)
+            return
+        who = _drafting(batch, lines_B.device)
+        some = Fresh(fresh.tokens_BS[who], fresh.slots_BS[who], fresh.aux_BSL[who])
+        self.drafter.extend(lines_B[who], lengths_B[who], accepted_B[who], some)
+
+    def _verify(
+        self, tree: Tree, rows_T: Tensor | None, lines_B: Tensor, lengths_B: Tensor
+    ) -> tuple[Tensor, TargetOut]:
+        """The target over the chosen nodes; own_BE: the slots of all nodes."""
+        count, num_nodes = tree.tokens_BM.shape
+        nodes_M = torch.arange(num_nodes, device=lines_B.device)
+        own_BE = self.pool.table_RC[lines_B[:, None], lengths_B[:, None] + nodes_M]
+        positions_BM = lengths_B[:, None] + tree.depths_BM
+        visible_BMM = None if num_nodes == 1 else tree.ancestors_BMM()
+        if rows_T is None:
+            starts_B1 = torch.arange(0, (count + 1) * num_nodes, num_nodes, dtype=torch.int32, device=lines_B.device)
+            ids_T, positions_T, slots_T = tree.tokens_BM.reshape(-1), positions_BM.view(-1), own_BE.view(-1)
+            visible_TE = None if visible_BMM is None else visible_BMM.flatten(0, 1)
+        else:
+            assert visible_BMM is not None, "a choice among nodes needs more than one"
+            ends_B = torch.searchsorted(rows_T, torch.arange(1, count + 1, device=rows_T.device) * num_nodes)
+            starts_B1 = torch.cat((ends_B.new_zeros(1), ends_B)).int()
+            ids_T, positions_T = tree.tokens_BM.reshape(-1)[rows_T], positions_BM.view(-1)[rows_T]
+            slots_T, visible_TE = own_BE.view(-1)[rows_T], visible_BMM.flatten(0, 1)[rows_T]
+        rows = Rows(starts_B1, lines_B.int(), lengths_B.int(), slots_T, own_BE, visible_TE, positions_T.int())
+        return own_BE, self._forward(ids_T, positions_T, rows)
+
+    def _forward(self, ids_T: Tensor, positions_T: Tensor, rows: Rows) -> TargetOut:
+        attend = PagedAttend(self.prepare(self.pool.kv, self.pool.table_RC, rows))
+        return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.drafter is not None)
+
+    def _compact(self, accepted: Accepted, own_BE: Tensor, moves: bool) -> Tensor:
+        """Move the accepted rows to the front of the own block; slots_BS: where each path slot is kept (0: nothing)."""
+        num_slots = accepted.tokens_BS.shape[1]
+        slots_BS = own_BE[:, :num_slots].masked_fill(~accepted.kept_BS(), 0).long()
+        if moves:
+            self.pool.move(own_BE.gather(1, accepted.nodes_BS).view(-1).long(), slots_BS.view(-1))
+        return slots_BS
+
+    def _store(self, slots: Tensor, aux: Tensor) -> None:
+        """Keep the features of these tokens for the head."""
+        assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
+        self.pool.aux_ZL[slots] = aux.to(self.pool.aux_ZL.dtype)
+
+
+def _drafting(batch: Batch, device: torch.device) -> Tensor:
+    """The numbers of the requests that draft."""
+    return torch.tensor([b for b, drafts in enumerate(batch.drafts) if drafts], device=device)
+
+
+def _told(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | None) -> Logprobs | None:
+    """Log-probabilities of these tokens after these rows, if somebody asks."""
+    if num_top is None:
+        return None
+    told = logprobs(logits_TW[rows_X], tokens_X, num_top)
+    return Logprobs(to_host(told.chosen_T), to_host(told.top_TN), to_host(told.top_ids_TN))
+
+
+def _rows_of(nodes_BS: Tensor, rows_T: Tensor | None, shape: Any) -> Tensor:
+    """The rows of the forward in which these nodes stood."""
+    count, num_nodes = shape
+    flat_BS = nodes_BS + torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]
+    if rows_T is None:
+        return flat_BS
+    row_of_X = torch.zeros(count * num_nodes, dtype=torch.int64, device=nodes_BS.device)
+    row_of_X[rows_T] = torch.arange(len(rows_T), device=nodes_BS.device)
+    return row_of_X[flat_BS]

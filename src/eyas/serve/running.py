@@ -1,0 +1,120 @@
+"""Requests in the engine: what waits, what runs, what is launched, and what was done so far. Plain data of the host."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from eyas.serve.arm import Choice
+from eyas.serve.memory import Holding
+from eyas.serve.request import Answer, TokenLogprob
+from eyas.serve.runner import Batch
+from eyas.serve.stream import Event
+from eyas.serve.text import TextOut
+from eyas.tree.sampling import Logprobs
+
+
+@dataclass(eq=False)
+class Job:
+    """A request on its way, whether it waits or runs. text: prompt and answer."""
+
+    answer: Answer
+    limit: int
+    added_s: float
+    text: list[int]
+    out: TextOut | None
+    has_run: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its first token is still to come: a preempted answer goes on where it was."""
+        return not self.answer.token_ids
+
+
+@dataclass(eq=False)
+class Running:
+    """A job in the engine. Columns are positions of its text.
+
+    goal: columns that prefill has to fill; filled: those whose prefill is launched. known: committed columns, as far as
+    results are read; growths: what each launched and unread round adds at most. lag: how many committed columns at
+    the end the head has not read. left: it runs no longer, what still comes for it means nothing.
+    """
+
+    job: Job
+    holding: Holding
+    goal: int
+    filled: int
+    begun: bool = False
+    known: int = 0
+    growths: deque[int] = field(default_factory=deque)
+    lag: int = 0
+    awaits_first: bool = False
+    left: bool = False
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether its text is in memory, or on its way there."""
+        return self.begun and self.filled == self.goal
+
+    @property
+    def bound(self) -> int:
+        """Committed columns once all that is launched is done, at most."""
+        return self.known + sum(self.growths)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a token can be missing once all that is launched is read: every round gives at least one."""
+        return len(self.job.answer.token_ids) + self.awaits_first + len(self.growths) < self.job.limit
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A launched piece of work: a prefill, after which some answers have their first token, or a round.
+
+    batch, choice, contexts: of a round; the committed columns of each member as the host knew them. is_max: it serves
+    those who want the largest tree at any price.
+    """
+
+    members: tuple[Running, ...]
+    event: Event
+    batch: Batch | None = None
+    choice: Choice | None = None
+    contexts: tuple[int, ...] = ()
+    is_max: bool = False
+
+
+@dataclass
+class Counters:
+    """What the engine has done. Times in seconds: of the device by part, and of the host."""
+
+    rounds: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    extend_s: float = 0.0
+    prefill_s: float = 0.0
+    device_s: float = 0.0
+    host_s: float = 0.0
+    arm: str = "off"  # of the last round that is read
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+    drafts: int = 0  # trees: one a request and round
+    draft_tokens: int = 0  # their nodes, the roots left out
+    accepted_per_position: list[int] = field(default_factory=list)  # [i]: trees of which i + 1 nodes were accepted
+    finished: dict[str, int] = field(default_factory=dict)
+
+
+def num_logprobs(members: Sequence[Running]) -> int | None:
+    """The most alternatives that anybody here wants to see with each token."""
+    return max((n for one in members if (n := one.job.answer.request.logprobs) is not None), default=None)
+
+
+def tell_logprobs(answer: Answer, told: Logprobs, begin: int, count: int) -> None:
+    """The newest `count` tokens stand in rows begin.. of what was told."""
+    wanted = answer.request.logprobs
+    if wanted is None:
+        return
+    for row, token in enumerate(answer.token_ids[len(answer.token_ids) - count :], begin):
+        ids, values = told.top_ids_TN[row, :wanted].tolist(), told.top_TN[row, :wanted].tolist()
+        top = tuple(zip(ids, values, strict=True))
+        answer.logprobs.append(TokenLogprob(token, float(told.chosen_T[row]), top))

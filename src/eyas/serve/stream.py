@@ -1,0 +1,132 @@
+"""Where the device's work is queued: a stream of closures, and the events behind which their results lie.
+
+    host     launch(round 1) launch(round 2) wait(round 1) launch(round 3) wait(round 2) ...
+    device        | round 1 ............... | round 2 ............... | round 3 ...
+
+The device never waits for the host as long as one round is queued behind the one that runs.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True, eq=False)
+class Done(Generic[Out]):
+    """What a piece of work returned, and how long the device was at it."""
+
+    out: Out
+    seconds: float
+
+
+class Event(Protocol):
+    """The end of a piece of work."""
+
+    def wait(self) -> "Done[Any]":
+        """Block the host until the work is done; what it returned may be read from then on. Raises what it raised."""
+        ...
+
+
+class Stream(Protocol):
+    """Work in the order in which it is launched, one piece at a time."""
+
+    def launch(self, work: Callable[[], Out]) -> Event:
+        """Queue work for the device."""
+        ...
+
+    def close(self) -> None:
+        """Finish what is queued."""
+        ...
+
+
+class InlineStream:
+    """The host does the work itself, at once."""
+
+    def launch(self, work: Callable[[], Out]) -> Event:
+        return _Past(_timed(work))
+
+    def close(self) -> None:
+        pass
+
+
+class WorkerStream:
+    """A CPU as a device: one thread does the work while the host's thread goes on."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+
+    def launch(self, work: Callable[[], Out]) -> Event:
+        return _Later(self._pool.submit(_timed, work))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class CudaStream:
+    """A CUDA stream. Work returns as soon as its kernels are queued; what the host is to read it copies without waiting
+    (`to_host`), so that nothing but `wait` blocks.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+
+    def launch(self, work: Callable[[], Out]) -> Event:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(self._stream), torch.inference_mode():
+            begin.record()
+            out = work()
+            end.record()
+        return _OnDevice(out, begin, end)
+
+    def close(self) -> None:
+        self._stream.synchronize()
+
+
+def stream_for(device: torch.device) -> Stream:
+    """A stream on which the device works while the host goes on."""
+    return CudaStream(device) if device.type == "cuda" else WorkerStream()
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor where the host may read it once its work's event is reached; queued, not waited for."""
+    return tensor if tensor.device.type == "cpu" else tensor.to("cpu", non_blocking=True)
+
+
+def _timed(work: Callable[[], Out]) -> Done[Out]:
+    began_s = time.perf_counter()
+    with torch.inference_mode():
+        out = work()
+    return Done(out, time.perf_counter() - began_s)
+
+
+@dataclass(frozen=True, eq=False)
+class _Past(Generic[Out]):
+    done: Done[Out]
+
+    def wait(self) -> Done[Out]:
+        return self.done
+
+
+@dataclass(frozen=True, eq=False)
+class _Later(Generic[Out]):
+    future: "Future[Done[Out]]"
+
+    def wait(self) -> Done[Out]:
+        return self.future.result()
+
+
+@dataclass(frozen=True, eq=False)
+class _OnDevice(Generic[Out]):
+    out: Out
+    begin: torch.cuda.Event
+    end: torch.cuda.Event
+
+    def wait(self) -> Done[Out]:
+        self.end.synchronize()
+        return Done(self.out, self.begin.elapsed_time(self.end) / 1000)

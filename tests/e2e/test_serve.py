@@ -1,0 +1,204 @@
+"""`eyas serve` as a process: ready, asked, told to stop."""
+
+import json
+import multiprocessing.process
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from tests.e2e.processes import LONGEST_S, context
+from tests.e2e.small import ERROR
+
+from eyas.cli import main
+
+READY = re.compile(r"eyas serves (\S+) at (http://127\.0\.0\.1:\d+)/v1 \(arms: (.+)\)\n")
+LONG = {"model": "tiny", "prompt": "hi", "max_tokens": 400, "ignore_eos": True}
+
+
+def _work(arguments: Sequence[str], out: Path, err: Path, keys: str | None) -> None:
+    import torch
+
+    if keys is not None:
+        os.environ["EYAS_API_KEY"] = keys
+    torch.set_num_threads(1)
+    sys.stdout = out.open("w", buffering=1)
+    sys.stderr = err.open("w", buffering=1)
+    os._exit(main(arguments))
+
+
+@dataclass
+class Serving:
+    """A server process. out and err: what it has printed."""
+
+    process: multiprocessing.process.BaseProcess
+    out: Path
+    err: Path
+
+    def wait_ready(self) -> str:
+        """The URL of its one line."""
+        end_s = time.monotonic() + LONGEST_S
+        while not (self.out.is_file() and (found := READY.fullmatch(self.out.read_text()))):
+            assert self.process.is_alive(), self.err.read_text()
+            assert time.monotonic() < end_s, "it does not get ready"
+            time.sleep(0.02)
+        return found[2]
+
+    def stop(self, how: signal.Signals) -> int | None:
+        """Send a signal and wait; the exit code."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, how)
+        self.process.join(LONGEST_S)
+        return self.process.exitcode
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator:
+    """Start servers; they are killed at the end if they still run."""
+    started = []
+
+    def run(*arguments: object, keys: str | None = None) -> Serving:
+        out, err = (tmp_path / f"{name}{len(started)}" for name in ("out", "err"))
+        words = ["serve", "--port", "0", *map(str, arguments)]
+        process = context().Process(target=_work, args=(words, out, err, keys))
+        process.start()
+        started.append(process)
+        return Serving(process, out, err)
+
+    yield run
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def ask(url: str, **rest: object) -> httpx.Response:
+    return httpx.post(f"{url}/v1/completions", json={**LONG, **rest}, timeout=60)
+
+
+def test_a_server_with_a_head_from_start_to_stop(start, finished, target):
+    server = start("--target", target, "--head", finished / "head", "--context", 512, "--slots", 1)
+    url = server.wait_ready()
+    assert server.out.read_text().startswith("eyas serves tiny at ")
+    assert "arms: off, " in server.out.read_text()
+    assert httpx.get(f"{url}/ready").json() == {"status": "ready"}
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    reply = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "what is 1 plus 1?"}], max_tokens=20, temperature=0
+    )
+    assert reply.model_dump()["metrics"]["speculative_decoding"]["num_spec_tokens"] >= 1
+    assert server.stop(signal.SIGTERM) == 0
+    lines = server.err.read_text().splitlines()
+    assert [json.loads(line)["path"] for line in lines] == ["/ready", "/v1/models", "/v1/chat/completions"]
+    assert len(server.out.read_text().splitlines()) == 1
+
+
+def test_one_arm_a_name_and_keys(start, finished, target):
+    arguments = ("--target", target, "--head", finished / "head", "--speculation", "tree8")
+    server = start(*arguments, "--served-name", "mine", "--api-key", "three", keys="one, two")
+    url = server.wait_ready()
+    assert server.out.read_text() == f"eyas serves mine at {url}/v1 (arms: tree8)\n"
+    for key, status in (("one", 200), ("two", 200), ("three", 200), ("four", 401)):
+        reply = httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+        assert reply.status_code == status
+    assert httpx.get(f"{url}/ready").status_code == 200
+    assert server.stop(signal.SIGINT) == 0
+
+
+def test_what_was_accepted_ends_before_the_process_does(start, target):
+    server = start("--target", target, "--no-head", "--slots", 1, "--context", 512, "--drain-s", 30)
+    url = server.wait_ready()
+    replies: dict[str, httpx.Response] = {}
+    threads = [
+        threading.Thread(target=lambda name=name: replies.update({name: ask(url, stream=name == "streamed")}))
+        for name in ("plain", "streamed")
+    ]
+    with httpx.Client(base_url=url) as client:
+        for thread in threads:
+            thread.start()
+        _wait_busy(client, 2)
+        os.kill(server.process.pid, signal.SIGTERM)
+        while client.get("/ready").status_code == 200:
+            time.sleep(0.01)
+        assert client.get("/health").status_code == 200
+        assert client.post("/v1/completions", json=LONG).status_code == 503
+    server.process.join(LONGEST_S)
+    for thread in threads:
+        thread.join()
+    assert server.process.exitcode == 0
+    assert replies["plain"].json()["usage"]["completion_tokens"] == 400
+    assert replies["streamed"].text.endswith("data: [DONE]\n\n")
+    assert '"finish_reason":"length"' in replies["streamed"].text
+
+
+def test_what_takes_too_long_gets_an_error(start, target):
+    server = start("--target", target, "--no-head", "--slots", 1, "--context", 512, "--drain-s", 0.1)
+    url = server.wait_ready()
+    replies: list[httpx.Response] = []
+    threads = [threading.Thread(target=lambda: replies.append(ask(url))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with httpx.Client(base_url=url) as client:
+        _wait_busy(client, 3)
+    began_s = time.monotonic()
+    assert server.stop(signal.SIGTERM) == 0
+    assert time.monotonic() - began_s < 10
+    for thread in threads:
+        thread.join()
+    assert [reply.status_code for reply in replies] == [503] * 3
+    assert {reply.json()["error"]["code"] for reply in replies} == {"draining"}
+
+
+def _wait_busy(client: httpx.Client, count: int) -> None:
+    """Until so many requests run or wait."""
+    end_s = time.monotonic() + LONGEST_S
+    figures = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\d+)$", re.MULTILINE)
+    while sum(map(int, figures.findall(client.get("/metrics").text))) < count:
+        assert time.monotonic() < end_s, "they do not come in"
+        time.sleep(0.01)
+
+
+# --- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--port", "70000"], "--port 70000"),
+        (["--host", "192.0.2.1"], "--host 192.0.2.1"),
+        (["--slots", "0"], "--slots 0"),
+        (["--context", "1"], "--context 1"),
+        (["--max-waiting", "-1"], "--max-waiting -1"),
+        (["--drain-s", "-1"], "--drain-s -1"),
+        (["--drain-s", "nan"], "--drain-s nan"),
+        (["--api-key", ""], "empty API key"),
+        (["--head", "x", "--no-head"], "--no-head"),
+    ],
+)
+def test_wrong_usage(arguments, named, capsys):
+    assert main(["serve", "--port", "0", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ERROR.fullmatch(err.strip()), err
+    assert named in err
+
+
+def test_a_port_in_use(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        began_s = time.monotonic()
+        assert main(["serve", "--target", "/nowhere", "--port", str(port)]) == 2  # before any target is looked for
+    err = capsys.readouterr().err
+    assert ERROR.fullmatch(err.strip()), err
+    assert f"--port {port}" in err
+    assert "in use" in err
+    assert time.monotonic() - began_s < 20
