@@ -68,7 +68,7 @@ def start(tmp_path) -> Iterator:
 
     def run(*arguments: object, keys: str | None = None) -> Serving:
         out, err = (tmp_path / f"{name}{len(started)}" for name in ("out", "err"))
-        words = ["serve", "--port", "0", *map(str, arguments)]
+        words = ["serve", "--port", "0", "--no-compile", *map(str, arguments)]
         process = context().Process(target=_work, args=(words, out, err, keys))
         process.start()
         started.append(process)

@@ -8,8 +8,8 @@ import torch
 from tests.serve.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forward
 from torch import Tensor
 
-from eyas.model.attention import Rule
-from eyas.serve.paged import LayerAttention, dense
+from eyas.model.attention import LayerAttention, Rule
+from eyas.serve.paged import dense
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,10 +9,10 @@ import pytest
 import torch
 from tests.serve.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forward
 
-from eyas.model.attention import Rule
+from eyas.model.attention import RowAttend, Rule
 from eyas.serve.kernels import triton_attention
 from eyas.serve.kernels.triton_attention import Split, TritonAttention, choose_split, pack_words
-from eyas.serve.paged import PagedAttend, dense
+from eyas.serve.paged import dense
 
 FEW, MANY = 1, 12  # processors to fill: one part a tile, several parts
 
@@ -128,7 +128,7 @@ def test_in_the_layout_of_a_model(heads_first: bool):
     whole = torch.cat((case.q_TNH, case.k_TGH, case.v_TGH), 1)[None].transpose(1, 2)
     parts = whole.split((4, 2, 2), 1)
     q_BNTH, k_BGTH, v_BGTH = (part.contiguous() if heads_first else part for part in parts)
-    attend = PagedAttend(TritonAttention(case.kv.clone(), case.table_RC, case.rows, FEW))
+    attend = RowAttend(TritonAttention(case.kv.clone(), case.table_RC, case.rows, FEW))
     out_BNTH = attend(1, q_BNTH, k_BGTH, v_BGTH, PLAIN)
     torch.testing.assert_close(out_BNTH[0].transpose(0, 1), expected_TNH, atol=5e-6, rtol=0)
 

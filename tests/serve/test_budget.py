@@ -111,7 +111,7 @@ def test_beyond_the_trained_context_the_bucket_decides(good: Head, useless: Head
 
 
 def key(**changes: str | int) -> CostKey:
-    return dataclasses.replace(CostKey("machine", "target", "head", "bfloat16", 2, "1"), **changes)
+    return dataclasses.replace(CostKey("machine", "target", "head", "bfloat16", 2, False, "1"), **changes)
 
 
 def test_costs_are_measured_once(tmp_path: Path) -> None:

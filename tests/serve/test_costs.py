@@ -128,7 +128,7 @@ def test_rising() -> None:
 
 
 def key(**changes: str | int) -> CostKey:
-    return dataclasses.replace(CostKey("machine", "target", "head", "bfloat16", 2, "1"), **changes)
+    return dataclasses.replace(CostKey("machine", "target", "head", "bfloat16", 2, False, "1"), **changes)
 
 
 def cached(directory: Path | None, measure: Measure, one: CostKey | None = None, slots: int = 4) -> CostTable:

@@ -10,8 +10,8 @@ import torch
 from tests.serve.paged_cases import CASES, forward
 from torch import Tensor
 
-from eyas.model.attention import DenseAttend, Rule
-from eyas.serve.paged import PagedAttend, Rows, dense, prepare_dense, visible
+from eyas.model.attention import DenseAttend, RowAttend, Rule
+from eyas.serve.paged import Rows, dense, prepare_dense, visible
 
 TREE = ["x...", "xx..", "x.x.", "xx.x"]  # 0 <- 1 <- 3, 0 <- 2
 TREE_DEPTHS = [0, 1, 1, 2]
@@ -144,7 +144,7 @@ def test_nothing_unseen_is_read_or_written(name: str) -> None:
     one = forward(shape)
     before = one.kv.clone()
     rows, layer = one.rows, 1
-    attend = PagedAttend(prepare_dense(one.kv, one.table_RC, rows))
+    attend = RowAttend(prepare_dense(one.kv, one.table_RC, rows))
     q, k, v = (part.transpose(0, 1)[None] for part in (one.q_TNH, one.k_TGH, one.v_TGH))
     out_1TNH = attend(layer, q, k, v, rule).transpose(1, 2)
     assert torch.equal(one.kv[layer, 0, rows.slots_T.long()], one.k_TGH)

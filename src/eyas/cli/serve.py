@@ -1,6 +1,7 @@
 """`eyas serve`: an OpenAI-compatible server for one target."""
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -12,14 +13,21 @@ from eyas.cli.quiet import quiet
 from eyas.serve.api.app import Api, ApiOptions
 from eyas.serve.api.server import bind, serve, url_of
 from eyas.serve.options import ServeOptions
-from eyas.serve.service import build_service
+from eyas.serve.service import build_service, compile_in_background
 
 KEY_VARIABLE = "EYAS_API_KEY"
 
 
 def run(parsed: argparse.Namespace) -> int:
     """The verb; see the parser in `eyas.cli`. 0 after SIGTERM or SIGINT."""
-    options = ServeOptions(parsed.slots, parsed.context, parsed.memory_tokens, parsed.max_waiting, parsed.speculation)
+    options = ServeOptions(
+        parsed.slots,
+        parsed.context,
+        parsed.memory_tokens,
+        parsed.max_waiting,
+        parsed.speculation,
+        compile=not parsed.no_compile,
+    )
     keys = _keys(parsed.api_key)
     if not 0 <= parsed.port <= 65535:
         raise UsageError(f"--port {parsed.port}", "a number from 0 to 65535", "choose another one")
@@ -35,6 +43,8 @@ def run(parsed: argparse.Namespace) -> int:
 
         def say_ready() -> None:
             print(f"eyas serves {name} at {url}/v1 (arms: {', '.join(service.arms)})", flush=True)
+            if options.compile and target.model.device.type == "cpu":
+                compile_in_background(service, lambda event: _log(json.dumps({"event": event})))
 
         serve(api, holder, parsed.drain_s, say_ready)
     return 0

@@ -20,7 +20,7 @@ What a layer asks for beyond that is its `Rule`. Over rows of text, window = 3 a
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +74,33 @@ class Attend(Protocol):
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
         """Keep the new keys and values of `layer`, return out_BNTH. RoPE is already in q and k."""
+        ...
+
+
+class LayerAttention(Protocol):
+    """Attention over the rows of one sequence, without a dimension for the batch: called once a layer."""
+
+    def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
+        """Keep the rows' keys and values, return out_TNH."""
+        ...
+
+
+class RowAttend:
+    """The `Attend` of forwards over one sequence (B = 1): the rows of all requests of a server, one after the other."""
+
+    def __init__(self, rows: LayerAttention) -> None:
+        self.rows = rows
+
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
+        q_TNH, k_TGH, v_TGH = (part[0].transpose(0, 1) for part in (q_BNTH, k_BGTH, v_BGTH))
+        return self.rows(layer, q_TNH, k_TGH, v_TGH, rule).transpose(0, 1)[None]
+
+
+class Compiled(Protocol):
+    """A forward compiled for the rows of one sequence, any number of them, without gradients."""
+
+    def __call__(self, rows: LayerAttention, *inputs: Tensor) -> Any:
+        """What the forward returns."""
         ...
 
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eyas.base.errors import InputError
-from eyas.model.attention import Attend, Rule
+from eyas.model.attention import Attend, Compiled, RowAttend, Rule
 from eyas.model.facts import TargetFacts
 from eyas.model.layer_ids import HFIndex, default_layers
 
@@ -227,6 +227,8 @@ class Head(nn.Module):
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
             norms = [nn.RMSNorm(config.target_hidden_size, config.rms_norm_eps) for _ in range(num_aux)]
         self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
+        self.compiled: Compiled | None = None
+        """(embeds_1TD, hidden_1TD, positions_1T) -> as `guess`, where `compiled.compile_pair` has made one."""
 
     @staticmethod
     def init(config: HeadConfig, seed: int, dtype: torch.dtype = torch.float32) -> "Head":
@@ -268,6 +270,15 @@ class Head(nn.Module):
         """logits_BTV over the draft vocabulary."""
         return self.lm_head(self.norm(out_BTD))
 
+    def guess(
+        self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """`feedback` and `logits` of a step, for all rows."""
+        if self.compiled is not None and isinstance(attend, RowAttend):
+            return self.compiled(attend.rows, embeds_BTD, hidden_BTD, positions_BT)
+        out_BTD = self.step(embeds_BTD, hidden_BTD, positions_BT, attend)
+        return self.feedback(out_BTD), self.logits(out_BTD)
+
     def pack(self) -> "Head":
         """Join q, k, v and gate, up into one product each (fewer launches at a few rows), for inference.
 
@@ -283,6 +294,7 @@ class Head(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Head":
         self.midlayer.self_attn.qkv_packed = None
         self.midlayer.mlp.gate_up_packed = None
+        self.compiled = None
         return super()._apply(fn, recurse)
 
 

@@ -21,7 +21,7 @@ from transformers import (
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
-from eyas.model.attention import Attend
+from eyas.model.attention import Attend, Compiled, RowAttend
 from eyas.model.facts import TargetFacts
 from eyas.model.hook import ATTENTION_NAME, Capture, hook_layers, register_attention, run_decoder
 from eyas.model.layer_ids import HFIndex, check_layers, default_layers
@@ -110,6 +110,8 @@ class Target:
         self.logit_cap = logit_cap(model)
         self.embedding = find_embedding(model)
         hook_layers(find_layers(model), aux_layer_ids)
+        self.compiled: Compiled | None = None
+        """(ids_1T, positions_1T) -> hidden_1TD, aux_1TL, where `compiled.compile_pair` has made one."""
 
     @staticmethod
     def load(
@@ -177,6 +179,9 @@ class Target:
 
     def forward(self, ids_BT: Tensor, positions_BT: Tensor, attend: Attend, want_aux: bool = False) -> TargetOut:
         """Run the rows through the decoder; no logits. positions_BT is [B, T] or [1, T]; any order, a tree's too."""
+        if self.compiled is not None and isinstance(attend, RowAttend):
+            hidden_BTD, aux_BTL = self.compiled(attend.rows, ids_BT, positions_BT)
+            return TargetOut(hidden_BTD, aux_BTL if want_aux else None)
         capture = Capture() if want_aux else None
         hidden_BTD = run_decoder(self.decoder, ids_BT, positions_BT, attend, capture)
         if capture is None:

@@ -42,6 +42,7 @@ class CostKey:
     head: str  # digest
     dtype: str
     threads: int
+    compiled: bool
     version: str
 
 

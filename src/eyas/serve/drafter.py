@@ -16,12 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eyas.model.attention import RowAttend
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.serve.arm import Arm
 from eyas.serve.kvpool import KVPool
-from eyas.serve.paged import PagedAttend, Prepare, Rows
+from eyas.serve.paged import Prepare, Rows
 from eyas.serve.relay import Relay
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Grower, Tree
@@ -89,9 +90,10 @@ class Drafter:
             visible_TE = frontier.visible_BKE.flatten(0, 1)
             rows = Rows(starts_B1, lines, lengths, slots_T, own_BE, visible_TE, positions_1T[0].int())
             embeds_1TD = self.target.embed(frontier.tokens_BK.reshape(1, -1))
-            out_1TD = self._step(embeds_1TD, last_BKD.reshape(1, len(slots_T), -1), positions_1T, rows)
-            last_BKD = self.head.feedback(out_1TD).view(count, top_k, -1)
-            return self.head.logits(out_1TD).view(count, top_k, -1)
+            hidden_1TD = last_BKD.reshape(1, len(slots_T), -1)
+            last_1TD, logits_1TV = self.head.guess(embeds_1TD, hidden_1TD, positions_1T, self._attend(rows))
+            last_BKD = last_1TD.view(count, top_k, -1)
+            return logits_1TV.view(count, top_k, -1)
 
         return self.growers[shape].grow(roots_B, logits_BV, advance, self.vocab.to_target)
 
@@ -107,9 +109,9 @@ class Drafter:
         rows = Rows(starts_B1, lines_B.int(), lengths_B.int(), own_BE.view(-1), own_BE, None, positions_1T[0].int())
         embeds_1TD = self.target.embed(fresh.tokens_BS.reshape(1, -1))
         fused_1TD = self.head.fuse(fresh.aux_BSL.reshape(1, count * num_rows, -1))
-        out_BSD = self._step(embeds_1TD, fused_1TD, positions_1T, rows).view(count, num_rows, -1)
-        last_B11 = (accepted_B - 1)[:, None, None].expand(-1, 1, out_BSD.shape[2])
-        self._leave(lines_B, out_BSD.gather(1, last_B11)[:, 0])
+        last_1TD, logits_1TV = self.head.guess(embeds_1TD, fused_1TD, positions_1T, self._attend(rows))
+        final_B = torch.arange(0, count * num_rows, num_rows, device=device) + accepted_B - 1
+        self.relay.leave(lines_B, last_1TD[0, final_B], logits_1TV[0, final_B])
 
     def read(self, lines: Sequence[int], lags: Sequence[int]) -> None:
         """Read the last `lags` committed tokens of each line: prompts, and what rounds without drafting left.
@@ -146,15 +148,12 @@ class Drafter:
         assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
         embeds_1TD = self.target.embed(relay.tokens_RC[lines_B[of_T], positions_T + 1][None])
         fused_1TD = self.head.fuse(self.pool.aux_ZL[slots_T][None])
-        out_1TD = self._step(embeds_1TD, fused_1TD, positions_T[None], rows)
-        self._leave(lines_B, out_1TD[0, starts_B1[1:].long() - 1])
-
-    def _step(self, embeds_1TD: Tensor, hidden_1TD: Tensor, positions_1T: Tensor, rows: Rows) -> Tensor:
-        attend = PagedAttend(self.prepare(self.kv, self.pool.table_RC, rows))
-        return self.head.step(embeds_1TD, hidden_1TD, positions_1T, attend)
-
-    def _leave(self, lines_B: Tensor, out_BD: Tensor) -> None:
+        out_1TD = self.head.step(embeds_1TD, fused_1TD, positions_T[None], self._attend(rows))
+        out_BD = out_1TD[0, starts_B1[1:].long() - 1]  # of a prompt's many rows only the last guesses
         self.relay.leave(lines_B, self.head.feedback(out_BD), self.head.logits(out_BD))
+
+    def _attend(self, rows: Rows) -> RowAttend:
+        return RowAttend(self.prepare(self.kv, self.pool.table_RC, rows))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ class ServeOptions:
     memory_tokens  tokens that the key-value memory holds; None: enough for all slots, as far as the machine allows
     max_waiting    requests beyond those that run, before a further one is refused
     speculation    "auto", or the name of an arm that every round runs (to measure fixed arms)
+    compile        whether forwards may run compiled (model/compiled.py); for a CPU
     """
 
     slots: int = 16
@@ -21,6 +22,7 @@ class ServeOptions:
     memory_tokens: int | None = None
     max_waiting: int = 256
     speculation: str = "auto"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("context", 2), ("memory_tokens", 2), ("max_waiting", 0)):

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.model.attention import Rule
+from eyas.model.attention import LayerAttention, Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,14 +130,6 @@ def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, rul
     return torch.bmm(scores_NtS.softmax(-1), v_NSH)
 
 
-class LayerAttention(Protocol):
-    """Attention prepared for one forward: called once a layer."""
-
-    def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
-        """Write the rows' keys and values to their slots, return out_TNH."""
-        ...
-
-
 class Prepare(Protocol):
     """Does once a forward what all layers share. kv is [layers, 2, Z, G, H]."""
 
@@ -151,14 +143,3 @@ def prepare_dense(kv: Tensor, table_RC: Tensor, rows: Rows) -> LayerAttention:
         return dense(q_TNH, k_TGH, v_TGH, kv[layer, 0], kv[layer, 1], table_RC, rows, rule)
 
     return attend
-
-
-class PagedAttend:
-    """The `Attend` of one forward: rows of all requests one after the other, as one sequence for the model."""
-
-    def __init__(self, attention: LayerAttention) -> None:
-        self._attention = attention
-
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
-        q_TNH, k_TGH, v_TGH = (part[0].transpose(0, 1) for part in (q_BNTH, k_BGTH, v_BGTH))
-        return self._attention(layer, q_TNH, k_TGH, v_TGH, rule).transpose(0, 1)[None]

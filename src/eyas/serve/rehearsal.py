@@ -71,6 +71,7 @@ def budget_for(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: 
         head=digest_json(dataclasses.asdict(drafter.head.config)),
         dtype=str(engine.memory.pool.kv.dtype),
         threads=torch.get_num_threads(),
+        compiled=engine.target.compiled is not None,
         version=f"{__version__}, torch {torch.__version__}",
     )
     table = table_for(key, arms, engine.slots, rehearsal.limit, rehearsal.round_s, cache)
@@ -85,9 +86,3 @@ def machine_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} {platform.processor()} {len(os.sched_getaffinity(0))} cores"
-
-
-def cache_directory() -> Path:
-    """Where measured costs are kept between starts."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "eyas"

@@ -19,12 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eyas.model.attention import RowAttend
 from eyas.model.target import Target, TargetOut
 from eyas.serve.drafter import Drafter, Fresh
 from eyas.serve.evidence import trace_BC
 from eyas.serve.kvpool import KVPool
 from eyas.serve.memory import TableWrite
-from eyas.serve.paged import PagedAttend, Prepare, Rows
+from eyas.serve.paged import Prepare, Rows
 from eyas.serve.relay import Relay
 from eyas.serve.sampler import Sampler
 from eyas.serve.stream import to_host
@@ -234,7 +235,7 @@ class Runner:
         return own_BE, self._forward(ids_T, positions_T, rows)
 
     def _forward(self, ids_T: Tensor, positions_T: Tensor, rows: Rows) -> TargetOut:
-        attend = PagedAttend(self.prepare(self.pool.kv, self.pool.table_RC, rows))
+        attend = RowAttend(self.prepare(self.pool.kv, self.pool.table_RC, rows))
         return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.drafter is not None)
 
     def _compact(self, accepted: Accepted, own_BE: Tensor, moves: bool) -> Tensor:

@@ -3,24 +3,28 @@
 any thread    submit, cancel ->  inbox  -> engine's thread: loop(engine, inbox) -> on_tokens(answer, count)
 """
 
+import contextlib
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from eyas.base.cache import cache_directory
 from eyas.base.errors import EyasError, UsageError
+from eyas.model.compiled import CompileError, compile_pair
 from eyas.model.target import Target
 from eyas.serve.arm import Arm, default_arms
 from eyas.serve.budget import Budget
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import BLOCK, Engine, OnTokens
 from eyas.serve.options import ServeOptions
-from eyas.serve.policy import OneArm
-from eyas.serve.rehearsal import budget_for, cache_directory
+from eyas.serve.policy import OneArm, Policy
+from eyas.serve.rehearsal import budget_for
 from eyas.serve.request import Answer, Request
 from eyas.serve.scheduler import Source, overlap_loop
 from eyas.serve.speedup import SpeedUp
@@ -77,11 +81,17 @@ class Inbox:
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[Engine], None] | None] = queue.SimpleQueue()
+        self._chores: deque[Callable[[Engine], None]] = deque()
         self._is_open = True
 
     def put(self, call: Callable[[Engine], None]) -> None:
         """Have this done before the next step."""
         self._calls.put(call)
+
+    def put_off(self, chore: Callable[[Engine], None]) -> None:
+        """Have this done as soon as the engine has nothing else to do."""
+        self._chores.append(chore)
+        self._calls.put(lambda engine: None)  # in case it waits
 
     def close(self) -> None:
         """Nothing will come any more."""
@@ -89,6 +99,8 @@ class Inbox:
 
     def feed(self, engine: Engine, may_wait: bool) -> bool:
         while self._is_open:
+            while may_wait and self._chores and self._calls.empty():
+                self._chores.popleft()(engine)
             try:
                 call = self._calls.get(timeout=IDLE_S) if may_wait else self._calls.get_nowait()
             except queue.Empty:
@@ -150,6 +162,10 @@ class Service:
             self._open[request.id] = (engine.add(request), on_tokens)
 
         self._inbox.put(add)
+
+    def when_idle(self, chore: Callable[[Engine], None]) -> None:
+        """Have this done on the engine's thread, between requests."""
+        self._inbox.put_off(chore)
 
     def cancel(self, request_id: str) -> None:
         """End a request early; its last call has finish "cancelled". An unknown or finished id is ignored."""
@@ -231,9 +247,13 @@ class Service:
 def build_service(target: Target, draft: Draft | None, options: ServeOptions) -> Service:
     """An engine on its own thread; with a head its budget is measured here, or read from the cache.
 
-    UsageError for an arm that there is not, or a memory too small for one request.
+    Forwards that were compiled before are used. UsageError for an arm that there is not, or a memory too small for one
+    request.
     """
     device = target.model.device
+    if options.compile:
+        with contextlib.suppress(CompileError):  # `compile_in_background` finds the same and says why
+            compile_pair(target, None if draft is None else draft.head, stored_only=True)
     context = min(options.context or CONTEXT, target.facts.max_positions)
     arms = default_arms()
     if draft is not None:
@@ -249,8 +269,38 @@ def build_service(target: Target, draft: Draft | None, options: ServeOptions) ->
         stream=stream_for(device),
     )
     if draft is not None:
-        engine.policy = OneArm(arms[0]) if len(arms) == 1 else budget_for(engine, arms, cache_directory())
+        engine.policy = _policy(engine, arms)
     return Service(engine, options.max_waiting)
+
+
+def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
+    """Compile what the cache did not have, on a thread; a failure is said and changes nothing.
+
+    From then on rounds are faster. What they cost is measured again as soon as nobody waits for an answer.
+    """
+    target, drafter = service.engine.target, service.engine.runner.drafter
+    head = None if drafter is None else drafter.head
+    if target.compiled is not None and (head is None or head.compiled is not None):
+        return
+
+    def measure(engine: Engine) -> None:
+        if isinstance(engine.policy, Budget):
+            engine.policy = _policy(engine, engine.policy.arms)
+
+    def work() -> None:
+        try:
+            compile_pair(target, head)
+        except CompileError as error:
+            say(f"forwards run as they are: {error.found}")
+        else:
+            say("forwards run compiled from here on")
+            service.when_idle(measure)
+
+    threading.Thread(target=work, name="compile", daemon=True).start()
+
+
+def _policy(engine: Engine, arms: tuple[Arm, ...]) -> Policy:
+    return OneArm(arms[0]) if len(arms) == 1 else budget_for(engine, arms, cache_directory())
 
 
 def _arm(name: str, arms: Sequence[Arm]) -> Arm:

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eyas.base.cache import cache_directory
 from eyas.base.errors import PlaceError
 from eyas.base.provenance import write_atomic
 from eyas.model.attention import Rule
@@ -82,32 +83,17 @@ class CpuAttention:
         assert kv.dtype in TYPES, kv.dtype
         assert kv[0, 0].is_contiguous(), kv.stride()
         assert kv.shape[4] <= MAX_HEAD_DIM, kv.shape
-        index = {
-            "starts": rows.starts_B1.contiguous(),
-            "lines": rows.lines_B.contiguous(),
-            "lengths": rows.lengths_B.contiguous(),
-            "slots": rows.slots_T.contiguous(),
-            "own": rows.own_BE.contiguous(),
-            "positions": rows.positions_T.contiguous(),
-            "table": table_RC.contiguous(),
-        }
+        assert kv.is_cpu, "the operator runs on a CPU"
+        index = (rows.starts_B1, rows.lines_B, rows.lengths_B, rows.slots_T, rows.own_BE, rows.positions_T, table_RC)
+        held = [_index(part) for part in index]
         visible_TE = None if rows.visible_TE is None else rows.visible_TE.contiguous()
-        assert all(part.dtype == torch.int32 for part in index.values()), index
         assert visible_TE is None or visible_TE.dtype == torch.bool, "who sees whom is bool"
-        assert all(part.device.type == "cpu" for part in (kv, *index.values())), "the operator runs on a CPU"
-        self._held = (kv, index, visible_TE)  # what the addresses below point to
-        self._forward = _Forward(
-            **{name: part.data_ptr() for name, part in index.items()},
-            visible=None if visible_TE is None else visible_TE.data_ptr(),
-            num_columns=table_RC.shape[1],
-            num_requests=rows.lines_B.shape[0],
-            num_rows=rows.slots_T.shape[0],
-            num_kv_heads=kv.shape[3],
-            head_dim=kv.shape[4],
-            num_own=rows.own_BE.shape[1],
-            num_threads=torch.get_num_threads(),
-            memory_is_bf16=kv.dtype == torch.bfloat16,
-        )
+        self._held = (kv, held, visible_TE)  # what the addresses below point to
+        f = self._forward = _Forward(*(part.data_ptr() for part in held))
+        f.visible = None if visible_TE is None else visible_TE.data_ptr()
+        f.num_columns, f.num_requests, f.num_rows = table_RC.shape[1], rows.lines_B.shape[0], rows.slots_T.shape[0]
+        f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], rows.own_BE.shape[1]
+        f.num_threads, f.memory_is_bf16 = torch.get_num_threads(), kv.dtype == torch.bfloat16
         self._rule = _Rule()
         self._rule_from: tuple[Rule, Tensor | None] | None = None
         self._operands: tuple[object, ...] = ()
@@ -162,6 +148,13 @@ class CpuAttention:
         self._operands = _describe(q_TNH, k_TGH, v_TGH)
 
 
+def _index(part: Tensor) -> Tensor:
+    """As the operator reads it."""
+    assert part.dtype == torch.int32, part.dtype
+    assert part.is_cpu, "the operator runs on a CPU"
+    return part.contiguous()
+
+
 def _describe(q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
     """What decides how memory is read; compared in every layer."""
     return q.stride(), k.stride(), v.stride(), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype
@@ -170,7 +163,7 @@ def _describe(q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
 def load_cpu_attention() -> CpuKernel | Unavailable:
     """The operator, built on the spot if this source has not been built for this compiler and this CPU before.
 
-    What is built is kept in $XDG_CACHE_HOME/eyas, ~/.cache/eyas without the variable.
+    What is built is kept in the cache directory.
     """
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
@@ -203,8 +196,7 @@ def _library_path(compiler: str) -> Path:
     told = _run([compiler, "-###", "-E", *FLAGS, "-x", "c", os.devnull])
     parts = (SOURCE.read_text(), told, *FLAGS, *_link_flags())
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "eyas" / f"cpu_attention-{digest[:16]}.so"
+    return cache_directory() / f"cpu_attention-{digest[:16]}.so"
 
 
 def _build(compiler: str, path: Path) -> None:

@@ -115,7 +115,7 @@ def prepare_on(device: torch.device) -> Prepare:
 
 
 class TritonAttention:
-    """Attention prepared for one forward (`paged.LayerAttention`).
+    """Attention prepared for one forward (`LayerAttention`).
 
     The host bounds the prefixes with the columns of the table that it passes: table_RC[:, :bound] is such a table.
     """
