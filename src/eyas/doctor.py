@@ -18,6 +18,8 @@ from eyas.base.provenance import PROVENANCE, Provenance, read_provenance, requir
 from eyas.formats.head_dir import ARCHITECTURE, Finding, StoredHead, check_fit, digest_head, read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, resolve_head
+from eyas.serve.kernels.choice import cpu_kernel
+from eyas.serve.kernels.cpu import Unavailable
 
 CONFIG_FILE = "config.json"
 SHALLOW = (0,)  # nothing is captured here, so a target of any depth may be looked at
@@ -46,6 +48,15 @@ def examine(path: str, target: str | None) -> list[Finding]:
         "a run directory, a head directory or a target",
         "check the path; of a run name the directory above its stages",
     )
+
+
+def examine_machine() -> Finding:
+    """Whether attention on this machine's CPU is the operator in C or the reference. Builds it where it must."""
+    kernel = cpu_kernel()
+    if isinstance(kernel, Unavailable):
+        found = f"attention on this CPU by the dense reference, the same words but slower ({kernel.reason})"
+        return Finding("warning", found, "the operator in C", "install gcc, or mend what the reason names")
+    return Finding("ok", "attention on this CPU", "the operator in C is built")
 
 
 def _is_head(directory: Path) -> bool:

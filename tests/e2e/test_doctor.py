@@ -8,9 +8,11 @@ import pytest
 from tests.e2e.small import run_stages
 from tests.tiny import tiny_target
 
+from eyas import doctor
 from eyas.base.errors import InputError
 from eyas.cli import main
 from eyas.doctor import examine
+from eyas.serve.kernels.cpu import Unavailable
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -29,6 +31,14 @@ def test_a_sound_run(run, capsys):
     for kind in ("target", "tokenizer", "chat template"):
         assert f"ok: {kind}; the same in respond, capture, train, eval, target" in said
     assert "fit; the head is" in said
+    assert "ok: attention on this CPU; the operator in C is built" in said
+
+
+def test_a_machine_without_a_compiler(target, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "cpu_kernel", lambda: Unavailable("there is no gcc or cc on the PATH"))
+    assert main(["doctor", str(target)]) == 0  # slower, not wrong
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert "the dense reference, the same words but slower (there is no gcc or cc on the PATH)" in said
 
 
 def test_an_unfinished_stage(run):

@@ -213,10 +213,10 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 def _run_doctor(parsed: argparse.Namespace) -> int:
     from eyas.cli.quiet import quiet
-    from eyas.doctor import examine
+    from eyas.doctor import examine, examine_machine
 
     quiet()
-    findings = examine(parsed.path, parsed.target)
+    findings = [*examine(parsed.path, parsed.target), examine_machine()]
     misfits = [finding for finding in findings if finding.weight == "misfit"]
     for finding in findings:
         if finding not in misfits:
