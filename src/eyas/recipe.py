@@ -83,11 +83,16 @@ def load_recipe(path: Path, overrides: dict[str, object]) -> Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe at work in a run directory. The target is loaded when the first stage asks for it."""
+    """A recipe at work in a run directory. The target is loaded when the first stage asks for it.
+
+    device: where the target lives (`model.devices`). Only capture and eval take another than the CPU: what they ask of
+    the target are forwards over whole texts, and rows of its two largest matrices.
+    """
 
     recipe: Recipe
     out: Path
     progress: bool = True
+    device: str = "cpu"
 
     def directory(self, stage: str) -> Path:
         """Where a stage writes."""
@@ -97,7 +102,7 @@ class Run:
     def target(self) -> Target:
         """The target in the recipe's dtype, with the layers that capture asks for."""
         wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
-        return Target.load(wanted.model, DTYPES[wanted.dtype], layers)
+        return Target.load(wanted.model, DTYPES[wanted.dtype], layers, self.device)
 
     @property
     def head_directory(self) -> Path:
