@@ -2,13 +2,13 @@
 
     prompts -> conversations -> features -> head -> eval -> report
 
-Every stage must be finished, its files as they were written, made from the stages that lie beside it now, and all of
-it from one target, one tokenizer and one chat template. Nothing is changed.
+Every stage must be finished, its files as they were written, made from the stages that lie beside it now, with the
+settings of recipe.toml, and all of it from one target, one tokenizer and one chat template. Nothing is changed.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from eyas.base.errors import EyasError, InputError
 from eyas.base.provenance import PROVENANCE, Provenance, read_provenance, require_digest
 from eyas.formats.head_dir import ARCHITECTURE, Finding, StoredHead, check_fit, digest_head, read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
-from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, resolve_head
+from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
+from eyas.serve.kernels.choice import cpu_kernel
+from eyas.serve.kernels.cpu import Unavailable
 
 CONFIG_FILE = "config.json"
 SHALLOW = (0,)  # nothing is captured here, so a target of any depth may be looked at
-# What a stage calls the work that it was made from -> the stage that did it.
 
 
 def examine(path: str, target: str | None) -> list[Finding]:
@@ -46,6 +47,15 @@ def examine(path: str, target: str | None) -> list[Finding]:
         "a run directory, a head directory or a target",
         "check the path; of a run name the directory above its stages",
     )
+
+
+def examine_machine() -> Finding:
+    """Whether attention on this machine's CPU is the operator in C or the reference. Builds it where it must."""
+    kernel = cpu_kernel()
+    if isinstance(kernel, Unavailable):
+        found = f"attention on this CPU by the dense reference, the same words but slower ({kernel.reason})"
+        return Finding("warning", found, "the operator in C", "install gcc, or mend what the reason names")
+    return Finding("ok", "attention on this CPU", "the operator in C is built")
 
 
 def _is_head(directory: Path) -> bool:
@@ -155,14 +165,18 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         return
     finished = _Finished(out, head, stages)
     yield from _examine_chain(finished)
-    name = target if target is not None else None if recipe is None else recipe.target.model
+    run = None if recipe is None else Run(_for_target(recipe, target), out, progress=False)
     loaded, template = None, None
     try:
-        if name is not None:
-            loaded = Target.load(name, layers=SHALLOW)
-            template = loaded.template_digest
+        if run is not None:
+            loaded = run.target
+        elif target is not None:
+            loaded = Target.load(target, layers=SHALLOW)
+        template = None if loaded is None else loaded.template_digest
     except InputError as error:
         yield _misfit(error)
+    if run is not None and loaded is not None:
+        yield from _examine_settings(run, finished)
     yield from _examine_words(finished, loaded, template)
     if loaded is not None and (head / CONFIG_FILE).is_file():
         try:
@@ -225,6 +239,33 @@ def _examine_chain(finished: _Finished) -> Iterator[Finding]:
                 )
     if num_links and not broken:
         yield Finding("ok", "chain of stages", f"each of {num_links} parents is the one that was used")
+
+
+def _for_target(recipe: Recipe, target: str | None) -> Recipe:
+    """The recipe with the target that was named instead of its own."""
+    return recipe if target is None else replace(recipe, target=replace(recipe.target, model=target))
+
+
+def _examine_settings(run: Run, finished: _Finished) -> Iterator[Finding]:
+    """Whether each stage was made with its part of recipe.toml as it reads now."""
+    same: list[str] = []
+    for stage, provenance in finished.stages.items():
+        try:
+            settings = run.origin(stage).recipe
+        except InputError:
+            continue  # what it was made from is missing or damaged, which is said elsewhere
+        if settings == provenance.recipe:
+            same.append(stage)
+        else:
+            read = "[prompts]" if stage == "prompts" else f"[{stage}] and target.dtype"
+            yield Finding(
+                "warning",
+                f"{finished.out / DIRECTORIES[stage]} made with settings of digest {provenance.recipe}",
+                f"digest {settings}, that of {read} in {finished.out / RECIPE_FILE}",
+                f"run `eyas {stage}` again with the recipe of this run, then the stages after it",
+            )
+    if same:
+        yield Finding("ok", f"settings of {', '.join(same)}", f"those of {RECIPE_FILE}")
 
 
 def _examine_words(finished: _Finished, target: Target | None, template: str | None) -> Iterator[Finding]:

@@ -17,15 +17,12 @@ from itertools import islice
 import torch
 
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import Origin, is_finished, read_provenance
-from eyas.bench.bench import origin_of as bench_origin
+from eyas.base.provenance import Origin, is_finished
 from eyas.chat.conversation import Message, read
 from eyas.chat.render import prompt_ids
 from eyas.features.capture import PrefillAttend, token_bytes
-from eyas.features.capture import origin_of as capture_origin
 from eyas.features.layout import Row
 from eyas.features.reader import Features
-from eyas.formats.head_dir import digest_head, read_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
@@ -36,11 +33,9 @@ from eyas.serve.request import Request, Stop
 from eyas.serve.scheduler import Given
 from eyas.synth.prompts import PROMPTS_FILE, open_prompts
 from eyas.synth.respond import LEDGER_FILE
-from eyas.synth.respond import origin_of as respond_origin
 from eyas.synth.shapes import Shaped, read_shape
 from eyas.synth.sources import Source
 from eyas.train import loop
-from eyas.train.evaluate import origin_of as eval_origin
 from eyas.train.optimizer import Masters
 from eyas.train.teacher import Teacher
 from eyas.train.ttt import pack
@@ -116,28 +111,12 @@ def describe(run: Run, price_per_hour: float | None) -> str:
 
 def finished_stages(run: Run, prompts: Origin) -> set[str]:
     """The stages that `eyas run` would skip; a stage behind one that would run would run as well."""
-    recipe, target, finished = run.recipe, run.target, set()
-
-    def digest(stage: str) -> str:
-        return read_provenance(run.directory(stage)).digest
-
-    def eval_of_now() -> Origin:
-        stored = read_head(run.head_directory, DTYPES[recipe.eval.dtype])
-        features = Features(run.directory("capture"))
-        return eval_origin(recipe.eval, stored, (features, features), target)
-
-    origins: dict[str, Callable[[], Origin]] = {
-        "prompts": lambda: prompts,
-        "respond": lambda: respond_origin(recipe.respond, digest("prompts"), run.responder()),
-        "capture": lambda: capture_origin(recipe.capture, digest("respond"), target),
-        "train": lambda: loop.origin_of(recipe.train, Features(run.directory("capture")), target),
-        "eval": eval_of_now,
-        "bench": lambda: bench_origin(recipe.bench, run.bench_inputs(), digest_head(run.head_directory), target),
-    }
-    for stage, origin in origins.items():
+    finished: set[str] = set()
+    for stage in STAGES:
         try:
-            needed = stage != "train" or recipe.target.head is None
-            if needed and not is_finished(run.directory(stage), origin()):
+            needed = stage != "train" or run.recipe.target.head is None
+            origin = prompts if stage == "prompts" else run.origin(stage)
+            if needed and not is_finished(run.directory(stage), origin):
                 return finished
         except InputError:  # something before it is damaged, so the run would stop or work there
             return finished

@@ -16,11 +16,13 @@ from typing import Literal
 
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import PROVENANCE, read_provenance, require, sweep, write_atomic
+from eyas.base.provenance import PROVENANCE, Origin, read_provenance, require, sweep, write_atomic
 from eyas.bench import bench
 from eyas.bench.config import BenchConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
+from eyas.features.reader import Features
+from eyas.formats.head_dir import digest_head, read_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 from eyas.serve.engine import Engine
@@ -81,11 +83,16 @@ def load_recipe(path: Path, overrides: dict[str, object]) -> Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe at work in a run directory. The target is loaded when the first stage asks for it."""
+    """A recipe at work in a run directory. The target is loaded when the first stage asks for it.
+
+    device: where the target lives (`model.devices`). Only capture and eval take another than the CPU: what they ask of
+    the target are forwards over whole texts, and rows of its two largest matrices.
+    """
 
     recipe: Recipe
     out: Path
     progress: bool = True
+    device: str = "cpu"
 
     def directory(self, stage: str) -> Path:
         """Where a stage writes."""
@@ -95,7 +102,7 @@ class Run:
     def target(self) -> Target:
         """The target in the recipe's dtype, with the layers that capture asks for."""
         wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
-        return Target.load(wanted.model, DTYPES[wanted.dtype], layers)
+        return Target.load(wanted.model, DTYPES[wanted.dtype], layers, self.device)
 
     @property
     def head_directory(self) -> Path:
@@ -162,6 +169,36 @@ class Run:
                 self.directory("train"),
                 progress=self.progress,
             )
+
+    def origin(self, stage: str) -> Origin:
+        """What decides the work of a stage, by this recipe and by what its parents hold now.
+
+        InputError where something that it reads is missing or damaged.
+        """
+        return self._origins[stage]()
+
+    @cached_property
+    def _origins(self) -> dict[str, Callable[[], Origin]]:
+        recipe, directory = self.recipe, self.directory
+
+        def digest(stage: str) -> str:
+            return read_provenance(directory(stage)).digest
+
+        def of_eval() -> Origin:
+            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype])
+            features = Features(directory("capture"))
+            return evaluate.origin_of(recipe.eval, stored, (features, features), self.target)
+
+        return {
+            "prompts": lambda: prompts.open_prompts(recipe.prompts).origin,
+            "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder()),
+            "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
+            "train": lambda: loop.origin_of(recipe.train, Features(directory("capture")), self.target),
+            "eval": of_eval,
+            "bench": lambda: bench.origin_of(
+                recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
+            ),
+        }
 
     def bench_inputs(self) -> bench.BenchInputs:
         """The directories that `bench` reads."""

@@ -14,6 +14,7 @@ from tests.e2e.small import ERROR, STAGES, contents, run_stages, write_prompts, 
 from tests.tiny import tiny_target, tiny_tokenizer
 
 from eyas.cli import main
+from eyas.features.reader import Features
 from eyas.formats.head_dir import HeadOrigin, read_head, write_head
 from eyas.model.head import Head
 from eyas.model.vocab import DraftVocab
@@ -92,7 +93,8 @@ def test_run_goes_through_every_stage_and_prints_the_results(run, recipe, capsys
     assert main(["doctor", str(run)]) == 0
     said = capsys.readouterr().out
     assert "ok: bench: finished" in said
-    assert "warning" not in said
+    warnings = [line for line in said.splitlines() if line.startswith("warning")]
+    assert [line for line in warnings if "attention on this CPU" not in line] == []
     assert main(["plan", str(recipe), "--out", str(run)]) == 0
     assert "would run" not in capsys.readouterr().out
     # What a user throws away is made again.
@@ -263,6 +265,34 @@ def test_eval_refuses_features_of_another_target(run, recipe, tmp_path, refused)
         message = refused(verb, recipe, "--out", run, f"target.model={other}")
         assert len(re.findall(r"sha256:[0-9a-f]{64}", message)) == 2
     assert contents(run / "head") == before
+
+
+@pytest.mark.parametrize("verb", ["capture", "eval"])
+def test_a_device_that_cannot_be_had(verb, run, recipe, refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)  # importing it fails
+    before = contents(run)
+    told = {"auto": "pip install 'eyas[large]'", "cuda:1000": "cuda:1000 on a machine", "tpu": "cuda:N"}
+    for device, words in told.items():
+        assert words in refused(verb, recipe, "--out", run, "--device", device)
+    assert "--device" in refused("train", recipe, "--out", run, "--device", "cpu")
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("device", ["auto", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_target_elsewhere(device, run, recipe):
+    """The features are those of the CPU but for rounding; where there is nothing but a CPU, byte by byte."""
+    if device == "auto":
+        pytest.importorskip("accelerate")
+    before, rows = contents(run), Features(run / "features")
+    wanted = [rows.row(i).aux_TL for i in rows.indices("train")]
+    for verb, directory in (("capture", "features"), ("eval", "eval")):
+        shutil.rmtree(run / directory)
+        assert main([verb, str(recipe), "--out", str(run), "--device", device]) == 0
+    rows = Features(run / "features")
+    for i, expected_TL in zip(rows.indices("train"), wanted, strict=True):
+        torch.testing.assert_close(rows.row(i).aux_TL, expected_TL, atol=1e-3, rtol=1e-3)
+    if torch.cuda.device_count() == 0:
+        assert contents(run) == before
 
 
 def test_a_damaged_shard(run, recipe, refused):

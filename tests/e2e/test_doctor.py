@@ -5,12 +5,16 @@ import re
 import shutil
 
 import pytest
-from tests.e2e.small import run_stages
+from tests.e2e.small import run_stages, write_prompts
 from tests.tiny import tiny_target
 
+from eyas import doctor
+from eyas.base.config import build, load_toml, merge, parse_overrides, to_toml
 from eyas.base.errors import InputError
 from eyas.cli import main
 from eyas.doctor import examine
+from eyas.recipe import Recipe
+from eyas.serve.kernels.cpu import Unavailable
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -29,6 +33,15 @@ def test_a_sound_run(run, capsys):
     for kind in ("target", "tokenizer", "chat template"):
         assert f"ok: {kind}; the same in respond, capture, train, eval, target" in said
     assert "fit; the head is" in said
+    assert "ok: settings of prompts, respond, capture, train, eval; those of recipe.toml" in said
+    assert "attention on this CPU" in said
+
+
+def test_a_machine_without_a_compiler(target, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "cpu_kernel", lambda: Unavailable("there is no gcc or cc on the PATH"))
+    assert main(["doctor", str(target)]) == 0  # slower, not wrong
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert "the dense reference, the same words but slower (there is no gcc or cc on the PATH)" in said
 
 
 def test_an_unfinished_stage(run):
@@ -61,6 +74,62 @@ def test_a_stage_made_from_other_work(run, recipe):
     old = json.loads((run / "conversations" / "provenance.json").read_bytes())["parents"]["prompts"]
     new = json.loads((run / "prompts" / "provenance.json").read_bytes())["digest"]
     assert (old in finding.found, new in finding.expected) == (True, True)
+
+
+def older(run):
+    """The stages that are older than their part of the recipe, by the verb that makes each anew."""
+    found = [finding for finding in examine(str(run), None) if "made with settings" in finding.found]
+    assert all(finding.weight == "warning" for finding in found)
+    return [verb for finding in found for verb in re.findall(r"`eyas (\w+)` again", finding.do or "")]
+
+
+def lay_over(run, changes):
+    path = run / "recipe.toml"
+    path.write_text(to_toml(build(Recipe, merge(load_toml(path), parse_overrides(changes)))))
+
+
+@pytest.mark.parametrize(
+    ("change", "stages"),
+    [
+        ("prompts.seed=7", ["prompts"]),
+        ("respond.max_tokens=25", ["respond"]),
+        ("capture.held_out=0.4", ["capture"]),
+        ("capture.aux_layer_ids=[1,2,4]", ["capture"]),
+        ("train.steps=4", ["train"]),
+        ("train.checkpoint_every_s=7", []),  # changes no byte of the head
+        ("eval.nodes=7", ["eval"]),
+        ("bench.repeats=2", []),  # not made yet
+        ("target.dtype=bfloat16", ["respond", "capture", "train", "eval"]),
+    ],
+)
+def test_a_recipe_that_was_changed(change, stages, run):
+    lay_over(run, [change])
+    assert older(run) == stages
+    assert misfits(run) == []
+
+
+def test_a_stage_older_than_the_recipe_is_named_with_both_digests(run, capsys):
+    lay_over(run, ["train.steps=4"])
+    assert main(["doctor", str(run)]) == 0
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "made with settings" in line]
+    recorded = json.loads((run / "head" / "provenance.json").read_bytes())["recipe"]
+    assert recorded in said
+    assert len(set(DIGEST.findall(said))) == 2
+    assert "that of [train] and target.dtype in" in said
+
+
+def test_another_source(run, tmp_path):
+    lay_over(run, [f"prompts.source={write_prompts(tmp_path / 'others.jsonl')}"])
+    assert older(run) == ["prompts"]
+    lay_over(run, [f"prompts.source={write_prompts(tmp_path / 'sums.jsonl')}"])  # the same records, elsewhere
+    assert older(run) == []
+
+
+def test_a_verb_run_with_an_option_that_the_next_one_had_not(run, recipe):
+    assert main(["eval", str(recipe), "eval.nodes=7", "--out", str(run)]) == 0
+    assert older(run) == []
+    assert main(["train", str(recipe), "--out", str(run)]) == 0  # nothing to do, but recipe.toml is written anew
+    assert older(run) == ["eval"]
 
 
 def test_another_target(run, tmp_path):

@@ -25,11 +25,10 @@ READY = re.compile(r"eyas serves (\S+) at (http://127\.0\.0\.1:\d+)/v1 \(arms: (
 LONG = {"model": "tiny", "prompt": "hi", "max_tokens": 400, "ignore_eos": True}
 
 
-def _work(arguments: Sequence[str], out: Path, err: Path, keys: str | None) -> None:
+def _work(arguments: Sequence[str], out: Path, err: Path, environment: dict[str, str]) -> None:
     import torch
 
-    if keys is not None:
-        os.environ["EYAS_API_KEY"] = keys
+    os.environ |= environment
     torch.set_num_threads(1)
     sys.stdout = out.open("w", buffering=1)
     sys.stderr = err.open("w", buffering=1)
@@ -66,10 +65,10 @@ def start(tmp_path) -> Iterator:
     """Start servers; they are killed at the end if they still run."""
     started = []
 
-    def run(*arguments: object, keys: str | None = None) -> Serving:
+    def run(*arguments: object, **environment: str) -> Serving:
         out, err = (tmp_path / f"{name}{len(started)}" for name in ("out", "err"))
         words = ["serve", "--port", "0", "--no-compile", *map(str, arguments)]
-        process = context().Process(target=_work, args=(words, out, err, keys))
+        process = context().Process(target=_work, args=(words, out, err, environment))
         process.start()
         started.append(process)
         return Serving(process, out, err)
@@ -104,7 +103,7 @@ def test_a_server_with_a_head_from_start_to_stop(start, finished, target):
 
 def test_one_arm_a_name_and_keys(start, finished, target):
     arguments = ("--target", target, "--head", finished / "head", "--speculation", "tree8")
-    server = start(*arguments, "--served-name", "mine", "--api-key", "three", keys="one, two")
+    server = start(*arguments, "--served-name", "mine", "--api-key", "three", EYAS_API_KEY="one, two")
     url = server.wait_ready()
     assert server.out.read_text() == f"eyas serves mine at {url}/v1 (arms: tree8)\n"
     for key, status in (("one", 200), ("two", 200), ("three", 200), ("four", 401)):
@@ -165,6 +164,17 @@ def _wait_busy(client: httpx.Client, count: int) -> None:
     while sum(map(int, figures.findall(client.get("/metrics").text))) < count:
         assert time.monotonic() < end_s, "they do not come in"
         time.sleep(0.01)
+
+
+def test_a_machine_without_a_compiler_is_told_of_once(start, target, tmp_path):
+    empty = {name: str(tmp_path / name) for name in ("PATH", "XDG_CACHE_HOME")}
+    server = start("--target", target, "--no-head", "--slots", 1, "--context", 512, **empty)
+    assert ask(server.wait_ready(), max_tokens=3).status_code == 200
+    assert server.stop(signal.SIGTERM) == 0
+    said, *requests = server.err.read_text().splitlines()
+    assert ERROR.fullmatch(said.replace("warning: ", "")), said
+    assert "no gcc or cc" in said
+    assert [json.loads(line)["path"] for line in requests] == ["/v1/completions"]
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------

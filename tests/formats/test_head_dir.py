@@ -202,8 +202,9 @@ def test_missing_and_damaged_files(directory: Path, tmp_path: Path):
         read_head(directory)
 
 
-def test_a_fitting_pair_has_no_findings(directory: Path):
-    assert check_fit(read_head(directory), FACTS, "sha256:aa") == []
+@pytest.mark.parametrize("rope_type", ["default", "llama3", "yarn", "linear"])
+def test_a_fitting_pair_has_no_findings(rope_type: str, directory: Path):
+    assert check_fit(read_head(directory), dataclasses.replace(FACTS, rope_type=rope_type), "sha256:aa") == []
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,8 @@ def test_a_fitting_pair_has_no_findings(directory: Path):
         ({"num_layers": 4}, "misfit", "reads layers [2, 4, 5]"),
         ({"num_layers": 16}, "warning", "[2, 8, 13]"),
         ({"rope_theta": 500000.0}, "warning", "rope_theta 10000.0"),
-        ({"rope_type": "llama3"}, "warning", "llama3"),
+        ({"rope_theta": 500000.0, "rope_type": "llama3"}, "warning", "500000.0, as target tiny has before scaling"),
+        ({"rope_theta": None, "rope_type": None}, "warning", "no rotary positions, as target tiny has"),
         ({"max_positions": 128}, "warning", "max_position_embeddings 64"),
     ],
 )

@@ -236,10 +236,14 @@ def test_a_head_is_shaped_like_its_target():
     assert HeadConfig.for_target(FACTS, 11, intermediate_size=96).intermediate_size == 96
 
 
-def test_other_positions_than_plain_rope_are_refused():
-    with pytest.raises(InputError, match="llama3"):
-        HeadConfig.for_target(dataclasses.replace(FACTS, rope_type="llama3"), 11)
-    with pytest.raises(InputError, match="other than RoPE"):
+@pytest.mark.parametrize("rope_type", ["llama3", "yarn", "linear"])
+def test_a_head_turns_plainly_at_the_base_of_a_target_that_scales(rope_type: str):
+    scaled = HeadConfig.for_target(dataclasses.replace(FACTS, rope_type=rope_type, rope_theta=500_000.0), 11)
+    assert scaled == dataclasses.replace(CONFIG, rope_theta=500_000.0)
+
+
+def test_a_target_that_gives_no_head_is_refused():
+    with pytest.raises(InputError, match="without rotary positions"):
         HeadConfig.for_target(dataclasses.replace(FACTS, rope_type=None, rope_theta=None), 11)
     with pytest.raises(InputError, match="feed-forward width"):
         HeadConfig.for_target(dataclasses.replace(FACTS, intermediate_size=None), 11)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,8 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.utils.import_utils import is_accelerate_available
 
-from eyas.base.errors import InputError
+from eyas.base.errors import EyasError, InputError
 from eyas.model import hook
 from eyas.model.attention import DenseAttend, Rule
 from eyas.model.hook import register_attention
@@ -418,13 +418,20 @@ def test_a_family_that_views_what_attention_returns(tmp_path: Path):
 
 
 def test_spread_over_all_devices(target_dir: GetDir):
-    """On a machine with one device this is the same target; without accelerate it is refused by name."""
-    if not is_accelerate_available():
-        with pytest.raises(InputError, match="accelerate"):
-            Target.load(target_dir("llama"), torch.float32, device="auto")
-        return
+    """On a machine with one device this is the same target."""
+    pytest.importorskip("accelerate")
     spread, target = (Target.load(target_dir("llama"), torch.float32, device=device) for device in ("auto", "cpu"))
     assert greedy(spread, PROMPT.to(spread.model.device), 8) == greedy(target, PROMPT, 8)
+
+
+def test_devices_that_are_not_there(target_dir: GetDir, monkeypatch: pytest.MonkeyPatch):
+    """Said before the target is looked for."""
+    monkeypatch.setitem(sys.modules, "accelerate", None)  # importing it fails
+    missing = f"cuda:{torch.cuda.device_count()}"
+    for name, told in (("auto", r"eyas\[large\]"), (missing, f"{missing} on a machine with"), ("gpu", "cuda:N")):
+        with pytest.raises(EyasError, match=told) as refused:
+            Target.load(target_dir("llama") / "nowhere", torch.float32, device=name)
+        assert refused.value.exit_code == 2
 
 
 def test_mixtures_of_experts_and_tied_embeddings_are_fine(tmp_path: Path):

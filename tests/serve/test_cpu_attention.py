@@ -21,8 +21,9 @@ from torch import Tensor
 
 from eyas.model.attention import Rule
 from eyas.serve.kernels import cpu
+from eyas.serve.kernels.choice import prepare_for, why_reference
 from eyas.serve.kernels.cpu import CpuKernel, Unavailable, load_cpu_attention
-from eyas.serve.paged import dense
+from eyas.serve.paged import dense, prepare_dense
 
 F32, BF16 = torch.float32, torch.bfloat16
 LAYER = 1
@@ -130,6 +131,36 @@ def test_bfloat16(kernel: CpuKernel, name: str) -> None:
 def test_memory_of_another_type(kernel: CpuKernel, name: str, new: torch.dtype, memory: torch.dtype) -> None:
     shape, rule = LONG[name]
     assert_equals_dense(kernel, typed(forward(shape, seed=len(name)), new, memory), rule, tolerance(rule))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "reason"),
+    [
+        (torch.float16, 16, "not torch.float16"),
+        (torch.float64, 16, "not torch.float64"),
+        (F32, 1026, "not 1026"),
+        (F32, 1024, None),
+        (BF16, 16, None),
+    ],
+)
+def test_a_memory_that_the_operator_does_not_take_is_read_by_the_reference(
+    kernel: CpuKernel, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int, reason: str | None
+) -> None:
+    """Of one engine: the memory of a head may be for the operator where that of its target is not."""
+    asked: list[torch.dtype] = []
+    real = CpuKernel.__call__
+    monkeypatch.setattr(CpuKernel, "__call__", lambda self, kv, *rest: asked.append(kv.dtype) or real(self, kv, *rest))
+    said = why_reference(dtype, head_dim)
+    assert said is None if reason is None else said is not None and reason in said
+    case = forward(Shape((40,), (7,), heads=(2, 1), head_dim=head_dim)).on("cpu", dtype)
+    memory, expected_memory = case.kv.clone(), case.kv.clone()
+    attention = prepare_for(torch.device("cpu"))(memory, case.table_RC, case.rows)
+    out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, Rule(0.05))
+    expected = prepare_dense(expected_memory, case.table_RC, case.rows)
+    expected_TNH = expected(0, case.q_TNH, case.k_TGH, case.v_TGH, Rule(0.05))
+    torch.testing.assert_close(out_TNH, expected_TNH, atol=ATOL, rtol=2**-8 if dtype == BF16 else 0.0)
+    assert torch.equal(memory, expected_memory)
+    assert asked == ([] if reason else [dtype])
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,6 +1,5 @@
 """The engine over every family of the docs' table: greedy float32 answers are those of `generate`."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ TREE = TreeShape(4, 3, 12)
 def test_the_same_words_with_and_without_a_head(name: str, tmp_path: Path) -> None:
     """A head that knows nothing, and drafts that are right down to a random depth; three requests at a time."""
     spoken = speak(family_target(tmp_path, name, layers=6))
-    # The heads of these tests turn plainly, whatever the target does.
-    spoken.target.facts = dataclasses.replace(spoken.target.facts, rope_type="default")
     assert tokens(drive(Engine(spoken.target, None, 3, CONTEXT), spoken.requests)) == spoken.answers
     random = Engine(spoken.target, random_draft(spoken.target, TREE), 3, CONTEXT)
     assert tokens(drive(random, spoken.requests)) == spoken.answers

@@ -37,12 +37,14 @@ class _Answer:
     loss_mask: list[bool]
 
 
-def prompt_ids(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids that serving feeds before the assistant's next answer.
+def prompt_ids(
+    messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, tools: Sequence[dict[str, Any]] = ()
+) -> list[int]:
+    """The ids that serving feeds before the assistant's next answer. tools: what the template is told of, as JSON.
 
     Raises InputError for a tokenizer without a chat template and for messages that the template refuses.
     """
-    return _encode(_text(messages, tokenizer, generate=True), tokenizer)
+    return _encode(_text(messages, tokenizer, generate=True, tools=tools), tokenizer)
 
 
 def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[Rendered]:
@@ -165,7 +167,12 @@ def _check_mask(row: Rendered, name: str) -> None:
             )
 
 
-def _text(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, generate: bool) -> str:
+def _text(
+    messages: Sequence[Message],
+    tokenizer: PreTrainedTokenizerBase,
+    generate: bool,
+    tools: Sequence[dict[str, Any]] = (),
+) -> str:
     if not isinstance(tokenizer.chat_template, str) or not tokenizer.chat_template.strip():
         raise InputError(
             "a tokenizer without a chat template",
@@ -174,7 +181,12 @@ def _text(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, gener
         )
     conversation = [message.to_json() for message in messages]
     try:
-        text: Any = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=generate)
+        text: Any = tokenizer.apply_chat_template(
+            conversation,
+            tools=list(tools) or None,  # templates ask `if tools`
+            tokenize=False,
+            add_generation_prompt=generate,
+        )
     except (TemplateError, TypeError) as error:
         roles = ", ".join(message.role for message in messages)
         raise InputError(

@@ -115,7 +115,10 @@ def _recipe_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         _recipe_arguments(parser)
         if verb in ("run", "eval", "bench"):
             parser.add_argument("--json", action="store_true", help="print the written object on stdout, nothing else")
-        parser.set_defaults(run=_run_recipe, json=False)
+        if verb in ("capture", "eval"):
+            text = "where the target lives: auto (spread over all), cpu, cuda or cuda:N (cpu)"
+            parser.add_argument("--device", metavar="D", help=text)
+        parser.set_defaults(run=_run_recipe, json=False, device="cpu")
 
 
 def _recipe_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +130,7 @@ def _recipe_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_recipe(parsed: argparse.Namespace) -> int:
     from eyas.cli import recipes
 
-    return recipes.run(parsed.verb, parsed.recipe, parsed.overrides, parsed.out, parsed.json)
+    return recipes.run(parsed.verb, parsed.recipe, parsed.overrides, parsed.out, parsed.json, parsed.device)
 
 
 def _pair_arguments(parser: argparse.ArgumentParser) -> None:
@@ -214,10 +217,10 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 def _run_doctor(parsed: argparse.Namespace) -> int:
     from eyas.cli.quiet import quiet
-    from eyas.doctor import examine
+    from eyas.doctor import examine, examine_machine
 
     quiet()
-    findings = examine(parsed.path, parsed.target)
+    findings = [*examine(parsed.path, parsed.target), examine_machine()]
     misfits = [finding for finding in findings if finding.weight == "misfit"]
     for finding in findings:
         if finding not in misfits:

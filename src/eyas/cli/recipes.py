@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ def quickstart(out: str, as_json: bool) -> int:
     return _all(Run(quickstart_recipe(), Path(out)), as_json)
 
 
-def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_json: bool) -> int:
-    """One stage, or all of them."""
-    work = _open(recipe, overrides, out)
+def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_json: bool, device: str = "cpu") -> int:
+    """One stage, or all of them. device: where the target lives."""
+    work = replace(_open(recipe, overrides, out), device=device)
     if verb == "run":
         return _all(work, as_json)
     quiet()

@@ -10,8 +10,10 @@ from pathlib import Path
 from eyas.base.errors import UsageError
 from eyas.cli.generate import load
 from eyas.cli.quiet import quiet
+from eyas.model.target import Target
 from eyas.serve.api.app import Api, ApiOptions
 from eyas.serve.api.server import bind, serve, url_of
+from eyas.serve.kernels.choice import why_reference
 from eyas.serve.options import ServeOptions
 from eyas.serve.service import build_service, compile_in_background
 
@@ -36,6 +38,7 @@ def run(parsed: argparse.Namespace) -> int:
     with bind(parsed.host, parsed.port) as holder:
         quiet()
         target, draft = load(parsed)
+        _say_if_slow(target)
         service = build_service(target, draft, options)
         name = parsed.served_name or _name_of(parsed.target)
         api = Api(service, ApiOptions(name, keys, _log))
@@ -48,6 +51,17 @@ def run(parsed: argparse.Namespace) -> int:
 
         serve(api, holder, parsed.drain_s, say_ready)
     return 0
+
+
+def _say_if_slow(target: Target) -> None:
+    """A line on stderr where attention is the dense reference for want of the operator."""
+    weight = next(target.model.parameters())
+    reason = None if weight.device.type != "cpu" else why_reference(weight.dtype, target.facts.head_dim)
+    if reason is not None:
+        _log(
+            f"eyas: warning: found attention by the dense reference, the same words but slower ({reason}); expected "
+            "the operator in C; do install gcc, or mend what the reason names"
+        )
 
 
 def _name_of(target: str) -> str:

@@ -186,10 +186,12 @@ def check_fit(stored: StoredHead, facts: TargetFacts, target_digest: str | None 
     elif facts.num_layers >= 7 and ids != list(default_layers(facts.num_layers)):
         usual = list(default_layers(facts.num_layers))
         found.append(Finding("warning", f"a head that reads layers {ids}", f"{usual}, the usual ones of this target"))
-    if facts.rope_type == "default":
-        compare("warning", "rope_theta", config.rope_theta, facts.rope_theta)
-    else:
-        found.append(Finding("warning", "a head with plain RoPE", f"positions of type {facts.rope_type}"))
+    if config.rope_theta != facts.rope_theta:
+        # The base alone: a head turns plainly, also where the target scales its positions (`HeadConfig.for_target`).
+        base = "no rotary positions" if facts.rope_theta is None else facts.rope_theta
+        scaled = "" if facts.rope_type in (None, "default") else f" before scaling of type {facts.rope_type}"
+        have = f"{base}, as target {facts.name} has{scaled}"
+        found.append(Finding("warning", f"a head for rope_theta {config.rope_theta}", have))
     if config.max_position_embeddings < facts.max_positions:
         compare("warning", "max_position_embeddings", config.max_position_embeddings, facts.max_positions)
     if target_digest is not None and stored.origin.target_digest is not None:

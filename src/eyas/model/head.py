@@ -58,13 +58,16 @@ class HeadConfig:
     ) -> "HeadConfig":
         """A head shaped like one layer of the target; the feed-forward width may be chosen.
 
-        `InputError` where the target's positions are not plain RoPE, or where it has no feed-forward width to copy.
+        The head turns plainly at the target's base, also where the target scales its positions (llama3, yarn, linear):
+        it attends to keys of its own, as most heads published for such targets do (docs/families.md).
+
+        `InputError` where the target has no RoPE base, or no feed-forward width to copy.
         """
-        if facts.rope_type != "default" or facts.rope_theta is None:
+        if facts.rope_theta is None:
             raise InputError(
-                f"target {facts.name} with positions of type {facts.rope_type or 'other than RoPE'}",
-                "plain RoPE (rope_type default): the head does not know the others yet",
-                "use a target with plain RoPE",
+                f"target {facts.name} without rotary positions (no rope_theta)",
+                "RoPE, scaled or not: its base is that of the head",
+                "use a target with RoPE",
             )
         width = intermediate_size or facts.intermediate_size
         if width is None:

@@ -22,6 +22,7 @@ from transformers import (
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.model.attention import Attend, Compiled, RowAttend
+from eyas.model.devices import AUTO, check_device
 from eyas.model.facts import TargetFacts
 from eyas.model.hook import ATTENTION_NAME, Capture, hook_layers, register_attention, run_decoder
 from eyas.model.layer_ids import HFIndex, check_layers, default_layers
@@ -126,9 +127,11 @@ class Target:
         enter on the device of the embedding and leave on that of the last layer.
 
         `InputError` for a missing directory, configuration, weights or tokenizer, for damaged or incomplete weights,
-        for layers out of range, for devices too small, and for families that docs/families.md refuses (with the
-        reason). Only safetensors are read and no code from the model's repository is run.
+        for layers out of range, for devices missing or too small, and for families that docs/families.md refuses (with
+        the reason). `UsageError` for a device of no known name. Only safetensors are read and no code from the model's
+        repository is run.
         """
+        check_device(str(device))
         directory = resolve_target(name)
         _check_files(directory)
         register_attention()
@@ -142,7 +145,7 @@ class Target:
                 directory,
                 dtype=dtype,
                 attn_implementation=ATTENTION_NAME,
-                device_map="auto" if device == "auto" else None,
+                device_map="auto" if device == AUTO else None,
                 trust_remote_code=False,
                 use_safetensors=True,
                 local_files_only=True,
@@ -165,7 +168,7 @@ class Target:
                 "every weight that its configuration asks for",
                 "fetch the target again",
             )
-        if device != "auto":
+        if device != AUTO:
             model = model.to(device)
         elif any(weight.is_meta for weight in model.parameters()):
             raise InputError(

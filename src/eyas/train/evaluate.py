@@ -117,10 +117,10 @@ def evaluate(
             "raise capture.held_out, or capture more conversations",
         )
     table = NgramTable(training.texts(training.indices("train")))
-    dtype = DTYPES[config.dtype]
+    dtype, place = DTYPES[config.dtype], target.embedding.weight.device
 
     def embed(ids: Tensor) -> Tensor:
-        return target.embed(ids).to(dtype)
+        return target.embed(ids.to(place)).to(ids.device, dtype)  # the head drafts on the CPU wherever the target is
 
     makers: dict[str, Callable[[Sequence[Row]], Drafter]] = {
         "head": lambda rows: HeadDrafter(stored.head, stored.vocab, embed, config.shape, rows),
@@ -200,10 +200,10 @@ def _entry(requests: Sequence[RequestRounds], seed: int) -> dict[str, Any]:
 
 
 def _top1(row: Row, target: Target) -> Tensor:
-    """The target's likeliest probability at each generated token."""
+    """The target's likeliest probability at each generated token, on the CPU."""
     hidden_TD = row.hidden_TD[:-1][row.loss_mask_T[1:]]
     weight = next(target.lm_head.parameters())
-    return target.logits(hidden_TD.to(weight.dtype)).float().softmax(-1).amax(-1)
+    return target.logits(hidden_TD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()
 
 
 def _groups(features: Features, indices: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:

@@ -1,7 +1,5 @@
 """What a client wrote -> prompt ids, through the one function that renders chats."""
 
-import copy
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,21 +27,13 @@ def chat_ids(
     messages: Sequence[ChatMessage], tools: Sequence[Tool], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[int, ...]:
     """The ids before the next answer. ApiError, or InputError of a template that refuses them."""
-    if tools:
-        tokenizer = _with_tools(tokenizer, [tool.model_dump(exclude_none=True) for tool in tools])
-    return tuple(prompt_ids([_message(place, message) for place, message in enumerate(messages)], tokenizer))
+    described = [tool.model_dump(exclude_none=True) for tool in tools]
+    return tuple(prompt_ids([_message(place, message) for place, message in enumerate(messages)], tokenizer, described))
 
 
 def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """A plain prompt, with the begin-of-text token if the tokenizer adds one: no template does it here."""
     return tuple(tokenizer.encode(text, verbose=False))
-
-
-def _with_tools(tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]]) -> PreTrainedTokenizerBase:
-    """The same tokenizer, whose template sees the tools: `prompt_ids` renders with the tokenizer it is given."""
-    seeing = copy.copy(tokenizer)
-    seeing.apply_chat_template = functools.partial(tokenizer.apply_chat_template, tools=tools)  # type: ignore[method-assign]
-    return seeing
 
 
 def _message(place: int, message: ChatMessage) -> Message:

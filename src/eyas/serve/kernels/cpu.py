@@ -3,6 +3,7 @@
 T rows, B requests, N heads, G key-value heads, H head size, R lines and C columns of the table, Z slots.
 
     load_cpu_attention() -> CpuKernel             once a process; or Unavailable: then use `paged.prepare_dense`
+    unfit(dtype, head_dim) -> None                or why a memory is not for the operator: then likewise
     kernel(kv, table_RC, rows) -> CpuAttention    once a forward: what its layers share, as one C struct
     attention(layer, q, k, v, rule) -> out_TNH    once a layer
 """
@@ -32,13 +33,23 @@ FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping
 TYPES = (torch.float32, torch.bfloat16)
 MAX_HEAD_DIM = 1024  # ROOM of cpu_attention.c holds 16 rows of it, the longest vector
 COMPILER_TIMEOUT_S = 120
+REASON_LENGTH = 300  # characters of what a compiler said, on one line
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Why this machine has no operator."""
+    """Why this machine has no operator, on one line."""
 
     reason: str
+
+
+def unfit(dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why the operator does not take a memory of this type and head size; None if it does."""
+    if dtype not in TYPES:
+        return f"the operator reads {' and '.join(map(str, TYPES))}, not {dtype}"
+    if head_dim > MAX_HEAD_DIM:
+        return f"the operator takes head sizes up to {MAX_HEAD_DIM}, not {head_dim}"
+    return None
 
 
 class _Forward(ctypes.Structure):
@@ -80,9 +91,8 @@ class CpuAttention:
     """
 
     def __init__(self, kernel: CpuKernel, kv: Tensor, table_RC: Tensor, rows: Rows) -> None:
-        assert kv.dtype in TYPES, kv.dtype
+        assert unfit(kv.dtype, kv.shape[4]) is None, unfit(kv.dtype, kv.shape[4])
         assert kv[0, 0].is_contiguous(), kv.stride()
-        assert kv.shape[4] <= MAX_HEAD_DIM, kv.shape
         assert kv.is_cpu, "the operator runs on a CPU"
         index = (rows.starts_B1, rows.lines_B, rows.lengths_B, rows.slots_T, rows.own_BE, rows.positions_T, table_RC)
         held = [_index(part) for part in index]
@@ -174,7 +184,7 @@ def load_cpu_attention() -> CpuKernel | Unavailable:
             _build(compiler, path)
         return CpuKernel(ctypes.CDLL(str(path)))
     except subprocess.CalledProcessError as error:
-        return Unavailable(f"{compiler} failed: {error.stderr.strip()}")
+        return Unavailable(f"{compiler} failed: {' '.join(error.stderr.split())[:REASON_LENGTH]}")
     except (OSError, subprocess.TimeoutExpired, PlaceError) as error:
         return Unavailable(f"the operator cannot be built or loaded: {error}")
 

@@ -1,0 +1,33 @@
+"""Where a target lives, by name."""
+
+import importlib
+import re
+
+import torch
+
+from eyas.base.errors import InputError, UsageError
+
+AUTO = "auto"
+"""Its layers spread over all devices."""
+NAMES = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
+
+
+def check_device(name: str) -> None:
+    """UsageError for a name that means nothing; InputError where this machine does not have what it names."""
+    if NAMES.fullmatch(name) is None:
+        raise UsageError(f"device {name!r}", "auto, cpu, cuda or cuda:N", "choose one of them")
+    if name == AUTO:
+        try:
+            importlib.import_module("accelerate")
+        except ImportError:
+            raise InputError(
+                "device auto, but no package accelerate",
+                "that package, which spreads a target over devices",
+                "pip install 'eyas[large]'",
+            ) from None
+    elif name != "cpu" and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device {name} on a machine with {torch.cuda.device_count()} CUDA devices",
+            "a device that is there",
+            "choose another one, or cpu",
+        )
