@@ -1,8 +1,8 @@
 """`make prove-engine`: the rows of the engine's "Measured" list, one JSON object a row on stdout; exit 1 if one misses.
 
-    python benchmarks/prove_engine.py [--only never-slower|random-head|ttft|rounds|memory] [--pairs N]
+    python benchmarks/prove_engine.py [--only never-slower|random-head|ttft|rounds|memory] [--pairs N] [--eager]
 
-In process, embedded pair, bfloat16, closed loop, mixed tasks. Arms of a pair run back to back on the same prompts in an
+In process, embedded pair, bfloat16, closed loop, mixed tasks, forwards compiled in both arms as `eyas serve` runs them. Arms of a pair run back to back on the same prompts in an
 order that rotates from pair to pair; what counts is the median of the ratios, and its bootstrap interval over pairs.
 Nothing is in the prefix cache unless a row says so. Progress goes to stderr. Under an hour on two idle cores.
 """
@@ -22,6 +22,7 @@ from eyas.bench.concurrency import auto_engine, closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head
+from eyas.model.compiled import compile_pair
 from eyas.model.head import Head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
@@ -68,10 +69,13 @@ class Pair:
         return max(len(prompt.ids) for prompt in self.prompts) + MAX_TOKENS
 
 
-def load() -> Pair:
+def load(eager: bool) -> Pair:
     """The pair as it is shipped."""
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
+    if not eager:
+        print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
+        compile_pair(target, stored.head.pack())
     return Pair(target, Draft(stored.head.pack(), stored.vocab, SHAPE), mixed(eval_prompts(target.tokenizer, 10)))
 
 
@@ -137,6 +141,8 @@ def _throughput(engine: Engine, some: Sequence[Prompt]) -> Callable[[], float]:
 def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
     """A head that knows nothing: what finding that out costs."""
     useless = replace(pair.draft, head=Head.init(pair.draft.head.config, 1, DTYPE).pack())
+    if pair.draft.head.compiled is not None:
+        compile_pair(pair.target, useless.head)
     some = pair.prompts[:LEAST_REQUESTS]
     engines = {
         "off": Engine(pair.target, None, 1, pair.context),
@@ -208,7 +214,7 @@ def rounds(pair: Pair, pairs: int) -> Iterator[Row]:
     closed_loop(engine, some, MAX_TOKENS)
     clock, head = Clock(), pair.draft.head
     calls = [(pair.target, "forward"), (pair.target, "logits"), (pair.target, "embed")]
-    calls += [(head, "step"), (head, "fuse"), (head, "logits"), (head, "feedback")]
+    calls += [(head, name) for name in ("guess", "step", "fuse", "logits", "feedback")]
     for owner, name in calls:
         setattr(owner, name, clock.around(getattr(owner, name)))
     shares = []
@@ -289,8 +295,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--eager", action="store_true", help="forwards as they are, on both sides")
     parsed = parser.parse_args()
-    pair, missed = load(), 0
+    pair, missed = load(parsed.eager), 0
     for name, part in PARTS.items():
         if parsed.only in (None, name):
             for row in part(pair, parsed.pairs):

@@ -49,7 +49,7 @@ KEPT = 16  # packages on disk
 NO_MATTER = "nothing: the forwards run as they are, only slower"
 TIMEOUT_S = 1800.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-CHECK_ROWS = (1, 2, 7, 40)
+EXAMPLE_ROWS, CHECK_ROWS = 16, (1, 2, 7, 40)
 # Norm of the difference over the norm: bfloat16 rounds at other places when operators are fused.
 TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 
@@ -372,7 +372,7 @@ def _compile_elsewhere(job: _Job, place: Path) -> None:
 
 
 def _main(spec: str) -> None:
-    """The process that compiles."""
+    """The process that compiles. Its last words say why it could not."""
     os.nice(19)
     with contextlib.suppress(OSError, AttributeError):  # Linux alone knows it: do not outlive who waits for this
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -380,14 +380,24 @@ def _main(spec: str) -> None:
     stored["layers"] = tuple(stored["layers"])
     job = _Job(**stored)
     torch.set_num_threads(job.threads)
-    if job.config is None:
-        target = Target.load(job.source, getattr(torch, job.dtype), job.layers)
-        write_package(_TargetGraph(target), target_inputs(target, 16), Path(job.package))
-    else:
-        fields: dict[str, Any] = job.config | {"aux_layer_ids": tuple(job.config["aux_layer_ids"])}
-        head = Head(HeadConfig(**fields))
-        head.load_state_dict(load_file(job.source), assign=True)
-        write_package(_HeadGraph(head.pack()), head_inputs(head, 16), Path(job.package))
+    graph, inputs = _target_graph(job) if job.config is None else _head_graph(job)
+    try:
+        write_package(graph, inputs, Path(job.package))
+    except Exception as error:  # export and compiler raise many classes for a forward that they cannot take
+        sys.exit(f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[0]}")
+
+
+def _target_graph(job: _Job) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+    target = Target.load(job.source, getattr(torch, job.dtype), job.layers)
+    return _TargetGraph(target), target_inputs(target, EXAMPLE_ROWS)
+
+
+def _head_graph(job: _Job) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+    assert job.config is not None, "a head has a configuration"
+    fields: dict[str, Any] = job.config | {"aux_layer_ids": tuple(job.config["aux_layer_ids"])}
+    head = Head(HeadConfig(**fields))
+    head.load_state_dict(load_file(job.source), assign=True)
+    return _HeadGraph(head.pack()), head_inputs(head, EXAMPLE_ROWS)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from eyas.serve.arm import Arm
 from eyas.serve.evidence import Evidence
 
 HALF_LIFE = 400  # rounds
+FIRST_ROUNDS, LEARN_ROUNDS = 64, 8
 LEAST_WEIGHT = 8.0  # rounds' worth
 PRIOR_WEIGHT = 4.0
 # Of a very good head: a large arm is tried first, and a few rounds of it tell about all others.
@@ -65,7 +66,7 @@ class _Family:
 
 @dataclass
 class _Counts:
-    """Evidence of one round in one bucket. reach_F: down to which depth it says anything about a family."""
+    """Evidence of rounds of one arm in one bucket. reach_F: down to which depth it says anything about a family."""
 
     trials_FD: np.ndarray
     hits_FD: np.ndarray
@@ -98,6 +99,9 @@ class Acceptance:
         )
         self._tables: dict[int, _Table] = {}
         self._round = 0
+        self._counted: dict[int, _Counts] = {}  # of rounds that are not learnt yet, all of one arm
+        self._counted_arm: Arm | None = None
+        self._learnt_round = 0
 
     def expected(self, context: int) -> Expected:
         """Of a request with this many tokens before the root; the nearest bucket that has data decides."""
@@ -111,17 +115,29 @@ class Acceptance:
         return table.expected
 
     def observe(self, evidence: Sequence[Evidence]) -> None:
-        """Learn from one round; of a round that drafted nothing only that it passed."""
+        """Learn from one round; of a round that drafted nothing only that it passed.
+
+        Rounds of one arm are learnt together, those of LEARN_ROUNDS, but for the first: learning takes longer than
+        counting.
+        """
         self._round += 1
-        counts: dict[int, _Counts] = {}
+        if evidence and evidence[0].arm != self._counted_arm:
+            self._learn_counted()
+            self._counted_arm = evidence[0].arm
         shape = self._prior.hazards_FD.shape
         for item in evidence:
             bucket = context_bucket(item.context)
-            if bucket not in counts:
-                counts[bucket] = _Counts(np.zeros(shape), np.zeros(shape), [0] * shape[0])
-            self._count(item, counts[bucket])
-        for bucket, found in counts.items():
+            if bucket not in self._counted:
+                self._counted[bucket] = _Counts(np.zeros(shape), np.zeros(shape), [0] * shape[0])
+            self._count(item, self._counted[bucket])
+        if self._round >= self._learnt_round + LEARN_ROUNDS or self._round <= FIRST_ROUNDS:
+            self._learn_counted()
+
+    def _learn_counted(self) -> None:
+        for bucket, found in self._counted.items():
             self._learn(bucket, found)
+        if self._counted:
+            self._counted, self._learnt_round = {}, self._round
 
     def _count(self, item: Evidence, counts: _Counts) -> None:
         """What one request says about each family that its arm contains."""

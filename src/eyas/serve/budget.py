@@ -41,6 +41,7 @@ EXPLORE_OFF, EXPLORE_NEAR, EXPLORE_HOPE = 0.3, 0.15, 0.4  # shares; NEAR for eac
 ENCORES = 3
 SURVEY_DOUBT = 0.02  # of a cost, as a share: below it there is nothing to survey
 SURVEY_ROUNDS = 32  # of one arm, at most
+REST_ROUNDS = 7  # nothing changes from round to round: comparing all arms takes as long as a layer
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class _Incumbent:
     surveyed: list[int]
     beaten: int = 0
     is_surveying: bool = False
+    is_due: bool = True  # whether a further arm waits to be surveyed
+    rest: int = 0  # rounds before the arms are compared again
 
 
 @dataclass
@@ -109,6 +112,12 @@ class Budget:
     def choose(self, load: Load) -> Choice:
         """The arm of the next round. At least one request follows it."""
         assert load.contexts, "nobody follows the arm"
+        bucket = self.pace.bucket(load.batch)
+        if (known := self._incumbents.get(bucket)) is not None and known.rest > 0 and not self._is_trying:
+            known.rest -= 1
+            if self._random.random() >= EXPLORE:
+                return self._choice(known.arm, known.arm, load)
+            return self._explore(known.arm, self._outlook(load), load)
         outlook = self._outlook(load)
         lag = sum(load.lags)
         warm_s = self._warm_cost(lag) if lag else 0.0
@@ -116,17 +125,22 @@ class Budget:
             tokens / (seconds + warm_s / PAYBACK_ROUNDS * (arm > 0))
             for arm, (tokens, seconds) in enumerate(zip(outlook.tokens, outlook.seconds, strict=True))
         ]
-        bucket = self.pace.bucket(load.batch)
         incumbent = self._settle(bucket, outlook, rates)
         if warm_s <= outlook.seconds[0] and (arm := self._due(bucket, incumbent, rates)) is not None:
             incumbent.surveyed[arm] += 1
             return self._choice(arm, incumbent.arm, load)
-        if incumbent.arm == 0 and self._trial is not None and self._trial.encores > 0:
+        if incumbent.arm == 0 and self._trial is not None and self._is_trying:
             self._trial.encores -= 1
             return self._try(self._trial, load)
+        if not incumbent.beaten and not incumbent.is_due:
+            incumbent.rest = REST_ROUNDS
         if self._random.random() < EXPLORE:
             return self._explore(incumbent.arm, outlook, load)
         return self._choice(incumbent.arm, incumbent.arm, load)
+
+    @property
+    def _is_trying(self) -> bool:
+        return self._trial is not None and self._trial.encores > 0
 
     def observe(self, report: RoundReport) -> None:
         """Learn from a round."""
@@ -190,6 +204,7 @@ class Budget:
             for arm, (rate, doubt) in enumerate(zip(rates, doubts, strict=True))
             if doubt > SURVEY_DOUBT and rate * (1 + 2 * doubt) > best and incumbent.surveyed[arm] < SURVEY_ROUNDS
         ]
+        incumbent.is_due = bool(due)
         return max(due, key=doubts.__getitem__, default=None)
 
     def _explore(self, best: int, outlook: _Outlook, load: Load) -> Choice:

@@ -82,5 +82,10 @@ def _likeliest_BM(tree: Tree) -> Tensor:
 
 
 def evidence_of(arm: Arm, context: int, length: int, row: list[int]) -> Evidence:
-    """Evidence from one row of `trace_BC` on the host; length: accepted.lengths_B of that request."""
+    """Evidence from one row of `trace_BC` on the host; length: accepted.lengths_B of that request.
+
+    Of a chain, all of whose nodes are verified, the length says everything: there the row may be empty.
+    """
+    if arm.is_chain:
+        return Evidence(arm, context, tuple(range(2, length + 1)), on_chain=length - 1, chain_offered=arm.depth)
     return Evidence(arm, context, tuple(row[: length - 1]), on_chain=row[-2], chain_offered=row[-1])

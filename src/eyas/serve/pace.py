@@ -68,10 +68,13 @@ class Pace:
     def __init__(self, table: CostTable) -> None:
         self.table = table
         self._filters: dict[int, _Filter] = {}
+        self._buckets: dict[int, int] = {}
 
     def bucket(self, batch: int) -> int:
         """The measured batch size that is nearest, as a ratio."""
-        return min(self.table.batches, key=lambda size: abs(math.log(size / batch)))
+        if batch not in self._buckets:
+            self._buckets[batch] = min(self.table.batches, key=lambda size: abs(math.log(size / batch)))
+        return self._buckets[batch]
 
     def seconds(self, load: Load) -> list[float]:
         """By arm, for a round of this load."""

@@ -73,7 +73,8 @@ class RoundOut:
     """What the host gets to see of a round, behind its event.
 
     read_BC: int64, one copy for everything: tokens of the S path slots | accepted length | 1 if the tree offered a
-    continuation that the target refused | `evidence.trace_BC`, in rounds that drafted. logprobs: of [B * S] path slots.
+    continuation that the target refused | `evidence.trace_BC`, in rounds that drafted trees. logprobs: of [B * S] path
+    slots.
     broken: lines whose answer can no longer follow its grammar.
     """
 
@@ -184,7 +185,7 @@ class Runner:
         times.draft_s, times.verify_s = drafted_s - began_s, verified_s - drafted_s
         times.extend_s = time.perf_counter() - verified_s
         read = [accepted.tokens_BS, accepted.lengths_B[:, None], stop_has_children(tree, accepted)[:, None]]
-        if any(batch.drafts):
+        if any(batch.drafts) and batch.shape is not None and batch.shape.top_k > 1:
             read.append(trace_BC(tree, accepted, sum(batch.drafts)))
         told = _told(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken)
