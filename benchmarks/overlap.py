@@ -18,6 +18,7 @@ import torch
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head
 from eyas.model.dtypes import DTYPES
+from eyas.serve.compiled import compile_pair
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
 from eyas.serve.drafter import Draft
@@ -66,6 +67,8 @@ def main() -> int:
     stored = read_head(resolve_head(EMBEDDED), dtype)
     target = Target.load(EMBEDDED, dtype, stored.config.aux_layer_ids, device)
     draft = Draft(stored.head.to(device).pack(), stored.vocab, SHAPE)
+    if device.type == "cpu":
+        compile_pair(target, draft.head)
     prompts = mixed(eval_prompts(target.tokenizer, 4))
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     for streams in parsed.streams:

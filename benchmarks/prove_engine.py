@@ -22,7 +22,7 @@ from eyas.bench.concurrency import auto_engine, closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head
-from eyas.model.compiled import compile_pair
+from eyas.serve.compiled import compile_pair
 from eyas.model.head import Head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
@@ -72,11 +72,11 @@ class Pair:
 def load(eager: bool) -> Pair:
     """The pair as it is shipped."""
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
-    target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
+    target, head = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids), stored.head.pack()
     if not eager:
         print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
-        compile_pair(target, stored.head.pack())
-    return Pair(target, Draft(stored.head.pack(), stored.vocab, SHAPE), mixed(eval_prompts(target.tokenizer, 10)))
+        compile_pair(target, head)
+    return Pair(target, Draft(head, stored.vocab, SHAPE), mixed(eval_prompts(target.tokenizer, 10)))
 
 
 def rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: str) -> dict[str, list[float]]:

@@ -20,7 +20,7 @@ from tests.serve.paged_cases import CASES, PLAIN, Forward, Shape, forward
 from torch import Tensor
 
 from eyas.model.attention import Rule
-from eyas.serve.kernels import cpu
+from eyas.serve.kernels import build, cpu
 from eyas.serve.kernels.choice import prepare_for, why_reference
 from eyas.serve.kernels.cpu import CpuKernel, Unavailable, load_cpu_attention
 from eyas.serve.paged import dense, prepare_dense
@@ -390,15 +390,18 @@ def test_is_built_once(kernel: CpuKernel, tmp_path: Path, monkeypatch: pytest.Mo
     """Found again by its name; another source, compiler or CPU has another name."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiler = shutil.which("gcc") or shutil.which("cc") or ""
-    path = cpu._library_path(compiler)
+    path = build.library_path(compiler, cpu.SOURCE)
     path.parent.mkdir()
     path.symlink_to(next(Path(line.split()[-1]) for line in maps() if "/cpu_attention-" in line))
-    monkeypatch.setattr(cpu, "_build", lambda compiler, path: pytest.fail("built again"))
-    assert isinstance(load_cpu_attention(), CpuKernel)
-    other = tmp_path / "other.c"
-    other.write_text(cpu.SOURCE.read_text() + "\n")
-    monkeypatch.setattr(cpu, "SOURCE", other)
-    assert cpu._library_path(compiler) != path
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "write_atomic", lambda *_: pytest.fail("built again"))
+        assert isinstance(load_cpu_attention(), CpuKernel)
+    for which in ("path", "headers"):
+        other = tmp_path / f"cpu_attention{cpu.SOURCE.path.suffix}"
+        text = cpu.SOURCE.path if which == "path" else cpu.HEADER
+        other.write_text(text.read_text() + "\n")
+        changed = other if which == "path" else (other,)
+        assert build.library_path(compiler, replace(cpu.SOURCE, **{which: changed})) != path
 
 
 def maps() -> list[str]:

@@ -78,7 +78,10 @@ class Attend(Protocol):
 
 
 class LayerAttention(Protocol):
-    """Attention over the rows of one sequence, without a dimension for the batch: called once a layer."""
+    """Attention over the rows of one sequence, without a dimension for the batch: called once a layer.
+
+    One that C++ can call by itself has an attribute `native` (serve/kernels/cpu.py).
+    """
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
         """Keep the rows' keys and values, return out_TNH."""

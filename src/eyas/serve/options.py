@@ -14,7 +14,7 @@ class ServeOptions:
     memory_tokens  tokens that the key-value memory holds; None: enough for all slots, as far as the machine allows
     max_waiting    requests beyond those that run, before a further one is refused
     speculation    "auto", or the name of an arm that every round runs (to measure fixed arms)
-    compile        whether forwards may run compiled (model/compiled.py); for a CPU
+    compile        whether forwards may run compiled (serve/compiled.py); for a CPU
     """
 
     slots: int = 16

@@ -16,10 +16,10 @@ import torch
 
 from eyas.base.cache import cache_directory
 from eyas.base.errors import EyasError, UsageError
-from eyas.model.compiled import CompileError, compile_pair
 from eyas.model.target import Target
 from eyas.serve.arm import Arm, default_arms
 from eyas.serve.budget import Budget
+from eyas.serve.compiled import CompileError, compile_pair
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import BLOCK, Engine, OnTokens
 from eyas.serve.options import ServeOptions

@@ -9,11 +9,8 @@ T rows, B requests, N heads, G key-value heads, H head size, R lines and C colum
 """
 
 import ctypes
-import hashlib
-import os
 import shutil
 import subprocess
-import tempfile
 from ctypes import c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +18,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eyas.base.cache import cache_directory
 from eyas.base.errors import PlaceError
-from eyas.base.provenance import write_atomic
 from eyas.model.attention import Rule
+from eyas.serve.kernels.build import Source, built, openmp
 from eyas.serve.paged import Rows
 
-SOURCE = Path(__file__).with_name("cpu_attention.c")
+HEADER = Path(__file__).with_name("cpu_attention.h")
 # No -ffast-math: a hidden score is an infinity. The two -fno-* let selections become vectors and change no result.
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
+SOURCE = Source(HEADER.with_suffix(".c"), (HEADER,), FLAGS, ("-Wl,--as-needed", *openmp(), "-lm"))
 TYPES = (torch.float32, torch.bfloat16)
 MAX_HEAD_DIM = 1024  # ROOM of cpu_attention.c holds 16 rows of it, the longest vector
-COMPILER_TIMEOUT_S = 120
 REASON_LENGTH = 300  # characters of what a compiler said, on one line
 
 
@@ -53,7 +49,7 @@ def unfit(dtype: torch.dtype, head_dim: int) -> str | None:
 
 
 class _Forward(ctypes.Structure):
-    """`struct forward` of cpu_attention.c."""
+    """`struct forward` of cpu_attention.h."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("starts", "lines", "lengths", "slots", "own", "positions", "table", "visible")),
@@ -64,7 +60,7 @@ class _Forward(ctypes.Structure):
 
 
 class _Rule(ctypes.Structure):
-    """`struct rule` of cpu_attention.c: 0 stands for None."""
+    """`struct rule` of cpu_attention.h: 0 stands for None."""
 
     _fields_ = (("sinks", c_void_p), ("scale", c_float), ("softcap", c_float), ("window", c_int32), ("chunk", c_int32))
 
@@ -112,6 +108,9 @@ class CpuAttention:
         size = kv.element_size()
         self._keys_at = [kv.data_ptr() + layer * kv.stride(0) * size for layer in range(kv.shape[0])]
         self._keys_to_values = kv.stride(1) * size
+        kernel_at = ctypes.cast(kernel.attend, c_void_p).value
+        self.native = (kernel_at, self._forward_at, kv.data_ptr(), kv.stride(0) * size, self._keys_to_values)
+        """For `eyas_enter` of cpu_operator.cpp: the function, what it is handed, the keys of layer 0, bytes between."""
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
         """Write the rows' keys and values to their slots, return out_TNH, contiguous, in the type of q."""
@@ -179,40 +178,8 @@ def load_cpu_attention() -> CpuKernel | Unavailable:
     if compiler is None:
         return Unavailable("there is no gcc or cc on the PATH")
     try:
-        path = _library_path(compiler)
-        if not path.exists():
-            _build(compiler, path)
-        return CpuKernel(ctypes.CDLL(str(path)))
+        return CpuKernel(ctypes.CDLL(str(built(compiler, SOURCE))))
     except subprocess.CalledProcessError as error:
         return Unavailable(f"{compiler} failed: {' '.join(error.stderr.split())[:REASON_LENGTH]}")
     except (OSError, subprocess.TimeoutExpired, PlaceError) as error:
         return Unavailable(f"the operator cannot be built or loaded: {error}")
-
-
-def _link_flags() -> tuple[str, ...]:
-    """With the OpenMP runtime that torch brings, if it brings one: two runtimes would keep two teams of threads."""
-    torch_lib = Path(torch.__file__).parent / "lib"
-    return ("-Wl,--as-needed", *map(str, sorted(torch_lib.glob("libgomp*"))), "-lm")
-
-
-def _run(command: list[str]) -> str:
-    """What the compiler said on stderr."""
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILER_TIMEOUT_S)
-    return done.stderr
-
-
-def _library_path(compiler: str) -> Path:
-    """Named after everything that decides its content; -### makes a compiler tell its version and the CPU it found."""
-    told = _run([compiler, "-###", "-E", *FLAGS, "-x", "c", os.devnull])
-    parts = (SOURCE.read_text(), told, *FLAGS, *_link_flags())
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return cache_directory() / f"cpu_attention-{digest[:16]}.so"
-
-
-def _build(compiler: str, path: Path) -> None:
-    """Builds elsewhere and publishes in one step: several processes may do this at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)  # a place that does not take it is found before the work
-    with tempfile.TemporaryDirectory() as place:
-        built = Path(place) / path.name
-        _run([compiler, *FLAGS, str(SOURCE), "-o", str(built), *_link_flags()])
-        write_atomic(path, built.read_bytes())

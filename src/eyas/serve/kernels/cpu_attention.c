@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu_attention.h"
+
 #if defined(__AVX512F__) || defined(__AVX__)
 #include <immintrin.h>
 #endif
@@ -56,24 +58,6 @@ typedef int32_t i32_any __attribute__((may_alias));
 typedef int32_t vi_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
-
-/* --- what Python fills in; cpu.py mirrors both ----------------------------------------------------------------- */
-
-/* What the layers of one forward share; names are those of `Rows`. Strides are in elements. */
-struct forward {
-  const int32_t *starts, *lines, *lengths, *slots, *own, *positions, *table;
-  const uint8_t *visible; /* or null: causal */
-  int64_t q_row, q_head, k_row, k_head, v_row, v_head;
-  int32_t num_requests, num_rows, num_heads, num_kv_heads, head_dim, num_own, num_columns, num_threads;
-  int32_t new_is_bf16, memory_is_bf16; /* q, k, v and out; keys and values */
-};
-
-/* What one layer asks for: model/attention.py. 0 and null stand for None. */
-struct rule {
-  const float *sinks;
-  float scale, softcap;
-  int32_t window, chunk;
-};
 
 int64_t eyas_struct_bytes(int which) { return which == 0 ? sizeof(struct forward) : sizeof(struct rule); }
 

@@ -2,8 +2,8 @@
 
 A few rows of a small model take less time than Python takes to call their operators one by one. torch.export writes the
 forward down, AOTInductor compiles it: operators are fused, the weights are packed for the processor's matrix units and
-lie in the package, and nothing of a call runs in Python but attention, which is one operator that asks whoever is named
-in `attending`.
+lie in the package, and nothing of a call runs in Python: attention is an operator of cpu_operator.cpp, which calls the
+same function as without compiling.
 
     compile_pair(target, head)     in another process, about a minute; kept on disk, later starts load it in a moment
     target.forward, head.guess     use what is loaded, for one row of text or of a tree as for a prompt of thousands
@@ -25,22 +25,27 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils.cpp_extension
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from eyas import model
 from eyas.base.cache import cache_directory, keep_newest
-from eyas.base.errors import EyasError
+from eyas.base.errors import EyasError, PlaceError
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.model.attention import LayerAttention, RowAttend, Rule, causal_attention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
+from eyas.serve.kernels.build import TORCH_LIB, Source, built
+from eyas.serve.kernels.cpu import HEADER
 
 MOST_ROWS = 1 << 20
 MEMORY_SHARE = 0.1  # of the machine's memory, for the packed copies of the weights, at most
@@ -60,16 +65,50 @@ class CompileError(EyasError):
 
 # --- attention, as an operator that the compiler does not look into ---------------------------------------------------
 
+HEADERS = tuple(torch.utils.cpp_extension.include_paths())
+OPERATOR = Source(
+    HEADER.with_name("cpu_operator.cpp"),
+    (HEADER,),
+    ("-std=c++20", "-O2", "-fPIC", "-shared", *(f"-I{path}" for path in HEADERS)),
+    (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10"),
+)
 _now = threading.local()
 
 
+@cache
+def _operator() -> Callable[..., None]:
+    """`eyas_enter`; with it torch knows eyas::attend. CompileError where it cannot be built."""
+    try:
+        library = built(_compiler(), OPERATOR)
+        torch.ops.load_library(str(library))
+    except (OSError, subprocess.SubprocessError, PlaceError) as error:
+        raise CompileError(f"an operator for attention that does not build ({error})", "g++", NO_MATTER) from error
+    enter = ctypes.CDLL(str(library)).eyas_enter
+    enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
+    in_python = torch.library.Library("eyas", "IMPL")
+    in_python.impl("attend_in_python", _attend, "CPU")
+    torch.library.register_fake("eyas::attend", _shape, lib=in_python)
+    _kept.append(in_python)
+    return enter
+
+
+_kept: list[torch.library.Library] = []  # what is registered lasts as long as the library object
+
+
 @contextlib.contextmanager
-def attending(rows: LayerAttention) -> Iterator[None]:
-    """Within, the operator asks this one; for one thread."""
-    _now.rows = rows
+def _attending(rows: LayerAttention) -> Iterator[None]:
+    """Within, this thread's forwards attend by these rows: in C++ where they are `native`, else through Python."""
+    enter = _operator()
+    native = getattr(rows, "native", None)
+    if native is None:
+        _now.rows = rows
+        enter(None, None, None, 0, 0)
+    else:
+        enter(*native)
     try:
         yield
     finally:
+        enter(None, None, None, 0, 0)
         _now.rows = None
 
 
@@ -95,17 +134,7 @@ def _attend(  # noqa: PLR0913, the fields of a rule
     return _now.rows(layer, q_TNH, k_TGH, v_TGH, rule).contiguous()
 
 
-# The bare registration: what torch.library.custom_op wraps around a Python function takes longer than attention.
-_LIBRARY = torch.library.Library("eyas", "DEF")
-_LIBRARY.define(
-    "attend(Tensor q, Tensor k, Tensor v, int layer, float scale, int? window, int? chunk, float? softcap,"
-    " Tensor? sinks) -> Tensor"
-)
-_LIBRARY.impl("attend", _attend, "CPU")
-
-
-@torch.library.register_fake("eyas::attend", lib=_LIBRARY)
-def _(q_TNH: Tensor, *_: object) -> Tensor:
+def _shape(q_TNH: Tensor, *_: object) -> Tensor:
     return q_TNH.new_empty(q_TNH.shape)
 
 
@@ -159,6 +188,7 @@ def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
 
 def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
     """Export and compile; the rows, dimension 1 of every input, may be any number. Takes about a minute."""
+    _operator()
     rows = torch.export.Dim("rows", min=2, max=MOST_ROWS)
     with torch.no_grad():
         exported = torch.export.export(graph, inputs, dynamic_shapes=[{1: rows} for _ in inputs], strict=False)
@@ -176,17 +206,18 @@ class _Package:
     """A loaded package. One thread at a time."""
 
     def __init__(self, path: Path) -> None:
+        _operator()
         try:
             # The loader itself: both graphs take and give flat tensors, and flattening them takes as long as a layer.
             self._run = torch._inductor.aoti_load_package(str(path), run_single_threaded=True).loader.boxed_run
         except Exception as error:  # a package of another processor or torch fails in many ways
             raise CompileError(
-                f"a compiled forward that does not load ({error})", "one that does", "remove it"
+                f"a compiled forward that does not load ({error})", "one that does", NO_MATTER
             ) from error
         os.utime(path)  # the newest are kept
 
     def __call__(self, rows: LayerAttention, *inputs: Tensor) -> Any:
-        with attending(rows):
+        with _attending(rows):
             return self._run([part.contiguous() for part in inputs])  # compiled code reads them without looking
 
 
@@ -208,7 +239,7 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
         inputs = inputs_of(rows)
         with torch.inference_mode():
             found = package(_text_only, *inputs)
-            with attending(_text_only):
+            with _attending(_text_only):
                 wanted = graph(*inputs)
         worst = max(_apart(one, other) for one, other in zip(found, wanted, strict=True))
         bound = TOLERANCE[wanted[0].dtype]
@@ -284,13 +315,13 @@ def _compiler() -> str:
 def _key(digest: str, dtype: torch.dtype, form: object) -> str:
     """Everything that decides what a package holds."""
     done = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False)
-    source = digest_bytes(b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES))
+    source = digest_bytes(b"".join(path.read_bytes() for path in SOURCES))
     versions = [torch.__version__, transformers.__version__, done.stdout.partition("\n")[0], source]
     parts = [digest, str(dtype), form, torch.get_num_threads(), _processor(), *versions]
     return digest_json(parts).rpartition(":")[2][:20]
 
 
-SOURCES = ("compiled.py", "target.py", "head.py", "hook.py", "attention.py")
+SOURCES = (Path(__file__), *(Path(model.__file__).with_name(name) for name in ("target.py", "head.py", "hook.py")))
 
 
 def _processor() -> str:
@@ -353,7 +384,7 @@ def _compile_elsewhere(job: _Job, place: Path) -> None:
         "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
         "TRITON_CACHE_DIR": str(place / "triton"),
     }
-    command = [sys.executable, "-m", "eyas.model.compiled", str(spec)]
+    command = [sys.executable, "-m", "eyas.serve.compiled", str(spec)]
     try:
         done = subprocess.run(
             command,

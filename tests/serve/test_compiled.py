@@ -9,8 +9,8 @@ import torch
 from tests.model.families import family_target
 from tests.serve.small import CONTEXT, Spoken, drive, random_draft, replay_engine, speak, tokens
 
-from eyas.model import compiled
-from eyas.model.compiled import CompileError, compile_pair
+from eyas.serve import compiled
+from eyas.serve.compiled import CompileError, compile_pair
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
 from eyas.tree.shape import TreeShape
