@@ -90,7 +90,7 @@ $(LLAMACPP)/bin/llama-server:
 	cmake -S $(LLAMACPP)/source -B $(LLAMACPP)/build -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
 	  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
 	  -DLLAMA_OPENSSL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(LLAMACPP)/bin >&2
-	cmake --build $(LLAMACPP)/build --target llama-server --parallel >&2
+	cmake --build $(LLAMACPP)/build --target llama-server --parallel 2 >&2
 
 prove-spine: $(EYAS)
 	@$(BIN)/python benchmarks/prove_spine.py

@@ -1,7 +1,7 @@
 """transformers `generate`, not compiled: batches with a static cache, or prompt lookup, one prompt at a time.
 
 A batch runs to its longest answer, and only the tokens that were asked for count. Prompts of similar length are batched
-together, whatever their order, and no batch holds one much longer than another: padded prompts cost more than they save.
+together, whatever their order, and none with one much shorter: reading padding would cost more than a batch saves.
 """
 
 import time
