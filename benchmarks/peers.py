@@ -6,7 +6,8 @@
 One target and one head in every engine, bfloat16, as many threads as torch uses here, closed loop, greedy, mixed tasks,
 nothing kept of a prompt between answers. The lengths of the answers are those that eyas gives; peers are held to them.
 A row is eyas with its budget over the peer's better arm: the median of the ratios of rounds in which the arms run back
-to back in rotated order. Tokens per second of each arm and the interval go to stderr.
+to back in rotated order. To stderr go the interval and, of each arm, tokens per second, acceptance length where it is
+told, and how far its answers are those of eyas (near ties in bfloat16 part them): wrong weights would show there.
 
 Each peer runs in an environment of its own under --env-dir (`make peers` and `make peers-llamacpp` make them), and is
 stopped by a signal while another one is measured. A peer that is not there is named on stderr and has no row.
@@ -250,15 +251,16 @@ class Ours:
     engine: Engine
     prompts: Sequence[Prompt]
     work: Work
+    answers: list[list[int]]
 
     @staticmethod
     def at(pair: Pair, streams: int) -> "Ours":
         number = max(LEAST_REQUESTS, streams * REQUESTS_PER_STREAM)
         some = [pair.prompts[index % len(pair.prompts)] for index in range(number)]
         engine = eyas_engine(pair, streams)
-        answers = sorted(closed_loop(engine, some, MAX_TOKENS).answers, key=lambda answer: int(answer.request.id))
-        lengths = [len(answer.token_ids) for answer in answers]
-        return Ours(engine, some, Work(streams, [list(prompt.ids) for prompt in some], lengths))
+        answers = answers_of(closed_loop(engine, some, MAX_TOKENS))
+        work = Work(streams, [list(prompt.ids) for prompt in some], [len(answer) for answer in answers])
+        return Ours(engine, some, work, answers)
 
 
 def beside(peer: str, drivers: Mapping[str, Driver], ours: Ours, pairs: int) -> Row:
@@ -273,9 +275,10 @@ def beside(peer: str, drivers: Mapping[str, Driver], ours: Ours, pairs: int) -> 
 
     def run(name: str) -> float:
         done = drivers[name].measure(ours.work)
-        assert done.tokens == sum(ours.work.lengths), "every answer has the length that was asked for"
+        lengths = [len(answer) for answer in done.answers]
+        assert lengths == ours.work.lengths, "every answer has the length that was asked for"
         last[name] = done
-        return done.tokens / done.seconds
+        return sum(lengths) / done.seconds
 
     arms = {EYAS: run_ours} | {name: lambda name=name: run(name) for name in drivers}
     for arm in arms.values():
@@ -284,7 +287,11 @@ def beside(peer: str, drivers: Mapping[str, Driver], ours: Ours, pairs: int) -> 
     best = max(drivers, key=lambda name: median(found[name]))
     middle, span = median_interval([a / b for a, b in zip(found[EYAS], found[best], strict=True)], 0)
     told = {
-        name: {"output_tps": round(median(rates), 1), "acceptance_length": acceptance(last[name])}
+        name: {
+            "output_tps": round(median(rates), 1),
+            "acceptance_length": acceptance(last[name]),
+            "same_tokens": round(same_tokens(answers_of(last[name]), ours.answers), 3),
+        }
         for name, rates in found.items()
     }
     interval = [round(span.low, 3), round(span.high, 3)]
@@ -302,6 +309,21 @@ def acceptance(measured: Block | Done) -> float | None:
     if measured.accepted is None or not measured.rounds:
         return None
     return round(1 + measured.accepted / measured.rounds, 2)
+
+
+def answers_of(measured: Block | Done) -> list[list[int]]:
+    """By prompt."""
+    if isinstance(measured, Done):
+        return measured.answers
+    return [answer.token_ids for answer in sorted(measured.answers, key=lambda answer: int(answer.request.id))]
+
+
+def same_tokens(theirs: Sequence[Sequence[int]], ours: Sequence[Sequence[int]]) -> float:
+    """The share of tokens before the first one of an answer that differs."""
+    same = 0
+    for a, b in zip(theirs, ours, strict=True):
+        same += next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return same / sum(len(answer) for answer in ours)
 
 
 def rows_of(peer: str, setup: Setup, ours: Sequence[Ours], pairs: int) -> Iterator[Row]:

@@ -2,7 +2,7 @@
 
     driver  {"ready": "vllm 0.32.0"}                               once, when the model is loaded
     peers   {"streams": 8, "prompts": [[1, 7, 3], ...], "lengths": [69, ...]}
-    driver  {"tokens": 544, "seconds": 3.1, "accepted": 801, "rounds": 402}
+    driver  {"answers": [[5, 9, ...], ...], "seconds": 3.1, "accepted": 801, "rounds": 402}
 
 A driver ends when its stdin does. Only the standard library is imported: each peer has an environment of its own.
 """
@@ -27,12 +27,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Done:
-    """Output tokens and the seconds from the first request sent to the last token.
+    """The answers by prompt, and the seconds from the first request sent to the last token.
 
     accepted, rounds: draft tokens accepted and rounds of verification, where the peer counts them.
     """
 
-    tokens: int
+    answers: list[list[int]]
     seconds: float
     accepted: int | None = None
     rounds: int | None = None
@@ -75,14 +75,14 @@ class Talk:
             self.say(asdict(run(Work(**json.loads(line)))))
 
 
-def closed_loop(work: Work, send: Callable[[int], None], step: Callable[[], list[int]]) -> Done:
-    """send(i) hands in request i; step() returns the lengths of the answers that have ended."""
+def closed_loop(work: Work, send: Callable[[int], None], step: Callable[[], dict[int, list[int]]]) -> Done:
+    """send(i) hands in request i; step() returns the answers that have ended, by request."""
     began_s = time.perf_counter()
-    sent, ended, tokens = 0, 0, 0
-    while ended < len(work.prompts):
-        while sent < len(work.prompts) and sent - ended < work.streams:
+    sent, ended = 0, dict[int, list[int]]()
+    while len(ended) < len(work.prompts):
+        while sent < len(work.prompts) and sent - len(ended) < work.streams:
             send(sent)
             sent += 1
-        for length in step():
-            ended, tokens = ended + 1, tokens + length
-    return Done(tokens, time.perf_counter() - began_s)
+        ended |= step()
+    seconds = time.perf_counter() - began_s
+    return Done([ended[index] for index in range(len(ended))], seconds)

@@ -35,7 +35,8 @@ def command(options: Options, port: int) -> list[str]:
 
 def ask(connection: HTTPConnection, prompt: list[int], length: int) -> dict[str, Any]:
     """One answer of exactly this length."""
-    wanted = {"prompt": prompt, "n_predict": length, "ignore_eos": True, "temperature": 0, "cache_prompt": False}
+    wanted = {"prompt": prompt, "n_predict": length, "ignore_eos": True, "temperature": 0}
+    wanted |= {"cache_prompt": False, "return_tokens": True}
     connection.request("POST", "/completion", json.dumps(wanted), {"Content-Type": "application/json"})
     return json.loads(connection.getresponse().read())
 
@@ -63,24 +64,24 @@ def main() -> None:
     wait_until_loaded(port, server)
 
     def run(work: Work) -> Done:
-        waiting = iter(list(zip(work.prompts, work.lengths, strict=True)))  # next() of a list's iterator is atomic
+        waiting = iter(range(len(work.prompts)))  # its next() is atomic
 
-        def stream(connection: HTTPConnection) -> list[dict[str, Any]]:
-            return [ask(connection, prompt, length) for prompt, length in waiting]
+        def stream(connection: HTTPConnection) -> dict[int, dict[str, Any]]:
+            return {index: ask(connection, work.prompts[index], work.lengths[index]) for index in waiting}
 
         connections = [HTTPConnection("127.0.0.1", port) for _ in range(work.streams)]
         began_s = time.perf_counter()
         with ThreadPoolExecutor(work.streams) as pool:
-            answers = [answer for some in pool.map(stream, connections) for answer in some]
+            found = {index: answer for some in pool.map(stream, connections) for index, answer in some.items()}
         seconds = time.perf_counter() - began_s
         for connection in connections:
             connection.close()
-        tokens = sum(answer["tokens_predicted"] for answer in answers)
+        answers = [found[index]["tokens"] for index in range(len(found))]
         if options.head is None:
-            return Done(tokens, seconds)
-        accepted = sum(answer["timings"].get("draft_n_accepted", 0) for answer in answers)
+            return Done(answers, seconds)
+        accepted = sum(answer["timings"].get("draft_n_accepted", 0) for answer in found.values())
         # A round gives what it accepted and one token of the target; the first token of an answer is the prefill's.
-        return Done(tokens, seconds, accepted, tokens - len(answers) - accepted)
+        return Done(answers, seconds, accepted, sum(len(answer) - 1 for answer in answers) - accepted)
 
     try:
         talk.serve("llama.cpp", run)

@@ -36,7 +36,7 @@ def main() -> None:
 
     def run(work: Work) -> Done:
         under_way = {}
-        counts = [0] * len(work.prompts)
+        answers: list[list[int]] = [[] for _ in work.prompts]
         accepted, rounds = 0, 0
 
         def send(index: int) -> None:
@@ -49,20 +49,21 @@ def main() -> None:
             ids_1T = ov.Tensor(np.asarray([work.prompts[index]], dtype=np.int64))
             under_way[index] = pipeline.add_request(index, ids_1T, wanted)
 
-        def step() -> list[int]:
+        def step() -> dict[int, list[int]]:
             nonlocal accepted, rounds
             pipeline.step()
-            ended = []
+            ended = {}
             for index, handle in list(under_way.items()):
-                fresh = 0
+                fresh: list[int] = []
                 while handle.can_read():
-                    fresh += sum(len(output.generated_ids) for output in handle.read().values())
-                if fresh and counts[index]:
-                    accepted, rounds = accepted + fresh - 1, rounds + 1
-                counts[index] += fresh
+                    for output in handle.read().values():
+                        fresh += output.generated_ids
+                if fresh and answers[index]:  # the first token is the prefill's
+                    accepted, rounds = accepted + len(fresh) - 1, rounds + 1
+                answers[index] += fresh
                 if handle.get_status() != genai.GenerationStatus.RUNNING:
                     del under_way[index]
-                    ended.append(counts[index])
+                    ended[index] = answers[index]
             return ended
 
         done = closed_loop(work, send, step)

@@ -48,8 +48,9 @@ def main() -> None:
             wanted = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False)
             engine.add_request(str(index), {"prompt_token_ids": work.prompts[index]}, wanted)
 
-        def step() -> list[int]:
-            return [len(output.outputs[0].token_ids) for output in engine.step() if output.finished]
+        def step() -> dict[int, list[int]]:
+            ended = (output for output in engine.step() if output.finished)
+            return {int(output.request_id): list(output.outputs[0].token_ids) for output in ended}
 
         done = closed_loop(work, send, step)
         if options.head is None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from peer_drivers.lines import Options, Work, closed_loop
+from peer_drivers.lines import Done, Options, Work, closed_loop
 from peers import EYAS, Arm, Driver, NotInstalledError, Ours, PeerFailedError, Setup, beside, vllm_arms
 from tests.bench.tiny_pair import TinyPair
 
@@ -30,7 +30,8 @@ print("a library prints what it likes")
 def run(work: Work) -> Done:
     assert work.streams <= options.streams, "too many streams"
     rounds = None if options.head is None else 10
-    return Done(sum(work.lengths), float(options.target), rounds and 2 * rounds, rounds)
+    answers = [[0] * length for length in work.lengths]
+    return Done(answers, float(options.target), rounds and 2 * rounds, rounds)
 
 talk.serve("fake", run)
 """
@@ -63,7 +64,7 @@ def test_a_driver_is_stopped_between_its_measurements(driver: Driver) -> None:
     assert is_stopped(driver.process.pid)
     for _ in range(2):
         done = driver.measure(Work(2, [[1, 2], [3]], [5, 7]))
-        assert (done.tokens, done.seconds, done.accepted, done.rounds) == (12, 4.0, 20, 10)
+        assert done == Done([[0] * 5, [0] * 7], 4.0, 20, 10)
         assert is_stopped(driver.process.pid)
 
 
@@ -83,13 +84,14 @@ def test_a_closed_loop_never_has_more_under_way_than_streams() -> None:
     under_way: list[int] = []
     seen = []
 
-    def step() -> list[int]:
+    def step() -> dict[int, list[int]]:
         seen.append(list(under_way))
-        return [under_way.pop(0) + 10]
+        last = under_way.pop()
+        return {last: [last]}
 
-    done = closed_loop(Work(2, [[1]] * 4, [10, 11, 12, 13]), under_way.append, step)
-    assert seen == [[0, 1], [1, 2], [2, 3], [3]]
-    assert done.tokens == 10 + 11 + 12 + 13
+    done = closed_loop(Work(2, [[1]] * 4, [1] * 4), under_way.append, step)
+    assert seen == [[0, 1], [0, 2], [0, 3], [0]]
+    assert done.answers == [[0], [1], [2], [3]]
 
 
 def test_a_row_is_eyas_over_the_better_arm(
@@ -97,7 +99,7 @@ def test_a_row_is_eyas_over_the_better_arm(
 ) -> None:
     some = mixed(pair.prompts)[:2]
     work = Work(2, [list(prompt.ids) for prompt in some], [4] * len(some))
-    ours = Ours(Engine(pair.target, pair.draft, 2, 128), some, work)
+    ours = Ours(Engine(pair.target, pair.draft, 2, 128), some, work, [[0, 0, 7, 0], [7, 0, 0, 0]])
     arms = {
         "slow": Arm(fake, replace(OPTIONS, target="1e9")),
         "fast": Arm(fake, replace(OPTIONS, target="1e6", head="h")),
@@ -112,6 +114,7 @@ def test_a_row_is_eyas_over_the_better_arm(
     assert row.figure is not None
     assert row.figure > 1
     assert told["arms"]["fast"]["acceptance_length"] == 3.0
+    assert told["arms"]["fast"]["same_tokens"] == 2 / 8
     assert told["arms"]["slow"]["acceptance_length"] is None
     assert told["arms"][EYAS]["acceptance_length"] >= 1
 
