@@ -1,7 +1,7 @@
 """transformers `generate`, not compiled: batches with a static cache, or prompt lookup, one prompt at a time.
 
 A batch runs to its longest answer, and only the tokens that were asked for count. Prompts of similar length are batched
-together, whatever their order, and none with one much shorter: reading padding would cost more than a batch saves.
+together, whatever their order, unless they are so unlike that reading the padding costs more than a batch saves.
 """
 
 import time
@@ -15,7 +15,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 LOOKUP_TOKENS = 10
-LONGEST_OVER_SHORTEST = 4
+MOST_PADDING = 512  # tokens of a batch
 
 
 def batches(work: Work) -> list[list[int]]:
@@ -23,9 +23,10 @@ def batches(work: Work) -> list[list[int]]:
     lengths = [len(prompt) for prompt in work.prompts]
     found: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        fits = found and len(found[-1]) < work.streams
-        if fits and lengths[index] <= LONGEST_OVER_SHORTEST * lengths[found[-1][0]]:
-            found[-1].append(index)
+        last = found[-1] if found else []
+        padding = sum(lengths[index] - lengths[other] for other in last)
+        if last and len(last) < work.streams and padding <= MOST_PADDING:
+            last.append(index)
         else:
             found.append([index])
     return found
