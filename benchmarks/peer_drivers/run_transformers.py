@@ -38,7 +38,8 @@ def generate(model: Any, prompts: list[list[int]], length: int) -> list[list[int
     longest = max(len(prompt) for prompt in prompts)
     rows = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
     mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    faster = {"cache_implementation": "static"}
+    # By name ("static") it would keep one as long as the longest so far, and attend over all of it from then on.
+    faster: dict[str, Any] = {"past_key_values": transformers.StaticCache(model.config, longest + length)}
     if options.prompt_lookup:
         faster = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}
     ids_BT = torch.tensor(rows)
