@@ -87,10 +87,10 @@ $(LLAMACPP)/bin/llama-server:
 	$(PEER_PIP) $(PYTHON) -m pip download --no-deps --no-binary llama-cpp-python -d $(LLAMACPP) llama-cpp-python==0.3.36 >&2
 	tar xzf $(LLAMACPP)/llama_cpp_python-0.3.36.tar.gz -C $(LLAMACPP)/package --strip-components=1
 	ln -sfn package/vendor/llama.cpp $(LLAMACPP)/source
-	cmake -S $(LLAMACPP)/source -B $(LLAMACPP)/build -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+	cmake -S $(LLAMACPP)/source -B $(LLAMACPP) -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
 	  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
-	  -DLLAMA_OPENSSL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(LLAMACPP)/bin >&2
-	cmake --build $(LLAMACPP)/build --target llama-server --parallel 2 >&2
+	  -DLLAMA_OPENSSL=OFF >&2
+	cmake --build $(LLAMACPP) --target llama-server --parallel 2 >&2
 
 prove-spine: $(EYAS)
 	@$(BIN)/python benchmarks/prove_spine.py
