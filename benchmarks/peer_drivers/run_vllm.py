@@ -1,0 +1,65 @@
+"""vLLM on a CPU, in this process: plain, or EAGLE-3 with a chain of three. Only chains exist there.
+
+benchmarks/peers.py preloads Intel's OpenMP, without which vLLM warns of a loss with speculation, and turns its process
+for the engine off: then a step costs no message to another process.
+"""
+# pyright: reportMissingImports=false
+
+from dataclasses import replace
+
+from lines import Done, Options, Talk, Work, closed_loop
+
+talk, options = Talk(), Options.read()
+
+from vllm import EngineArgs, LLMEngine, SamplingParams, __version__  # noqa: E402
+
+CHAIN = 3
+MEMORY_BYTES = 2 << 30
+
+
+def counted(engine: LLMEngine, name: str) -> int:
+    """A counter of vLLM's own; 0 where there is no speculation."""
+    return sum(metric.value for metric in engine.get_metrics() if metric.name == f"vllm:spec_decode_{name}")
+
+
+def main() -> None:
+    speculation = None
+    if options.head is not None:
+        speculation = {"method": "eagle3", "model": options.head, "num_speculative_tokens": CHAIN}
+    engine = LLMEngine.from_engine_args(
+        EngineArgs(
+            model=options.target,
+            dtype="bfloat16",
+            max_model_len=options.context,
+            max_num_seqs=options.streams,
+            kv_cache_memory_bytes=MEMORY_BYTES,
+            speculative_config=speculation,
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+        )
+    )
+
+    def run(work: Work) -> Done:
+        engine.reset_prefix_cache()
+        accepted, rounds = counted(engine, "num_accepted_tokens"), counted(engine, "num_drafts")
+
+        def send(index: int) -> None:
+            length = work.lengths[index]
+            wanted = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False)
+            engine.add_request(str(index), {"prompt_token_ids": work.prompts[index]}, wanted)
+
+        def step() -> dict[int, list[int]]:
+            ended = (output for output in engine.step() if output.finished)
+            return {int(output.request_id): list(output.outputs[0].token_ids) for output in ended}
+
+        done = closed_loop(work, send, step)
+        if options.head is None:
+            return done
+        accepted = counted(engine, "num_accepted_tokens") - accepted
+        return replace(done, accepted=accepted, rounds=counted(engine, "num_drafts") - rounds)
+
+    talk.serve(f"vllm {__version__}", run)
+
+
+if __name__ == "__main__":
+    main()
