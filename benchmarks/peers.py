@@ -44,6 +44,7 @@ from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.recipe import resolve_head
+from eyas.serve.compiled import compile_pair
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
 from eyas.tree.stats import acceptance_length
@@ -236,7 +237,10 @@ def load(target: str, head: str) -> Pair:
     """The pair, in eyas."""
     stored = read_head(resolve_head(head), DTYPE)
     loaded = Target.load(target, DTYPE, stored.config.aux_layer_ids)
-    return Pair(loaded, Draft(stored.head.pack(), stored.vocab, SHAPE), mixed(eval_prompts(loaded.tokenizer, 10)))
+    draft = Draft(stored.head.pack(), stored.vocab, SHAPE)
+    print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
+    compile_pair(loaded, draft.head)
+    return Pair(loaded, draft, mixed(eval_prompts(loaded.tokenizer, 10)))
 
 
 def eyas_engine(pair: Pair, streams: int) -> Engine:

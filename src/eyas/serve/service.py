@@ -26,9 +26,9 @@ from eyas.serve.options import ServeOptions
 from eyas.serve.policy import OneArm, Policy
 from eyas.serve.rehearsal import budget_for
 from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import Source, overlap_loop
+from eyas.serve.scheduler import Source, overlap_loop, plain_loop
 from eyas.serve.speedup import SpeedUp
-from eyas.serve.stream import stream_for
+from eyas.serve.stream import InlineStream, stream_for
 
 IDLE_S = 3600.0
 CONTEXT = 8192  # tokens, of a target that could hold more
@@ -251,6 +251,8 @@ def build_service(target: Target, draft: Draft | None, options: ServeOptions) ->
     request.
     """
     device = target.model.device
+    # A CPU that works for the host cannot work for the device: there the overlap costs a late round and hides nothing.
+    overlaps = device.type == "cuda"
     if options.compile:
         with contextlib.suppress(CompileError):  # `compile_in_background` finds the same and says why
             compile_pair(target, None if draft is None else draft.head, stored_only=True)
@@ -266,11 +268,11 @@ def build_service(target: Target, draft: Draft | None, options: ServeOptions) ->
         options.slots,
         context,
         memory_tokens=options.memory_tokens or _memory_tokens(target, options.slots, context),
-        stream=stream_for(device),
+        stream=stream_for(device) if overlaps else InlineStream(),
     )
     if draft is not None:
         engine.policy = _policy(engine, arms)
-    return Service(engine, options.max_waiting)
+    return Service(engine, options.max_waiting, overlap_loop if overlaps else plain_loop)
 
 
 def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
