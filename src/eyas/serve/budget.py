@@ -41,6 +41,7 @@ EXPLORE_OFF, EXPLORE_NEAR, EXPLORE_HOPE = 0.3, 0.15, 0.4  # shares; NEAR for eac
 ENCORES = 3
 SURVEY_DOUBT = 0.02  # of a cost, as a share: below it there is nothing to survey
 SURVEY_ROUNDS = 32  # of one arm, at most
+PACE_EVERY = 4  # of the rounds between comparisons one is timed for the pace
 REST_ROUNDS = 7  # nothing changes from round to round: comparing all arms takes as long as a layer
 
 
@@ -154,9 +155,12 @@ class Budget:
         lag = sum(lag for lag, drafts in zip(load.lags, choice.drafts, strict=True) if drafts)
         warm_s = self._warm_cost(lag) if lag else 0.0
         off_s = self.pace.foreseen(0, load) * tokens / load.batch  # off gives each request one token a round
-        stratum = Stratum(self.pace.bucket(load.batch), choice.best.shape is None)
+        bucket = self.pace.bucket(load.batch)
+        stratum = Stratum(bucket, choice.best.shape is None)
         self._speed_ups.observe(stratum, arm == 0, min(seconds, CAP * (expected_s + warm_s)), off_s)
-        if not choice.is_partial and warm_s < CATCH_UP * expected_s:
+        known = self._incumbents.get(bucket)
+        is_old_news = known is not None and known.rest % PACE_EVERY > 0 and not choice.explored
+        if not is_old_news and not choice.is_partial and warm_s < CATCH_UP * expected_s:
             self.pace.observe(arm, load, max(seconds - warm_s, seconds * (1 - CATCH_UP)))
 
     def speed_up(self) -> SpeedUp | None:

@@ -27,9 +27,10 @@ Measure = Callable[[Arm, int, int], float]
 """(arm, batch, context) -> seconds of one round of that many requests, each with that many tokens before its root."""
 
 SCHEMA = 1
-ALLOWANCE_S = 4.0  # for the whole table; what is not measured by then is taken from the smaller batch sizes
+ALLOWANCE_S = 6.0  # for the whole table; what is not measured by then is taken from the smaller batch sizes
+MOST_ROUNDS = 9  # of one arm, batch size and context
 CONTEXT, LONG_CONTEXT = 512, 2048  # tokens
-AGREE = 1.1  # two rounds that differ by less need no third
+AGREE = 1.1  # of two rounds that differ by more one was disturbed
 LEAST_SHARE = 0.25  # of the table's figure: what shorter contexts can save at most
 
 
@@ -86,32 +87,60 @@ def measured_table(arms: Sequence[Arm], slots: int, limit: int, measure: Measure
 
     The smallest rounds come first. Every arm is measured at the two smallest batch sizes and at a long context,
     whatever it takes; the rest as far as the allowance goes, and then on the line through the arm's last two sizes.
+    What time is left goes to sweeps over all that was measured, so that arms are compared in the same moments.
     """
     batches, context, long = batch_sizes(slots), min(CONTEXT, limit), min(LONG_CONTEXT, limit)
+    found: dict[_Cell, list[float]] = {}
     spent_s = 0.0
 
-    def median_of(arm: Arm, batch: int, tokens: int) -> float:
-        """Of two rounds, or of three where they disagree: the first of a kind is often slow."""
+    def run(cell: _Cell) -> None:
         nonlocal spent_s
-        found = [measure(arm, batch, tokens) for _ in range(2)]
-        if max(found) > AGREE * min(found):
-            found.append(measure(arm, batch, tokens))
-        spent_s += sum(found)
-        return statistics.median(found)
+        arm, batch, tokens = cell
+        once_s = measure(arms[arm], batch, tokens)
+        found.setdefault(cell, []).append(once_s)
+        spent_s += once_s
 
-    per_token = []
-    grid: list[list[float]] = []
-    for arm in arms:
-        grid.append([median_of(arm, batch, context) for batch in batches[:2]])
-        extra = median_of(arm, 1, long) - grid[-1][0] if long > context else 0.0
-        per_token.append(max(extra, 0.0) / max(long - context, 1))
+    def first(cell: _Cell) -> float:
+        """Two rounds, or three where they disagree: the first of a kind is often slow."""
+        run(cell)
+        run(cell)
+        if max(found[cell]) > AGREE * min(found[cell]):
+            run(cell)
+        return statistics.median(found[cell])
+
+    numbers = range(len(arms))
+    grid = [[first((arm, batch, context)) for batch in batches[:2]] for arm in numbers]
+    for arm in numbers if long > context else ():
+        first((arm, 1, long))
     for place, batch in enumerate(batches[2:], start=2):
-        for row, arm in zip(grid, arms, strict=True):
-            step = (row[-1] - row[-2]) / (batches[place - 1] - batches[place - 2])
-            guess_s = row[-1] + max(step, 0.0) * (batch - batches[place - 1])
-            row.append(median_of(arm, batch, context) if spent_s + 2 * guess_s <= ALLOWANCE_S else guess_s)
-    seconds = tuple(tuple(rising(row)) for row in grid)
-    return CostTable(tuple(arm.name for arm in arms), batches, context, seconds, tuple(per_token))
+        for arm, row in enumerate(grid):
+            guess_s = _onwards(row, batches, place)
+            row.append(first((arm, batch, context)) if spent_s + 2 * guess_s <= ALLOWANCE_S else guess_s)
+    for _ in range(MOST_ROUNDS - 2):
+        if spent_s + sum(map(min, found.values())) > ALLOWANCE_S:
+            break
+        for cell in list(found):
+            run(cell)
+    medians = {cell: statistics.median(times) for cell, times in found.items()}
+    seconds, per_token = [], []
+    for arm in numbers:
+        row: list[float] = []
+        for place, batch in enumerate(batches):
+            cell = (arm, batch, context)
+            row.append(medians[cell] if cell in medians else _onwards(row, batches, place))
+        seconds.append(tuple(rising(row)))
+        per_token.append(max(medians.get((arm, 1, long), 0.0) - row[0], 0.0) / max(long - context, 1))
+    return CostTable(tuple(arm.name for arm in arms), batches, context, tuple(seconds), tuple(per_token))
+
+
+_Cell = tuple[int, int, int]
+"""Arm, batch size, context."""
+
+
+def _onwards(row: Sequence[float], batches: Sequence[int], place: int) -> float:
+    """The figure of the next batch size, on the line through the last two."""
+    step = (row[-1] - row[-2]) / (batches[place - 1] - batches[place - 2])
+    return row[-1] + max(step, 0.0) * (batches[place] - batches[place - 1])
 
 
 def rising(values: Sequence[float]) -> list[float]:

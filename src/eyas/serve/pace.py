@@ -106,6 +106,8 @@ class Pace:
 
     def _mean_X(self, bucket: int) -> np.ndarray:
         """Drift and offsets of this bucket, or of the nearest that has seen a round."""
+        if bucket in self._filters:
+            return self._filters[bucket].mean_X
         if not self._filters:
             return np.zeros(1 + len(self.table.arms))
         return self._filters[min(self._filters, key=lambda other: abs(math.log(other / bucket)))].mean_X
