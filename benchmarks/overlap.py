@@ -18,9 +18,9 @@ import torch
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head
 from eyas.model.dtypes import DTYPES
-from eyas.serve.compiled import compile_pair
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
+from eyas.serve.compiled import compile_pair
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
 from eyas.serve.request import Request

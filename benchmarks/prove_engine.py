@@ -22,11 +22,11 @@ from eyas.bench.concurrency import auto_engine, closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head
-from eyas.serve.compiled import compile_pair
 from eyas.model.head import Head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
 from eyas.serve.arm import Arm, default_arms
+from eyas.serve.compiled import compile_pair
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
 from eyas.serve.policy import OneArm

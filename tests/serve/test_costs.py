@@ -10,7 +10,17 @@ import pytest
 from tests.serve.simulation import ARMS, Machine
 
 from eyas.serve.arm import Arm, Load
-from eyas.serve.costs import ALLOWANCE_S, MOST_ROUNDS, CostKey, CostTable, Measure, batch_sizes, measured_table, rising, table_for
+from eyas.serve.costs import (
+    ALLOWANCE_S,
+    MOST_ROUNDS,
+    CostKey,
+    CostTable,
+    Measure,
+    batch_sizes,
+    measured_table,
+    rising,
+    table_for,
+)
 
 MACHINE = Machine()
 

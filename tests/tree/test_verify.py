@@ -132,3 +132,24 @@ def test_nothing_is_read_on_the_host() -> None:
     meta = Tree(tokens_BM, parents_BM, depths_BM, scores_BM, valid_BM, tree.depth)
     accepted = verify(meta, meta.tokens_BM)
     assert stop_has_children(meta, accepted).shape == (3,)
+
+
+@pytest.mark.parametrize("shape", [chain(1), chain(5), TreeShape(depth=5, top_k=1, nodes=4)])
+def test_a_chain_needs_no_search(shape: TreeShape) -> None:
+    """The same as for any tree, with nodes left out at its end."""
+    generator = torch.Generator().manual_seed(3)
+    tree = random_tree(shape, 200, generator)
+    assert tree.is_chain == (shape.nodes == shape.depth + 1)
+    lengths_B1 = torch.randint(1, shape.nodes + 1, (200, 1), generator=generator)
+    tree = replace(tree, valid_BM=torch.arange(shape.nodes) < lengths_B1)
+    ids_BM = torch.randint(0, 40, (200, shape.nodes), generator=generator)
+    right_BM = torch.rand(200, shape.nodes, generator=generator) < 0.8
+    ids_BM[:, :-1] = torch.where(right_BM[:, 1:], tree.tokens_BM[:, 1:], ids_BM[:, :-1])
+    found, wanted = verify(tree, ids_BM), verify(replace(tree, is_chain=False), ids_BM)
+    assert found.lengths_B.unique().numel() == shape.nodes
+    assert torch.equal(found.lengths_B, wanted.lengths_B)
+    assert torch.equal(found.nodes_BS, wanted.nodes_BS)
+    assert torch.equal(found.tokens_BS[found.kept_BS()], wanted.tokens_BS[wanted.kept_BS()])
+    refused_B = stop_has_children(replace(tree, is_chain=False), wanted)
+    assert torch.equal(stop_has_children(tree, found), refused_B)
+    assert 0 < int(refused_B.sum()) < 200

@@ -50,6 +50,7 @@ def default_arms() -> tuple[Arm, ...]:
         OFF,
         *(Arm(f"chain{depth}", chain(depth)) for depth in (1, 2, 3, 5)),
         Arm("tree8", TreeShape(depth=4, top_k=4, nodes=8)),
+        Arm("chain8", chain(8)),
         Arm("tree16", TreeShape(depth=6, top_k=4, nodes=16)),
         Arm("tree32", TreeShape(depth=8, top_k=4, nodes=32)),
     )

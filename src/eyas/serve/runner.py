@@ -221,13 +221,13 @@ class Runner:
         nodes_M = torch.arange(num_nodes, device=lines_B.device)
         own_BE = self.pool.table_RC[lines_B[:, None], lengths_B[:, None] + nodes_M]
         positions_BM = lengths_B[:, None] + tree.depths_BM
-        visible_BMM = None if num_nodes == 1 else tree.ancestors_BMM()
+        visible_BMM = None if tree.is_chain and rows_T is None else tree.ancestors_BMM()
         if rows_T is None:
             starts_B1 = torch.arange(0, (count + 1) * num_nodes, num_nodes, dtype=torch.int32, device=lines_B.device)
             ids_T, positions_T, slots_T = tree.tokens_BM.reshape(-1), positions_BM.view(-1), own_BE.view(-1)
             visible_TE = None if visible_BMM is None else visible_BMM.flatten(0, 1)
         else:
-            assert visible_BMM is not None, "a choice among nodes needs more than one"
+            assert visible_BMM is not None, "a choice among nodes is a tree"
             ends_B = torch.searchsorted(rows_T, torch.arange(1, count + 1, device=rows_T.device) * num_nodes)
             starts_B1 = torch.cat((ends_B.new_zeros(1), ends_B)).int()
             ids_T, positions_T = tree.tokens_BM.reshape(-1)[rows_T], positions_BM.view(-1)[rows_T]

@@ -31,6 +31,7 @@ class Tree:
     scores_BM   f32    cumulative log-probability under the head; the root has 0, padding -inf
     valid_BM    bool   False for padding: it looks like a child of the root and is never accepted
     depth       the deepest level that may occur; known on the host, so that nothing has to be read back
+    is_chain    node i stands at depth i below node i - 1, down to `depth`: a path needs no search
     """
 
     tokens_BM: Tensor
@@ -39,6 +40,7 @@ class Tree:
     scores_BM: Tensor
     valid_BM: Tensor
     depth: int
+    is_chain: bool = False
 
     @classmethod
     def from_chains(cls, tokens_BM: Tensor, valid_BM: Tensor) -> "Tree":
@@ -63,7 +65,7 @@ class Tree:
         """Trees of a root and nothing else: what a round without drafting verifies."""
         zeros_B1 = torch.zeros_like(roots_B)[:, None]
         valid_B1 = torch.ones_like(zeros_B1, dtype=torch.bool)
-        return cls(roots_B[:, None], zeros_B1, zeros_B1, zeros_B1.float(), valid_B1, 0)
+        return cls(roots_B[:, None], zeros_B1, zeros_B1, zeros_B1.float(), valid_B1, 0, is_chain=True)
 
     @classmethod
     def among(cls, roots_B: Tensor, some: "Tree", who: Tensor) -> "Tree":
@@ -270,7 +272,8 @@ class Grower:
             expanded_BF = torch.cat(picks, dim=1) + self._bases_F
             parents_BM = torch.searchsorted(chosen_BM, expanded_BF.gather(1, self._slots_C.take(chosen_BM)))
             depths_BM = self._depths_C.take(chosen_BM)
-        return Tree(tokens_BM, parents_BM, depths_BM, scores_BM, scores_BM > -torch.inf, self.shape.depth)
+        is_chain = self.shape.top_k == 1 and self.shape.nodes == self.shape.depth + 1
+        return Tree(tokens_BM, parents_BM, depths_BM, scores_BM, scores_BM > -torch.inf, self.shape.depth, is_chain)
 
     def _tree_levels(
         self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget

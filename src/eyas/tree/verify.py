@@ -62,6 +62,10 @@ def verify(tree: Tree, ids_BM: Tensor) -> Accepted:
 
 def stop_has_children(tree: Tree, accepted: Accepted) -> Tensor:
     """bool [B]: whether the tree offered a continuation of the accepted path that the target refused."""
+    if tree.is_chain:
+        last = tree.tokens_BM.shape[1] - 1
+        next_B1 = accepted.lengths_B[:, None]
+        return (tree.valid_BM.gather(1, next_B1.clamp(max=last)) & (next_B1 <= last))[:, 0]
     stop_B1 = accepted.nodes_BS.gather(1, accepted.lengths_B[:, None] - 1)
     return ((tree.parents_BM == stop_B1) & tree.valid_BM)[:, 1:].any(dim=1)
 
@@ -71,6 +75,10 @@ def _walk(tree: Tree, wanted_BM: Tensor) -> tuple[Tensor, Tensor]:
     num_requests, num_nodes = tree.tokens_BM.shape
     on_path_BM = wanted_BM & tree.valid_BM
     on_path_BM[:, 0].fill_(True)
+    nodes_BM = torch.arange(num_nodes, device=on_path_BM.device).expand(num_requests, -1)
+    if tree.is_chain:  # node i stands at depth i, below node i - 1
+        on_path_BM = on_path_BM.long().cumprod(dim=1)
+        return on_path_BM * nodes_BM, on_path_BM.sum(dim=1)
     up_BM = tree.parents_BM
     for doubling in range(num_doublings(tree.depth)):
         if doubling:
@@ -79,6 +87,5 @@ def _walk(tree: Tree, wanted_BM: Tensor) -> tuple[Tensor, Tensor]:
     # Every node writes its number into the slot of its depth, the nodes off the path into one slot more than there are.
     num_slots = tree.depth + 1
     slots_BM = tree.depths_BM.masked_fill(~on_path_BM, num_slots)
-    nodes_BM = torch.arange(num_nodes, device=slots_BM.device).expand(num_requests, -1)
     nodes_BS = slots_BM.new_zeros(num_requests, num_slots + 1).scatter_(1, slots_BM, nodes_BM)[:, :num_slots]
     return nodes_BS, on_path_BM.sum(dim=1)
