@@ -1,18 +1,22 @@
 """`make prove-engine`: the rows of the engine's "Measured" list, one JSON object a row on stdout; exit 1 if one misses.
 
-    python benchmarks/prove_engine.py [--only never-slower|random-head|ttft|rounds|memory] [--pairs N] [--eager]
+    python benchmarks/prove_engine.py [--only never-slower|random-head|ttft|rounds|memory|peers] [--pairs N] [--eager]
 
-In process, embedded pair, bfloat16, closed loop, mixed tasks, forwards compiled in both arms as `eyas serve` runs them. Arms of a pair run back to back on the same prompts in an
-order that rotates from pair to pair; what counts is the median of the ratios, and its bootstrap interval over pairs.
-Nothing is in the prefix cache unless a row says so. Progress goes to stderr. Under an hour on two idle cores.
+In process, embedded pair, bfloat16, closed loop, mixed tasks, forwards compiled in both arms as `eyas serve` runs them.
+Arms of a pair run back to back on the same prompts in an order that rotates from pair to pair; what counts is the
+median of the ratios, and its bootstrap interval over pairs. Nothing is in the prefix cache unless a row says so. Other
+engines come from benchmarks/peers.py, as far as `make peers` has installed them. Progress goes to stderr. Under an hour
+on two idle cores.
 """
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -281,12 +285,21 @@ def _resident_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
 
 
+def peers(pair: Pair, pairs: int) -> Iterator[Row]:
+    """Other engines beside this one: the rows of benchmarks/peers.py."""
+    command = [sys.executable, str(Path(__file__).with_name("peers.py")), "--pairs", str(pairs)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    rows = [Row(**json.loads(line)) for line in done.stdout.splitlines()]
+    yield from rows or [Row("eyas beside other engines", None, "a figure: `make peers` installs them", False)]
+
+
 PARTS = {
     "never-slower": never_slower,
     "random-head": random_head,
     "ttft": ttft,
     "rounds": rounds,
     "memory": memory,
+    "peers": peers,
 }
 
 

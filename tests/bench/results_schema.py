@@ -2,7 +2,7 @@
 
 from typing import Any
 
-NUMBER, COUNT, TEXT, SPAN = "number", "count", "text", "span"
+NUMBER, COUNT, TEXT, SPAN, FLAG = "number", "count", "text", "span", "flag"
 PERCENTILES = {"p50": NUMBER, "p99": NUMBER}
 ARM = {"tpot_ms": PERCENTILES, "ttft_ms": PERCENTILES, "output_tps": NUMBER}
 TASK = {
@@ -46,6 +46,7 @@ def check_results(found: dict[str, Any], tasks: list[str], references: bool) -> 
             "transformers": TEXT,
         },
         "dtype": TEXT,
+        "compiled": FLAG,
         "target": {"name": TEXT, "parameters": COUNT},
         "head": {"parameters": COUNT, "share_of_target": NUMBER},
         "lossless": {"prompts": COUNT, "identical": COUNT, "dtype": TEXT, "reference": TEXT},
@@ -78,6 +79,8 @@ def _check(value: Any, schema: Any, where: str) -> None:
     elif schema == TEXT:
         assert isinstance(value, str), where
         assert value, where
+    elif schema == FLAG:
+        assert type(value) is bool, (where, value)
     else:
         assert type(value) in ((int,) if schema == COUNT else (int, float)), (where, value)
         assert value >= 0, (where, value)

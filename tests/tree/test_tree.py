@@ -5,6 +5,7 @@ Legend: B requests, V draft vocabulary, M tree nodes, K top-k, E expanded nodes,
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -283,6 +284,8 @@ def test_parallel_chains_picture() -> None:
 )
 def test_check_finds_what_is_wrong(name: str, change: dict[str, Tensor]) -> None:
     tree = small_tree()
-    fields = {key: getattr(tree, key) for key in ("tokens_BM", "parents_BM", "depths_BM", "scores_BM", "valid_BM")}
+    fields: dict[str, Any] = {
+        key: getattr(tree, key) for key in ("tokens_BM", "parents_BM", "depths_BM", "scores_BM", "valid_BM")
+    }
     with pytest.raises(AssertionError, match=name):
         Tree(**(fields | change), depth=3).check()

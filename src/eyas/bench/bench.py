@@ -34,6 +34,7 @@ from eyas.evalsets import FAMILIES
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.serve.compiled import compile_pair
 from eyas.serve.drafter import Draft
 from eyas.train.reference_drafters import NgramTable
 
@@ -91,6 +92,8 @@ def run(
     acceptance = json.loads((inputs.evaluated / "acceptance.json").read_bytes())
     prompts = workload(config, inputs.features, target)
     draft = Draft(stored.head.pack(), stored.vocab, config.shape)
+    if config.compile:
+        compile_pair(target, draft.head)
     same_words = check_words(config, inputs.head, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)
     points = measure_concurrency(target, draft, prompts, config, progress)

@@ -21,6 +21,8 @@ class BenchConfig:
     lossless_prompts      answers compared with the reference, in float32; 0: not checked
     lossless_tokens       longest of these answers
     lossless_slots        requests in flight while they are made
+    compile               on a CPU: forwards run compiled in both arms, as `eyas serve` runs them; compiled first, which
+                          takes about a minute, if they have not been before
     seed                  of the bootstrap
     """
 
@@ -36,6 +38,7 @@ class BenchConfig:
     lossless_prompts: int = 128
     lossless_tokens: int = 64
     lossless_slots: int = 8
+    compile: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ def results(target: Target, head: Head, measured: Measured, command: Sequence[st
         "schema": SCHEMA,
         "machine": machine(),
         "dtype": str(target.model.dtype).removeprefix("torch."),
+        "compiled": target.compiled is not None,
         "target": {"name": public_name(target), "parameters": num_target},
         "head": {"parameters": num_head, "share_of_target": num_head / num_target},
         "lossless": dict(measured.lossless or unchecked),

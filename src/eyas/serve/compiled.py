@@ -22,126 +22,37 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from ctypes import c_int64, c_void_p
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils.cpp_extension
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eyas import model
 from eyas.base.cache import cache_directory, keep_newest
-from eyas.base.errors import EyasError, PlaceError
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
+from eyas.model import head as head_module
+from eyas.model import hook as hook_module
+from eyas.model import target as target_module
 from eyas.model.attention import LayerAttention, RowAttend, Rule, causal_attention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
-from eyas.serve.kernels.build import TORCH_LIB, Source, built
-from eyas.serve.kernels.cpu import HEADER
+from eyas.serve import native
+from eyas.serve.native import NO_MATTER, CompileError, attending, compiler, operator, written_down
 
 MOST_ROWS = 1 << 20
 MEMORY_SHARE = 0.1  # of the machine's memory, for the packed copies of the weights, at most
 COMPILING = ".compiling-"
 KEPT = 16  # packages on disk
-NO_MATTER = "nothing: the forwards run as they are, only slower"
 TIMEOUT_S = 1800.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 EXAMPLE_ROWS, CHECK_ROWS = 16, (1, 2, 7, 40)
 # Norm of the difference over the norm: bfloat16 rounds at other places when operators are fused.
 TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
-
-
-class CompileError(EyasError):
-    """There is no compiled forward here; the reason is in `found`."""
-
-
-# --- attention, as an operator that the compiler does not look into ---------------------------------------------------
-
-HEADERS = tuple(torch.utils.cpp_extension.include_paths())
-OPERATOR = Source(
-    HEADER.with_name("cpu_operator.cpp"),
-    (HEADER,),
-    ("-std=c++20", "-O2", "-fPIC", "-shared", *(f"-I{path}" for path in HEADERS)),
-    (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10"),
-)
-_now = threading.local()
-
-
-@cache
-def _operator() -> Callable[..., None]:
-    """`eyas_enter`; with it torch knows eyas::attend. CompileError where it cannot be built."""
-    try:
-        library = built(_compiler(), OPERATOR)
-        torch.ops.load_library(str(library))
-    except (OSError, subprocess.SubprocessError, PlaceError) as error:
-        raise CompileError(f"an operator for attention that does not build ({error})", "g++", NO_MATTER) from error
-    enter = ctypes.CDLL(str(library)).eyas_enter
-    enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
-    in_python = torch.library.Library("eyas", "IMPL")
-    in_python.impl("attend_in_python", _attend, "CPU")
-    torch.library.register_fake("eyas::attend", _shape, lib=in_python)
-    _kept.append(in_python)
-    return enter
-
-
-_kept: list[torch.library.Library] = []  # what is registered lasts as long as the library object
-
-
-@contextlib.contextmanager
-def _attending(rows: LayerAttention) -> Iterator[None]:
-    """Within, this thread's forwards attend by these rows: in C++ where they are `native`, else through Python."""
-    enter = _operator()
-    native = getattr(rows, "native", None)
-    if native is None:
-        _now.rows = rows
-        enter(None, None, None, 0, 0)
-    else:
-        enter(*native)
-    try:
-        yield
-    finally:
-        enter(None, None, None, 0, 0)
-        _now.rows = None
-
-
-@cache
-def _rule(scale: float, window: int | None, chunk: int | None, softcap: float | None) -> Rule:
-    """The same object every time: attention prepares a rule once."""
-    return Rule(scale, window, chunk, softcap)
-
-
-def _attend(  # noqa: PLR0913, the fields of a rule
-    q_TNH: Tensor,
-    k_TGH: Tensor,
-    v_TGH: Tensor,
-    layer: int,
-    scale: float,
-    window: int | None,
-    chunk: int | None,
-    softcap: float | None,
-    sinks_N: Tensor | None,
-) -> Tensor:
-    """`LayerAttention` with the rule's fields as numbers."""
-    rule = _rule(scale, window, chunk, softcap) if sinks_N is None else Rule(scale, window, chunk, softcap, sinks_N)
-    return _now.rows(layer, q_TNH, k_TGH, v_TGH, rule).contiguous()
-
-
-def _shape(q_TNH: Tensor, *_: object) -> Tensor:
-    return q_TNH.new_empty(q_TNH.shape)
-
-
-def _written_down(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
-    """The attention of a forward that is exported."""
-    r = rule
-    return torch.ops.eyas.attend(q_TNH, k_TGH, v_TGH, layer, r.scale, r.window, r.chunk, r.softcap, r.sinks_N)
 
 
 # --- what is compiled -------------------------------------------------------------------------------------------------
@@ -156,7 +67,7 @@ class _TargetGraph(torch.nn.Module):
         self._target = [target]  # in a list: no submodule
 
     def forward(self, ids_1T: Tensor, positions_1T: Tensor) -> tuple[Tensor, Tensor]:
-        out = self._target[0].forward(ids_1T, positions_1T, RowAttend(_written_down), want_aux=True)
+        out = self._target[0].forward(ids_1T, positions_1T, RowAttend(written_down), want_aux=True)
         assert out.aux_BTL is not None, "asked for"
         return out.hidden_BTD, out.aux_BTL
 
@@ -169,7 +80,7 @@ class _HeadGraph(torch.nn.Module):
         self.head = head
 
     def forward(self, embeds_1TD: Tensor, hidden_1TD: Tensor, positions_1T: Tensor) -> tuple[Tensor, Tensor]:
-        return self.head.guess(embeds_1TD, hidden_1TD, positions_1T, RowAttend(_written_down))
+        return self.head.guess(embeds_1TD, hidden_1TD, positions_1T, RowAttend(written_down))
 
 
 def target_inputs(target: Target, rows: int) -> tuple[Tensor, ...]:
@@ -188,7 +99,7 @@ def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
 
 def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
     """Export and compile; the rows, dimension 1 of every input, may be any number. Takes about a minute."""
-    _operator()
+    operator()
     rows = torch.export.Dim("rows", min=2, max=MOST_ROWS)
     with torch.no_grad():
         exported = torch.export.export(graph, inputs, dynamic_shapes=[{1: rows} for _ in inputs], strict=False)
@@ -206,7 +117,7 @@ class _Package:
     """A loaded package. One thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        _operator()
+        operator()
         try:
             # The loader itself: both graphs take and give flat tensors, and flattening them takes as long as a layer.
             self._run = torch._inductor.aoti_load_package(str(path), run_single_threaded=True).loader.boxed_run
@@ -217,7 +128,7 @@ class _Package:
         os.utime(path)  # the newest are kept
 
     def __call__(self, rows: LayerAttention, *inputs: Tensor) -> Any:
-        with _attending(rows):
+        with attending(rows):
             return self._run([part.contiguous() for part in inputs])  # compiled code reads them without looking
 
 
@@ -239,7 +150,7 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
         inputs = inputs_of(rows)
         with torch.inference_mode():
             found = package(_text_only, *inputs)
-            with _attending(_text_only):
+            with attending(_text_only):
                 wanted = graph(*inputs)
         worst = max(_apart(one, other) for one, other in zip(found, wanted, strict=True))
         bound = TOLERANCE[wanted[0].dtype]
@@ -296,8 +207,8 @@ def _check_machine(target: Target, head: Head | None) -> None:
     kinds = {(weight.device.type, weight.dtype) for weight in weights}
     if any(device != "cpu" or dtype not in TOLERANCE for device, dtype in kinds):
         raise CompileError(f"weights of {sorted(map(str, kinds))}", "bfloat16 or float32 on a CPU", NO_MATTER)
-    if shutil.which(_compiler()) is None:
-        raise CompileError(f"no {_compiler()} on the PATH", "a C++ compiler", "install g++, or set CXX")
+    if shutil.which(compiler()) is None:
+        raise CompileError(f"no {compiler()} on the PATH", "a C++ compiler", "install g++, or set CXX")
     held = sum(weight.nbytes for weight in weights)
     room = int(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     if held > room:
@@ -308,20 +219,18 @@ def _check_machine(target: Target, head: Head | None) -> None:
         )
 
 
-def _compiler() -> str:
-    return os.environ.get("CXX") or "g++"
-
-
 def _key(digest: str, dtype: torch.dtype, form: object) -> str:
     """Everything that decides what a package holds."""
-    done = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False)
     source = digest_bytes(b"".join(path.read_bytes() for path in SOURCES))
     versions = [torch.__version__, transformers.__version__, done.stdout.partition("\n")[0], source]
     parts = [digest, str(dtype), form, torch.get_num_threads(), _processor(), *versions]
     return digest_json(parts).rpartition(":")[2][:20]
 
 
-SOURCES = (Path(__file__), *(Path(model.__file__).with_name(name) for name in ("target.py", "head.py", "hook.py")))
+SOURCES = tuple(
+    Path(str(module.__file__)) for module in (sys.modules[__name__], native, target_module, head_module, hook_module)
+)
 
 
 def _processor() -> str:
