@@ -282,7 +282,7 @@ def test_parallel_chains_picture() -> None:
         ("distinct", {"tokens_BM": torch.tensor([[9, 1, 1, 3, 4, 5, 0]])}),
     ],
 )
-def test_check_finds_what_is_wrong(name: str, change: dict[str, Tensor]) -> None:
+def test_check_finds_what_is_wrong(name: str, change: dict[str, Any]) -> None:
     tree = small_tree()
     fields: dict[str, Any] = {
         key: getattr(tree, key) for key in ("tokens_BM", "parents_BM", "depths_BM", "scores_BM", "valid_BM")

@@ -74,6 +74,25 @@ class _Incumbent:
 
 
 @dataclass
+class _Gathered:
+    """Rounds of one kind in a row, counted together: counting takes longer than adding up."""
+
+    choice: Choice
+    seconds: float
+    tokens: int
+    rounds: int = 1
+
+    def is_like(self, choice: Choice) -> bool:
+        """Whether a round is of this kind."""
+        mine = self.choice
+        return (mine.arm, mine.best, mine.load.batch) == (choice.arm, choice.best, choice.load.batch)
+
+    def add(self, seconds: float, tokens: int) -> None:
+        """One more."""
+        self.seconds, self.tokens, self.rounds = self.seconds + seconds, self.tokens + tokens, self.rounds + 1
+
+
+@dataclass
 class _Trial:
     """An arm that is tried while off is best, and for how many further rounds. is_alone: by one request."""
 
@@ -108,6 +127,7 @@ class Budget:
         self._numbers = {arm: number for number, arm in enumerate(arms)}
         self._incumbents: dict[int, _Incumbent] = {}
         self._trial: _Trial | None = None
+        self._gathered: _Gathered | None = None
         self._random = random.Random(seed)
 
     def choose(self, load: Load) -> Choice:
@@ -150,18 +170,36 @@ class Budget:
         self.acceptance.observe(report.evidence)
 
     def _observe_seconds(self, choice: Choice, seconds: float, tokens: int) -> None:
+        known = self._incumbents.get(self.pace.bucket(choice.load.batch))
+        is_old_news = known is not None and known.rest % PACE_EVERY > 0 and not choice.explored
+        gathered = self._gathered
+        if gathered is not None and not (is_old_news and gathered.is_like(choice)):
+            self._gathered = None
+            self._count(gathered.choice, gathered.seconds, gathered.tokens, gathered.rounds)
+            gathered = None
+        if not is_old_news:
+            self._time(choice, seconds, self._count(choice, seconds, tokens, 1))
+        elif gathered is None:
+            self._gathered = _Gathered(choice, seconds, tokens)
+        else:
+            gathered.add(seconds, tokens)
+
+    def _count(self, choice: Choice, seconds: float, tokens: int, rounds: int) -> float:
+        """Rounds of one kind, for the speed-up. Returns what was foreseen for catching up, in seconds."""
         load, arm = choice.load, self._numbers[choice.arm]
-        expected_s = self.pace.expected(arm, load)
         lag = sum(lag for lag, drafts in zip(load.lags, choice.drafts, strict=True) if drafts)
         warm_s = self._warm_cost(lag) if lag else 0.0
+        foreseen_s = (self.pace.expected(arm, load) + warm_s) * rounds
         off_s = self.pace.foreseen(0, load) * tokens / load.batch  # off gives each request one token a round
-        bucket = self.pace.bucket(load.batch)
-        stratum = Stratum(bucket, choice.best.shape is None)
-        self._speed_ups.observe(stratum, arm == 0, min(seconds, CAP * (expected_s + warm_s)), off_s)
-        known = self._incumbents.get(bucket)
-        is_old_news = known is not None and known.rest % PACE_EVERY > 0 and not choice.explored
-        if not is_old_news and not choice.is_partial and warm_s < CATCH_UP * expected_s:
-            self.pace.observe(arm, load, max(seconds - warm_s, seconds * (1 - CATCH_UP)))
+        stratum = Stratum(self.pace.bucket(load.batch), choice.best.shape is None)
+        self._speed_ups.observe(stratum, arm == 0, min(seconds, CAP * foreseen_s), off_s)
+        return warm_s
+
+    def _time(self, choice: Choice, seconds: float, warm_s: float) -> None:
+        """A round, for the pace of its arm, unless it was spent on catching up."""
+        arm = self._numbers[choice.arm]
+        if not choice.is_partial and warm_s < CATCH_UP * self.pace.expected(arm, choice.load):
+            self.pace.observe(arm, choice.load, max(seconds - warm_s, seconds * (1 - CATCH_UP)))
 
     def speed_up(self) -> SpeedUp | None:
         """How much faster than without speculation; None until off has run a few times."""

@@ -250,7 +250,7 @@ class Runner:
     def _store(self, slots: Tensor, aux: Tensor) -> None:
         """Keep the features of these tokens for the head."""
         assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
-        self.pool.aux_ZL[slots] = aux.to(self.pool.aux_ZL.dtype)
+        self.pool.aux_ZL.index_copy_(0, slots.long(), aux.to(self.pool.aux_ZL.dtype))
 
 
 def _drafting(batch: Batch, device: torch.device) -> Tensor:
