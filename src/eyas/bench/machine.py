@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from eyas.serve.thread import num_cores
+
 
 def machine() -> dict[str, Any]:
     """cores: CPUs that this process may use; threads: those that torch computes with; gpu: None where there is none."""
     return {
         "cpu": _cpu_name(),
-        "cores": _num_cores(),
+        "cores": num_cores(),
         "threads": torch.get_num_threads(),
         "memory_gb": _memory_gb(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -33,12 +35,6 @@ def _cpu_name() -> str:
             if key.strip() == "model name" and value.strip():
                 return " ".join(value.split())
     return platform.processor() or platform.machine()
-
-
-def _num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory_gb() -> float | None:

@@ -166,6 +166,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-tokens", type=int, metavar="N", help="of key-value memory (what the machine has)")
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="requests in the queue (%(default)s)")
     parser.add_argument("--speculation", default="auto", metavar="ARM", help="auto, off, or one arm for all rounds")
+    parser.add_argument("--threads", type=int, metavar="N", help="that compute, on a CPU (all cores but one)")
     parser.add_argument("--no-compile", action="store_true", help="leave forwards as they are; else compiled on a CPU")
     parser.add_argument("--served-name", metavar="NAME", help="the model's name in the API (the target's own)")
     parser.add_argument("--api-key", action="append", metavar="KEY", help="may be repeated; or EYAS_API_KEY")

@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import torch
+
 from eyas.base.errors import UsageError
 from eyas.cli.generate import load
 from eyas.cli.quiet import quiet
@@ -16,6 +18,7 @@ from eyas.serve.api.server import bind, serve, url_of
 from eyas.serve.kernels.choice import why_reference
 from eyas.serve.options import ServeOptions
 from eyas.serve.service import build_service, compile_in_background
+from eyas.serve.thread import EngineThread, num_cores
 
 KEY_VARIABLE = "EYAS_API_KEY"
 
@@ -35,11 +38,14 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError(f"--port {parsed.port}", "a number from 0 to 65535", "choose another one")
     if not 0 <= parsed.drain_s < math.inf:
         raise UsageError(f"--drain-s {parsed.drain_s}", "a number of seconds from 0 on", "choose another one")
+    threads = _threads(parsed.threads)
     with bind(parsed.host, parsed.port) as holder:
         quiet()
-        target, draft = load(parsed)
+        thread = EngineThread()
+        thread.call(lambda: torch.set_num_threads(threads))
+        target, draft = thread.call(lambda: load(parsed))
         _say_if_slow(target)
-        service = build_service(target, draft, options)
+        service = thread.call(lambda: build_service(target, draft, options, thread))
         name = parsed.served_name or _name_of(parsed.target)
         api = Api(service, ApiOptions(name, keys, _log))
         url = url_of(holder)
@@ -51,6 +57,18 @@ def run(parsed: argparse.Namespace) -> int:
 
         serve(api, holder, parsed.drain_s, say_ready)
     return 0
+
+
+def _threads(asked: int | None) -> int:
+    """How many threads compute: what was asked for, else OMP_NUM_THREADS, else all cores but one.
+
+    The one is for the server's own thread: where it has to share a core, all others wait for it at every operator.
+    """
+    if asked is None:
+        return torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else max(num_cores() - 1, 1)
+    if asked < 1:
+        raise UsageError(f"--threads {asked}", "at least 1", "raise --threads")
+    return asked
 
 
 def _say_if_slow(target: Target) -> None:

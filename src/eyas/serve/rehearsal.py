@@ -1,7 +1,6 @@
 """What rounds cost on this machine, measured on an engine before it serves: the numbers that the budget starts from."""
 
 import dataclasses
-import os
 import platform
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from eyas.serve.budget import Budget
 from eyas.serve.costs import CostKey, table_for
 from eyas.serve.engine import Engine
 from eyas.serve.runner import Batch
+from eyas.serve.thread import num_cores
 
 READ_ROWS = 256  # rows of text from which the price of one is taken
 
@@ -85,4 +85,4 @@ def machine_name(device: torch.device) -> str:
     """What decides speed: the device's name, and on a CPU how many cores this process may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {platform.processor()} {len(os.sched_getaffinity(0))} cores"
+    return f"{platform.machine()} {platform.processor()} {num_cores()} cores"

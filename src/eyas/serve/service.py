@@ -29,6 +29,7 @@ from eyas.serve.request import Answer, Request
 from eyas.serve.scheduler import Source, overlap_loop, plain_loop
 from eyas.serve.speedup import SpeedUp
 from eyas.serve.stream import InlineStream, stream_for
+from eyas.serve.thread import EngineThread
 
 IDLE_S = 3600.0
 CONTEXT = 8192  # tokens, of a target that could hold more
@@ -116,8 +117,10 @@ class Inbox:
 class Service:
     """Queues, runs, cancels, drains. An exception on the engine's thread ends all requests with finish "error"."""
 
-    def __init__(self, engine: Engine, max_waiting: int, loop: Loop = overlap_loop) -> None:
-        """max_waiting: requests beyond those that run at once, before `submit` refuses."""
+    def __init__(
+        self, engine: Engine, max_waiting: int, loop: Loop = overlap_loop, thread: EngineThread | None = None
+    ) -> None:
+        """max_waiting: requests beyond those that run at once, before `submit` refuses. thread: None for a new one."""
         self.engine = engine
         self.max_waiting = max_waiting
         self.failed: BaseException | None = None
@@ -126,7 +129,7 @@ class Service:
         self._open: dict[str, tuple[Answer, OnTokens]] = {}
         self._changed = threading.Condition()
         self._is_draining = False
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = EngineThread() if thread is None else thread
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -140,7 +143,7 @@ class Service:
 
     def start(self) -> None:
         """From here on requests are answered."""
-        self._thread.start()
+        self._thread.finish_with(self._run)
 
     def submit(self, request: Request, on_tokens: OnTokens) -> None:
         """Queue a request. InputError if it can never run; QueueFull; Draining.
@@ -244,8 +247,10 @@ class Service:
             self._changed.notify_all()
 
 
-def build_service(target: Target, draft: Draft | None, options: ServeOptions) -> Service:
-    """An engine on its own thread; with a head its budget is measured here, or read from the cache.
+def build_service(
+    target: Target, draft: Draft | None, options: ServeOptions, thread: EngineThread | None = None
+) -> Service:
+    """An engine that will run on this thread; with a head its budget is measured here, or read from the cache.
 
     Forwards that were compiled before are used. UsageError for an arm that there is not, or a memory too small for one
     request.
@@ -272,7 +277,7 @@ def build_service(target: Target, draft: Draft | None, options: ServeOptions) ->
     )
     if draft is not None:
         engine.policy = _policy(engine, arms)
-    return Service(engine, options.max_waiting, overlap_loop if overlaps else plain_loop)
+    return Service(engine, options.max_waiting, overlap_loop if overlaps else plain_loop, thread)
 
 
 def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
