@@ -36,7 +36,8 @@ from typing import Any
 
 import torch
 from peer_drivers.lines import Done, Options, Work
-from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, Row, rotated
+from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, rotated
+from rows import Row
 
 from eyas.bench.concurrency import Block, auto_engine, closed_loop
 from eyas.bench.stats import median_interval

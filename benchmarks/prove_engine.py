@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from rows import Row
 
 from eyas.bench.concurrency import auto_engine, closed_loop
 from eyas.bench.stats import median_interval
@@ -47,16 +48,6 @@ LEAST_REQUESTS = 7  # one of each task
 FIXED_PAIRS = 3
 NUM_REQUESTS = 10_000
 TTFT_PROMPTS = 14
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table; figure is None where there was nothing to measure, and then ok is false."""
-
-    name: str
-    figure: float | None
-    target: str
-    ok: bool
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from rows import Row
 from safetensors.torch import load_file
 
 from eyas.bench.config import BenchConfig
@@ -42,16 +43,6 @@ CONFIG = BenchConfig(prompts_per_task=10, max_tokens=128, repeats=3)
 PEER_PROMPTS_PER_FAMILY, PEER_TOKENS, PEER_REPEATS = 2, 64, 3
 FREE = ("prompt_lookup", "ngram4")
 GSM8K_OVERRIDES = ("prompts.license=MIT", "prompts.limit=300")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table; figure is None where there was nothing to measure, and then ok is false."""
-
-    name: str
-    figure: float | None
-    target: str
-    ok: bool
 
 
 def at_least(name: str, figure: float | None, bound: float) -> Row:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from eyas.serve.thread import num_cores
+from eyas.base.cores import num_cores
 
 
 def machine() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from eyas.base.cores import num_cores
 from eyas.base.errors import UsageError
 from eyas.cli.generate import load
 from eyas.cli.quiet import quiet
@@ -18,7 +19,7 @@ from eyas.serve.api.server import bind, serve, url_of
 from eyas.serve.kernels.choice import why_reference
 from eyas.serve.options import ServeOptions
 from eyas.serve.service import build_service, compile_in_background
-from eyas.serve.thread import EngineThread, num_cores
+from eyas.serve.thread import EngineThread
 
 KEY_VARIABLE = "EYAS_API_KEY"
 

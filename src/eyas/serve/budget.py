@@ -147,13 +147,14 @@ class Budget:
             for arm, (tokens, seconds) in enumerate(zip(outlook.tokens, outlook.seconds, strict=True))
         ]
         incumbent = self._settle(bucket, outlook, rates)
-        if warm_s <= outlook.seconds[0] and (arm := self._due(bucket, incumbent, rates)) is not None:
+        may_survey = warm_s <= outlook.seconds[0]
+        if may_survey and (arm := self._due(bucket, incumbent, rates)) is not None:
             incumbent.surveyed[arm] += 1
             return self._choice(arm, incumbent.arm, load)
         if incumbent.arm == 0 and self._trial is not None and self._is_trying:
             self._trial.encores -= 1
             return self._try(self._trial, load)
-        if not incumbent.beaten and not incumbent.is_due:
+        if not incumbent.beaten and not (incumbent.is_due and may_survey):
             incumbent.rest = REST_ROUNDS
         if self._random.random() < EXPLORE:
             return self._explore(incumbent.arm, outlook, load)

@@ -14,7 +14,6 @@ from ctypes import c_int64, c_void_p
 from functools import cache
 
 import torch
-import torch.utils.cpp_extension
 from torch import Tensor
 
 from eyas.base.errors import EyasError, PlaceError
@@ -25,13 +24,6 @@ from eyas.serve.kernels.cpu import HEADER
 NO_MATTER = "nothing: the forwards run as they are, only slower"
 
 
-HEADERS = tuple(torch.utils.cpp_extension.include_paths())
-OPERATOR = Source(
-    HEADER.with_name("cpu_operator.cpp"),
-    (HEADER,),
-    ("-std=c++20", "-O2", "-fPIC", "-shared", *(f"-I{path}" for path in HEADERS)),
-    (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10"),
-)
 _now = threading.local()
 _kept: list[torch.library.Library] = []  # what is registered lasts as long as the library object
 
@@ -40,11 +32,19 @@ class CompileError(EyasError):
     """There is no compiled forward here; the reason is in `found`."""
 
 
+def _source() -> Source:
+    from torch.utils.cpp_extension import include_paths  # brings setuptools, which takes a while
+
+    headers = (f"-I{path}" for path in include_paths())
+    flags = ("-std=c++20", "-O2", "-fPIC", "-shared", *headers)
+    return Source(HEADER.with_name("cpu_operator.cpp"), (HEADER,), flags, (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10"))
+
+
 @cache
 def operator() -> Callable[..., None]:
     """`eyas_enter`; with it torch knows eyas::attend. CompileError where it cannot be built."""
     try:
-        library = built(compiler(), OPERATOR)
+        library = built(compiler(), _source())
         torch.ops.load_library(str(library))
     except (OSError, subprocess.SubprocessError, PlaceError) as error:
         raise CompileError(f"an operator for attention that does not build ({error})", "g++", NO_MATTER) from error

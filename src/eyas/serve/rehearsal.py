@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 from eyas import __version__
+from eyas.base.cores import num_cores
 from eyas.base.provenance import digest_json
 from eyas.serve.arm import Arm
 from eyas.serve.budget import Budget
 from eyas.serve.costs import CostKey, table_for
 from eyas.serve.engine import Engine
 from eyas.serve.runner import Batch
-from eyas.serve.thread import num_cores
 
 READ_ROWS = 256  # rows of text from which the price of one is taken
 

@@ -88,7 +88,7 @@ class SpeedUps:
         self._round = 0
 
     def observe(self, stratum: Stratum, ran_off: bool, seconds: float, foreseen_s: float) -> None:
-        """One round. seconds: measured, capped by the caller; foreseen_s: what off should take for its tokens."""
+        """One round, or a few alike. seconds: measured, capped by the caller; foreseen_s: of off, for their tokens."""
         self._round += 1
         self._all.setdefault(stratum, _Sums()).add(self._round, seconds, foreseen_s)
         if ran_off:

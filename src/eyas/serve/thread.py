@@ -5,7 +5,6 @@ the process has cores, their members sleep between two operators instead of spin
 operators takes four times as long. So the thread that loads a target is the thread that serves it.
 """
 
-import os
 import queue
 import threading
 from collections.abc import Callable
@@ -48,10 +47,3 @@ class EngineThread:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-
-
-def num_cores() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
