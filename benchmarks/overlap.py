@@ -26,7 +26,7 @@ from eyas.serve.engine import Engine
 from eyas.serve.request import Request
 from eyas.serve.running import Counters
 from eyas.serve.scheduler import Given, overlap_loop, plain_loop
-from eyas.serve.stream import stream_for
+from eyas.serve.stream import WorkerStream, stream_for
 from eyas.tree.shape import TreeShape
 
 SHAPE = TreeShape(6, 4, 16)
@@ -66,13 +66,15 @@ def main() -> int:
     dtype = DTYPES[parsed.dtype]
     stored = read_head(resolve_head(EMBEDDED), dtype)
     target = Target.load(EMBEDDED, dtype, stored.config.aux_layer_ids, device)
-    draft = Draft(stored.head.to(device).pack(), stored.vocab, SHAPE)
+    draft = Draft.on(target.model.device, stored.head, stored.vocab, SHAPE)
     if device.type == "cpu":
         compile_pair(target, draft.head)
     prompts = mixed(eval_prompts(target.tokenizer, 4))
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     for streams in parsed.streams:
-        engine = Engine(target, draft, streams, context, stream=stream_for(device))
+        engine = Engine(
+            target, draft, streams, context, stream=WorkerStream() if device.type == "cpu" else stream_for(device)
+        )
         some = prompts[: max(7, 2 * streams)]
         found: dict[str, list[Run]] = {"plain": [], "overlap": []}
         run(engine, "plain", some[:streams])

@@ -1,6 +1,6 @@
 """`make prove-engine`: the rows of the engine's "Measured" list, one JSON object a row on stdout; exit 1 if one misses.
 
-    python benchmarks/prove_engine.py [--only never-slower|random-head|ttft|rounds|memory|peers] [--pairs N] [--eager]
+    python benchmarks/prove_engine.py [--only PART] [--pairs N] [--eager]
 
 In process, embedded pair, bfloat16, closed loop, mixed tasks, forwards compiled in both arms as `eyas serve` runs them.
 Arms of a pair run back to back on the same prompts in an order that rotates from pair to pair; what counts is the
@@ -241,7 +241,7 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
     yield Row("bytes per 1,000 tokens, keys, values and features, over the arithmetic", round(held / wanted, 6), "1",
               held == wanted)  # fmt: skip
     head_bytes = 2 * config.num_kv_heads * config.head_dim * size
-    tokens = pool.num_slots + 1 + engine.slots * drafter.scratch
+    tokens = pool.num_slots + 1 + (engine.slots + 1) * drafter.scratch
     yield Row("bytes per 1,000 tokens of the head's keys and values, over the arithmetic",
               round(drafter.kv.nbytes / tokens / head_bytes, 6), "1",
               drafter.kv.nbytes == tokens * head_bytes)  # fmt: skip
@@ -278,10 +278,20 @@ def _resident_bytes() -> int:
 
 def peers(pair: Pair, pairs: int) -> Iterator[Row]:
     """Other engines beside this one: the rows of benchmarks/peers.py."""
-    command = [sys.executable, str(Path(__file__).with_name("peers.py")), "--pairs", str(pairs)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    rows = [Row(**json.loads(line)) for line in done.stdout.splitlines()]
+    rows = _rows_of("peers.py", "--pairs", str(pairs))
     yield from rows or [Row("eyas beside other engines", None, "a figure: `make peers` installs them", False)]
+
+
+def gpu(pair: Pair, pairs: int) -> Iterator[Row]:
+    """The rows of benchmarks/engine_gpu.py, where there is a GPU."""
+    if torch.cuda.is_available():
+        yield from _rows_of("engine_gpu.py")
+
+
+def _rows_of(script: str, *arguments: str) -> list[Row]:
+    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return [Row(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
 PARTS = {
@@ -291,6 +301,7 @@ PARTS = {
     "rounds": rounds,
     "memory": memory,
     "peers": peers,
+    "gpu": gpu,
 }
 
 

@@ -85,8 +85,8 @@ def load_recipe(path: Path, overrides: dict[str, object]) -> Recipe:
 class Run:
     """A recipe at work in a run directory. The target is loaded when the first stage asks for it.
 
-    device: where the target lives (`model.devices`). Only capture and eval take another than the CPU: what they ask of
-    the target are forwards over whole texts, and rows of its two largest matrices.
+    device: where the target lives (`model.devices`). Only capture and eval take `auto`: what they ask of the target are
+    forwards over whole texts, and rows of its two largest matrices; the others run the engine.
     """
 
     recipe: Recipe

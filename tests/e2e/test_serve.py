@@ -184,6 +184,9 @@ def test_a_machine_without_a_compiler_is_told_of_once(start, target, tmp_path):
     ("arguments", "named"),
     [
         (["--port", "70000"], "--port 70000"),
+        (["--device", "auto"], "one device"),
+        (["--device", "cuda:9"], "device cuda:9"),
+        (["--device", "gpu"], "cuda:N"),
         (["--host", "192.0.2.1"], "--host 192.0.2.1"),
         (["--slots", "0"], "--slots 0"),
         (["--context", "1"], "--context 1"),

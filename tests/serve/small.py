@@ -271,6 +271,14 @@ class Turns(OneArm):
         return Choice(arm if any(drafts) else Arm("off", None), drafts, arm, load)
 
 
+class All(Turns):
+    """One arm after another, for all requests."""
+
+    def choose(self, load: Load) -> Choice:
+        arm = super().choose(load).best
+        return Choice(arm, (arm.shape is not None,) * len(load.contexts), arm, load)
+
+
 def row_of(target: Target, text: Sequence[int], prompt_length: int) -> Row:
     """A stored example of a text, features by a plain forward."""
     ids_1T = torch.tensor([text])

@@ -91,8 +91,8 @@ def run(
     reopen(out_dir)
     acceptance = json.loads((inputs.evaluated / "acceptance.json").read_bytes())
     prompts = workload(config, inputs.features, target)
-    draft = Draft(stored.head.pack(), stored.vocab, config.shape)
-    if config.compile:
+    draft = Draft.on(target.model.device, stored.head, stored.vocab, config.shape)
+    if config.compile and target.model.device.type == "cpu":
         compile_pair(target, draft.head)
     same_words = check_words(config, inputs.head, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)
@@ -141,9 +141,9 @@ def check_words(
         if references.target_digest != target.digest:
             references = None
     if references is None:
-        references = reference_answers(target.directory, chosen, config.lossless_tokens, progress)
+        references = reference_answers(target.directory, chosen, config.lossless_tokens, progress, target.model.device)
     stored = read_head(head_dir, torch.float32)
-    draft = Draft(stored.head.pack(), stored.vocab, config.shape)
+    draft = Draft.on(exact.model.device, stored.head, stored.vocab, config.shape)
     slots = config.lossless_slots
     found = lossless(exact, draft, chosen, references, config.lossless_tokens, slots, progress)
     return found.result | {"differing": list(found.differing)}
@@ -157,4 +157,4 @@ def _lossless_prompts(config: BenchConfig, prompts: Mapping[str, Sequence[Prompt
 
 
 def _reload(target: Target) -> Target:
-    return Target.load(target.facts.name, torch.float32, target.aux_layer_ids)
+    return Target.load(target.facts.name, torch.float32, target.aux_layer_ids, target.model.device)

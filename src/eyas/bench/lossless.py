@@ -91,20 +91,24 @@ def lossless(
 
 @torch.inference_mode()
 def reference_answers(
-    name: str | Path, prompts: Sequence[Prompt], max_tokens: int, progress: bool = True
+    name: str | Path,
+    prompts: Sequence[Prompt],
+    max_tokens: int,
+    progress: bool = True,
+    device: torch.device | str = "cpu",
 ) -> References:
     """Ask plain transformers: float32, its own attention and cache, one unpadded prompt at a time."""
     directory = resolve_target(name)
     model: Any = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True, local_files_only=True
     )
-    model.eval()
+    model.to(device).eval()
     greedy_only(model)
     limit = model.config.get_text_config(decoder=True).max_position_embeddings
     answers: dict[str, tuple[int, ...]] = {}
     with Progress("reference answers", len(prompts), "answers", enabled=progress) as bar:
         for prompt in prompts:
-            ids_1T = torch.tensor([prompt.ids])
+            ids_1T = torch.tensor([prompt.ids], device=device)
             new = min(max_tokens, limit - len(prompt.ids))
             out_1T = model.generate(ids_1T, attention_mask=torch.ones_like(ids_1T), do_sample=False, max_new_tokens=new)
             answers[prompt.id] = tuple(out_1T[0, len(prompt.ids) :].tolist())

@@ -115,10 +115,9 @@ def _recipe_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         _recipe_arguments(parser)
         if verb in ("run", "eval", "bench"):
             parser.add_argument("--json", action="store_true", help="print the written object on stdout, nothing else")
-        if verb in ("capture", "eval"):
-            text = "where the target lives: auto (spread over all), cpu, cuda or cuda:N (cpu)"
-            parser.add_argument("--device", metavar="D", help=text)
-        parser.set_defaults(run=_run_recipe, json=False, device="cpu")
+        if verb not in ("prompts", "train"):
+            _device_argument(parser, "auto (spread over all), " if verb in ("capture", "eval") else "")
+        parser.set_defaults(run=_run_recipe, json=False, device=None)
 
 
 def _recipe_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,11 +132,17 @@ def _run_recipe(parsed: argparse.Namespace) -> int:
     return recipes.run(parsed.verb, parsed.recipe, parsed.overrides, parsed.out, parsed.json, parsed.device)
 
 
+def _device_argument(parser: argparse.ArgumentParser, first: str = "") -> None:
+    text = f"where the target lives: {first}cpu, cuda or cuda:N (cuda where there is one)"
+    parser.add_argument("--device", metavar="D", help=text)
+
+
 def _pair_arguments(parser: argparse.ArgumentParser) -> None:
     """A target and what to draft with."""
     parser.add_argument("--target", default="embedded", metavar="T", help="directory, hub id or %(default)s")
     parser.add_argument("--head", metavar="H", help="head directory (the embedded target has its own)")
     parser.add_argument("--no-head", action="store_true", help="the baseline: no speculation")
+    _device_argument(parser)
 
 
 def _generate(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.cli.quiet import quiet
 from eyas.formats.head_dir import read_head, require_fit
+from eyas.model.devices import check_one_device, default_device
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
@@ -70,16 +71,17 @@ def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
     if parsed.no_head and parsed.head is not None:
         raise UsageError("--head and --no-head", "one of the two", "leave one out")
     name = parsed.head or (EMBEDDED if parsed.target == EMBEDDED else None)
-    dtype = DTYPES[parsed.dtype]
+    dtype, device = DTYPES[parsed.dtype], parsed.device or default_device()
+    check_one_device(device)
     if parsed.no_head:
-        return Target.load(parsed.target, dtype, (0,)), None  # nothing is captured, so any depth will do
+        return Target.load(parsed.target, dtype, (0,), device), None  # nothing is captured, so any depth will do
     if name is None:
         raise UsageError(f"--target {parsed.target} without a head", "--head DIR or --no-head", "add one of them")
     stored = read_head(resolve_head(name), dtype)
-    target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids)
+    target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
     for finding in require_fit(stored, target.facts, target.digest):
         print(f"eyas: {finding}", file=sys.stderr)
-    return target, Draft(stored.head.pack(), stored.vocab, tree_shape(parsed.tree))
+    return target, Draft.on(target.model.device, stored.head, stored.vocab, tree_shape(parsed.tree))
 
 
 def tree_shape(text: str) -> TreeShape:

@@ -15,6 +15,7 @@ from eyas.chat.render import render
 from eyas.chat.show import show
 from eyas.cli.quiet import quiet
 from eyas.evalsets import FAMILIES, example
+from eyas.model.devices import check_one_device, default_device
 from eyas.quickstart import quickstart_recipe
 from eyas.recipe import STAGES, Recipe, Run, load_recipe
 
@@ -26,9 +27,11 @@ def quickstart(out: str, as_json: bool) -> int:
     return _all(Run(quickstart_recipe(), Path(out)), as_json)
 
 
-def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_json: bool, device: str = "cpu") -> int:
-    """One stage, or all of them. device: where the target lives."""
-    work = replace(_open(recipe, overrides, out), device=device)
+def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_json: bool, device: str | None) -> int:
+    """One stage, or all of them. device: where the target lives; None: the CUDA device where there is one."""
+    work = replace(_open(recipe, overrides, out), device=device or default_device())
+    if verb not in ("capture", "eval"):
+        check_one_device(work.device)
     if verb == "run":
         return _all(work, as_json)
     quiet()

@@ -53,6 +53,9 @@ def run(parsed: argparse.Namespace) -> int:
 
         def say_ready() -> None:
             print(f"eyas serves {name} at {url}/v1 (arms: {', '.join(service.arms)})", flush=True)
+            graphs = service.engine.runner.graphs
+            if graphs is not None and graphs.reason is not None:
+                _log(f"eyas: warning: no CUDA graphs, the same words but slower: {graphs.reason}")
             if options.compile and target.model.device.type == "cpu":
                 compile_in_background(service, lambda event: _log(json.dumps({"event": event})))
 

@@ -12,6 +12,17 @@ AUTO = "auto"
 NAMES = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 
+def default_device() -> str:
+    """The CUDA device where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_one_device(name: str) -> None:
+    """UsageError for `auto`: keys and values of an engine lie on one device."""
+    if name == AUTO:
+        raise UsageError("device auto", "one device, which holds target and memory", "choose cpu, cuda or cuda:N")
+
+
 def check_device(name: str) -> None:
     """UsageError for a name that means nothing; InputError where this machine does not have what it names."""
     if NAMES.fullmatch(name) is None:

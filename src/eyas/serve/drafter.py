@@ -39,6 +39,11 @@ class Draft:
     shape: TreeShape
     arms: tuple[Arm, ...] = ()
 
+    @classmethod
+    def on(cls, device: torch.device, head: Head, vocab: DraftVocab, shape: TreeShape) -> "Draft":
+        """With the head packed for serving, where the target is."""
+        return cls(head.to(device).pack(), vocab.to(device), shape)
+
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
         """All shapes that a round may have."""

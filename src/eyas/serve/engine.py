@@ -31,7 +31,7 @@ from eyas.serve.relay import Relay
 from eyas.serve.request import Answer, Finish, Request
 from eyas.serve.runner import Batch, Piece, PrefillOut, RoundOut, Runner
 from eyas.serve.running import Counters, Job, Running, Step, num_logprobs, tell_logprobs
-from eyas.serve.stream import Event, InlineStream, Stream
+from eyas.serve.stream import Event, Stream, stream_for
 from eyas.serve.text import TextOut
 
 OnTokens = Callable[[Answer, int], None]
@@ -69,13 +69,13 @@ class Engine:
         width = self.context + self.room + BLOCK
         tokens = slots * width if memory_tokens is None else max(memory_tokens, width)
         sizes = (facts.num_layers, facts.num_kv_heads, facts.head_dim)
-        pool = KVPool(sizes, tokens, (slots, width), weight)
-        relay = Relay(slots, width, weight.device)
+        pool = KVPool(sizes, tokens, (slots + 1, width), weight)  # and a spare line
+        relay = Relay(slots + 1, width, weight.device)
         prepare = prepare_for(weight.device) if prepare is None else prepare
         drafter = None if draft is None else Drafter(draft, target, pool, relay, prepare)
         self.memory = Memory(pool)
         self.runner = Runner(target, drafter, pool, relay, prepare)
-        self.stream: Stream = InlineStream() if stream is None else stream
+        self.stream: Stream = stream_for(weight.device) if stream is None else stream
         self.policy: Policy = OneArm(OFF if draft is None else Arm("fixed", draft.shape))
         self.waiting: deque[Job] = deque()
         self.running: list[Running] = []

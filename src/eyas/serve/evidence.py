@@ -48,7 +48,7 @@ class Evidence:
         return min(bisect_right(self.needs, nodes), depth)
 
 
-def trace_BC(tree: Tree, accepted: Accepted, num_drafting: int) -> Tensor:
+def trace_BC(tree: Tree, accepted: Accepted, num_drafting: int | Tensor) -> Tensor:
     """int64 [B, S + 1], read on the host with the round's results: needs of depths 1..S - 1, on_chain, chain_offered.
 
     num_drafting: requests that draft; the others have a root and nothing else. Columns from lengths_B - 1 on mean

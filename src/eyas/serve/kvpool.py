@@ -7,7 +7,8 @@ Z slots, R lines of the table, C columns, G key-value heads, H head size, L = 3D
     kv      [layers, 2, Z, G, H]                      one tensor, so that rows of all layers move in one operation
 
 The host decides which slots a line has, so it knows the table at every moment; how many of them hold committed text
-only the device knows (`relay`). Slot 0 belongs to nobody: what means nothing is written there.
+only the device knows (`relay`). Slot 0 belongs to nobody: what means nothing is written there. The last line of the
+table belongs to nobody either, and all its columns name slot 0: rows that pad a batch are its rows.
 """
 
 import numpy as np

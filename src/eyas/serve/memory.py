@@ -52,7 +52,7 @@ class Memory:
     def __init__(self, pool: KVPool) -> None:
         self.pool = pool
         self.cache = PrefixCache()
-        self._lines = list(range(len(pool.table_RC)))[::-1]
+        self._lines = list(range(len(pool.table_RC) - 1))[::-1]  # the last one belongs to nobody
         self._read = np.zeros(pool.num_slots + 1, dtype=np.bool_)  # cached slots that hold the head's rows, too
         self._writes: list[TableWrite] = []
 

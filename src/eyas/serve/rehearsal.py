@@ -38,7 +38,12 @@ class Rehearsal:
         if arm.shape is None:
             nodes, drafts = 0, ()
         work = Batch(tuple(range(batch)), arm.shape, nodes, drafts, (0,) * len(drafts))
-        self._prepare(batch, context)
+        while not self.engine.runner.is_settled(work):
+            self._run(work, context)
+        return self._run(work, context)
+
+    def _run(self, work: Batch, context: int) -> float:
+        self._prepare(len(work.lines), context)
         return self.engine.stream.launch(lambda: self.engine.runner.round(work)).wait().seconds
 
     def read_s(self, rows: int) -> float:

@@ -12,7 +12,7 @@ No step reads a number back: shapes follow from what the host knows, lengths sta
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
@@ -23,11 +23,12 @@ from eyas.model.attention import RowAttend
 from eyas.model.target import Target, TargetOut
 from eyas.serve.drafter import Drafter, Fresh
 from eyas.serve.evidence import trace_BC
+from eyas.serve.graphs import CudaRecord, RoundGraphs
 from eyas.serve.kvpool import KVPool
 from eyas.serve.memory import TableWrite
 from eyas.serve.paged import Prepare, Rows
 from eyas.serve.relay import Relay
-from eyas.serve.sampler import Sampler
+from eyas.serve.sampler import Lines, Sampler
 from eyas.serve.stream import to_host
 from eyas.tree.sampling import Logprobs, logprobs
 from eyas.tree.shape import TreeShape
@@ -87,7 +88,7 @@ class RoundOut:
 
 @dataclass
 class Times:
-    """Where the time of a round went, in seconds: the device's on a CPU, that of queueing on CUDA."""
+    """Where the time of a round went, in seconds: the device's on a CPU, that of queueing on CUDA, 0 for a graph."""
 
     draft_s: float = 0.0
     verify_s: float = 0.0
@@ -112,6 +113,7 @@ class Runner:
         self.relay = relay
         self.prepare = prepare
         self.sampler = Sampler(len(pool.table_RC), target.facts.vocab_size, pool.kv.device)
+        self.graphs = RoundGraphs(CudaRecord()) if pool.kv.device.type == "cuda" else None
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         """Give slots to lines; what earlier work reads of the table it has read by then."""
@@ -149,27 +151,61 @@ class Runner:
         if final:
             logits_BW = self.target.logits(out.hidden_BTD[0, starts_B1[1:][final].long() - 1])
             lines_B, ends_B = lines_B[final].long(), ends_B[final]
-            lines = [some[b].line for b in final]
+            lines = self.sampler.lines(tuple(some[b].line for b in final))
             tokens_B = self.sampler.next_B(logits_BW, lines, ends_B)
             relay.tokens_RC[lines_B, ends_B] = tokens_B
             ones_B = torch.ones_like(lines_B)
-            self.sampler.take(lines, lines_B, Accepted(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
-            told = _told(logits_BW, torch.arange(len(lines), device=device), tokens_B, num_logprobs)
+            self.sampler.take(lines, Accepted(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
+            told = _told(logits_BW, torch.arange(len(final), device=device), tokens_B, num_logprobs)
         return PrefillOut(to_host(tokens_B), told)
 
     def round(self, batch: Batch) -> RoundOut:
         """One round for these lines: each gets at least one token."""
+        began_s = time.perf_counter()
+        if batch.shape is not None:
+            assert self.drafter is not None, "drafting needs a head"
+            self.drafter.read(tuple(compress(batch.lines, batch.drafts)), batch.lags)
+        if self.graphs is None or not self._is_uniform(batch):
+            read_s = time.perf_counter() - began_s
+            out = self._round(batch, self.sampler.lines(batch.lines))
+            out.times.draft_s += read_s
+            return replace(out, read_BC=to_host(out.read_BC))
+        lines = self._padded(batch.lines)
+        alike = replace(batch, lines=(), lags=())  # nothing of it changes from round to round
+        if batch.shape is not None:
+            size = len(lines.lines_B)
+            alike = replace(alike, nodes=size * batch.shape.nodes, drafts=(True,) * size)
+        read_BC = self.graphs.run(batch.shape, lines, lambda lines: self._round(alike, lines).read_BC)
+        return RoundOut(to_host(read_BC[: len(batch.lines)]), 1 if batch.shape is None else batch.shape.slots, Times())
+
+    def is_settled(self, batch: Batch) -> bool:
+        """Whether a round like this costs what all later ones will."""
+        if self.graphs is None or not self._is_uniform(batch):
+            return True
+        return self.graphs.is_settled(batch.shape, self._padded(batch.lines))
+
+    def _is_uniform(self, batch: Batch) -> bool:
+        """Whether the round does the same for all its lines, and needs nothing of the host: it may be recorded."""
+        return batch.num_logprobs is None and all(batch.drafts) and not self.sampler.needs_host(batch.lines)
+
+    def _padded(self, lines: tuple[int, ...]) -> Lines:
+        return self.sampler.lines(lines, RoundGraphs.size(len(lines)))
+
+    def _round(self, batch: Batch, lines: Lines) -> RoundOut:
+        """The round itself; what it tells is still on the device. Rows of the spare line are padding."""
         times = Times()
         began_s = time.perf_counter()
-        lines_B = torch.tensor(batch.lines, device=self.pool.kv.device)
+        lines_B = lines.lines_B
+        if self.graphs is not None:
+            self.relay.lengths_R[-1:].zero_()  # the spare line never grows
         lengths_B = self.relay.lengths_R[lines_B]
         roots_B = self.relay.roots_B(lines_B, lengths_B)
         tree, rows_T = self._draft(batch, lines_B, lengths_B, roots_B)
         drafted_s = time.perf_counter()
         own_BE, out = self._verify(tree, rows_T, lines_B, lengths_B)
         logits_TW = self.target.logits(out.hidden_BTD[0])
-        accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, batch.lines, lengths_B))
-        self.sampler.take(batch.lines, lines_B, accepted)
+        accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, lines, lengths_B))
+        self.sampler.take(lines, accepted)
         slots_BS = self._compact(accepted, own_BE, moves=batch.shape is not None and batch.shape.top_k > 1)
         rows_BS = _rows_of(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
         aux_BSL = None
@@ -186,17 +222,25 @@ class Runner:
         times.extend_s = time.perf_counter() - verified_s
         read = [accepted.tokens_BS, accepted.lengths_B[:, None], stop_has_children(tree, accepted)[:, None]]
         if any(batch.drafts) and batch.shape is not None and batch.shape.top_k > 1:
-            read.append(trace_BC(tree, accepted, sum(batch.drafts)))
+            read.append(self._trace_BC(batch, lines, tree, accepted))
         told = _told(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken)
-        return RoundOut(to_host(torch.cat(read, dim=1)), accepted.tokens_BS.shape[1], times, told, broken)
+        return RoundOut(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, told, broken)
+
+    def _trace_BC(self, batch: Batch, lines: Lines, tree: Tree, accepted: Accepted) -> Tensor:
+        """Evidence of those who draft. Padding has a tree like all others, which says nothing."""
+        if self.graphs is None or not all(batch.drafts):
+            return trace_BC(tree, accepted, sum(batch.drafts))
+        real_B = lines.lines_B < len(self.pool.table_RC) - 1
+        is_root_M = torch.arange(tree.tokens_BM.shape[1], device=real_B.device) == 0
+        told = replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M))
+        return trace_BC(told, accepted, real_B.sum())
 
     def _draft(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor) -> tuple[Tree, Tensor | None]:
         """Trees, and which of their nodes are verified (row by row, None: all of them)."""
         if batch.shape is None:
             return Tree.lone(roots_B), None
         assert self.drafter is not None, "drafting needs a head"
-        self.drafter.read(tuple(compress(batch.lines, batch.drafts)), batch.lags)
         if all(batch.drafts):
             return rerank(self.drafter.grow(lines_B, lengths_B, roots_B, batch.shape), batch.nodes)
         who = _drafting(batch, lines_B.device)

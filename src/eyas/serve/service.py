@@ -28,7 +28,6 @@ from eyas.serve.rehearsal import budget_for
 from eyas.serve.request import Answer, Request
 from eyas.serve.scheduler import Source, overlap_loop, plain_loop
 from eyas.serve.speedup import SpeedUp
-from eyas.serve.stream import InlineStream, stream_for
 from eyas.serve.thread import EngineThread
 
 IDLE_S = 3600.0
@@ -258,7 +257,7 @@ def build_service(
     device = target.model.device
     # A CPU that works for the host cannot work for the device: there the overlap costs a late round and hides nothing.
     overlaps = device.type == "cuda"
-    if options.compile:
+    if options.compile and device.type == "cpu":
         with contextlib.suppress(CompileError):  # `compile_in_background` finds the same and says why
             compile_pair(target, None if draft is None else draft.head, stored_only=True)
     context = min(options.context or CONTEXT, target.facts.max_positions)
@@ -273,7 +272,6 @@ def build_service(
         options.slots,
         context,
         memory_tokens=options.memory_tokens or _memory_tokens(target, options.slots, context),
-        stream=stream_for(device) if overlaps else InlineStream(),
     )
     if draft is not None:
         engine.policy = _policy(engine, arms)

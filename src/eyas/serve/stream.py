@@ -77,6 +77,7 @@ class CudaStream:
         self._stream = torch.cuda.Stream(device)
 
     def launch(self, work: Callable[[], Out]) -> Event:
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # where memory was made and filled
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream), torch.inference_mode():
             begin.record()
@@ -89,8 +90,8 @@ class CudaStream:
 
 
 def stream_for(device: torch.device) -> Stream:
-    """A stream on which the device works while the host goes on."""
-    return CudaStream(device) if device.type == "cuda" else WorkerStream()
+    """CUDA works while the host goes on; a CPU is the host."""
+    return CudaStream(device) if device.type == "cuda" else InlineStream()
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:

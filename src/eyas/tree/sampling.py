@@ -195,6 +195,11 @@ class SamplingBatch:
             adjusts=any(sampling.adjusts_logits for sampling in samplings),
         )
 
+    @property
+    def kind(self) -> tuple[bool, ...]:
+        """What decides which operations a choice takes: batches of one kind differ in numbers alone."""
+        return self.all_greedy, self.any_greedy, self.any_min_p, self.any_top_k, self.any_top_p, self.adjusts
+
     def weights(self, logits_TW: Tensor, lines_T: Tensor) -> Tensor:
         """`distribution` for the rows of many requests, fp32, not renormalised; greedy rows are as at temperature 1.
 

@@ -1,0 +1,146 @@
+"""The engine's GPU rows: a step against reading the weights once, a round against a step, overlap, idle share.
+
+    python benchmarks/engine_gpu.py [--tiny]
+
+Target of the shape of Llama-3.1-8B with a head of EAGLE-3's shape, bfloat16, random weights: nothing drafted is
+accepted, and nothing here depends on it, because a round's shapes are fixed before it runs. One JSON row a line; exit 1
+if one misses, 2 without CUDA. --tiny: a small shape, on a CPU too, to see that it runs. Needs 20 GB of disk, 30 of GPU
+memory.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+import torch
+from overlap import LOOPS, run
+from rows import Row
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eyas.bench.workload import Prompt
+from eyas.model.head import Head, HeadConfig
+from eyas.model.target import Target, resolve_target
+from eyas.model.vocab import DraftVocab
+from eyas.serve.arm import OFF, Arm
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.rehearsal import Rehearsal
+from eyas.serve.stream import stream_for
+from eyas.tree.shape import TreeShape
+
+TREE = Arm("tree", TreeShape(depth=5, top_k=4, nodes=16))
+DRAFT_VOCAB = 32_000
+CONTEXT, PROMPT = 2048, 512
+REPEATS = 20
+STREAMS = (1, 8, 32)
+COPY_BYTES, COPIES = 2**30, 20
+
+LLAMA_8B = {
+    "vocab_size": 128_256,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+TINY = {
+    "vocab_size": 2048,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def make_target(shape: dict[str, int], place: Path, device: torch.device) -> Target:
+    """Random weights in a directory, loaded as any target; the tokenizer is the embedded one's."""
+    config = LlamaConfig(**shape, max_position_embeddings=8192, rope_theta=500_000.0, eos_token_id=1, bos_token_id=0)
+    torch.manual_seed(0)
+    with torch.device(device):
+        torch.set_default_dtype(torch.bfloat16)
+        model = LlamaForCausalLM(config)
+        torch.set_default_dtype(torch.float32)
+    model.save_pretrained(place)
+    del model
+    for path in resolve_target("embedded").iterdir():
+        if path.name.startswith("tokenizer") or path.name == "chat_template.jinja":
+            shutil.copy(path, place)
+    return Target.load(place, torch.bfloat16, device=device)
+
+
+def make_draft(target: Target) -> Draft:
+    """A head with random weights."""
+    size = min(DRAFT_VOCAB, target.facts.vocab_size // 2)
+    config = HeadConfig.for_target(target.facts, draft_vocab_size=size, aux_layer_ids=target.aux_layer_ids)
+    vocab = DraftVocab.from_counts(torch.arange(target.facts.vocab_size).flip(0), size)
+    return Draft.on(target.model.device, Head.init(config, 0, torch.bfloat16), vocab, TREE.shape or TreeShape(1, 1, 2))
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes read and written per second by a large copy; the best of some."""
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
+    goal = torch.empty_like(source)
+    stream = stream_for(device)
+    return max(2 * COPY_BYTES / stream.launch(lambda: goal.copy_(source)).wait().seconds for _ in range(COPIES))
+
+
+def steps(target: Target, draft: Draft) -> Iterator[Row]:
+    """One stream: a step without a head, and a whole round."""
+    plain = Rehearsal(Engine(target, None, 1, CONTEXT))
+    drafted = Rehearsal(Engine(target, draft, 1, CONTEXT))
+    step_s = [plain.round_s(OFF, 1, PROMPT) for _ in range(REPEATS)]
+    round_s = [drafted.round_s(TREE, 1, PROMPT) for _ in range(REPEATS)]
+    weights = [weight for weight in target.model.parameters() if weight is not target.embedding.weight]
+    bound_s = sum(weight.nbytes for weight in weights) / bandwidth(target.model.device)
+    ratio = median(step_s) / bound_s
+    yield Row("baseline step over weight bytes / bandwidth, 1 stream", round(ratio, 3), "at most 1.15", ratio <= 1.15)
+    ratio = median(round_s) / median(step_s)
+    yield Row("a whole round (depth 5, 16 nodes) over a baseline step", round(ratio, 3), "below 1.6", ratio < 1.6)
+
+
+def overlap(target: Target, draft: Draft) -> Iterator[Row]:
+    """Both loops, alternating, on the same requests."""
+    generator = torch.Generator().manual_seed(0)
+    for streams in STREAMS:
+        engine = Engine(target, draft, streams, CONTEXT)
+        ids = torch.randint(2, target.facts.vocab_size, (2 * streams, PROMPT), generator=generator).tolist()
+        prompts = [Prompt(str(number), tuple(text)) for number, text in enumerate(ids)]
+        run(engine, "plain", prompts)
+        found = {name: [] for name in LOOPS}
+        for pair in range(7):
+            for name in sorted(LOOPS, reverse=pair % 2 == 1):
+                found[name].append(run(engine, name, prompts))
+        gain = median([b.tps / a.tps for a, b in zip(found["plain"], found["overlap"], strict=True)])
+        idle = median([one.idle for one in found["overlap"]])
+        yield Row(f"overlap over plain loop, {streams} streams", round(gain, 3), "at least 1", gain >= 1)
+        yield Row(f"device idle with overlap, {streams} streams", round(idle, 4), "below 0.03", idle < 0.03)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true")
+    parsed = parser.parse_args()
+    if not (parsed.tiny or torch.cuda.is_available()):
+        print("no CUDA device", file=sys.stderr)
+        return 2
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    missed = 0
+    with tempfile.TemporaryDirectory() as place:
+        target = make_target(TINY if parsed.tiny else LLAMA_8B, Path(place), device)
+    draft = make_draft(target)
+    for part in (steps, overlap):
+        for row in part(target, draft):
+            print(json.dumps(asdict(row)), flush=True)
+            missed += not row.ok
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
