@@ -30,18 +30,47 @@ def user(*texts):
             (Message("system", "s"), *user("a\nb", "c")),
             2,
         ),
+        (
+            {
+                "conversations": [
+                    {"from": "system", "value": "s"},
+                    {"from": "human", "value": "a"},
+                    {"from": "gpt", "value": "x"},
+                    {"from": "human", "value": "b"},
+                ]
+            },
+            "conversations",
+            (Message("system", "s"), *user("a", "b")),
+            1,
+        ),
+        ({"conversations": [{"role": "user", "content": "a"}]}, "conversations", user("a"), 0),
+        ({"conversation": [{"role": "user", "content": "a"}], "redacted": False}, "conversation", user("a"), 0),
+        ({"prompt": [{"role": "user", "content": "a"}], "chosen": []}, "prompt", user("a"), 0),
+        ({"instruction": "i", "input": "n", "output": "o"}, "instruction", user("i\n\nn"), 0),
+        ({"instruction": "i", "input": "", "output": "o"}, "instruction", user("i"), 0),
+        ({"instruction": "i", "context": "n", "response": "o"}, "instruction", user("i\n\nn"), 0),
+        ({"text": "t", "label": 1}, "text", user("t"), 0),
+        ("t", "text", user("t"), 0),
+        ({"custom_id": "1", "body": {"messages": [{"role": "user", "content": "a"}]}}, "log", user("a"), 0),
     ],
 )
 def test_what_is_kept(value, shape, messages, num_answers):
-    assert read_shape(value) == Shaped(shape, messages, num_answers)
+    assert read_shape(value, keep_system=True) == Shaped(shape, messages, num_answers)
+    asked = tuple(message for message in messages if message.role == "user")
+    assert read_shape(value) == Shaped(shape, asked, num_answers)
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
         ([], "unknown_shape"),
-        ("text", "unknown_shape"),
-        ({"text": "x"}, "unknown_shape"),
+        (3, "unknown_shape"),
+        ({"body": {"request": {"body": {"prompt": "deep"}}}}, "unknown_shape"),
+        ({"body": "{no json"}, "unknown_shape"),
+        ({"text": None}, "not_text"),
+        ({"instruction": 3}, "not_text"),
+        ({"conversations": [{"from": "narrator", "value": "x"}]}, "unknown_shape"),
+        ({"conversations": [{"from": "human", "value": "x"}, {"from": "tool", "value": "y"}]}, "tool_turns"),
         ({"messages": "x"}, "unknown_shape"),
         ({"messages": [{"role": "critic", "content": "x"}]}, "unknown_shape"),
         ({"turns": "x"}, "unknown_shape"),

@@ -22,7 +22,7 @@ import shlex
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,20 +100,20 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
+def write_atomic(path: Path, data: bytes | str | Iterable[bytes]) -> None:
     """Writes the whole file or nothing: a reader, a kill or a power cut sees the old bytes or the new ones.
 
     Creates missing parent directories. Raises PlaceError when the disk is full or the place cannot be written; the old
     file then still stands and no part of the new one does.
     """
-    content = data.encode() if isinstance(data, str) else data
+    parts = (data.encode(),) if isinstance(data, str) else (data,) if isinstance(data, bytes) else data
     # A name of its own for each writer, in the same directory: os.replace is atomic only within one file system.
     temp = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temp.open("xb") as file:
-                file.write(content)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temp, path)

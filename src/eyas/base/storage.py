@@ -1,9 +1,11 @@
 """A place for files behind any fsspec URL: a local path, memory://, gs://, s3://."""
 
 import posixpath
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import fsspec
 from fsspec.core import url_to_fs
@@ -12,6 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 from eyas.base.errors import InputError, PlaceError, UsageError
 from eyas.base.provenance import TEMP_SUFFIX, write_atomic
 
+PATTERN = re.compile(r"[*?\[]")
 # Which extra of eyas brings the package behind a protocol (pyproject.toml).
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 
@@ -79,6 +82,34 @@ class Place:
         fs, path = self._at
         names = (posixpath.relpath(name, path) for name in fs.find(path))
         return sorted(name for name in names if not name.endswith(TEMP_SUFFIX))
+
+    def matches(self) -> list["Place"]:
+        """The files that a pattern matches or that lie in a directory, sorted; the place itself where it is a file."""
+        fs, path = self._at
+        try:
+            if PATTERN.search(path):
+                found = [name for name in fs.glob(path) if fs.isfile(name)]
+            elif fs.isdir(path):
+                found = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] == "file"]
+            else:
+                found = [path] if fs.isfile(path) else []
+        except OSError as error:
+            raise InputError(f"{self.url} cannot be listed: {error}", "a readable place", "check the path") from error
+        names = sorted(name for name in map(str, found) if not name.endswith(TEMP_SUFFIX))
+        return [Place(name if self.is_local else fs.unstrip_protocol(name)) for name in names]
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return posixpath.basename(self._at[1].rstrip("/"))
+
+    def open(self) -> BinaryIO:
+        """The file, to be read from any byte. Raises InputError when it is not there or cannot be read."""
+        fs, path = self._at
+        try:
+            return cast("BinaryIO", fs.open(path, "rb"))
+        except OSError as error:
+            raise InputError(f"{self.url} cannot be read: {error}", "a readable file", "check the path") from error
 
     def ensure_dir(self) -> None:
         """Makes the directory and its parents, where the place knows directories."""

@@ -1,44 +1,74 @@
-"""What came and what went, and why: the ledger of a prompt collection, and the card made from it."""
+"""What came and what went, and why. It holds places and numbers, never a record's content."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 MAX_LINES = 20  # places named for each reason; more would make the ledger a second data set
+LENGTH_EDGES = (0, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
+"""Characters of what the users said."""
 
 
 @dataclass
-class Ledger:
-    """Counts while prompts are read. It holds places and numbers, never a record's content.
+class Tally:
+    """Counts of one piece, then of one source, then of all.
 
-    came == kept + everything dropped + over_limit, always (see `check`).
+    came == kept + everything dropped + over_limit, always (see `check`). replaced, refused: by kind of entity, how many
+    were replaced and how many records were dropped for it; counted when a record is screened, also if it is left out
+    later.
     """
 
     came: int = 0
     kept: int = 0
-    over_limit: int = 0  # good records that the limit left out
+    over_limit: int = 0  # good records that limit and traffic left out
     answers_thrown_away: int = 0
     shapes: Counter[str] = field(default_factory=Counter)
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
+    replaced: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    contamination: Counter[str] = field(default_factory=Counter)
+    languages: Counter[str] = field(default_factory=Counter)  # of what is kept, as are tasks and lengths
+    tasks: Counter[str] = field(default_factory=Counter)
+    lengths: Counter[int] = field(default_factory=Counter)  # by place in LENGTH_EDGES
 
     def drop(self, reason: str, where: str) -> None:
         """Counts one record as dropped; `where` is "<file name>:<line>"."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        self.dropped[reason] += 1
         places = self.places.setdefault(reason, [])
         if len(places) < MAX_LINES:
             places.append(where)
 
+    def keep(self, length: int, tags: Mapping[str, str]) -> None:
+        """Counts one record as kept. length: characters."""
+        self.kept += 1
+        self.tasks[tags.get("task", "none")] += 1
+        self.languages[tags.get("language", "unknown")] += 1
+        self.lengths[max(place for place, edge in enumerate(LENGTH_EDGES) if length >= edge)] += 1
+
+    def add(self, other: "Tally") -> None:
+        """Another one's counts on top of these."""
+        for name, value in vars(other).items():
+            if isinstance(value, int):
+                setattr(self, name, getattr(self, name) + value)
+            elif isinstance(value, Counter):
+                getattr(self, name).update(value)
+        for reason, places in other.places.items():
+            mine = self.places.setdefault(reason, [])
+            mine += places[: MAX_LINES - len(mine)]
+
     def check(self) -> None:
         """Every record went exactly one way."""
-        assert self.came == self.kept + self.over_limit + sum(self.dropped.values()), self
+        assert self.came == self.kept + self.over_limit + self.dropped.total(), self
 
     def summary(self) -> str:
         """For a message: "email 3, not_json 1"."""
         return ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items())) or "nothing dropped"
 
     def to_json(self) -> dict[str, Any]:
-        """The counts as they stand in ledger.json."""
+        """As it stands in ledger.json, for one source or for all."""
+        kinds = sorted({*self.replaced, *self.refused})
         return {
             "came": self.came,
             "kept": self.kept,
@@ -46,37 +76,30 @@ class Ledger:
             "answers_thrown_away": self.answers_thrown_away,
             "shapes": dict(sorted(self.shapes.items())),
             "dropped": {
-                reason: {"count": count, "lines": self.places[reason]} for reason, count in sorted(self.dropped.items())
+                reason: {"count": count, "lines": self.places.get(reason, [])}
+                for reason, count in sorted(self.dropped.items())
+            },
+            "entities": {kind: {"replaced": self.replaced[kind], "dropped": self.refused[kind]} for kind in kinds},
+            "contamination": dict(sorted(self.contamination.items())),
+            "languages": dict(sorted(self.languages.items())),
+            "tasks": dict(sorted(self.tasks.items())),
+            "lengths": {
+                "edges": list(LENGTH_EDGES),
+                "counts": [self.lengths[place] for place in range(len(LENGTH_EDGES))],
             },
         }
 
+    def dump(self) -> dict[str, Any]:
+        """All fields, for the file of a piece."""
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
 
-def card(record: dict[str, Any]) -> str:
-    """card.md of a ledger.json record: what a reader must know before using these prompts."""
-    files = "\n".join(f"| {name} | `{digest}` |" for name, digest in record["files"].items())
-    dropped = "\n".join(f"| {reason} | {entry['count']} |" for reason, entry in record["dropped"].items())
-    shapes = ", ".join(f"{shape} ({count})" for shape, count in record["shapes"].items())
-    left_out = f" {record['over_limit']} more were good, over the limit of {record['limit']}." * bool(
-        record["over_limit"]
-    )
-    return f"""# Prompts
-
-Licence: {record["license"]}, as named by whoever collected them.
-{record["kept"]} prompts, kept of {record["came"]} records.{left_out}
-Record shapes: {shapes}.
-
-| source | digest |
-|---|---|
-{files}
-
-## What was done
-
-* User turns and a leading system message are kept; answers of the source ({record["answers_thrown_away"]}) are not.
-* Records with secrets, e-mail addresses or card numbers are dropped by pattern. Patterns find what has a fixed form;
-  names, addresses and free-form passwords are not looked for.
-* Of equal prompts the first is kept.
-
-| dropped because | records |
-|---|---|
-{dropped or "| (nothing) | 0 |"}
-"""
+    @classmethod
+    def load(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `dump`, behind JSON, whose keys are strings."""
+        made = cls()
+        for name, value in vars(made).items():
+            given = fields[name]
+            if name == "lengths":
+                given = {int(place): count for place, count in given.items()}
+            setattr(made, name, Counter(given) if isinstance(value, Counter) else given)
+        return made

@@ -1,19 +1,26 @@
-"""`eyas prompts`: records in, lawful prompts out, with a ledger of what came and what went.
+"""`eyas prompts`: records in, lawful and private prompts out, with a ledger of what came and what went.
 
-A line that is not JSON is dropped and counted, its place named in the ledger. Where more than one line in twenty is not
-JSON the file is taken for damaged, and refused.
+    sources -> licence gate -> screened piece by piece, by many workers -> chosen -> prompts.jsonl, ledger, card
+
+The gate comes first: a source that it refuses is not read any further. A line that is not JSON is dropped and counted,
+its place named in the ledger. Where more than one line in twenty is not JSON the file counts as damaged, and is refused.
 """
 
-import random
+import json
+import shutil
+import sys
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from eyas.base.errors import InputError, UsageError
+from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
     Origin,
     Provenance,
+    digest_bytes,
     digest_json,
     finish,
     is_finished,
@@ -21,154 +28,273 @@ from eyas.base.provenance import (
     reopen,
     write_atomic,
     write_json_atomic,
+    writing,
 )
-from eyas.chat.conversation import Conversation
-from eyas.synth.ledger import Ledger, card
-from eyas.synth.screen import find
-from eyas.synth.shapes import Dropped, read_shape
-from eyas.synth.sources import BUILTIN_LICENSE, Source, open_source
+from eyas.base.storage import Place
+from eyas.synth.card import card
+from eyas.synth.choice import DUPLICATE, Choice, choose, digest_of_log, screened, tally_of
+from eyas.synth.croissant import croissant
+from eyas.synth.key import key_id, surrogate_key
+from eyas.synth.ledger import Tally
+from eyas.synth.policy import Decision, Policy, SourceClaim, read_acknowledgements
+from eyas.synth.prompts_config import PromptsConfig
+from eyas.synth.screen import NOT_JSON, Work
+from eyas.synth.sources import HUB, Source, open_source
+from eyas.synth.workers import rank_of, screen_all, wait_for_others
 
 STAGE = "prompts"
 PROMPTS_FILE = "prompts.jsonl"
-NOT_JSON = "not_json"
-DUPLICATE = "duplicate"
+DECISIONS_FILE = "decisions.jsonl"
+LEDGER_FILE = "ledger.json"
+ORIGIN_FILE = "origin.json"
+BUILTIN_LICENSE = "Apache-2.0"
+OVER_LIMIT = "over_limit"
 MAX_NOT_JSON = 0.05  # share of the lines
 
 
 @dataclass(frozen=True)
-class PromptsConfig:
-    """The recipe keys `prompts.*`."""
-
-    source: str | None = None  # a JSON-lines file, a directory of them, a pattern, or builtin:<split>
-    license: str | None = None  # of the source; the grammar's own is known
-    limit: int | None = None  # keep at most so many, drawn with the seed; the grammar writes so many
-    seed: int = 0
-    source_name: str | None = None  # default: the file's name without its ending
-    task: str | None = None  # tag `task`; default: what the source says, else the source's name
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(f"prompts.limit={self.limit}", "a number from 1 on", "raise it, or leave it out")
-
-
-@dataclass(frozen=True)
 class Opened:
-    """A source that may be used, and what decides the prompts made from it."""
+    """Sources that may be used, and what decides the prompts made from them."""
 
-    source: Source
-    license: str
+    sources: tuple[Source, ...]
+    decisions: tuple[Decision, ...]
+    policy: Policy
+    key: bytes
     origin: Origin
 
 
-def open_prompts(config: PromptsConfig) -> Opened:
-    """Digests the source; writes nothing. InputError for one that is missing, empty or without licence."""
-    if not config.source:
-        raise InputError("no prompts.source", "a JSON-lines file, or builtin:quickstart", "name it")
-    source = open_source(config.source, config.source_name)
-    license_name = _license(config, source)
-    if source.split is not None and config.limit is None:
-        raise InputError(f"{config.source} without prompts.limit", "how many it shall write", "set prompts.limit=300")
-    # The path is no part of the origin: the same files elsewhere give the same bytes.
-    recipe = {**asdict(config), "source": sorted(source.digests), "license": license_name}
-    return Opened(source, license_name, Origin(STAGE, digest_json(recipe), {"source": digest_json(source.digests)}))
+def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) -> Opened:
+    """Digests the sources and asks the gate; writes nothing. InputError for one that is missing, empty or refused.
+
+    acknowledgements: the file in which people have put down what they acknowledge.
+    """
+    policy = Policy.load(config.policy)
+    said = read_acknowledgements(acknowledgements)
+    sources, decisions = [], []
+    for number, one in enumerate(config.all_sources()):
+        source = open_source(one, number)
+        decisions.append(policy.decide(claim_of(source), said))
+        sources.append(source)
+    own = all(source.config.is_builtin for source in sources)
+    key = b"" if own else surrogate_key(config.privacy.key_file)
+    deciding = {
+        **asdict(config.deciding()),
+        # The path is no part of the origin: the same files elsewhere give the same bytes.
+        "sources": [_deciding(source) for source in sources],
+        "licences": [decision.spdx for decision in decisions],
+        "policy": policy.digest,
+        "production": None if config.production is None else digest_of_log(config.production),
+        "decontaminate": [digest_bytes(Place(path).read_bytes()) for path in config.decontaminate],
+        "key": key_id(key),
+    }
+    files = digest_json([source.digests for source in sources])
+    return Opened(
+        tuple(sources), tuple(decisions), policy, key, Origin(STAGE, digest_json(deciding), {"source": files})
+    )
 
 
-def run(config: PromptsConfig, out_dir: Path, progress: bool = True) -> Provenance:
-    """Writes prompts.jsonl, ledger.json, card.md and provenance.json; nothing where they are finished already.
+def claim_of(source: Source) -> SourceClaim:
+    """What is said of a source, by the recipe and by its card."""
+    config = source.config
+    is_hub = config.path.startswith(HUB)
+    return SourceClaim(
+        name=", ".join(sorted({file.source for file in source.files})),
+        dataset=config.path.removeprefix(HUB) if is_hub else config.dataset,
+        license=config.license or (BUILTIN_LICENSE if config.is_builtin else None),
+        license_text=source.license_text,
+        revision=config.revision,
+        is_hub=is_hub,
+        card=source.card,
+    )
 
-    Raises InputError, with nothing written, for a source that is missing, empty, without licence or mostly not JSON,
-    and where no prompt is left.
+
+def run(
+    config: PromptsConfig,
+    out_dir: Path,
+    progress: bool = True,
+    acknowledgements: Path | None = None,
+    target: Mapping[str, Any] | None = None,
+) -> Provenance | None:
+    """Writes prompts.jsonl, decisions.jsonl, ledger.json, card.md, croissant.json and provenance.json, last.
+
+    Nothing where they are finished already; None on a machine that has done its share of shared work, where another one
+    finishes. target: what the licence gate decided about the target, for the ledger.
+
+    Raises InputError, with nothing written, for a source that is missing, empty, refused or mostly not JSON, and where
+    no prompt is left.
     """
     started_s = time.time()
-    opened = open_prompts(config)
-    source, origin = opened.source, opened.origin
-    if is_finished(out_dir, origin):
+    opened = open_prompts(config, acknowledgements)
+    if is_finished(out_dir, opened.origin):
         return read_provenance(out_dir)
-    ledger = Ledger()
-    kept = _collect(config, source, ledger, progress)
-    record = {
-        "schema": 1,
-        "source": config.source if source.split is not None else sorted({prompt.source for prompt in kept}),
-        "files": source.digests,
-        "license": opened.license,
-        "limit": config.limit,
-        "seed": config.seed,
-        **ledger.to_json(),
-    }
+    work = _begin(config, opened, out_dir)
+    total = sum(piece.count for piece in work.pieces)
+    with Progress(STAGE, total, "records", enabled=progress) as bar:
+        for count in screen_all(work):
+            bar.advance(count)
+        if config.world > 1:
+            if rank_of(config.world):
+                return None
+            for count in wait_for_others(work):
+                bar.advance(count)
+    tallies = _screened(config, work)
+    choice = choose(work)
+    if progress:
+        _say_traffic(choice.traffic)
     reopen(out_dir)
-    write_atomic(out_dir / PROMPTS_FILE, b"".join(prompt.to_line() for prompt in kept))
-    write_json_atomic(out_dir / "ledger.json", record)
+    write_atomic(out_dir / PROMPTS_FILE, _kept(work, choice, tallies))
+    write_atomic(out_dir / DECISIONS_FILE, _decisions(work, choice, tallies))
+    record = _record(config, opened, tallies, choice, target)
+    write_json_atomic(out_dir / LEDGER_FILE, record)
     write_atomic(out_dir / "card.md", card(record))
-    return finish(out_dir, origin, started_s)
+    write_atomic(out_dir / "croissant.json", croissant(record, out_dir / PROMPTS_FILE, started_s))
+    done = finish(out_dir, opened.origin, started_s)
+    shutil.rmtree(work.directory, ignore_errors=True)
+    return done
 
 
-def _license(config: PromptsConfig, source: Source) -> str:
-    name = (config.license or "").strip()
-    if source.split is not None:
-        if name not in ("", BUILTIN_LICENSE):
-            raise InputError(f"prompts.license={name} for {config.source}", BUILTIN_LICENSE, "leave it out")
-        return BUILTIN_LICENSE
-    if not name:
-        raise InputError(
-            f"no licence for the prompts of {config.source}",
-            "the licence under which you may use them",
-            "name it, for example prompts.license=MIT",
-        )
-    return name
+def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
+    """The work beside the directory. What an unfinished run of this origin screened is kept, anything else cleared."""
+    directory = out_dir.with_name(out_dir.name + ".work")
+    wanted = {"origin": digest_json(asdict(opened.origin))}
+    path = directory / ORIGIN_FILE
+    try:
+        same = json.loads(path.read_bytes()) == wanted
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        if rank_of(config.world) == 0:
+            with writing(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+            write_json_atomic(path, wanted)
+        else:
+            _wait_for(path, wanted)
+    return Work(config, opened.sources, directory, opened.key)
 
 
-def _collect(config: PromptsConfig, source: Source, ledger: Ledger, progress: bool) -> list[Conversation]:
-    """The prompts to keep, in the order of the source."""
-    kept: list[Conversation] = []
-    seen: set[str] = set()
-    first_not_json: str | None = None
-    with Progress(STAGE, None, "records", enabled=progress) as bar:
-        for line in source.lines(config.limit):
-            ledger.came += 1
-            bar.advance()
-            if not line.is_json:
-                first_not_json = first_not_json or line.where
-                ledger.drop(NOT_JSON, line.where)
-                continue
-            shaped = read_shape(line.value)
-            ledger.shapes[shaped.shape or "unknown"] += 1
-            if isinstance(shaped, Dropped):
-                ledger.drop(shaped.reason, line.where)
-                continue
-            ledger.answers_thrown_away += shaped.num_answers
-            reason = find(message.content for message in shaped.messages)
-            digest = digest_json([message.to_json() for message in shaped.messages])
-            if reason is None and digest in seen:
-                reason = DUPLICATE
-            if reason is not None:
-                ledger.drop(reason, line.where)
-                continue
-            seen.add(digest)
-            task = config.task or line.task or line.source
-            kept.append(Conversation(line.id, line.source, shaped.messages, {"task": task}))
-    _check_source(config, ledger, first_not_json, len(kept))
-    if config.limit is not None and len(kept) > config.limit:
-        chosen = sorted(random.Random(config.seed).sample(range(len(kept)), config.limit))
-        ledger.over_limit = len(kept) - len(chosen)
-        kept = [kept[place] for place in chosen]
-    ledger.kept = len(kept)
-    ledger.check()
-    return kept
+def _wait_for(path: Path, wanted: object) -> None:
+    """Until the first of several machines has cleared what an older run left."""
+    while True:
+        try:
+            if json.loads(path.read_bytes()) == wanted:
+                return
+        except (OSError, ValueError):
+            pass
+        time.sleep(1.0)
 
 
-def _check_source(config: PromptsConfig, ledger: Ledger, first_not_json: str | None, num_kept: int) -> None:
-    if ledger.came == 0:
-        raise InputError(f"no record in {config.source}", "one JSON object a line", "check how it was made")
-    num_bad = ledger.dropped.get(NOT_JSON, 0)
-    if num_bad > MAX_NOT_JSON * ledger.came:
-        raise InputError(
-            f"{num_bad} of {ledger.came} lines that are not JSON, the first at {first_not_json}",
+# --- what came -------------------------------------------------------------------------------------------------------
+
+
+def _screened(config: PromptsConfig, work: Work) -> list[Tally]:
+    """One tally a source. InputError, with the work removed, where the sources are no good."""
+    tallies = [Tally() for _ in work.sources]
+    for number, piece in enumerate(work.pieces):
+        tallies[piece.source].add(tally_of(work, number))
+    for source, tally in zip(work.sources, tallies, strict=True):
+        error = _trouble(source, tally)
+        if error is not None:
+            shutil.rmtree(work.directory, ignore_errors=True)
+            raise error
+    return tallies
+
+
+def _trouble(source: Source, tally: Tally) -> InputError | None:
+    """Why nothing can be made of a source."""
+    path = source.config.path
+    num_bad = tally.dropped[NOT_JSON]
+    if tally.came == 0:
+        return InputError(f"no record in {path}", "one JSON object a line", "check how it was made")
+    if num_bad > MAX_NOT_JSON * tally.came:
+        return InputError(
+            f"{num_bad} of {tally.came} lines that are not JSON, the first at {tally.places[NOT_JSON][0]}",
             f"one JSON object a line; up to {MAX_NOT_JSON:.0%} of the lines may be broken and are dropped",
             "mend the file, or check that it is JSON lines",
         )
-    if num_kept == 0:
-        raise InputError(
-            f"no prompt left of the {ledger.came} records of {config.source} ({ledger.summary()})",
+    if num_bad + tally.dropped.total() - num_bad == tally.came:
+        return InputError(
+            f"no prompt left of the {tally.came} records of {path} ({tally.summary()})",
             "records with messages, turns, prompt or question, and a user turn in them",
             "check the file",
         )
+    return None
+
+
+# --- what goes -------------------------------------------------------------------------------------------------------
+
+
+def _kept(work: Work, choice: Choice, tallies: list[Tally]) -> Iterator[bytes]:
+    """The lines of prompts.jsonl; the tallies learn what was kept."""
+    for number, (source, conversation) in enumerate(screened(work)):
+        if choice.kept_N[number]:
+            length = sum(len(message.content) for message in conversation.messages if message.role == "user")
+            tallies[source].keep(length, conversation.tags)
+            yield conversation.to_line()
+
+
+def _decisions(work: Work, choice: Choice, tallies: list[Tally]) -> Iterator[bytes]:
+    """The lines of decisions.jsonl, one for each record that came; the tallies learn what was left out."""
+    at = 0
+    ids: dict[int, str] = {}
+    wanted = set(choice.duplicates.values())
+    for number, piece in enumerate(work.pieces):
+        for line in work.path(number, ".decisions.jsonl").read_text().splitlines():
+            said = json.loads(line)
+            if said["dropped"] is None:
+                if at in wanted:
+                    ids[at] = said["id"]
+                if at in choice.duplicates:
+                    said |= {"dropped": DUPLICATE, "of": ids[choice.duplicates[at]]}
+                    tallies[piece.source].drop(DUPLICATE, said["where"])
+                elif not choice.kept_N[at]:
+                    said["dropped"] = OVER_LIMIT
+                    tallies[piece.source].over_limit += 1
+                at += 1
+            yield json.dumps(said, ensure_ascii=False).encode() + b"\n"
+
+
+def _record(
+    config: PromptsConfig, opened: Opened, tallies: list[Tally], choice: Choice, target: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """ledger.json."""
+    total = Tally()
+    for tally in tallies:
+        tally.check()
+        total.add(tally)
+    sources = [
+        {
+            "name": claim_of(source).name,
+            "url": source.config.path if source.config.is_builtin or source.config.path.startswith(HUB) else None,
+            "format": sorted({file.format for file in source.files}),
+            "files": source.digests,
+            "licence": decision.to_json(),
+            **tally.to_json(),
+        }
+        for source, decision, tally in zip(opened.sources, opened.decisions, tallies, strict=True)
+    ]
+    return {
+        "schema": 2,
+        **total.to_json(),
+        "sources": sources,
+        "traffic": choice.traffic,
+        "limit": config.limit,
+        "seed": config.seed,
+        "settings": asdict(config.deciding()),
+        "policy": {"name": opened.policy.name, "digest": opened.policy.digest},
+        "privacy_key": key_id(opened.key) if opened.key else None,
+        "target": None if target is None else dict(target),
+    }
+
+
+def _deciding(source: Source) -> dict[str, Any]:
+    fields = asdict(source.config) | {"digests": sorted(source.digests.items())}
+    return {name: value for name, value in fields.items() if name not in ("path", "license_file", "license")}
+
+
+def _say_traffic(traffic: Mapping[str, Any] | None) -> None:
+    """How far each source, and the choice, is from production."""
+    if traffic is None:
+        return
+    told = {**traffic["sources"], "all, before": traffic["before"], "chosen": traffic["after"]}
+    for name, distance in told.items():
+        print(f"traffic  {name}: topics {distance['tv']:.3f} (TV), lengths {distance['ks']:.3f} (KS)", file=sys.stderr)

@@ -1,89 +1,185 @@
-"""Secrets, e-mail addresses and card numbers, found by pattern. It says that there is one, never which.
+"""What one piece of a source goes through, in the process of a worker.
 
-Every pattern takes time linear in the text: repeats are bounded, possessive, or begin at a word's edge only.
+    record -> shape -> language -> quality -> contamination -> privacy -> kept so far, with signature and digest
+
+Of eyas's own grammar only the shape is read: nobody's words are in it, and it repeats itself by design.
+
+    00012.jsonl             what is kept so far
+    00012.decisions.jsonl   a line for each record that came: kept or why not, what was changed. No content.
+    00012.npz               digests, lengths and signatures of what is kept so far
+    00012.json              the tally, written last: the piece is finished
 """
 
-import re
-from collections.abc import Iterable, Iterator
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-_WORD = r"(?<![A-Za-z0-9_-])"  # where a word of key characters begins
-_SECRET_NAMES = (
-    r"(?:password|passwd|passphrase|passwort|pwd|secret(?:[_-]?(?:access[_-]?)?key)?|private[_-]?key"
-    r"|api[_-]?key|(?:access|auth|api|bearer|refresh)[_-]?token|client[_-]?secret)"
-)
-# What code writes behind `password =` without giving one away.
-_NO_VALUE = r"(?!(?:none|null|nil|true|false|str|string|bytes|int|self|undefined|optional)\b)"
+import numpy as np
+from numpy.typing import NDArray
 
-PATTERNS: dict[str, re.Pattern[str]] = {
-    "secret_private_key": re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"),
-    "secret_aws_key": re.compile(
-        r"(?<![A-Za-z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"
-        r"|(?i:aws.{0,20}(?:secret|key).{0,20}[\s=:\"'][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=]))"
-    ),
-    "secret_github_token": re.compile(
-        r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{22}|glpat-[A-Za-z0-9_-]{20})"
-    ),
-    "secret_google_key": re.compile(r"(?<![A-Za-z0-9])(?:AIza[A-Za-z0-9_-]{35}|GOCSPX-[A-Za-z0-9_-]{20})"),
-    "secret_slack_token": re.compile(
-        r"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{10}|hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9]"
-    ),
-    # A digit among them tells a key from a hyphenated name ("sk-fading-circle-of-dots").
-    "secret_api_key": re.compile(
-        _WORD + r"sk-(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20}"
-        r"|(?<![A-Za-z0-9])(?:[rs]k_(?:live|test)_[A-Za-z0-9]{16}|hf_[A-Za-z0-9]{30}|npm_[A-Za-z0-9]{36})"
-    ),
-    "secret_jwt": re.compile(_WORD + r"eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8}"),
-    # password="...", password: '...', password=word, password: w0rd. Not: password = input(...), "password: see below".
-    "secret_password": re.compile(
-        rf"(?i){_SECRET_NAMES}[\"'`]?\s{{0,3}}"
-        r"(?:(?::=|=>|[:=])(?!=)\s{0,3}([\"'`])(?!\1)[^\s\"'`]{4}"
-        rf"|=(?!=)\s{{0,3}}{_NO_VALUE}[^\s\"'`(){{}}\[\]<>$,;=]{{4,}}+(?![(\[{{])"
-        rf"|:\s{{0,3}}(?=[^\s0-9]{{0,40}}[0-9]){_NO_VALUE}[^\s\"'`(){{}}\[\]<>$,;=]{{6,}}+(?![(\[{{]))"
-    ),
-    # ASCII on purpose: \w would swallow the kana that stand right behind an address in Japanese text.
-    "email": re.compile(r"[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}"),
-}
-CARD_NUMBER = "card_number"
-REASONS = (*PATTERNS, CARD_NUMBER)
+from eyas.base.provenance import write_atomic, write_json_atomic
+from eyas.chat.conversation import Conversation, Message
+from eyas.privacy.filter import PrivacyFilter, Refused
+from eyas.synth.contamination import Contamination
+from eyas.synth.dedupe import NUM_PERMUTATIONS, signatures
+from eyas.synth.language import language_of
+from eyas.synth.ledger import Tally
+from eyas.synth.prompts_config import PromptsConfig
+from eyas.synth.quality import check
+from eyas.synth.records import Record, read_piece
+from eyas.synth.shapes import Dropped, read_shape
+from eyas.synth.sources import Piece, Source
 
-# Digits in groups, one space or hyphen between two groups; not the digits of a decimal fraction.
-_DIGITS = re.compile(r"(?<!\d)(?<!\d\.)\d++(?:[ -]\d++)*+")
-# First digits of payment card issuers (ISO/IEC 7812): a Unix time in milliseconds begins with 1 and is none.
-_CARD = re.compile(r"(?:[2-6]|8[12])\d{12,18}")
+NOT_JSON = "not_json"
+CONTAMINATED = "contaminated"
 
 
-def find(texts: Iterable[str]) -> str | None:
-    """The first reason of REASONS for which one of the texts must not be used; None where all may."""
-    texts = list(texts)
-    for reason, pattern in PATTERNS.items():
-        if any(pattern.search(text) for text in texts):
-            return reason
-    return CARD_NUMBER if any(_has_card_number(text) for text in texts) else None
+@dataclass(frozen=True)
+class Work:
+    """Everything that a worker needs; it travels to other processes. key: for surrogates; never written anywhere."""
+
+    config: PromptsConfig
+    sources: tuple[Source, ...]
+    directory: Path
+    key: bytes
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All pieces, in the order of sources and files."""
+        return tuple(piece for source in self.sources for piece in source.pieces)
+
+    def path(self, number: int, ending: str) -> Path:
+        """A file of a piece."""
+        return self.directory / f"{number:05d}{ending}"
+
+    def is_done(self, number: int) -> bool:
+        """Whether a piece is screened."""
+        return self.path(number, ".json").is_file()
 
 
-def _has_card_number(text: str) -> bool:
-    return any(_is_card(number) for run in _DIGITS.findall(text) for number in _numbers(re.split("[ -]", run)))
+@dataclass
+class _One:
+    """A record on its way. reason: why it is dropped."""
+
+    record: Record
+    messages: tuple[Message, ...] = ()
+    language: str | None = None
+    reason: str | None = None
+    changed: dict[str, int] | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(message.content for message in self.messages)
+
+    @property
+    def user_texts(self) -> tuple[str, ...]:
+        return tuple(message.content for message in self.messages if message.role == "user")
 
 
-def _numbers(groups: list[str]) -> Iterator[str]:
-    """Neighbouring groups joined, where they come to 13 to 19 digits: "12 4111 1111 1111 1111" holds such a number.
+class Screen:
+    """Screens pieces. What it needs is loaded with the first piece that needs it."""
 
-    Groups of one or two digits separate numbers: lists of small numbers would pass the checksum one time in ten.
-    """
-    for start in range(len(groups)):
-        number = ""
-        for group in groups[start : start + 6]:
-            number += group
-            if len(group) < 3 or len(number) > 19:
-                break
-            if len(number) >= 13:
-                yield number
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def __call__(self, number: int) -> int:
+        """One piece; how many records came. Does nothing where it is done."""
+        work = self.work
+        piece = work.pieces[number]
+        if not work.is_done(number):
+            source = work.sources[piece.source]
+            tally = Tally()
+            some = [self._shape(record, source, tally) for record in read_piece(source, piece)]
+            if not source.config.is_builtin:
+                self._screen([one for one in some if one.reason is None], tally)
+            for one in some:
+                if one.reason is not None:
+                    tally.drop(one.reason, one.record.where)
+            self._write(number, source, some, tally)
+        return piece.count
+
+    def _shape(self, record: Record, source: Source, tally: Tally) -> _One:
+        tally.came += 1
+        if not record.is_json:
+            return _One(record, reason=NOT_JSON)
+        shaped = read_shape(record.value, source.config.keep_system or source.config.is_builtin)
+        tally.shapes[shaped.shape or "unknown"] += 1
+        if isinstance(shaped, Dropped):
+            return _One(record, reason=shaped.reason)
+        tally.answers_thrown_away += shaped.num_answers
+        return _One(record, shaped.messages, reason=None)
+
+    def _screen(self, some: Sequence[_One], tally: Tally) -> None:
+        """Says why each of these is dropped, or leaves it changed as privacy wants it."""
+        for one in some:
+            one.language = language_of("\n".join(one.user_texts))
+            one.reason = check(one.user_texts, one.language, self.work.config.quality)
+            if one.reason is None and (name := self._contamination.hit(one.texts)) is not None:
+                one.reason = CONTAMINATED
+                tally.contamination[name] += 1
+        rest = [one for one in some if one.reason is None]
+        found = self._privacy.clean([(one.texts, one.language or "") for one in rest])
+        for one, done in zip(rest, found, strict=True):
+            if isinstance(done, Refused):
+                one.reason = done.reason
+                tally.refused.update(dict.fromkeys(done.kinds, 1))
+                continue
+            one.messages = tuple(
+                Message(message.role, text) for message, text in zip(one.messages, done.texts, strict=True)
+            )
+            one.changed = dict(done.changed)
+            tally.replaced.update(done.changed)
+
+    def _write(self, number: int, source: Source, some: Sequence[_One], tally: Tally) -> None:
+        kept = [one for one in some if one.reason is None]
+        lines = [self._conversation(one, source).to_line() for one in kept]
+        arrays = {
+            "digests": _digests(kept),
+            "lengths": np.array([sum(map(len, one.user_texts)) for one in kept], dtype=np.int64),
+            "signatures": np.empty((0, NUM_PERMUTATIONS), dtype=np.uint32)
+            if source.config.is_builtin
+            else signatures(["\n".join(one.user_texts) for one in kept]),
+        }
+        packed = io.BytesIO()
+        np.savez(packed, **arrays)
+        path = self.work.path
+        write_atomic(path(number, ".jsonl"), b"".join(lines))
+        write_atomic(path(number, ".decisions.jsonl"), "".join(_decision(one) for one in some))
+        write_atomic(path(number, ".npz"), packed.getvalue())
+        write_json_atomic(path(number, ".json"), tally.dump())
+
+    def _conversation(self, one: _One, source: Source) -> Conversation:
+        record = one.record
+        tags = {"task": source.config.task or record.task or record.source}
+        if one.language is not None:
+            tags["language"] = one.language
+        return Conversation(record.id, record.source, one.messages, tags, one.changed or {})
+
+    @cached_property
+    def _privacy(self) -> PrivacyFilter:
+        return PrivacyFilter(self.work.config.privacy, self.work.key)
+
+    @cached_property
+    def _contamination(self) -> Contamination:
+        return Contamination.load(self.work.config.evalsets, self.work.config.decontaminate)
 
 
-def _is_card(number: str) -> bool:
-    """Issuer digit, length and the Luhn checksum (ISO/IEC 7812-1, annex B)."""
-    if not _CARD.fullmatch(number) or not number.isascii():
-        return False
-    digits = [int(digit) for digit in reversed(number)]
-    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
-    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+def _digests(kept: Sequence[_One]) -> NDArray[np.uint64]:
+    """64 bits of each conversation's messages: equal ones are one prompt."""
+    texts = [json.dumps([message.to_json() for message in one.messages]).encode() for one in kept]
+    packed = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+    return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
+
+
+def _decision(one: _One) -> str:
+    said: dict[str, Any] = {"id": one.record.id, "where": one.record.where, "dropped": one.reason}
+    if one.language is not None:
+        said["language"] = one.language
+    if one.changed:
+        said["changed"] = one.changed
+    return json.dumps(said, ensure_ascii=False) + "\n"

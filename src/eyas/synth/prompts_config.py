@@ -1,0 +1,78 @@
+"""The recipe keys `prompts.*`."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from eyas.base.errors import InputError, UsageError
+from eyas.privacy.config import PrivacyConfig
+from eyas.synth.quality import QualityConfig
+from eyas.synth.sources import BUILTIN, SourceConfig
+
+EVALSETS = ("mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eval")
+
+
+@dataclass(frozen=True)
+class PromptsConfig:
+    """Where prompts come from, and what decides which of them are kept.
+
+    source, license, source_name, task    one source in short; `sources` are tables for any number
+    limit               keep at most so many; the grammar of `source` writes so many
+    policy              a licence policy in TOML; None: the one that eyas ships
+    production          a log of production requests that the prompts shall look like
+    evalsets            prompts of these sets are no training data; decontaminate: files with more of them
+    duplicate           share of five-letter pieces from which on two prompts count as one
+    workers             processes; None: one for each core. executor: where they run
+    world               machines that share the work, each with its index in JOB_COMPLETION_INDEX
+    """
+
+    source: str | None = None
+    license: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    source_name: str | None = None
+    task: str | None = None
+    sources: tuple[SourceConfig, ...] = ()
+    policy: str | None = None
+    production: str | None = None
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    quality: QualityConfig = field(default_factory=QualityConfig)
+    evalsets: tuple[str, ...] = EVALSETS
+    decontaminate: tuple[str, ...] = ()
+    duplicate: float = 0.8
+    workers: int | None = None
+    executor: Literal["local", "ray"] = "local"
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "workers", "world"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"prompts.{name}={value}", "a number from 1 on", "raise it, or leave it out")
+        if not 0 < self.duplicate <= 1:
+            raise UsageError(f"prompts.duplicate={self.duplicate}", "a share above 0 and up to 1", "correct it")
+        unknown = sorted(set(self.evalsets) - set(EVALSETS))
+        if unknown:
+            raise UsageError(f"prompts.evalsets with {unknown[0]}", " ".join(EVALSETS), "correct it")
+
+    def all_sources(self) -> tuple[SourceConfig, ...]:
+        """The short form first, then the tables. InputError where there is none."""
+        if self.source is None:
+            if not self.sources:
+                raise InputError("no prompts.source", "a file of prompts, or builtin:quickstart", "name it")
+            return self.sources
+        builtin = self.source.startswith(BUILTIN)
+        first = SourceConfig(
+            self.source,
+            self.license,
+            name=self.source_name,
+            task=self.task,
+            count=self.limit if builtin else None,
+        )
+        return (first, *self.sources)
+
+    def deciding(self) -> "PromptsConfig":
+        """The part that decides the bytes: not where files lie, nor who works on them."""
+        return replace(
+            self, source=None, sources=(), production=None, policy=None, decontaminate=(), workers=None,
+            executor="local", world=1,
+        )  # fmt: skip
