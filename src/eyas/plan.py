@@ -32,6 +32,7 @@ from eyas.serve.engine import CHUNK, Engine
 from eyas.serve.request import Request, Stop
 from eyas.serve.scheduler import Given
 from eyas.synth.prompts import PROMPTS_FILE, open_prompts
+from eyas.synth.records import read_piece
 from eyas.synth.respond import LEDGER_FILE
 from eyas.synth.shapes import Shaped, read_shape
 from eyas.synth.sources import Source
@@ -96,10 +97,10 @@ def describe(run: Run, price_per_hour: float | None) -> str:
     """
     if price_per_hour is not None and not price_per_hour >= 0:
         raise UsageError(f"--price {price_per_hour}", "what an hour costs, 0 or more", "correct it")
-    opened = open_prompts(run.recipe.prompts)
+    opened = open_prompts(run.recipe.prompts, run.acknowledgements)
     run.target.require_chat_template()
     finished = finished_stages(run, opened.origin)
-    amounts = _amounts(run, opened.source, finished)
+    amounts = _amounts(run, opened.sources, finished)
     head = Head(loop.head_config(run.recipe.train, run.target.aux_layer_ids, run.target.facts))
     rates = measure(run, amounts, set(STAGES) - finished)
     lines = list(_lines(run, amounts, rates, finished, head.num_parameters))
@@ -127,13 +128,13 @@ def finished_stages(run: Run, prompts: Origin) -> set[str]:
 # --- amounts ---------------------------------------------------------------------------------------------------------
 
 
-def _amounts(run: Run, source: Source, finished: set[str]) -> Amounts:
+def _amounts(run: Run, sources: Sequence[Source], finished: set[str]) -> Amounts:
     """Of what is finished, else from the first prompts."""
     tokenizer, most = run.target.tokenizer, run.recipe.respond.max_tokens
-    count, sample = _finished_prompts(run) if "prompts" in finished else _prompts_to_come(run, source)
+    count, sample = _finished_prompts(run) if "prompts" in finished else _prompts_to_come(run, sources)
     if not sample:
         raise InputError(
-            f"no prompt among the first {SAMPLE} records of {run.recipe.prompts.source}",
+            f"no prompt among the first {SAMPLE} records",
             "records with messages, turns, prompt or question, and a user turn in them",
             "check the file",
         )
@@ -155,14 +156,16 @@ def _finished_prompts(run: Run) -> tuple[int, list[tuple[Message, ...]]]:
     return len(every), every[:SAMPLE]
 
 
-def _prompts_to_come(run: Run, source: Source) -> tuple[int, list[tuple[Message, ...]]]:
-    """How many at most, and the first; what the screens will drop is not known yet."""
-    config = run.recipe.prompts
-    lines = source.lines(config.limit)
-    first = list(islice(lines, SAMPLE))
-    count = len(first) + sum(1 for _ in lines)
-    shaped = [read_shape(line.value) for line in first if line.is_json]
-    return min(count, config.limit or count), [each.messages for each in shaped if isinstance(each, Shaped)]
+def _prompts_to_come(run: Run, sources: Sequence[Source]) -> tuple[int, list[tuple[Message, ...]]]:
+    """How many at most, and some of each source; what the screens will drop is not known yet."""
+    sample: list[tuple[Message, ...]] = []
+    for source in sources:
+        records = (record for piece in source.pieces for record in read_piece(source, piece))
+        for record in islice(records, SAMPLE // len(sources)):
+            shaped = read_shape(record.value, source.config.keep_system) if record.is_json else None
+            sample += [shaped.messages] if isinstance(shaped, Shaped) else []
+    count = sum(source.count for source in sources)
+    return min(count, run.recipe.prompts.limit or count), sample
 
 
 # --- rates -----------------------------------------------------------------------------------------------------------

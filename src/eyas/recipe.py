@@ -24,12 +24,13 @@ from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
 from eyas.formats.head_dir import digest_head, read_head
 from eyas.model.dtypes import DTYPES
-from eyas.model.target import Target
+from eyas.model.target import Target, resolve_target
 from eyas.serve.engine import Engine
 from eyas.serve.request import Request
 from eyas.serve.scheduler import Given, plain_loop
 from eyas.synth import prompts, respond
-from eyas.synth.prompts import PromptsConfig
+from eyas.synth.policy import Policy, read_acknowledgements, target_claim
+from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.respond import RespondConfig
 from eyas.train import evaluate, loop
 from eyas.train.evaluate import EvalConfig
@@ -43,15 +44,21 @@ PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "captur
 PARENTS |= {"head": "train", "eval": "eval"}
 """What a provenance calls a parent -> the stage that made it. The head is known by its two files: `digest_head`."""
 RECIPE_FILE = "recipe.toml"
+ACKNOWLEDGEMENTS = "acknowledgements.jsonl"
 
 
 @dataclass(frozen=True)
 class TargetConfig:
-    """The recipe keys `target.*`. head: a head directory to use instead of training one ("embedded": the shipped)."""
+    """The recipe keys `target.*`.
+
+    head: a head directory to use instead of training one ("embedded": the shipped). license: of the target, where its
+    directory does not say it.
+    """
 
     model: str = "embedded"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     head: str | None = None
+    license: str | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ class Run:
     def _stages(self) -> dict[str, Callable[[], object]]:
         recipe, directory, progress = self.recipe, self.directory, self.progress
         return {
-            "prompts": lambda: prompts.run(recipe.prompts, directory("prompts"), progress),
+            "prompts": self._prompts,
             "respond": lambda: respond.run(
                 recipe.respond, directory("prompts"), directory("respond"), self.responder(), progress
             ),
@@ -159,6 +166,18 @@ class Run:
             ),
             "bench": self._bench,
         }
+
+    @property
+    def acknowledgements(self) -> Path:
+        """Where people put down which licence terms they acknowledge."""
+        return self.out / ACKNOWLEDGEMENTS
+
+    def _prompts(self) -> None:
+        """The gate covers the target, too: its terms may forbid to train on what it answers."""
+        prompts_config, target = self.recipe.prompts, self.recipe.target
+        claim = target_claim(resolve_target(target.model), target.license)
+        decided = Policy.load(prompts_config.policy).decide_target(claim, read_acknowledgements(self.acknowledgements))
+        prompts.run(prompts_config, self.directory("prompts"), self.progress, self.acknowledgements, decided.to_json())
 
     def _train(self) -> None:
         if self.recipe.target.head is None:
@@ -190,7 +209,7 @@ class Run:
             return evaluate.origin_of(recipe.eval, stored, (features, features), self.target)
 
         return {
-            "prompts": lambda: prompts.open_prompts(recipe.prompts).origin,
+            "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements).origin,
             "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder()),
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
             "train": lambda: loop.origin_of(recipe.train, Features(directory("capture")), self.target),

@@ -117,7 +117,16 @@ def _recipe_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
             parser.add_argument("--json", action="store_true", help="print the written object on stdout, nothing else")
         if verb not in ("prompts", "train"):
             _device_argument(parser, "auto (spread over all), " if verb in ("capture", "eval") else "")
-        parser.set_defaults(run=_run_recipe, json=False, device=None)
+        if verb in ("run", "prompts"):
+            parser.add_argument(
+                "--acknowledge",
+                metavar="NAME",
+                help="NAME has read and accepts the terms that the licence gate asks about",
+            )
+        if verb == "prompts":
+            parser.add_argument("--explain", metavar="ID", help="why one record was kept, changed or dropped")
+            parser.add_argument("--forget", metavar="ID", help="remove one record from all that was made from it")
+        parser.set_defaults(run=_run_recipe, json=False, device=None, acknowledge=None, explain=None, forget=None)
 
 
 def _recipe_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +138,10 @@ def _recipe_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_recipe(parsed: argparse.Namespace) -> int:
     from eyas.cli import recipes
 
-    return recipes.run(parsed.verb, parsed.recipe, parsed.overrides, parsed.out, parsed.json, parsed.device)
+    if parsed.explain is not None or parsed.forget is not None:
+        return recipes.trace(parsed.recipe, parsed.overrides, parsed.out, parsed.explain, parsed.forget)
+    work = recipes.open_run(parsed.recipe, parsed.overrides, parsed.out, parsed.device)
+    return recipes.run(parsed.verb, work, parsed.json, parsed.acknowledge)
 
 
 def _device_argument(parser: argparse.ArgumentParser, first: str = "") -> None:

@@ -4,12 +4,11 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eyas.base.config import parse_overrides
-from eyas.base.errors import InputError
+from eyas.base.errors import InputError, UsageError
 from eyas.chat.conversation import Conversation, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.chat.show import show
@@ -27,11 +26,15 @@ def quickstart(out: str, as_json: bool) -> int:
     return _all(Run(quickstart_recipe(), Path(out)), as_json)
 
 
-def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_json: bool, device: str | None) -> int:
-    """One stage, or all of them. device: where the target lives; None: the CUDA device where there is one."""
-    work = replace(_open(recipe, overrides, out), device=device or default_device())
+def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
+    """One stage, or all of them. acknowledge: who accepts the terms that the licence gate asks about."""
     if verb not in ("capture", "eval"):
         check_one_device(work.device)
+    if acknowledge is not None:
+        for name in work.acknowledge(acknowledge):
+            print(
+                f"{acknowledge} acknowledges the terms of {name}; put down in {work.acknowledgements}", file=sys.stderr
+            )
     if verb == "run":
         return _all(work, as_json)
     quiet()
@@ -45,19 +48,31 @@ def run(verb: str, recipe: str, overrides: Sequence[str], out: str | None, as_js
     return 0
 
 
+def trace(recipe: str, overrides: Sequence[str], out: str | None, explain: str | None, forget: str | None) -> int:
+    """What became of a record, and before that, if asked, its removal from all that was made from it."""
+    from eyas import lineage
+
+    if explain is not None and forget is not None:
+        raise UsageError("--explain and --forget", "one of the two", "leave one out")
+    work = open_run(recipe, overrides, out)
+    for line in lineage.explain(work, explain) if explain is not None else lineage.forget(work, forget or ""):
+        print(line)
+    return 0
+
+
 def plan(recipe: str, overrides: Sequence[str], out: str | None, price: float | None) -> int:
     """What would run and what it would take."""
     from eyas.plan import describe
 
     quiet()
-    print(describe(_open(recipe, overrides, out), price))
+    print(describe(open_run(recipe, overrides, out), price))
     return 0
 
 
 def show_conversation(recipe: str, overrides: Sequence[str], out: str | None, index: int) -> int:
     """A conversation as it is trained on: of the run, if it has answers already, else of the grammar."""
     quiet()
-    work = _open(recipe, overrides, out)
+    work = open_run(recipe, overrides, out)
     conversation = _conversation(work, index)
     tokenizer = work.target.tokenizer
     for row in render(conversation, tokenizer):
@@ -105,9 +120,11 @@ def _all(work: Run, as_json: bool) -> int:
     return 0
 
 
-def _open(recipe: str, overrides: Sequence[str], out: str | None) -> Run:
+def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str | None = None) -> Run:
+    """A recipe and where it runs. device: where the target lives; None: the CUDA device where there is one."""
     loaded: Recipe = load_recipe(Path(recipe), parse_overrides(overrides))
-    return Run(loaded, Path("runs") / loaded.name if out is None else Path(out))
+    place = Path("runs") / loaded.name if out is None else Path(out)
+    return Run(loaded, place, device=device or default_device())
 
 
 def _written(work: Run, verb: str) -> dict[str, Any]:

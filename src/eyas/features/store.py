@@ -12,6 +12,7 @@ N tokens of a shard (its rows one behind the other), T tokens of one row, D hidd
 import dataclasses
 import json
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,23 @@ def check_shard(directory: Path, shard: ShardInfo) -> None:
             f"digest {shard.digest}",
             f"remove {directory / shard.name} and {directory / 'provenance.json'}, then run `eyas capture` again",
         )
+
+
+def without_rows(directory: Path, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
+    """Write a shard anew without these rows; the manifest as it is then, to be written by the caller."""
+    shard = manifest.shards[number]
+    path = directory / shard.name
+    file = ShardFile(path)
+    kept = [row for row in manifest.rows if row.shard == number and row.id not in ids]
+    rows = [file.row(info) for info in kept]
+    starts = [sum(info.length for info in kept[:place]) for place in range(len(kept))]
+    moved = {info.id: dataclasses.replace(info, start=start) for info, start in zip(kept, starts, strict=True)}
+    # The old plan names what is gone: nobody may take this shard for what that plan makes.
+    digest = write_shard(path, rows, f"without {len(ids)} forgotten rows")
+    shards = list(manifest.shards)
+    shards[number] = ShardInfo(shard.name, digest, sum(info.length for info in kept))
+    left = tuple(moved.get(row.id, row) for row in manifest.rows if row.shard != number or row.id in moved)
+    return dataclasses.replace(manifest, shards=tuple(shards), rows=left)
 
 
 class ShardFile:

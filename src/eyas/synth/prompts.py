@@ -38,7 +38,7 @@ from eyas.synth.key import key_id, surrogate_key
 from eyas.synth.ledger import Tally
 from eyas.synth.policy import Decision, Policy, SourceClaim, read_acknowledgements
 from eyas.synth.prompts_config import PromptsConfig
-from eyas.synth.screen import NOT_JSON, Work
+from eyas.synth.screen import FORGOTTEN, NOT_JSON, Work
 from eyas.synth.sources import HUB, Source, open_source
 from eyas.synth.workers import rank_of, screen_all, wait_for_others
 
@@ -49,6 +49,8 @@ LEDGER_FILE = "ledger.json"
 ORIGIN_FILE = "origin.json"
 BUILTIN_LICENSE = "Apache-2.0"
 OVER_LIMIT = "over_limit"
+FORGOTTEN_FILE = "forgotten.jsonl"
+"""Beside the stages: ids that were removed and must not come back."""
 MAX_NOT_JSON = 0.05  # share of the lines
 
 
@@ -169,7 +171,13 @@ def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
             write_json_atomic(path, wanted)
         else:
             _wait_for(path, wanted)
-    return Work(config, opened.sources, directory, opened.key)
+    return Work(config, opened.sources, directory, opened.key, _forgotten(out_dir.with_name(FORGOTTEN_FILE)))
+
+
+def _forgotten(path: Path) -> frozenset[str]:
+    """Ids that somebody had removed."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return frozenset(json.loads(line)["id"] for line in lines)
 
 
 def _wait_for(path: Path, wanted: object) -> None:

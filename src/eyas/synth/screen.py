@@ -37,6 +37,7 @@ from eyas.synth.sources import Piece, Source
 
 NOT_JSON = "not_json"
 CONTAMINATED = "contaminated"
+FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Work:
     sources: tuple[Source, ...]
     directory: Path
     key: bytes
+    forgotten: frozenset[str] = frozenset()
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -105,6 +107,8 @@ class Screen:
 
     def _shape(self, record: Record, source: Source, tally: Tally) -> _One:
         tally.came += 1
+        if record.id in self.work.forgotten:
+            return _One(record, reason=FORGOTTEN)
         if not record.is_json:
             return _One(record, reason=NOT_JSON)
         shaped = read_shape(record.value, source.config.keep_system or source.config.is_builtin)
