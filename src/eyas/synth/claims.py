@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import eyas
-from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes, digest_json
-from eyas.synth.licences import read_front_matter
+from eyas.synth.licences import license_text, read_front_matter
 
 LICENSE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:[-._].*)?", re.IGNORECASE)
 OTHER_TERMS = re.compile(r"(?:use[-_ ]?policy|notice|terms)(?:[-._].*)?", re.IGNORECASE)
@@ -39,18 +38,18 @@ class TargetClaim:
     name: str  # as the recipe names it
     license: str | None = None  # the recipe's target.license
     card: Mapping[str, Any] = field(default_factory=dict)  # front matter of README.md
-    texts: Mapping[str, str] = field(default_factory=dict)  # file name -> text: licences, use policies, notices
+    texts: Mapping[str, bytes] = field(default_factory=dict)  # file name -> content: licences, use policies, notices
     names: tuple[str, ...] = ()  # hub ids that it may go by: its own, and what it was made from
     model_type: str | None = None
     revision: str | None = None
 
 
-def text_digests(texts: Mapping[str, str]) -> dict[str, str]:
+def text_digests(texts: Mapping[str, bytes]) -> dict[str, str]:
     """File name -> digest of its text."""
-    return {name: digest_bytes(text.encode()) for name, text in sorted(texts.items())}
+    return {name: digest_bytes(text) for name, text in sorted(texts.items())}
 
 
-def text_digest(texts: Mapping[str, str]) -> str | None:
+def text_digest(texts: Mapping[str, bytes]) -> str | None:
     """One digest: of the only file, or of all names and digests."""
     digests = text_digests(texts)
     return next(iter(digests.values())) if len(digests) == 1 else digest_json(digests) if digests else None
@@ -65,7 +64,7 @@ def read_target(directory: Path, name: str, license: str | None = None) -> Targe
         return TargetClaim(name, license, {"license": "Apache-2.0"}, names=("embedded",))
     card = read_front_matter(directory / "README.md") if (directory / "README.md").is_file() else {}
     texts = {
-        path.name: _text(path)
+        path.name: license_text(path)
         for path in sorted(directory.iterdir())
         if path.is_file() and (LICENSE_FILE.fullmatch(path.name) or OTHER_TERMS.fullmatch(path.name))
     }
@@ -98,10 +97,3 @@ def _config(path: Path) -> dict[str, Any]:
         if isinstance(value, dict):
             return value
     return {}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode(errors="replace")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", "a readable licence", "check its permissions") from None

@@ -22,7 +22,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 SHIPPED = Path(__file__).parent / "policies"
 LICENSE_REF = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")  # SPDX 2.3, annex D: how a licence of no list is named
-MARKS_CHARS = 4000  # of a licence's text, where its title stands
+MARKS_BYTES = 4000  # of a licence's text, where its title stands
 # Words that tell no two licences apart, once the numbers stand.
 _FILLERS = {
     "the",
@@ -140,9 +140,9 @@ class Tables:
         """The family of a target, by its hub id."""
         return next((known for known in self.target if _fits(name, known.names)), None)
 
-    def recognise(self, text: str) -> tuple[str, ...]:
+    def recognise(self, text: bytes) -> tuple[str, ...]:
         """Ids of the licences whose own words a licence file holds; several where it holds several licences."""
-        head = " ".join(text[:MARKS_CHARS].lower().split())
+        head = " ".join(text[:MARKS_BYTES].decode(errors="replace").lower().split())
         return tuple(entry.id for entry in self.license if entry.marks and all(mark in head for mark in entry.marks))
 
 
@@ -317,14 +317,13 @@ def card_license(card: Mapping[str, Any]) -> str | None:
     return " AND ".join(name for name in names if name) or None
 
 
-def license_text(value: Path | str) -> str:
-    """The text of a licence, given itself or by its path: what has no line break is a path. InputError."""
+def license_text(value: Path | str) -> bytes:
+    """A licence as it stands in its file, given itself or by its path: what has no line break is a path. InputError."""
     if isinstance(value, str) and "\n" in value.strip():
-        return value
-    path = Path(value)
+        return value.encode()
     try:
-        return path.read_bytes().decode(errors="replace")
+        return Path(value).read_bytes()
     except (OSError, ValueError) as error:
         raise InputError(
-            f"no licence text at {path} ({error})", "a file that holds the licence", "check the path"
+            f"no licence text at {value} ({error})", "a file that holds the licence", "check the path"
         ) from None

@@ -189,7 +189,13 @@ class Policy:
         return Weighed(pending, ids, tuple(findings), text_digests(claim.texts))
 
     def _of_statements(
-        self, where: str, named: str | None, card: Mapping[str, Any], texts: Mapping[str, str], table: str, advice: str
+        self,
+        where: str,
+        named: str | None,
+        card: Mapping[str, Any],
+        texts: Mapping[str, bytes],
+        table: str,
+        advice: str,
     ) -> tuple[Expression, tuple[str, ...], list[Finding]]:
         """The licence as the recipe, the card and the licence's own text state it, in this order of weight.
 
@@ -291,13 +297,12 @@ class Policy:
                 continue
             known = self.tables.find_set(name)
             listed = self.verdicts["datasets"].get(name.lower())
-            verdict, why = listed, "as the policy lists it"
-            if known is not None:
-                why = known.why
-                verdict = listed or strictest([known.verdict, *map(self._of_author, known.authors)])
-            elif listed is None:
+            if listed is not None:
+                verdict, why = listed, "as the policy lists it"
+            elif known is not None:
+                verdict, why = strictest([known.verdict, *map(self._of_author, known.authors)]), known.why
+            else:
                 verdict, why = "acknowledge", "nothing is known of it"
-            assert verdict is not None, name
             reason, entry = f"it was made from {known.name if known else name}: {why}", f"{name} under [datasets]"
             findings.append(Finding(verdict, reason, known and known.fact, entry))
         return findings
