@@ -1,0 +1,149 @@
+"""Evaluation sets as hashes of word n-grams: enough to recognise their prompts in other data, too little to read them.
+
+    words      text in NFKC and lower case; a word is a run of letters, digits and underscores, or one character of a
+               language that puts no blanks between words
+    n-gram     n words in a row. It counts if half of them at least are words of 3 letters and more (or such a character):
+               "1, 2, 3, 4, ..." is in every second program.
+    short      a text with fewer than n words is one n-gram, whole, and equals only the same whole text
+    hash       64 bits: blake2b of each word, combined as a polynomial, so that all n-grams of a text cost a few array
+               operations
+
+A file of hashes/ is one line of JSON (the header) and the sorted hashes, little-endian, for each n of the header in turn.
+Sets of our own grammar are hashed conversation by conversation (unit "record"): all their texts share their n-grams.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from eyas.base.errors import InputError
+
+VERSION = 1  # of words, n-grams and hashes: another one needs new files
+SIZES = (8, 13)  # the n that files are made for
+HASHES = Path(__file__).parent / "hashes"
+
+Unit = Literal["ngram", "record"]
+
+# CJK, kana, Thai, Lao, Khmer, Burmese: one character a word.
+_ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff"
+_WORD = re.compile(f"[{_ALONE}]|[^\\W{_ALONE}]+")
+_LONG = re.compile(f"[{_ALONE}]|[^\\W\\d_]{{3}}")
+_BASE = 0x9E3779B97F4A7C15  # odd, from the golden ratio
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    """The hashes of one set: uint64, sorted, each once, by n."""
+
+    header: Mapping[str, Any]
+    hashes: Mapping[int, np.ndarray]
+
+    @property
+    def name(self) -> str:
+        """The name of the set."""
+        return self.header["set"]
+
+    @property
+    def unit(self) -> Unit:
+        """What one hash stands for."""
+        return self.header["unit"]
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        counts = {str(n): len(hashes) for n, hashes in self.hashes.items()}
+        header = {"eyas_ngrams": VERSION, **self.header, "counts": counts}
+        parts = [json.dumps(header).encode() + b"\n"]
+        return b"".join(parts + [hashes.astype("<u8").tobytes() for hashes in self.hashes.values()])
+
+
+def word_hashes(texts: Iterable[str]) -> list[np.ndarray]:
+    """The hashes of the words of each text, uint64; the lowest bit says whether the word is long."""
+    return [np.array([_hash_word(word) for word in _words(text)], dtype=np.uint64) for text in texts]
+
+
+def ngram_hashes(words: np.ndarray, n: int) -> np.ndarray:
+    """The hashes of the n-grams that count, in order; that of the whole text where it has fewer words. uint64."""
+    if len(words) == 0:
+        return words
+    if len(words) < n:
+        return record_hash([words])
+    value = np.convolve(words, _powers(n)[::-1], "valid")  # of integers: exact, modulo 2**64
+    num_long = np.convolve(words & np.uint64(1), np.ones(n, dtype=np.uint64), "valid")
+    return _finish(value, n)[num_long * np.uint64(2) >= n]
+
+
+def record_hash(words: Sequence[np.ndarray]) -> np.ndarray:
+    """One hash of all texts of a record as one, uint64 [1]."""
+    all_words = words[0] if len(words) == 1 else np.concatenate([np.empty(0, dtype=np.uint64), *words])
+    return _finish((all_words * _powers(len(all_words))).sum(keepdims=True), len(all_words))
+
+
+def of_texts(name: str, records: Iterable[Sequence[str]], sizes: Sequence[int], unit: Unit = "ngram") -> Ngrams:
+    """The hashes of a set's records (the user turns of each), with a bare header; memory holds the hashes only."""
+    found: dict[int, list[np.ndarray]] = {n: [np.empty(0, dtype=np.uint64)] for n in sizes}
+    num_records = 0
+    for texts in records:
+        num_records += 1
+        words = word_hashes(texts)
+        for n in sizes:
+            found[n] += [record_hash(words)] if unit == "record" else [ngram_hashes(part, n) for part in words]
+    hashes = {n: np.unique(np.concatenate(parts)) for n, parts in found.items()}
+    return Ngrams({"set": name, "unit": unit, "records": num_records}, hashes)
+
+
+def load(name: str) -> Ngrams:
+    """A set that ships with eyas. Raises InputError for a name that is none, and for a damaged file."""
+    path = HASHES / f"{name}.bin"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in HASHES.glob("*.bin")))
+        raise InputError(f"no hashes of {name!r}", f"one of {known}, or a file of your own", "correct the name")
+    return read(path)
+
+
+def read(path: Path) -> Ngrams:
+    """A file of hashes. Raises InputError for a damaged one and for one of another version."""
+    line, _, data = path.read_bytes().partition(b"\n")
+    try:
+        header: dict[str, Any] = json.loads(line)
+        version = header.pop("eyas_ngrams")
+        counts = {int(n): int(count) for n, count in header.pop("counts").items()}
+        values = np.frombuffer(data, dtype="<u8").astype(np.uint64)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{path} is no file of n-gram hashes", "an unchanged file", "install eyas again") from None
+    if version != VERSION or len(values) != sum(counts.values()):
+        raise InputError(f"{path} of version {version}", f"version {VERSION}, whole", "install eyas again")
+    ends = np.cumsum(list(counts.values()))
+    return Ngrams(header, {n: values[end - count : end] for (n, count), end in zip(counts.items(), ends, strict=True)})
+
+
+def _words(text: str) -> list[str]:
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return _WORD.findall(text.lower())
+
+
+@lru_cache(maxsize=2**16)
+def _hash_word(word: str) -> int:
+    value = int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    return value | 1 if _LONG.search(word) else value & ~1
+
+
+def _powers(num: int) -> np.ndarray:
+    """_BASE to the power num - 1, ..., 1, 0, modulo 2**64."""
+    return np.multiply.accumulate(np.array([1] + [_BASE] * num, dtype=np.uint64))[:num][::-1]
+
+
+def _finish(value: np.ndarray, n: int) -> np.ndarray:
+    """Mixes the number of words in and spreads the bits; the finisher is that of splitmix64 (Steele, Lea, Flood 2014)."""
+    value = value + np.uint64(n * _BASE & 0xFFFFFFFFFFFFFFFF)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

@@ -1,0 +1,195 @@
+"""Near-duplicates among the prompts of all sources: MinHash signatures, made anywhere, decided in one place.
+
+    workers          signature(texts) -> [128] uint32            rensa's R-MinHash over shingles of 5 characters
+    one deciding     Duplicates(dir).add([n, 128]) ... .decide() -> [(record, earlier record)]
+
+The rule: in record order the first stays; a record goes if its estimated Jaccard similarity (the share of equal rows of
+the two signatures) with an earlier record that stays is at least the threshold. Records whose signatures are equal always
+go. Neither the number of workers nor the pieces they add change the answer.
+
+Memory does not grow with the records, but for one byte each and for the pairs that are found: signatures lie on disk, and
+so do the hashes of their bands, in partitions that are sorted one at a time.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from eyas.base.errors import InputError
+
+NUM_ROWS = 128  # of a signature: the estimate's standard deviation is at most 0.044
+SHINGLE_CHARS = 5
+SEED = 1
+
+# Two signatures that agree in 0.8 of their rows miss each other in all 25 bands of 5 rows less than once in a thousand.
+NUM_BANDS, BAND_ROWS = 25, 5
+MAX_HEADS = 64  # each record of a bucket is compared with the first so many; see `_pairs`
+BLOCK = 8192  # signatures read at a time: 4 MB
+PARTITION = 2**17  # entries sorted at a time: 2 MB
+
+_ENTRY = np.dtype([("hash", "<u8"), ("record", "<u4")])
+_WHOLE = "whole"  # the partitions of the hashes of whole signatures
+
+
+def normalise(texts: Sequence[str]) -> str:
+    """The turns as one text, in lower case and with single blanks: what counts as the same prompt."""
+    return " ".join(" ".join(texts).casefold().split())
+
+
+def signature(texts: Sequence[str]) -> np.ndarray:
+    """The MinHash signature of a record's user turns, uint32 [128]. Deterministic; 50 us for 250 characters.
+
+    A text shorter than a shingle is one shingle. Raises InputError where the extra [data] is not installed.
+    """
+    try:
+        from rensa import RMinHash
+    except ImportError:
+        raise InputError(
+            "no rensa", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
+        ) from None
+    text = normalise(texts)
+    minhash = RMinHash(num_perm=NUM_ROWS, seed=SEED)
+    minhash.update([text[start : start + SHINGLE_CHARS] for start in range(max(1, len(text) - SHINGLE_CHARS + 1))])
+    return np.array(minhash.digest(), dtype=np.uint32)
+
+
+class Duplicates:
+    """Signatures in record order, and who duplicates whom. A context manager; its files go when it closes.
+
+    `directory` is where the scratch files lie: 512 bytes a record, and 300 more while it decides.
+    """
+
+    def __init__(self, directory: Path, threshold: float = 0.8) -> None:
+        assert 0 < threshold <= 1, threshold
+        directory.mkdir(parents=True, exist_ok=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix="duplicates-", dir=directory)
+        self._root = Path(self._scratch.name)
+        self._file: BinaryIO = (self._root / "signatures").open("w+b")
+        self._min_equal = int(np.ceil(threshold * NUM_ROWS - 1e-9))
+        self.num_records = 0
+
+    def __enter__(self) -> "Duplicates":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Removes the scratch files."""
+        self._file.close()
+        self._scratch.cleanup()
+
+    def add(self, signatures: np.ndarray) -> None:
+        """Takes the signatures uint32 [n, 128] of the next n records."""
+        assert signatures.dtype == np.uint32 and signatures.shape[1:] == (NUM_ROWS,), signatures.shape
+        self._file.seek(0, 2)
+        self._file.write(np.ascontiguousarray(signatures, dtype="<u4").tobytes())
+        self.num_records += len(signatures)
+
+    def decide(self) -> np.ndarray:
+        """int64 [k, 2]: (record, the earlier record that stays and that it duplicates), by record."""
+        self._partition()
+        # original[r] is the first record with the signature of r.
+        original: dict[int, int] = {}
+        for entries in self._partitions(_WHOLE):
+            for later, first in self._similar(_pairs(entries, max_heads=1), NUM_ROWS):
+                original[int(later)] = int(first)
+        stays = np.ones(self.num_records, dtype=bool)
+        stays[list(original)] = False
+        goes: dict[int, int] = {}
+        for later, earlier in self._near(stays):
+            # Sorted by the later record, then by the earlier one: whether `earlier` stays is settled.
+            if stays[earlier] and later not in goes:
+                stays[later] = False
+                goes[later] = earlier
+        for later, first in original.items():
+            goes[later] = goes.get(first, first)
+        return np.array(sorted(goes.items()), dtype=np.int64).reshape(-1, 2)
+
+    def _near(self, stays: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Pairs (later, earlier) of records with enough equal rows, sorted, without those that are copies anyway."""
+        found = [np.empty(0, dtype=np.uint64)]
+        for band in range(NUM_BANDS):
+            for entries in self._partitions(str(band)):
+                pairs = _pairs(entries[stays[entries["record"]]], MAX_HEADS)
+                found.append(_pack(self._similar(pairs, self._min_equal)))
+            found = [np.unique(np.concatenate(found))]
+        for pair in found[0]:
+            yield int(pair) >> 32, int(pair) & 0xFFFFFFFF
+
+    def _partition(self) -> None:
+        """Writes (hash, record) of each band and of the whole signature, split by hash into files of PARTITION entries."""
+        num_parts = -(-self.num_records // PARTITION) or 1
+        for start in range(0, self.num_records, BLOCK):
+            rows = self._read(np.arange(start, min(start + BLOCK, self.num_records)))
+            bands = {str(band): rows[:, band * BAND_ROWS : (band + 1) * BAND_ROWS] for band in range(NUM_BANDS)}
+            for name, part in {**bands, _WHOLE: rows}.items():
+                entries = np.empty(len(rows), dtype=_ENTRY)
+                entries["hash"], entries["record"] = _hash(part), np.arange(start, start + len(rows))
+                place = entries["hash"] % np.uint64(num_parts)
+                for index in range(num_parts):
+                    with (self._root / f"{name}-{index:05}").open("ab") as file:
+                        file.write(entries[place == index].tobytes())
+
+    def _partitions(self, name: str) -> Iterator[np.ndarray]:
+        """The partitions of a name, each sorted by hash and record; a file goes once it is read."""
+        for path in sorted(self._root.glob(f"{name}-*")):
+            entries = np.fromfile(path, dtype=_ENTRY)
+            path.unlink()
+            yield entries[np.argsort(entries, order=("hash", "record"))]
+
+    def _similar(self, pairs: Iterator[np.ndarray], min_equal: int) -> np.ndarray:
+        """Those of the pairs [k, 2] whose signatures agree in at least so many rows."""
+        good = [np.empty((0, 2), dtype=np.int64)]
+        for many in pairs:
+            for start in range(0, len(many), BLOCK):
+                block = many[start : start + BLOCK]
+                records, places = np.unique(block, return_inverse=True)
+                rows = self._read(records)[places.reshape(block.shape)]
+                good.append(block[(rows[:, 0] == rows[:, 1]).sum(axis=1) >= min_equal])
+        return np.concatenate(good)
+
+    def _read(self, records: np.ndarray) -> np.ndarray:
+        """The signatures [n, 128] of records that are sorted; neighbours are read together."""
+        rows = np.empty((len(records), NUM_ROWS), dtype="<u4")
+        starts = np.flatnonzero(np.diff(records, prepend=-2) != 1)
+        for start, end in zip(starts, [*starts[1:], len(records)], strict=True):
+            self._file.seek(int(records[start]) * NUM_ROWS * 4)
+            self._file.readinto(memoryview(rows[start:end]).cast("B"))  # pyright: ignore[reportAttributeAccessIssue]
+        return rows
+
+
+def _pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray]:
+    """Pairs [k, 2] (later, earlier) of the records that share a hash: each with the first `max_heads` of its bucket.
+
+    That bounds the work where one template has filled a bucket with thousands. A near-duplicate shares many buckets with
+    its original, and they are not all full of the same template.
+    """
+    new = np.flatnonzero(np.diff(entries["hash"], prepend=~entries["hash"][:1]) != 0)
+    sizes = np.diff(new, append=len(entries))
+    rank = np.arange(len(entries)) - np.repeat(new, sizes)
+    head = np.repeat(new, sizes)
+    for index in range(max_heads):
+        later = np.flatnonzero(rank > index)
+        if not len(later):
+            return
+        records = entries["record"].astype(np.int64)
+        yield np.stack([records[later], records[head[later] + index]], axis=1)
+
+
+def _pack(pairs: np.ndarray) -> np.ndarray:
+    return (pairs[:, 0].astype(np.uint64) << np.uint64(32)) | pairs[:, 1].astype(np.uint64)
+
+
+def _hash(rows: np.ndarray) -> np.ndarray:
+    """uint64 [n] of uint32 [n, k]; the finisher is that of splitmix64 (Steele, Lea, Flood 2014)."""
+    value = np.zeros(len(rows), dtype=np.uint64)
+    for column in range(rows.shape[1]):
+        value = (value ^ rows[:, column]) + np.uint64(0x9E3779B97F4A7C15)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        value ^= value >> np.uint64(31)
+    return value

@@ -1,0 +1,67 @@
+"""Makes the hashes of evaluation sets that ship with eyas: src/eyas/evalsets/hashes/*.bin.
+
+    python tools/make_contamination.py DATA --date YYYY-MM-DD [--out DIRECTORY]
+
+DATA is a directory with mt-bench.jsonl (lm-sys/FastChat, Apache-2.0), humaneval.jsonl (openai/human-eval, MIT) and
+gsm8k-test.jsonl (openai/grade-school-math, MIT), as their projects publish them; the date says when they were fetched.
+Of the prompts only hashes are kept. Spec-Bench has no file of its own: see SETS in eyas.synth.contamination.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eyas.base.provenance import digest_file, write_atomic
+from eyas.evalsets import FAMILIES, example
+from eyas.evalsets.ngrams import HASHES, SIZES, Ngrams, of_texts
+
+# name -> source, licence, the key of the user's text
+PUBLIC = {
+    "mt-bench": ("lm-sys/FastChat", "Apache-2.0", "turns"),
+    "humaneval": ("openai/human-eval", "MIT", "prompt"),
+    "gsm8k-test": ("openai/grade-school-math", "MIT", "question"),
+}
+PER_FAMILY = 250  # of our own evaluation set, which is endless: bench takes the first few of each family
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--date", required=True, help="when DATA was fetched")
+    parser.add_argument("--out", type=Path, default=HASHES)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name, (source, license_name, key) in PUBLIC.items():
+        path = arguments.data / f"{name}.jsonl"
+        origin = {"source": source, "license": license_name, "file": digest_file(path), "fetched": arguments.date}
+        _write(arguments.out, of_texts(name, _texts(path, key), SIZES), origin)
+    # A conversation of the grammar shares its phrases with all others: only the same conversation counts as known.
+    origin = {"source": f"eyas.evalsets, split eval, {PER_FAMILY} of each family", "license": "Apache-2.0"}
+    _write(arguments.out, of_texts("eyas-eval", _own(), SIZES, unit="record"), origin)
+
+
+def _texts(path: Path, key: str) -> Iterator[list[str]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            value: Any = json.loads(line)[key]
+            yield value if isinstance(value, list) else [value]
+
+
+def _own() -> Iterator[list[str]]:
+    for family in FAMILIES:
+        for index in range(PER_FAMILY):
+            messages = example(family, "eval", index).messages
+            yield [message["content"] for message in messages if message["role"] == "user"]
+
+
+def _write(out: Path, made: Ngrams, origin: dict[str, str]) -> None:
+    data = replace(made, header={**made.header, **origin}).to_bytes()
+    write_atomic(out / f"{made.name}.bin", data)
+    print(f"{made.name}: {made.header['records']} records, {len(data) / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
