@@ -31,8 +31,7 @@ from eyas.features.store import Manifest, RowInfo
 from eyas.formats.head_dir import digest_head
 from eyas.recipe import Run
 from eyas.synth.card import card
-from eyas.synth.croissant import croissant
-from eyas.synth.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE
+from eyas.synth.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
 from eyas.synth.respond import LEDGER_FILE
 from eyas.synth.screen import FORGOTTEN
 
@@ -40,7 +39,7 @@ from eyas.synth.screen import FORGOTTEN
 def explain(run: Run, record_id: str) -> Iterator[str]:
     """Lines for the terminal, without a word of what the record says. InputError for an id that did not come."""
     said = _decision(run, record_id)
-    source = _source(run, said["where"])
+    source = _source(json.loads((run.directory("prompts") / LEDGER_FILE).read_bytes()), said["where"])
     yield record_id
     licence = source["licence"]
     yield f"  came from   {said['where']}, source {source['name']}, licence {licence['spdx']} ({licence['verdict']})"
@@ -91,9 +90,8 @@ def _decision(run: Run, record_id: str) -> dict[str, Any]:
     raise InputError(f"no record {record_id} in {path}", "the id of a record that came", "check the id")
 
 
-def _source(run: Run, where: str) -> dict[str, Any]:
+def _source(ledger: dict[str, Any], where: str) -> dict[str, Any]:
     """The ledger's entry of the source that a place belongs to."""
-    ledger = json.loads((run.directory("prompts") / LEDGER_FILE).read_bytes())
     name = where.rpartition(":")[0]
     found = [source for source in ledger["sources"] if name in source["files"]]
     return found[0] if found else ledger["sources"][0]
@@ -172,20 +170,15 @@ def _forget_prompt(run: Run, record_id: str) -> None:
         lines.append(json.dumps(said, ensure_ascii=False) + "\n")
     write_atomic(directory / DECISIONS_FILE, "".join(lines))
     ledger = json.loads((directory / LEDGER_FILE).read_bytes())
-    for counts in (ledger, _entry(ledger, run, record_id)):
-        counts["kept"] -= 1
-        dropped = counts["dropped"].setdefault(FORGOTTEN, {"count": 0, "lines": []})
-        dropped["count"] += 1
+    entry = _source(ledger, _decision(run, record_id)["where"])
+    ledger["kept"] -= 1
+    entry["kept"] -= 1
+    ledger["dropped"][FORGOTTEN] = ledger["dropped"].get(FORGOTTEN, 0) + 1
+    entry["dropped"].setdefault(FORGOTTEN, {"count": 0, "lines": []})["count"] += 1
     write_json_atomic(directory / LEDGER_FILE, ledger)
     write_atomic(directory / "card.md", card(ledger))
-    write_atomic(directory / "croissant.json", croissant(ledger, directory / PROMPTS_FILE, time.time()))
+    write_croissant(directory, ledger)
     finish(directory, origin, time.time())
-
-
-def _entry(ledger: dict[str, Any], run: Run, record_id: str) -> dict[str, Any]:
-    name = _decision(run, record_id)["where"].rpartition(":")[0]
-    found = [source for source in ledger["sources"] if name in source["files"]]
-    return found[0] if found else ledger["sources"][0]
 
 
 def _forget_conversation(run: Run, record_id: str) -> bool:

@@ -6,9 +6,9 @@ A stage is finished when its directory ends with a provenance.json of exactly th
 continues whatever was interrupted.
 """
 
+import datetime
 import json
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,16 @@ from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target, resolve_target
 from eyas.serve.engine import Engine
 from eyas.serve.request import Request
-from eyas.serve.scheduler import Given, plain_loop
+from eyas.serve.scheduler import plain_loop
 from eyas.synth import prompts, respond
-from eyas.synth.policy import Policy, read_acknowledgements, target_claim
+from eyas.synth.acknowledgements import FILE as ACKNOWLEDGEMENTS
+from eyas.synth.acknowledgements import acknowledge, read_acknowledgements
+from eyas.synth.answering import Answered, Question, Questions, Responder, seed_of
+from eyas.synth.claims import TargetClaim, read_target
+from eyas.synth.policy import Decision
 from eyas.synth.prompts_config import PromptsConfig
-from eyas.synth.respond import RespondConfig
+from eyas.synth.remote import RemoteAnswers
+from eyas.synth.respond_config import RespondConfig
 from eyas.train import evaluate, loop
 from eyas.train.evaluate import EvalConfig
 from eyas.train.loop import TrainConfig
@@ -44,7 +49,6 @@ PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "captur
 PARENTS |= {"head": "train", "eval": "eval"}
 """What a provenance calls a parent -> the stage that made it. The head is known by its two files: `digest_head`."""
 RECIPE_FILE = "recipe.toml"
-ACKNOWLEDGEMENTS = "acknowledgements.jsonl"
 
 
 @dataclass(frozen=True)
@@ -172,12 +176,32 @@ class Run:
         """Where people put down which licence terms they acknowledge."""
         return self.out / ACKNOWLEDGEMENTS
 
-    def _prompts(self) -> None:
+    def acknowledge(self, who: str) -> list[str]:
+        """Puts down that `who` answers for all that the licence gate asks about; the names of what that was."""
+        claims = [self._target_claim, *prompts.claims_of(self.recipe.prompts)]
+        policy = prompts.read_policy(self.recipe.prompts)
+        pending = policy.pending(claims, read_acknowledgements(self.acknowledgements))
+        acknowledge(self.acknowledgements, who, pending, datetime.datetime.now(datetime.UTC))
+        return [claim.name for claim in pending]
+
+    @property
+    def _target_claim(self) -> TargetClaim:
+        target = self.recipe.target
+        return read_target(resolve_target(target.model), target.model, target.license)
+
+    def _target_decision(self) -> Decision:
         """The gate covers the target, too: its terms may forbid to train on what it answers."""
-        prompts_config, target = self.recipe.prompts, self.recipe.target
-        claim = target_claim(resolve_target(target.model), target.license)
-        decided = Policy.load(prompts_config.policy).decide_target(claim, read_acknowledgements(self.acknowledgements))
-        prompts.run(prompts_config, self.directory("prompts"), self.progress, self.acknowledgements, decided.to_json())
+        policy = prompts.read_policy(self.recipe.prompts)
+        return policy.decide_target(self._target_claim, read_acknowledgements(self.acknowledgements))
+
+    def _prompts(self) -> None:
+        prompts.run(
+            self.recipe.prompts,
+            self.directory("prompts"),
+            self.progress,
+            self.acknowledgements,
+            self._target_decision().to_json(),
+        )
 
     def _train(self) -> None:
         if self.recipe.target.head is None:
@@ -245,12 +269,14 @@ class Run:
             "head_start": self.recipe.train.init if trained is not None else "trained before this run",
         }
 
-    def responder(self) -> respond.Responder:
-        """The target as `respond` sees it. InputError when it has no chat template."""
+    def responder(self) -> Responder:
+        """The target as `respond` sees it: who answers is the recipe's. InputError when it has no chat template."""
         target = self.target
         target.require_chat_template()
-        return respond.Responder(
-            answer=Answers(target, self.recipe.respond),
+        config = self.recipe.respond
+        remote = None if config.url is None else RemoteAnswers(config, target.tokenizer)
+        return Responder(
+            answer=Answers(target, config) if remote is None else remote,
             tokenizer=target.tokenizer,
             max_positions=target.facts.max_positions,
             target_digest=target.digest,
@@ -262,30 +288,51 @@ class Run:
 
 @dataclass(frozen=True)
 class Answers:
-    """The target's own answers through the engine: what `respond` is handed."""
+    """The target's own answers through the engine: what `respond` is handed where no server is named."""
 
     target: Target
-    config: respond.RespondConfig
+    config: RespondConfig
 
-    def __call__(self, prompts: list[list[int]], ids: list[str]) -> Iterator[respond.Answered]:
-        config = self.config
-        longest = max(len(prompt) for prompt in prompts)
-        engine = Engine(self.target, None, min(config.batch_size, len(prompts)), longest + config.max_tokens)
-        sampling = Sampling(temperature=config.temperature)
-        # Prompts of similar length together: a batch is as wide as its longest member.
-        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        requests = (
-            Request(str(index), tuple(prompts[index]), config.max_tokens, sampling, _seed(config.seed, ids[index]))
-            for index in order
-        )
-        for answer in plain_loop(engine, Given(requests)):
+    def __call__(self, questions: Questions) -> Generator[Answered, None, None]:
+        """One engine after another, each with twice the context of the one before: few prompts are long."""
+        source = _Asked(questions, self.config.seed)
+        while (longest := source.longest) is not None:
+            yield from self._answer(source, context=1 << (longest - 1).bit_length())
+
+    def _answer(self, source: "_Asked", context: int) -> Iterator[Answered]:
+        engine = Engine(self.target, None, self.config.batch_size, context)
+        for answer in plain_loop(engine, source):
             assert answer.finish in ("stop", "length"), "nobody cancels these"
-            yield respond.Answered(int(answer.request.id), answer.token_ids, answer.finish)
+            yield Answered(answer.request.id, answer.token_ids, answer.finish)
 
 
-def _seed(seed: int, name: str) -> int:
-    """A seed of its own for each answer, whatever else is asked with it."""
-    return zlib.crc32(f"{seed}/{name}".encode())
+@dataclass
+class _Asked:
+    """Questions as the engine's source. One that does not fit into this engine waits until the engine is idle."""
+
+    questions: Questions
+    seed: int
+    held: Question | None = None
+
+    @property
+    def longest(self) -> int | None:
+        """Positions that the next question needs; None: there is none."""
+        question = self._next()
+        return None if question is None else len(question.prompt_ids) + question.decoding.max_tokens
+
+    def feed(self, engine: Engine, may_wait: bool) -> bool:
+        while engine.has_room and (longest := self.longest) is not None and longest <= engine.context:
+            question = self._next()
+            assert question is not None
+            self.held, decoding = None, question.decoding
+            sampling = Sampling(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
+            seed = seed_of(self.seed, question.id)
+            engine.add(Request(question.id, tuple(question.prompt_ids), decoding.max_tokens, sampling, seed))
+        return not engine.is_idle
+
+    def _next(self) -> Question | None:
+        self.held = self.questions.next() if self.held is None else self.held
+        return self.held
 
 
 def resolve_head(name: str | Path) -> Path:

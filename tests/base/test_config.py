@@ -3,6 +3,7 @@ import math
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from typing import Literal, NewType
 
 import pytest
@@ -47,6 +48,7 @@ class Recipe:
     name: str = "tiny"
     train: Train = Train()
     trees: tuple[Tree, ...] = ()
+    tasks: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
 
 
 def minimal(**train):
@@ -102,6 +104,15 @@ def test_build_fills_defaults_and_types():
     assert recipe.name == "tiny"
 
 
+def test_tables_whose_names_are_free():
+    recipe = build(Recipe, {**minimal(), "tasks": {"math": {"depth": 3}, "chat": {}}})
+    assert recipe.tasks == {"math": Tree(3), "chat": Tree()}
+    with pytest.raises(UsageError, match=r"unknown key tasks\.math\.dept;"):
+        build(Recipe, {**minimal(), "tasks": {"math": {"dept": 3}}})
+    with pytest.raises(UsageError, match=r"tasks = 3; expected tables by name, each a table with depth, top_k"):
+        build(Recipe, {**minimal(), "tasks": 3})
+
+
 @pytest.mark.parametrize(
     ("train", "message"),
     [
@@ -151,6 +162,7 @@ NASTY = 'a "quoted" \\ back\nslash\ttab \x00 \x1f \x7f \u2028 é 鷹 # = [x]'
             name="",
             train=Train(3, 1e-05, "bfloat16", (LayerId(2), LayerId(8)), (1e22, math.inf), False, Tree(3, 1)),
             trees=(Tree(1, 2), Tree(3, 4)),
+            tasks={"math-1": Tree(1, 2), NASTY: Tree()},
         ),
     ],
 )

@@ -3,17 +3,21 @@
 python -m tests.synth.slow_target PROMPTS OUT SECONDS_PER_ANSWER
 """
 
+import itertools
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from tests.tiny import tiny_tokenizer
 
-from eyas.synth.respond import Answered, RespondConfig, Responder, run
+from eyas.synth.answering import Answered, Event, Question, Questions, Responder
+from eyas.synth.respond import run
+from eyas.synth.respond_config import RespondConfig
 
 CONFIG = RespondConfig(max_tokens=12, part_size=5)
+AT_ONCE = 5
 
 
 class SlowTarget:
@@ -23,20 +27,22 @@ class SlowTarget:
         self.seconds = seconds
         self.asked: dict[str, list[int]] = {}
 
-    def __call__(self, prompts: list[list[int]], ids: list[str]) -> Iterator[Answered]:
-        tokenizer = tiny_tokenizer()
-        end = tokenizer.eos_token_id
+    def __call__(self, questions: Questions) -> Generator[Event, None, None]:
+        while batch := list(itertools.islice(iter(questions.next, None), AT_ONCE)):
+            for question in reversed(batch):
+                assert question.id not in self.asked, "asked twice"
+                self.asked[question.id] = question.prompt_ids
+                time.sleep(self.seconds)
+                yield self.answer(question)
+
+    def answer(self, question: Question) -> Event:
+        end = tiny_tokenizer().eos_token_id
         assert isinstance(end, int)
-        for index in reversed(range(len(prompts))):
-            assert ids[index] not in self.asked, "asked twice"
-            self.asked[ids[index]] = prompts[index]
-            time.sleep(self.seconds)
-            rng = random.Random(str(prompts[index]))
-            token_ids = [rng.randrange(256) for _ in range(rng.randint(1, 12))]
-            if len(token_ids) < 12:
-                yield Answered(index, [*token_ids, end], "stop")
-            else:
-                yield Answered(index, token_ids, "length")
+        rng = random.Random(str(question.prompt_ids))
+        token_ids = [rng.randrange(33, 256) for _ in range(min(rng.randint(1, 14), 12))]
+        if len(token_ids) < 12:
+            return Answered(question.id, [*token_ids, end], "stop")
+        return Answered(question.id, token_ids, "length")
 
 
 def responder(target: SlowTarget, max_positions: int = 400, digest: str = "sha256:t") -> Responder:

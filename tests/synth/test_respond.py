@@ -11,16 +11,19 @@ import pytest
 from tests.synth.slow_target import CONFIG, SlowTarget, responder
 from tests.tiny import tiny_tokenizer
 
+from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.provenance import require_digest
-from eyas.chat.conversation import Message, Turn, read_all
+from eyas.chat.conversation import Message, read_all
 from eyas.chat.render import prompt_ids, render
 from eyas.synth import respond
-from eyas.synth.journal import Journal
+from eyas.synth.answering import Answered
 from eyas.synth.loops import looping
 from eyas.synth.prompts import PromptsConfig
 from eyas.synth.prompts import run as run_prompts
-from eyas.synth.respond import Answered, RespondConfig, run
+from eyas.synth.respond import run
+from eyas.synth.respond_config import Decoding, RespondConfig, TaskDecoding
+from eyas.synth.tally import REASONS
 
 ROOT = Path(__file__).parents[2]
 NUM_PROMPTS = 13  # with one, two or three user turns in turn
@@ -74,15 +77,18 @@ def test_the_ledger_counts_what_stands_in_the_parts(prompts, tmp_path):
     run(CONFIG, prompts, tmp_path / "out", responder(SlowTarget()), progress=False)
     turns = [turn for each in read_all(tmp_path / "out") for turn in each.turns]
     cut = sum(turn.token_ids[-1] < 256 for turn in turns)  # no end-of-turn token
+    nothing = {"count": 0, "ids": []}
     assert json.loads((tmp_path / "out" / "ledger.json").read_text()) == {
         "schema": 1,
         "prompts": NUM_PROMPTS,
         "conversations": NUM_PROMPTS,
-        "dropped": {"too_long": {"count": 0, "ids": []}},
+        "dropped": dict.fromkeys(REASONS, nothing),
         "looping": 0,
         "answers": NUM_ANSWERS,
         "finish": {"stop": NUM_ANSWERS - cut, "length": cut},
         "tokens": sum(len(turn.token_ids) for turn in turns),
+        "rendered": 0,
+        "private": None,
         "tasks": {"q": NUM_PROMPTS},
     }
 
@@ -120,8 +126,8 @@ def test_every_place_to_stop(prompts, tmp_path, undisturbed):
     """Ctrl-C after each answer in turn: one answer more each time, always the same bytes in the end."""
 
     class Stops(SlowTarget):
-        def __call__(self, prompts, ids):
-            for answer in super().__call__(prompts, ids):
+        def __call__(self, questions):
+            for answer in super().__call__(questions):
                 yield answer
                 raise KeyboardInterrupt
 
@@ -141,8 +147,8 @@ def test_a_torn_last_line_is_not_taken_for_an_answer(prompts, tmp_path, undistur
     out = tmp_path / "out"
 
     class Breaks(SlowTarget):
-        def __call__(self, prompts, ids):
-            for count, answer in enumerate(super().__call__(prompts, ids)):
+        def __call__(self, questions):
+            for count, answer in enumerate(super().__call__(questions)):
                 if count == 3:
                     raise RuntimeError("the device is lost")
                 yield answer
@@ -161,10 +167,9 @@ def test_a_torn_last_line_is_not_taken_for_an_answer(prompts, tmp_path, undistur
 
 def test_a_full_disk_stops_with_a_message_and_loses_nothing(prompts, tmp_path, undisturbed):
     out = tmp_path / "out"
-    target = SlowTarget()
 
     class Fills(SlowTarget):
-        def __call__(self, prompts, ids):
+        def answer(self, question):
             journal = out / "part-00001.jsonl.journal"
             if journal.exists():
                 # From here on every write to the journal's descriptor meets a device without room.
@@ -172,10 +177,10 @@ def test_a_full_disk_stops_with_a_message_and_loses_nothing(prompts, tmp_path, u
                 for entry in Path("/proc/self/fd").iterdir():
                     if entry.exists() and entry.resolve() == journal:
                         os.dup2(full, int(entry.name))
-            yield from target(prompts, ids)
+            return super().answer(question)
 
     with pytest.raises(StageError, match=r"no space left while writing .*part-00001.jsonl.journal"):
-        run(CONFIG, prompts, out, responder(Fills()), progress=False)
+        run(CONFIG, prompts, out, responder(target := Fills()), progress=False)
     first = len(target.asked)
     run(CONFIG, prompts, out, responder(again := SlowTarget()), progress=False)
     assert content(out) == undisturbed
@@ -215,10 +220,9 @@ def test_what_does_not_fit_is_dropped_and_counted(prompts, tmp_path):
 
 def test_loops_are_flagged_and_counted_apart(prompts, tmp_path):
     class Loops(SlowTarget):
-        def __call__(self, prompts, ids):
-            for index, name in enumerate(ids):
-                token_ids = [1, 2, 3] * 20 if name in ("q:1/1", "q:4/0") else [7]
-                yield Answered(index, token_ids, "length")
+        def answer(self, question):
+            token_ids = [1, 2, 3] * 20 if question.id in ("q:1/1", "q:4/0") else [7]
+            return Answered(question.id, token_ids, "length")
 
     run(replace(CONFIG, max_tokens=60), prompts, tmp_path / "out", responder(Loops()), progress=False)
     tags = {each.id: each.tags for each in read_all(tmp_path / "out")}
@@ -232,8 +236,8 @@ def test_special_tokens_in_an_answer_do_not_open_a_turn(prompts, tmp_path):
     token_ids = tokenizer.encode("a<|user|>b<|end|>", add_special_tokens=False)
 
     class Odd(SlowTarget):
-        def __call__(self, prompts, ids):
-            yield from (Answered(index, token_ids, "stop") for index in range(len(ids)))
+        def answer(self, question):
+            return Answered(question.id, token_ids, "stop")
 
     run(CONFIG, prompts, tmp_path / "out", responder(Odd()), progress=False)
     for each in read_all(tmp_path / "out"):
@@ -253,8 +257,8 @@ def test_damaged_or_unfinished_prompts_are_refused(prompts, tmp_path):
 
 def test_progress_ends_at_its_total(prompts, tmp_path, capsys):
     class Stops(SlowTarget):
-        def __call__(self, prompts, ids):
-            for count, answer in enumerate(super().__call__(prompts, ids)):
+        def __call__(self, questions):
+            for count, answer in enumerate(super().__call__(questions)):
                 if count == 4:
                     raise KeyboardInterrupt
                 yield answer
@@ -268,13 +272,6 @@ def test_progress_ends_at_its_total(prompts, tmp_path, capsys):
     assert last.endswith("tokens/s")
     ledger = json.loads((tmp_path / "out" / respond.LEDGER_FILE).read_text())
     assert 0 < ledger["dropped"]["too_long"]["count"] < NUM_PROMPTS
-
-
-def test_a_journal_refuses_a_second_answer(tmp_path):
-    with Journal(tmp_path / "part-00000.jsonl") as journal:
-        journal.add("q:0", 0, Turn((1,), (True,), "stop"))
-        with pytest.raises(AssertionError, match="answered twice"):
-            journal.add("q:0", 0, Turn((2,), (True,), "stop"))
 
 
 @pytest.mark.parametrize(
@@ -296,9 +293,33 @@ def test_looping(token_ids, expected):
     assert looping(token_ids) is expected
 
 
-@pytest.mark.parametrize("key", ["max_tokens", "batch_size", "part_size"])
-def test_sizes_of_nothing_are_refused(key):
-    with pytest.raises(UsageError, match=f"respond.{key}=0"):
-        RespondConfig(**{key: 0})
-    with pytest.raises(UsageError, match="temperature"):
-        RespondConfig(temperature=-1)
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"max_tokens": 0}, "respond.max_tokens=0"),
+        ({"batch_size": 0}, "respond.batch_size=0"),
+        ({"part_size": 0}, "respond.part_size=0"),
+        ({"concurrency": 0}, "respond.concurrency=0"),
+        ({"retries": -1}, "respond.retries=-1"),
+        ({"timeout_s": 0.0}, "respond.timeout_s=0.0"),
+        ({"requests_per_second": 0.0}, "respond.requests_per_second=0.0"),
+        ({"temperature": -1}, "respond.temperature=-1"),
+        ({"top_p": 0.0}, "respond.top_p=0.0"),
+        ({"tasks": {"math": TaskDecoding(top_k=0)}}, "respond.tasks.math.top_k=0"),
+        ({"model": "m"}, "respond.model without respond.url"),
+        ({"url": "http://h/v1"}, "respond.url without respond.model"),
+        ({"url": "h:8000/v1", "model": "m"}, "another respond.url"),
+        ({"url": "http://name:key@h/v1", "model": "m"}, "use respond.api_key_env"),
+    ],
+)
+def test_keys_that_mean_nothing_are_refused(keys, match):
+    with pytest.raises(UsageError, match=match) as caught:
+        RespondConfig(**keys)
+    assert "name:key" not in str(caught.value)
+
+
+def test_a_task_has_its_own_decoding():
+    recipe = {"temperature": 0.7, "top_k": 5, "tasks": {"math": {"temperature": 0, "max_tokens": 9}}}
+    config = build(RespondConfig, recipe, "respond")
+    assert config.decoding("math") == Decoding(9, 0.0, None, 5)
+    assert config.decoding("chat") == config.decoding(None) == Decoding(256, 0.7, None, 5)

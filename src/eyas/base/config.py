@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 import tomllib
 import types
 import typing
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from eyas.base.errors import InputError, UsageError
 
 T = TypeVar("T")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a TOML key that needs no quotes
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -68,9 +70,9 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     """An instance of the frozen dataclass `cls`, nested dataclasses included.
 
-    Fields may be int, float (an int is taken), bool, str, tuple[X, ...], tuple[X, Y], Literal, X | None, NewType and
-    dataclasses. `where` is the dotted name of the mapping, for messages. Raises UsageError for an unknown key (naming
-    near ones), a missing key and a value of another type.
+    Fields may be int, float (an int is taken), bool, str, tuple[X, ...], tuple[X, Y], Literal, X | None, NewType,
+    dataclasses and Mapping[str, dataclass], tables whose names are free. `where` is the dotted name of the mapping, for
+    messages. Raises UsageError for an unknown key (naming near ones), a missing key and a value of another type.
     """
     return _build(cls, mapping, where, tuple(_leaf_keys(cls, where)))
 
@@ -116,7 +118,7 @@ def _leaf_keys(cls: type, where: str) -> Iterable[str]:
     for field in dataclasses.fields(cls):
         key = _dotted(where, field.name)
         kinds = [kind for kind in (hints[field.name], *typing.get_args(hints[field.name])) if _is_dataclass(kind)]
-        if kinds and typing.get_origin(hints[field.name]) is not tuple:
+        if kinds and typing.get_origin(hints[field.name]) not in (tuple, Mapping):
             yield from _leaf_keys(kinds[0], key)
         else:
             yield key
@@ -174,6 +176,10 @@ def _convert(kind: Any, value: Any, key: str, known: tuple[str, ...]) -> Any:
         inner = [arg for arg in args if arg is not type(None)]
         assert len(inner) == 1, f"{key}: only X | None is supported, not {kind}"
         return None if value is None and len(args) == 2 else _convert(inner[0], value, key, known)
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise _wrong(kind, value, key)
+        return {name: _convert(args[1], item, _dotted(key, name), known) for name, item in value.items()}
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise _wrong(kind, value, key)
@@ -210,6 +216,8 @@ def _describe(kind: Any) -> str:
         return f"one of {', '.join(repr(choice) for choice in args)}"
     if origin in (typing.Union, types.UnionType):
         return " or ".join("nothing" if arg is type(None) else _describe(arg) for arg in args)
+    if origin is Mapping:
+        return f"tables by name, each {_describe(args[1])}"
     if origin is tuple:
         if args[-1] is Ellipsis:
             return f"a list, each item {_describe(args[0])}"
@@ -230,6 +238,10 @@ def _table_lines(instance: Any, where: str) -> list[str]:
         elif _is_dataclass(type(value)):
             inner = _table_lines(value, key)
             tables += ["", f"[{key}]", *inner] if inner else []
+        elif isinstance(value, Mapping):
+            for name, item in value.items():
+                inner_key = f"{key}.{name if _BARE.fullmatch(name) else _value_text(name)}"
+                tables += ["", f"[{inner_key}]", *_table_lines(item, inner_key)]
         else:
             lines.append(f"{field.name} = {_value_text(value)}")
     return lines + tables

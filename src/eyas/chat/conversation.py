@@ -3,7 +3,12 @@
     prompts.jsonl   {"id", "source", "messages", "tags", "changed"}            messages: system?, user, user, ...
     conversations   {"id", "source", "messages", "tags", "changed", "turns"}   messages: system?, user, assistant, ...
 
-`turns[i]` is the answer of the i-th assistant message as the target generated it: ids, never the text tokenised again.
+An assistant message may also hold `"reasoning_content"` (the text that a server splits off as reasoning) and
+`"tool_calls"` (as OpenAI writes them: the arguments are JSON as text).
+
+`turns[i]` is the answer of the i-th assistant message: `{"token_ids", "loss_mask", "finish"}`, ids as the target
+generated them, never the text tokenised again. The one exception is marked: `"ids": "rendered"` stands in the turn of a
+server that returned text alone, whose ids come from rendering the answer once through the target's chat template.
 """
 
 import json
@@ -16,20 +21,41 @@ from eyas.base.errors import InputError
 
 Role = Literal["system", "user", "assistant"]
 Finish = Literal["stop", "length"]
+Ids = Literal["generated", "rendered"]
 REQUIRED = ("id", "source", "messages", "tags")
 OPTIONAL = ("changed", "turns")
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A function that an answer calls. arguments: JSON as text, as the model wrote it; it need not be valid."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As OpenAI has it."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass(frozen=True)
 class Message:
-    """One message as text."""
+    """One message as text. reasoning and tool_calls: of an assistant only, as a server split them from the content."""
 
     role: Role
     content: str
+    reasoning: str | None = field(default=None, kw_only=True)
+    tool_calls: tuple[ToolCall, ...] = field(default=(), kw_only=True)
 
-    def to_json(self) -> dict[str, str]:
-        """`{"role", "content"}`, as a chat template takes it."""
-        return {"role": self.role, "content": self.content}
+    def to_json(self) -> dict[str, Any]:
+        """`{"role", "content"}`, and what else an answer holds. `chat.render` hands it to the chat template."""
+        value: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.reasoning is not None:
+            value["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            value["tool_calls"] = [call.to_json() for call in self.tool_calls]
+        return value
 
 
 @dataclass(frozen=True)
@@ -39,10 +65,12 @@ class Turn:
     token_ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]  # as long as token_ids
     finish: Finish  # "stop": ended by itself; "length": cut off
+    ids: Ids = "generated"
 
     def to_json(self) -> dict[str, Any]:
         """The object that stands in `turns`."""
-        return {"token_ids": list(self.token_ids), "loss_mask": list(self.loss_mask), "finish": self.finish}
+        mark = {} if self.ids == "generated" else {"ids": self.ids}
+        return {"token_ids": list(self.token_ids), "loss_mask": list(self.loss_mask), "finish": self.finish, **mark}
 
 
 @dataclass(frozen=True)
@@ -106,17 +134,19 @@ def parse(value: Any, where: str) -> Conversation:
 
 
 def parse_messages(value: Any, where: str) -> tuple[Message, ...]:
-    """A list of `{"role", "content"}` as messages, at least one. Raises InputError that names `where`."""
+    """A list of `{"role", "content"}` as messages, at least one; the assistant's with what else `Message` has.
+
+    Raises InputError that names `where`.
+    """
     check = _Check(where)
-    messages = []
-    for item in check.list(value, "messages"):
-        message = check.object(item, "a message")
-        check.that(set(message) == {"role", "content"}, "a message with other keys", "the keys role, content")
-        role = message["role"]
-        check.that(role in get_args(Role), "a message of another role", f"one of {', '.join(get_args(Role))}")
-        messages.append(Message(role, check.text(message["content"], "content")))
+    messages = [_parse_message(item, check) for item in check.list(value, "messages")]
     check.that(bool(messages), "no message", "at least one message")
     return tuple(messages)
+
+
+def parse_message(value: Any, where: str) -> Message:
+    """One message, as `to_json` wrote it. Raises InputError that names `where`."""
+    return _parse_message(value, _Check(where))
 
 
 def read(path: Path) -> Iterator[Conversation]:
@@ -179,14 +209,42 @@ def is_unicode(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
+def _parse_message(value: Any, check: _Check) -> Message:
+    message = check.object(value, "a message")
+    more = {"reasoning_content", "tool_calls"} if message.get("role") == "assistant" else set()
+    fits = {"role", "content"} <= set(message) <= {"role", "content", *more}
+    check.that(fits, "a message with other keys", "the keys role, content")
+    role, reasoning = message["role"], message.get("reasoning_content")
+    check.that(role in get_args(Role), "a message of another role", f"one of {', '.join(get_args(Role))}")
+    return Message(
+        role,
+        check.text(message["content"], "content"),
+        reasoning=None if reasoning is None else check.text(reasoning, "reasoning_content"),
+        tool_calls=tuple(_parse_call(call, check) for call in check.list(message.get("tool_calls", []), "tool_calls")),
+    )
+
+
+def _parse_call(value: Any, check: _Check) -> ToolCall:
+    call = check.object(value, "a tool call")
+    check.that(set(call) == {"id", "type", "function"}, "a tool call with other keys", "the keys id, type, function")
+    check.that(call["type"] == "function", "a tool call of another type", "function")
+    function = check.object(call["function"], "a function")
+    check.that(set(function) == {"name", "arguments"}, "a function with other keys", "the keys name, arguments")
+    texts = (call["id"], "a tool call's id"), (function["name"], "a name"), (function["arguments"], "arguments")
+    return ToolCall(*(check.text(text, name) for text, name in texts))
+
+
 def _parse_turn(value: Any, check: _Check) -> Turn:
     turn = check.object(value, "a turn")
     keys = {"token_ids", "loss_mask", "finish"}
-    check.that(set(turn) == keys, "a turn with other keys", "the keys token_ids, loss_mask, finish")
+    fits = keys <= set(turn) <= {*keys, "ids"}
+    check.that(fits, "a turn with other keys", "the keys token_ids, loss_mask, finish, ids")
     ids = tuple(check.whole(token, "a token id") for token in check.list(turn["token_ids"], "token_ids"))
     mask = tuple(check.list(turn["loss_mask"], "loss_mask"))
     check.that(all(isinstance(flag, bool) for flag in mask), "a loss_mask that is not all true or false", "booleans")
     check.that(bool(ids), "a turn without token ids", "at least one")
     check.that(len(ids) == len(mask), f"{len(ids)} token ids under {len(mask)} mask entries", "as many of both")
     check.that(turn["finish"] in get_args(Finish), "another finish", f"one of {', '.join(get_args(Finish))}")
-    return Turn(ids, mask, turn["finish"])
+    origin = turn.get("ids", "generated")
+    check.that(origin in get_args(Ids), "ids of another origin", f"one of {', '.join(get_args(Ids))}")
+    return Turn(ids, mask, turn["finish"], origin)

@@ -4,9 +4,11 @@
     what is trained on     <|user|>hi<|end|><|assistant|>hello<|end|>     the same ids, then the answer
     loss mask                                            ^^^^^^^^^^^^     true on what the assistant generates
 
-Everything comes from the tokenizer's own chat template; nothing here knows a model family.
+Everything comes from the tokenizer's own chat template; nothing here knows a model family. The template also decides
+what it shows of an earlier answer's reasoning (most drop it) and how tool calls read.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -99,22 +101,41 @@ def _answer(conversation: Conversation, turn: int, place: int, tokenizer: PreTra
     if conversation.turns:
         generated = conversation.turns[turn]
         return _Answer(prompt, list(generated.token_ids), list(generated.loss_mask))
-    ids = _ids_after(prompt, before, answered, tokenizer, conversation.id)
+    ids = _ids_after(_text(before, tokenizer, generate=True), _text(answered, tokenizer, generate=False), tokenizer)
+    if ids is None:
+        raise _behind_another_prompt(conversation.id)
     supervised = _supervised(ids, answered, tokenizer)
     return _Answer(prompt, ids, [i < supervised for i in range(len(ids))])
 
 
-def _ids_after(
-    prompt: list[int],
-    before: Sequence[Message],
-    answered: Sequence[Message],
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-) -> list[int]:
-    """What the template puts behind the prompt once the answer is known: its text as ids, and the end of the turn."""
+def answer_ids(
+    before: Sequence[Message], answer: Message, tokenizer: PreTrainedTokenizerBase, ended: bool
+) -> list[int] | None:
+    """The ids of an answer of which only the text is known, behind the prompt that `prompt_ids(before)` gives.
+
+    ended: its end-of-turn token is the last one; else it was cut and ends with its own text.
+    None where the template renders it behind another prompt than serving feeds, or leaves out its reasoning or calls:
+    what it writes then is not what the model generated.
+    """
     prompt_text = _text(before, tokenizer, generate=True)
+    answered = [*before, answer]
     text = _text(answered, tokenizer, generate=False)
-    ids = _encode(text, tokenizer)
+    shown = text.removeprefix(prompt_text)
+    parts = [(answer.reasoning or "").strip(), *(call.name for call in answer.tool_calls)]
+    if any(part not in shown for part in parts):
+        return None
+    if ended:
+        ids = _ids_after(prompt_text, text, tokenizer)
+        return None if ids is None else ids[: _supervised(ids, answered, tokenizer)]
+    text = text.removesuffix(_tail(answered, tokenizer))
+    if not answer.content and not answer.tool_calls and parts[0]:
+        text = text[: text.rindex(parts[0]) + len(parts[0])]  # cut while it reasoned: the template closed that part
+    return _ids_after(prompt_text, text, tokenizer)
+
+
+def _ids_after(prompt_text: str, text: str, tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
+    """What the text has behind the prompt, as ids; None where it does not begin with the prompt."""
+    prompt, ids = _encode(prompt_text, tokenizer), _encode(text, tokenizer)
     if ids[: len(prompt)] == prompt:
         return ids[len(prompt) :]
     if text.startswith(prompt_text):
@@ -123,7 +144,11 @@ def _ids_after(
         alone = _encode(text[len(prompt_text) :], tokenizer)
         if _decode(prompt + alone, tokenizer) == _decode(ids, tokenizer):
             return alone
-    raise InputError(
+    return None
+
+
+def _behind_another_prompt(name: str) -> InputError:
+    return InputError(
         f"a chat template that renders the answer of conversation {name} behind another prompt than serving feeds",
         "the text with the generation prompt to begin the text with the answer",
         "correct the target's chat template",
@@ -179,7 +204,7 @@ def _text(
             "chat_template.jinja, or chat_template in tokenizer_config.json",
             "use an instruction-tuned target, or add the template it was trained with",
         )
-    conversation = [message.to_json() for message in messages]
+    conversation = [_for_template(message) for message in messages]
     try:
         text: Any = tokenizer.apply_chat_template(
             conversation,
@@ -196,6 +221,27 @@ def _text(
         ) from None
     assert isinstance(text, str), type(text)
     return text
+
+
+def _for_template(message: Message) -> dict[str, Any]:
+    """The message as templates read it: reasoning under both of its names, arguments of calls as the object."""
+    value = message.to_json()
+    if "reasoning_content" in value:
+        value["reasoning"] = value["reasoning_content"]
+    for call in value.get("tool_calls", ()):
+        arguments = call["function"]["arguments"]
+        if isinstance(arguments, str):
+            call["function"]["arguments"] = _object(arguments)
+    return value
+
+
+def _object(arguments: str) -> dict[str, Any] | str:
+    """Templates write arguments as JSON themselves, so they get the object; what is none stays text."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
 
 
 def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -18,34 +18,41 @@ from eyas.base.errors import InputError
 from eyas.base.provenance import digest_json
 from eyas.chat.conversation import Conversation, read
 from eyas.synth.dedupe import Duplicates
-from eyas.synth.ledger import Tally
+from eyas.synth.ledger import Ledger
 from eyas.synth.records import read_piece
 from eyas.synth.screen import Work
 from eyas.synth.shapes import Shaped, read_shape
-from eyas.synth.sources import SourceConfig, open_source
-from eyas.synth.traffic import Traffic, sampled
+from eyas.synth.sources import Source, SourceConfig, open_source
+from eyas.synth.traffic import MAX_FITTED, Sample, Traffic
 
-DUPLICATE = "duplicate"
-POOL_SAMPLE = 5000  # screened prompts from which topics are learnt
+DUPLICATE, NEAR_DUPLICATE = "duplicate", "near_duplicate"
 MOST_PRODUCTION = 20_000  # requests of the log that are looked at
 BATCH = 1000  # prompts whose features are computed at a time
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """Why a record is no prompt of its own. of: number of the earlier record that it repeats."""
+
+    reason: str
+    of: int
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What becomes of each screened record. kept_N; duplicate_of: number of the earlier record; traffic for the ledger."""
+    """What becomes of each screened record. traffic: for the ledger, where there is a production log."""
 
     kept_N: NDArray[np.bool_]
-    duplicates: dict[int, int]
+    repeats: dict[int, Repeat]
     traffic: dict[str, Any] | None
 
 
 def choose(work: Work) -> Choice:
     """Decides over everything that was screened. InputError for a production log without prompts."""
     digests_N, lengths_N, sources_N = _arrays(work)
-    duplicates = _duplicates(work, digests_N)
+    repeats = _repeats(work, digests_N, sources_N)
     candidates = np.ones(len(digests_N), dtype=np.bool_)
-    candidates[list(duplicates)] = False
+    candidates[list(repeats)] = False
     numbers = np.flatnonzero(candidates)
     limit = work.config.limit
     traffic = None
@@ -56,7 +63,7 @@ def choose(work: Work) -> Choice:
         numbers = numbers[sorted(drawn)]
     kept = np.zeros(len(digests_N), dtype=np.bool_)
     kept[numbers] = True
-    return Choice(kept, duplicates, traffic)
+    return Choice(kept, repeats, traffic)
 
 
 def screened(work: Work) -> Iterator[tuple[int, Conversation]]:
@@ -66,9 +73,9 @@ def screened(work: Work) -> Iterator[tuple[int, Conversation]]:
             yield piece.source, conversation
 
 
-def tally_of(work: Work, number: int) -> Tally:
+def ledger_of(work: Work, number: int) -> Ledger:
     """What came and went in one piece."""
-    return Tally.load(json.loads(work.path(number, ".json").read_bytes()))
+    return Ledger.load(json.loads(work.path(number, ".json").read_bytes()))
 
 
 def _arrays(work: Work) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
@@ -81,26 +88,20 @@ def _arrays(work: Work) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[
     return digests, lengths, sources
 
 
-def _duplicates(work: Work, digests_N: NDArray[np.uint64]) -> dict[int, int]:
-    """Number of a record to that of the earlier one that it repeats. Near ones are looked for in people's words."""
+def _repeats(work: Work, digests_N: NDArray[np.uint64], sources_N: NDArray[np.int32]) -> dict[int, Repeat]:
+    """By number of the record. What is nearly equal is looked for in people's words only."""
     _, first, inverse = np.unique(digests_N, return_index=True, return_inverse=True)
     firsts_N = first[inverse]
     repeated = np.flatnonzero(firsts_N != np.arange(len(digests_N)))
-    found = {int(number): int(firsts_N[number]) for number in repeated}
-    nearly = Duplicates(work.directory / "near", work.config.duplicate)
-    numbers: list[NDArray[np.int64]] = []
-    at = 0
-    for number, piece in enumerate(work.pieces):
-        with np.load(work.path(number, ".npz")) as held:
-            count = len(held["digests"])
-            if not work.sources[piece.source].config.is_builtin:
+    found = {int(number): Repeat(DUPLICATE, int(firsts_N[number])) for number in repeated}
+    own = [number for number, source in enumerate(work.sources) if source.config.is_builtin]
+    place_X = np.flatnonzero(~np.isin(sources_N, own))
+    with Duplicates(work.directory, work.config.duplicate) as nearly:
+        for number in range(len(work.pieces)):
+            with np.load(work.path(number, ".npz")) as held:
                 nearly.add(held["signatures"])
-                numbers.append(np.arange(at, at + count))
-            at += count
-    if numbers:
-        place = np.concatenate(numbers)
-        for later, earlier in nearly.decide():
-            found.setdefault(int(place[later]), int(place[earlier]))
+        for later, earlier in place_X[nearly.decide()].tolist():
+            found.setdefault(later, Repeat(NEAR_DUPLICATE, earlier))
     return found
 
 
@@ -110,38 +111,47 @@ def _duplicates(work: Work, digests_N: NDArray[np.uint64]) -> dict[int, int]:
 def _like_production(
     work: Work, numbers: NDArray[np.int64], lengths_N: NDArray[np.int64], sources_N: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], dict[str, Any]]:
+    """The chosen of the candidates, and what the ledger tells of it."""
     config = work.config
-    asked = _production(config.production or "", config.seed)
+    asked = _production(config.production or "")
     is_candidate = np.zeros(len(lengths_N), dtype=np.bool_)
     is_candidate[numbers] = True
-    pool = [
-        _asked(conversation)
-        for number, (_, conversation) in enumerate(screened(work))
-        if is_candidate[number] and sampled(conversation.id, POOL_SAMPLE / len(numbers), config.seed)
-    ]
-    traffic = Traffic.fit(asked, pool, config.seed)
+    pool = Sample(MAX_FITTED, config.seed)
+    for number, (_, conversation) in enumerate(screened(work)):
+        if is_candidate[number]:
+            pool.add(conversation.id, _asked(conversation))
+    traffic = Traffic.fit(asked, pool.texts(), config.seed)
     cells_N = np.concatenate([traffic.cells(batch) for batch in _batches(work)])
     lengths, cells, sources = lengths_N[numbers], cells_N[numbers], sources_N[numbers]
     told = {
-        "production": {"prompts": len(asked)},
-        "sources": {
-            _name(work, source): traffic.distance(cells[sources == source], lengths[sources == source]).to_json()
-            for source in sorted(set(sources.tolist()))
-        },
+        name_of(work.sources[source]): traffic.distances(cells[sources == source], lengths[sources == source]).to_json()
+        for source in sorted(set(sources.tolist()))
     }
     chosen = traffic.select(cells, lengths, config.limit, config.seed)
-    return numbers[chosen.indices], told | chosen.to_json()
+    shortfall = [
+        {
+            "cell": f"topic {short.topic + 1}, {short.min_chars} to {short.max_chars or 'any number of'} characters",
+            "wanted": short.wanted,
+            "got": short.available,
+        }
+        for short in chosen.shortfalls
+    ]
+    return numbers[chosen.indices], {
+        "production": {"prompts": len(asked)},
+        "sources": told,
+        "before": chosen.before.to_json(),
+        "after": chosen.after.to_json(),
+        "shortfall": shortfall,
+    }
 
 
-def _production(path: str, seed: int) -> list[str]:
-    """What users asked, of at most MOST_PRODUCTION requests. Nothing of it is kept."""
-    source = open_source(SourceConfig(path), 0)
-    share, texts = MOST_PRODUCTION / max(source.count, 1), []
+def _production(path: str) -> list[str]:
+    """What users asked, in at most MOST_PRODUCTION requests spread over the log. Nothing of it is kept."""
+    source, texts = open_source(SourceConfig(path), 0), []
+    every = -(-source.count // MOST_PRODUCTION)
     for piece in source.pieces:
-        for record in read_piece(source, piece):
-            if share < 1 and not sampled(record.id, share, seed):
-                continue
-            shaped = read_shape(record.value) if record.is_json else None
+        for number, record in enumerate(read_piece(source, piece), start=piece.first):
+            shaped = read_shape(record.value) if record.is_json and number % every == 0 else None
             if isinstance(shaped, Shaped):
                 texts.append("\n".join(message.content for message in shaped.messages))
     if not texts:
@@ -164,8 +174,8 @@ def _asked(conversation: Conversation) -> str:
     return "\n".join(message.content for message in conversation.messages if message.role == "user")
 
 
-def _name(work: Work, number: int) -> str:
-    source = work.sources[number]
+def name_of(source: Source) -> str:
+    """What the ledger calls it."""
     return ", ".join(sorted({file.source for file in source.files}))
 
 

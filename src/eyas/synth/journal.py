@@ -2,32 +2,45 @@
 
 part-00000.jsonl            finished: written whole, in the order of the prompts
 part-00001.jsonl.journal    in flight: one line an answer, in the order they came, removed once the part stands
+part-00002.jsonl.journal    a few parts are in flight at once, so that their ends hold nobody up
+
+A line is handed to the operating system before the answer is used, so a killed process loses none that came.
 """
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
+from eyas.base.errors import InputError
 from eyas.base.provenance import writing
-from eyas.chat.conversation import Finish, Turn
+from eyas.chat.conversation import Finish, Ids, Message, Turn, parse_message
 
 SUFFIX = ".journal"
 
 
+@dataclass(frozen=True)
+class Reply:
+    """An answer as ids and as the message that the next turn sees. An empty one may be without ids: it is dropped."""
+
+    turn: Turn
+    message: Message
+
+
 class Journal:
-    """A context manager around the answers of one part. Opening it takes up what an earlier run left.
+    """The answers of one part. Opening it takes up what an earlier run left.
 
     A torn last line, and whatever stands behind the first line that cannot be read, is cut off.
     """
 
     def __init__(self, part: Path) -> None:
         self.path = part.with_name(part.name + SUFFIX)
-        self._answers: dict[tuple[str, int], Turn] = {}
+        self._answers: dict[tuple[str, int], Reply] = {}
         self._fd: int | None = None
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """From here on answers are taken. Raises PlaceError where the place cannot be written."""
         with writing(self.path):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
@@ -35,27 +48,25 @@ class Journal:
             except BaseException:
                 os.close(self._fd)
                 raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._fd is not None
+    def close(self) -> None:
+        """What was added stays."""
+        assert self._fd is not None, "the journal is not open"
         os.close(self._fd)
         self._fd = None
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, name: str, turn: int) -> Turn | None:
+    def get(self, name: str, turn: int) -> Reply | None:
         """The answer of conversation `name` to its user turn `turn`, if it has come."""
         return self._answers.get((name, turn))
 
-    def add(self, name: str, turn: int, answer: Turn) -> None:
+    def add(self, name: str, turn: int, answer: Reply) -> None:
         """Writes one answer. Raises StageError where the disk is full."""
         assert self._fd is not None, "the journal is not open"
         assert (name, turn) not in self._answers, f"{name} turn {turn} is answered twice"
-        record = {"id": name, "turn": turn, **answer.to_json()}
+        record = {"id": name, "turn": turn, **answer.turn.to_json(), "message": answer.message.to_json()}
         data = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         with writing(self.path):
             while data:
@@ -78,13 +89,16 @@ class Journal:
         return good
 
 
-def _parse(line: bytes) -> tuple[tuple[str, int], Turn] | None:
+def _parse(line: bytes) -> tuple[tuple[str, int], Reply] | None:
     if not line.endswith(b"\n"):
         return None
     try:
         record: Any = json.loads(line)
-        turn = Turn(tuple(record["token_ids"]), tuple(record["loss_mask"]), record["finish"])
+        origin = record.get("ids", "generated")
+        turn = Turn(tuple(record["token_ids"]), tuple(record["loss_mask"]), record["finish"], origin)
+        message = parse_message(record["message"], "the journal")
         key = (record["id"], record["turn"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, InputError):
         return None
-    return (key, turn) if turn.finish in get_args(Finish) and turn.token_ids else None
+    fits = turn.finish in get_args(Finish) and turn.ids in get_args(Ids)
+    return (key, Reply(turn, message)) if fits else None

@@ -11,7 +11,7 @@ LENGTH_EDGES = (0, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
 
 
 @dataclass
-class Tally:
+class Ledger:
     """Counts of one piece, then of one source, then of all.
 
     came == kept + everything dropped + over_limit, always (see `check`). replaced, refused: by kind of entity, how many
@@ -47,7 +47,7 @@ class Tally:
         self.languages[tags.get("language", "unknown")] += 1
         self.lengths[max(place for place, edge in enumerate(LENGTH_EDGES) if length >= edge)] += 1
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "Ledger") -> None:
         """Another one's counts on top of these."""
         for name, value in vars(other).items():
             if isinstance(value, int):

@@ -6,6 +6,7 @@ The gate comes first: a source that it refuses is not read any further. A line t
 its place named in the ledger. Where more than one line in twenty is not JSON the file counts as damaged, and is refused.
 """
 
+import datetime
 import json
 import shutil
 import sys
@@ -21,6 +22,7 @@ from eyas.base.provenance import (
     Origin,
     Provenance,
     digest_bytes,
+    digest_file,
     digest_json,
     finish,
     is_finished,
@@ -31,12 +33,16 @@ from eyas.base.provenance import (
     writing,
 )
 from eyas.base.storage import Place
+from eyas.privacy.filter import PrivacyFilter
+from eyas.synth.acknowledgements import read_acknowledgements
 from eyas.synth.card import card
-from eyas.synth.choice import DUPLICATE, Choice, choose, digest_of_log, screened, tally_of
-from eyas.synth.croissant import croissant
+from eyas.synth.choice import Choice, choose, digest_of_log, ledger_of, name_of, screened
+from eyas.synth.claims import LICENSE_FILE, SourceClaim
+from eyas.synth.croissant import PromptsFile, croissant
 from eyas.synth.key import key_id, surrogate_key
-from eyas.synth.ledger import Tally
-from eyas.synth.policy import Decision, Policy, SourceClaim, read_acknowledgements
+from eyas.synth.ledger import Ledger
+from eyas.synth.licences import read_front_matter
+from eyas.synth.policy import Decision, Policy
 from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.screen import FORGOTTEN, NOT_JSON, Work
 from eyas.synth.sources import HUB, Source, open_source
@@ -48,6 +54,7 @@ DECISIONS_FILE = "decisions.jsonl"
 LEDGER_FILE = "ledger.json"
 ORIGIN_FILE = "origin.json"
 BUILTIN_LICENSE = "Apache-2.0"
+CREATOR = "whoever ran eyas"
 OVER_LIMIT = "over_limit"
 FORGOTTEN_FILE = "forgotten.jsonl"
 """Beside the stages: ids that were removed and must not come back."""
@@ -62,6 +69,7 @@ class Opened:
     decisions: tuple[Decision, ...]
     policy: Policy
     key: bytes
+    detectors: str | None  # digest; None where nothing is screened
     origin: Origin
 
 
@@ -70,8 +78,8 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
 
     acknowledgements: the file in which people have put down what they acknowledge.
     """
-    policy = Policy.load(config.policy)
-    said = read_acknowledgements(acknowledgements)
+    policy = read_policy(config)
+    said = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
     sources, decisions = [], []
     for number, one in enumerate(config.all_sources()):
         source = open_source(one, number)
@@ -87,26 +95,43 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
         "policy": policy.digest,
         "production": None if config.production is None else digest_of_log(config.production),
         "decontaminate": [digest_bytes(Place(path).read_bytes()) for path in config.decontaminate],
+        "detectors": None if own else PrivacyFilter(config.privacy, key).digest,
         "key": key_id(key),
     }
     files = digest_json([source.digests for source in sources])
-    return Opened(
-        tuple(sources), tuple(decisions), policy, key, Origin(STAGE, digest_json(deciding), {"source": files})
-    )
+    origin = Origin(STAGE, digest_json(deciding), {"source": files}, undigested=("croissant.json",))
+    return Opened(tuple(sources), tuple(decisions), policy, key, deciding["detectors"], origin)
+
+
+def read_policy(config: PromptsConfig) -> Policy:
+    """The recipe's licence policy."""
+    return Policy.load(None if config.policy is None else Path(config.policy))
+
+
+def claims_of(config: PromptsConfig) -> list[SourceClaim]:
+    """What the gate is asked about the sources of a recipe."""
+    return [claim_of(open_source(one, number)) for number, one in enumerate(config.all_sources())]
 
 
 def claim_of(source: Source) -> SourceClaim:
     """What is said of a source, by the recipe and by its card."""
-    config = source.config
-    is_hub = config.path.startswith(HUB)
+    config, root = source.config, source.root
+    text: Path | str | None = None
+    if config.license_file is not None:
+        place = Place(config.license_file)
+        text = place.path if place.is_local else place.read_bytes().decode("utf-8", "replace") + "\n"
+    elif root is not None:
+        texts = [path for path in sorted(root.iterdir()) if LICENSE_FILE.fullmatch(path.name)]
+        text = texts[0] if texts else None
+    card = None if root is None or not (root / "README.md").is_file() else read_front_matter(root / "README.md")
     return SourceClaim(
-        name=", ".join(sorted({file.source for file in source.files})),
-        dataset=config.path.removeprefix(HUB) if is_hub else config.dataset,
+        name=name_of(source),
+        dataset=config.dataset if root is None else config.path.removeprefix(HUB),
         license=config.license or (BUILTIN_LICENSE if config.is_builtin else None),
-        license_text=source.license_text,
+        license_text=text,
         revision=config.revision,
-        is_hub=is_hub,
-        card=source.card,
+        is_hub=root is not None,
+        card=card,
     )
 
 
@@ -139,20 +164,28 @@ def run(
                 return None
             for count in wait_for_others(work):
                 bar.advance(count)
-    tallies = _screened(config, work)
+    ledgers = _screened(config, work)
     choice = choose(work)
     if progress:
         _say_traffic(choice.traffic)
     reopen(out_dir)
-    write_atomic(out_dir / PROMPTS_FILE, _kept(work, choice, tallies))
-    write_atomic(out_dir / DECISIONS_FILE, _decisions(work, choice, tallies))
-    record = _record(config, opened, tallies, choice, target)
+    write_atomic(out_dir / PROMPTS_FILE, _kept(work, choice, ledgers))
+    write_atomic(out_dir / DECISIONS_FILE, _decisions(work, choice, ledgers))
+    record = _record(config, opened, ledgers, choice, target)
     write_json_atomic(out_dir / LEDGER_FILE, record)
     write_atomic(out_dir / "card.md", card(record))
-    write_atomic(out_dir / "croissant.json", croissant(record, out_dir / PROMPTS_FILE, started_s))
+    write_croissant(out_dir, record)
     done = finish(out_dir, opened.origin, started_s)
     shutil.rmtree(work.directory, ignore_errors=True)
     return done
+
+
+def write_croissant(out_dir: Path, record: Mapping[str, Any]) -> None:
+    """croissant.json beside a finished prompts.jsonl. It holds today's date, so no digest covers it."""
+    path = out_dir / PROMPTS_FILE
+    file = PromptsFile(path.name, digest_file(path), path.stat().st_size)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    write_atomic(out_dir / "croissant.json", croissant(record, file, f"prompts of {out_dir.parent.name}", CREATOR, today))
 
 
 def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
@@ -194,34 +227,34 @@ def _wait_for(path: Path, wanted: object) -> None:
 # --- what came -------------------------------------------------------------------------------------------------------
 
 
-def _screened(config: PromptsConfig, work: Work) -> list[Tally]:
-    """One tally a source. InputError, with the work removed, where the sources are no good."""
-    tallies = [Tally() for _ in work.sources]
+def _screened(config: PromptsConfig, work: Work) -> list[Ledger]:
+    """One ledger a source. InputError, with the work removed, where the sources are no good."""
+    ledgers = [Ledger() for _ in work.sources]
     for number, piece in enumerate(work.pieces):
-        tallies[piece.source].add(tally_of(work, number))
-    for source, tally in zip(work.sources, tallies, strict=True):
-        error = _trouble(source, tally)
+        ledgers[piece.source].add(ledger_of(work, number))
+    for source, ledger in zip(work.sources, ledgers, strict=True):
+        error = _trouble(source, ledger)
         if error is not None:
             shutil.rmtree(work.directory, ignore_errors=True)
             raise error
-    return tallies
+    return ledgers
 
 
-def _trouble(source: Source, tally: Tally) -> InputError | None:
+def _trouble(source: Source, ledger: Ledger) -> InputError | None:
     """Why nothing can be made of a source."""
     path = source.config.path
-    num_bad = tally.dropped[NOT_JSON]
-    if tally.came == 0:
+    num_bad = ledger.dropped[NOT_JSON]
+    if ledger.came == 0:
         return InputError(f"no record in {path}", "one JSON object a line", "check how it was made")
-    if num_bad > MAX_NOT_JSON * tally.came:
+    if num_bad > MAX_NOT_JSON * ledger.came:
         return InputError(
-            f"{num_bad} of {tally.came} lines that are not JSON, the first at {tally.places[NOT_JSON][0]}",
+            f"{num_bad} of {ledger.came} lines that are not JSON, the first at {ledger.places[NOT_JSON][0]}",
             f"one JSON object a line; up to {MAX_NOT_JSON:.0%} of the lines may be broken and are dropped",
             "mend the file, or check that it is JSON lines",
         )
-    if num_bad + tally.dropped.total() - num_bad == tally.came:
+    if ledger.dropped.total() == ledger.came:
         return InputError(
-            f"no prompt left of the {tally.came} records of {path} ({tally.summary()})",
+            f"no prompt left of the {ledger.came} records of {path} ({ledger.summary()})",
             "records with messages, turns, prompt or question, and a user turn in them",
             "check the file",
         )
@@ -231,65 +264,68 @@ def _trouble(source: Source, tally: Tally) -> InputError | None:
 # --- what goes -------------------------------------------------------------------------------------------------------
 
 
-def _kept(work: Work, choice: Choice, tallies: list[Tally]) -> Iterator[bytes]:
-    """The lines of prompts.jsonl; the tallies learn what was kept."""
+def _kept(work: Work, choice: Choice, ledgers: list[Ledger]) -> Iterator[bytes]:
+    """The lines of prompts.jsonl; the ledgers learn what was kept."""
     for number, (source, conversation) in enumerate(screened(work)):
         if choice.kept_N[number]:
             length = sum(len(message.content) for message in conversation.messages if message.role == "user")
-            tallies[source].keep(length, conversation.tags)
+            ledgers[source].keep(length, conversation.tags)
             yield conversation.to_line()
 
 
-def _decisions(work: Work, choice: Choice, tallies: list[Tally]) -> Iterator[bytes]:
-    """The lines of decisions.jsonl, one for each record that came; the tallies learn what was left out."""
+def _decisions(work: Work, choice: Choice, ledgers: list[Ledger]) -> Iterator[bytes]:
+    """The lines of decisions.jsonl, one for each record that came; the ledgers learn what was left out."""
     at = 0
     ids: dict[int, str] = {}
-    wanted = set(choice.duplicates.values())
+    wanted = {repeat.of for repeat in choice.repeats.values()}
     for number, piece in enumerate(work.pieces):
         for line in work.path(number, ".decisions.jsonl").read_text().splitlines():
             said = json.loads(line)
             if said["dropped"] is None:
                 if at in wanted:
                     ids[at] = said["id"]
-                if at in choice.duplicates:
-                    said |= {"dropped": DUPLICATE, "of": ids[choice.duplicates[at]]}
-                    tallies[piece.source].drop(DUPLICATE, said["where"])
+                if at in choice.repeats:
+                    repeat = choice.repeats[at]
+                    said |= {"dropped": repeat.reason, "of": ids[repeat.of]}
+                    ledgers[piece.source].drop(repeat.reason, said["where"])
                 elif not choice.kept_N[at]:
                     said["dropped"] = OVER_LIMIT
-                    tallies[piece.source].over_limit += 1
+                    ledgers[piece.source].over_limit += 1
                 at += 1
             yield json.dumps(said, ensure_ascii=False).encode() + b"\n"
 
 
 def _record(
-    config: PromptsConfig, opened: Opened, tallies: list[Tally], choice: Choice, target: Mapping[str, Any] | None
+    config: PromptsConfig, opened: Opened, ledgers: list[Ledger], choice: Choice, target: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """ledger.json."""
-    total = Tally()
-    for tally in tallies:
-        tally.check()
-        total.add(tally)
+    total = Ledger()
+    for ledger in ledgers:
+        ledger.check()
+        total.add(ledger)
     sources = [
         {
-            "name": claim_of(source).name,
+            "name": name_of(source),
             "url": source.config.path if source.config.is_builtin or source.config.path.startswith(HUB) else None,
             "format": sorted({file.format for file in source.files}),
             "files": source.digests,
             "licence": decision.to_json(),
-            **tally.to_json(),
+            **ledger.to_json(),
         }
-        for source, decision, tally in zip(opened.sources, opened.decisions, tallies, strict=True)
+        for source, decision, ledger in zip(opened.sources, opened.decisions, ledgers, strict=True)
     ]
     return {
         "schema": 2,
         **total.to_json(),
+        "dropped": dict(sorted(total.dropped.items())),
         "sources": sources,
         "traffic": choice.traffic,
         "limit": config.limit,
         "seed": config.seed,
         "settings": asdict(config.deciding()),
         "policy": {"name": opened.policy.name, "digest": opened.policy.digest},
-        "privacy_key": key_id(opened.key) if opened.key else None,
+        "detectors": {"digest": opened.detectors, "names": list(config.privacy.detectors)},
+        "digests": {"privacy key": key_id(opened.key)} if opened.key else {},
         "target": None if target is None else dict(target),
     }
 

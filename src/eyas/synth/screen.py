@@ -7,7 +7,7 @@ Of eyas's own grammar only the shape is read: nobody's words are in it, and it r
     00012.jsonl             what is kept so far
     00012.decisions.jsonl   a line for each record that came: kept or why not, what was changed. No content.
     00012.npz               digests, lengths and signatures of what is kept so far
-    00012.json              the tally, written last: the piece is finished
+    00012.json              the ledger, written last: the piece is finished
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from eyas.base.provenance import write_atomic, write_json_atomic
 from eyas.chat.conversation import Conversation, Message
 from eyas.privacy.filter import PrivacyFilter, Refused
 from eyas.synth.contamination import Contamination
-from eyas.synth.dedupe import NUM_PERMUTATIONS, signatures
+from eyas.synth.dedupe import NUM_ROWS, signature
 from eyas.synth.language import language_of
-from eyas.synth.ledger import Tally
+from eyas.synth.ledger import Ledger
 from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.quality import check
 from eyas.synth.records import Record, read_piece
@@ -95,59 +95,59 @@ class Screen:
         piece = work.pieces[number]
         if not work.is_done(number):
             source = work.sources[piece.source]
-            tally = Tally()
-            some = [self._shape(record, source, tally) for record in read_piece(source, piece)]
+            ledger = Ledger()
+            some = [self._shape(record, source, ledger) for record in read_piece(source, piece)]
             if not source.config.is_builtin:
-                self._screen([one for one in some if one.reason is None], tally)
+                self._screen([one for one in some if one.reason is None], ledger)
             for one in some:
                 if one.reason is not None:
-                    tally.drop(one.reason, one.record.where)
-            self._write(number, source, some, tally)
+                    ledger.drop(one.reason, one.record.where)
+            self._write(number, source, some, ledger)
         return piece.count
 
-    def _shape(self, record: Record, source: Source, tally: Tally) -> _One:
-        tally.came += 1
+    def _shape(self, record: Record, source: Source, ledger: Ledger) -> _One:
+        ledger.came += 1
         if record.id in self.work.forgotten:
             return _One(record, reason=FORGOTTEN)
         if not record.is_json:
             return _One(record, reason=NOT_JSON)
         shaped = read_shape(record.value, source.config.keep_system or source.config.is_builtin)
-        tally.shapes[shaped.shape or "unknown"] += 1
+        ledger.shapes[shaped.shape or "unknown"] += 1
         if isinstance(shaped, Dropped):
             return _One(record, reason=shaped.reason)
-        tally.answers_thrown_away += shaped.num_answers
+        ledger.answers_thrown_away += shaped.num_answers
         return _One(record, shaped.messages, reason=None)
 
-    def _screen(self, some: Sequence[_One], tally: Tally) -> None:
+    def _screen(self, some: Sequence[_One], ledger: Ledger) -> None:
         """Says why each of these is dropped, or leaves it changed as privacy wants it."""
         for one in some:
             one.language = language_of("\n".join(one.user_texts))
-            one.reason = check(one.user_texts, one.language, self.work.config.quality)
+            one.reason = check(self.work.config.quality, one.user_texts, one.language)
             if one.reason is None and (name := self._contamination.hit(one.texts)) is not None:
                 one.reason = CONTAMINATED
-                tally.contamination[name] += 1
+                ledger.contamination[name] += 1
         rest = [one for one in some if one.reason is None]
         found = self._privacy.clean([(one.texts, one.language or "") for one in rest])
         for one, done in zip(rest, found, strict=True):
             if isinstance(done, Refused):
                 one.reason = done.reason
-                tally.refused.update(dict.fromkeys(done.kinds, 1))
+                ledger.refused.update(dict.fromkeys(done.kinds, 1))
                 continue
             one.messages = tuple(
                 Message(message.role, text) for message, text in zip(one.messages, done.texts, strict=True)
             )
             one.changed = dict(done.changed)
-            tally.replaced.update(done.changed)
+            ledger.replaced.update(done.changed)
 
-    def _write(self, number: int, source: Source, some: Sequence[_One], tally: Tally) -> None:
+    def _write(self, number: int, source: Source, some: Sequence[_One], ledger: Ledger) -> None:
         kept = [one for one in some if one.reason is None]
         lines = [self._conversation(one, source).to_line() for one in kept]
         arrays = {
             "digests": _digests(kept),
             "lengths": np.array([sum(map(len, one.user_texts)) for one in kept], dtype=np.int64),
-            "signatures": np.empty((0, NUM_PERMUTATIONS), dtype=np.uint32)
-            if source.config.is_builtin
-            else signatures(["\n".join(one.user_texts) for one in kept]),
+            "signatures": np.array(
+                [] if source.config.is_builtin else [signature(one.user_texts) for one in kept], dtype=np.uint32
+            ).reshape(-1, NUM_ROWS),
         }
         packed = io.BytesIO()
         np.savez(packed, **arrays)
@@ -155,7 +155,7 @@ class Screen:
         write_atomic(path(number, ".jsonl"), b"".join(lines))
         write_atomic(path(number, ".decisions.jsonl"), "".join(_decision(one) for one in some))
         write_atomic(path(number, ".npz"), packed.getvalue())
-        write_json_atomic(path(number, ".json"), tally.dump())
+        write_json_atomic(path(number, ".json"), ledger.dump())
 
     def _conversation(self, one: _One, source: Source) -> Conversation:
         record = one.record
@@ -170,7 +170,7 @@ class Screen:
 
     @cached_property
     def _contamination(self) -> Contamination:
-        return Contamination.load(self.work.config.evalsets, self.work.config.decontaminate)
+        return Contamination.load(self.work.config.evalsets, [Path(path) for path in self.work.config.decontaminate])
 
 
 def _digests(kept: Sequence[_One]) -> NDArray[np.uint64]:

@@ -126,8 +126,7 @@ class Source:
     config: SourceConfig
     files: tuple[File, ...]
     pieces: tuple[Piece, ...]
-    card: str | None = None  # README.md of a dataset
-    license_text: str | None = None
+    root: Path | None = None  # of a dataset of the hub, with its card and its licence
 
     @property
     def digests(self) -> dict[str, str]:
@@ -147,7 +146,7 @@ def open_source(config: SourceConfig, number: int) -> Source:
     """
     if config.is_builtin:
         return _grammar(config, number)
-    places, card, text = _places(config)
+    places, root = _places(config)
     files: list[File] = []
     pieces: list[Piece] = []
     counts: dict[str, int] = {}
@@ -164,35 +163,23 @@ def open_source(config: SourceConfig, number: int) -> Source:
             pieces.append(Piece(number, len(files), cut.begin, cut.end, first + cut.first, cut.first + 1, cut.count))
         counts[name] = first + sum(cut.count for cut in cuts)
         files.append(File(place.url, key, name, kind, digest))
-    return Source(config, tuple(files), tuple(pieces), card, text)
-
-
-def claim_text(config: SourceConfig) -> str | None:
-    """The text of the licence file that the recipe names."""
-    return None if config.license_file is None else Place(config.license_file).read_bytes().decode("utf-8", "replace")
+    return Source(config, tuple(files), tuple(pieces), root)
 
 
 # --- finding the files -----------------------------------------------------------------------------------------------
 
 
-def _places(config: SourceConfig) -> tuple[list[Place], str | None, str | None]:
-    """The data files, and of a dataset its card and the text of its licence."""
+def _places(config: SourceConfig) -> tuple[list[Place], Path | None]:
+    """The data files, and of a dataset of the hub where it lies."""
     if config.path.startswith(HUB):
         root = _snapshot(config)
-        pattern = config.files or "**/*"
-        places = [Place(str(path)) for path in sorted(root.glob(pattern)) if path.is_file() and _is_data(path.name)]
-        texts = [path for path in sorted(root.iterdir()) if path.name.upper().startswith("LICEN")]
-        card = root / "README.md"
-        return (
-            _some(places, config),
-            card.read_text(errors="replace") if card.is_file() else None,
-            texts[0].read_text(errors="replace") if texts else claim_text(config),
-        )
+        found = sorted(path for path in root.glob(config.files or "**/*") if path.is_file() and _is_data(path.name))
+        return _some([Place(str(path)) for path in found], config), root
     place = Place(str(Path(config.path).expanduser()) if config.path.startswith("~") else config.path)
     places = place.matches()
     if [match.url for match in places] != [place.url]:
         places = [match for match in places if _is_data(match.name)]
-    return _some(places, config), None, claim_text(config)
+    return _some(places, config), None
 
 
 def _some(places: Sequence[Place], config: SourceConfig) -> list[Place]:
