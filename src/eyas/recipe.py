@@ -25,14 +25,17 @@ from eyas.features.reader import Features
 from eyas.formats.head_dir import digest_head, read_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target, resolve_target
+from eyas.privacy.filter import PrivacyFilter
 from eyas.serve.engine import Engine
 from eyas.serve.request import Request
 from eyas.serve.scheduler import plain_loop
 from eyas.synth import prompts, respond
 from eyas.synth.acknowledgements import FILE as ACKNOWLEDGEMENTS
 from eyas.synth.acknowledgements import acknowledge, read_acknowledgements
-from eyas.synth.answering import Answered, Question, Questions, Responder, seed_of
+from eyas.synth.answering import Answered, Question, Questions, Responder, Scan, seed_of
+from eyas.synth.card import data_section
 from eyas.synth.claims import TargetClaim, read_target
+from eyas.synth.key import surrogate_key
 from eyas.synth.policy import Decision
 from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.remote import RemoteAnswers
@@ -155,7 +158,7 @@ class Run:
         return {
             "prompts": self._prompts,
             "respond": lambda: respond.run(
-                recipe.respond, directory("prompts"), directory("respond"), self.responder(), progress
+                recipe.respond, directory("prompts"), directory("respond"), self.responder(), progress, self.scan()
             ),
             "capture": lambda: capture.run(
                 recipe.capture, directory("respond"), self.target, directory("capture"), progress=progress
@@ -211,7 +214,14 @@ class Run:
                 self.target,
                 self.directory("train"),
                 progress=self.progress,
+                data_card=self._data_card(),
             )
+
+    def _data_card(self) -> str:
+        """What the licence gate decided, for the head's card."""
+        path = self.directory("prompts") / prompts.LEDGER_FILE
+        ledger = json.loads(path.read_bytes()) if path.is_file() else {}
+        return data_section(ledger, ledger["target"]) if ledger.get("target") else ""
 
     def origin(self, stage: str) -> Origin:
         """What decides the work of a stage, by this recipe and by what its parents hold now.
@@ -234,7 +244,7 @@ class Run:
 
         return {
             "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements).origin,
-            "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder()),
+            "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder(), self.scan()),
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
             "train": lambda: loop.origin_of(recipe.train, Features(directory("capture")), self.target),
             "eval": of_eval,
@@ -268,6 +278,13 @@ class Run:
             "train_seconds": None if trained is None else trained.seconds,
             "head_start": self.recipe.train.init if trained is not None else "trained before this run",
         }
+
+    def scan(self) -> Scan | None:
+        """Looks at answers once more: a target may know what its prompts do not say. None for the grammar's prompts."""
+        config = self.recipe.prompts
+        if all(source.is_builtin for source in config.all_sources()):
+            return None
+        return PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file))
 
     def responder(self) -> Responder:
         """The target as `respond` sees it: who answers is the recipe's. InputError when it has no chat template."""

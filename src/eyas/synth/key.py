@@ -8,9 +8,9 @@ from pathlib import Path
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import writing
+from eyas.privacy.config import MIN_KEY_BYTES, read_key
 
 VARIABLE = "EYAS_PRIVACY_KEY"
-LEAST_BYTES = 16
 
 
 def surrogate_key(key_file: str | None) -> bytes:
@@ -20,9 +20,13 @@ def surrogate_key(key_file: str | None) -> bytes:
     one.
     """
     if key_file is not None:
-        return _read(Path(key_file).expanduser(), "prompts.privacy.key_file")
+        return read_key(key_file)
     if VARIABLE in os.environ:
-        return _long_enough(os.environ[VARIABLE].strip().encode(), VARIABLE)
+        key = os.environ[VARIABLE].strip().encode()
+        if len(key) < MIN_KEY_BYTES:
+            do = "make one with `openssl rand -hex 32`"
+            raise InputError(f"{VARIABLE} with {len(key)} bytes", f"{MIN_KEY_BYTES} bytes at least", do)
+        return key
     root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     path = Path(root) / "eyas" / "privacy.key"
     if not path.exists():
@@ -33,23 +37,9 @@ def surrogate_key(key_file: str | None) -> bytes:
                     file.write(secrets.token_hex(32) + "\n")
             except FileExistsError:  # another process was first
                 pass
-    return _read(path, str(path))
+    return read_key(str(path))
 
 
 def key_id(key: bytes) -> str:
     """What may be written down of a key: whether two runs had the same one."""
     return hmac.new(key, b"eyas: which key is this", hashlib.sha256).hexdigest()[:16]
-
-
-def _read(path: Path, name: str) -> bytes:
-    try:
-        return _long_enough(path.read_bytes().strip(), name)
-    except OSError as error:
-        raise InputError(f"{name}: {error.strerror}", "a readable file with a key", "make one") from None
-
-
-def _long_enough(key: bytes, name: str) -> bytes:
-    if len(key) < LEAST_BYTES:
-        do = "make one with `openssl rand -hex 32`"
-        raise InputError(f"{name} with {len(key)} bytes", f"a key of {LEAST_BYTES} bytes at least", do)
-    return key

@@ -44,7 +44,7 @@ from eyas.synth.ledger import Ledger
 from eyas.synth.licences import read_front_matter
 from eyas.synth.policy import Decision, Policy
 from eyas.synth.prompts_config import PromptsConfig
-from eyas.synth.screen import FORGOTTEN, NOT_JSON, Work
+from eyas.synth.screen import NOT_JSON, Work
 from eyas.synth.sources import HUB, Source, open_source
 from eyas.synth.workers import rank_of, screen_all, wait_for_others
 
@@ -185,7 +185,9 @@ def write_croissant(out_dir: Path, record: Mapping[str, Any]) -> None:
     path = out_dir / PROMPTS_FILE
     file = PromptsFile(path.name, digest_file(path), path.stat().st_size)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    write_atomic(out_dir / "croissant.json", croissant(record, file, f"prompts of {out_dir.parent.name}", CREATOR, today))
+    write_atomic(
+        out_dir / "croissant.json", croissant(record, file, f"prompts of {out_dir.parent.name}", CREATOR, today)
+    )
 
 
 def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
@@ -307,7 +309,7 @@ def _record(
         {
             "name": name_of(source),
             "url": source.config.path if source.config.is_builtin or source.config.path.startswith(HUB) else None,
-            "format": sorted({file.format for file in source.files}),
+            "format": ", ".join(sorted({file.format for file in source.files})),
             "files": source.digests,
             "licence": decision.to_json(),
             **ledger.to_json(),
@@ -322,7 +324,7 @@ def _record(
         "traffic": choice.traffic,
         "limit": config.limit,
         "seed": config.seed,
-        "settings": asdict(config.deciding()),
+        "settings": config.settings(),
         "policy": {"name": opened.policy.name, "digest": opened.policy.digest},
         "detectors": {"digest": opened.detectors, "names": list(config.privacy.detectors)},
         "digests": {"privacy key": key_id(opened.key)} if opened.key else {},

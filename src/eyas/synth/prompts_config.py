@@ -1,6 +1,6 @@
 """The recipe keys `prompts.*`."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from eyas.base.errors import InputError, UsageError
@@ -73,6 +73,19 @@ class PromptsConfig:
     def deciding(self) -> "PromptsConfig":
         """The part that decides the bytes: not where files lie, nor who works on them."""
         return replace(
-            self, source=None, sources=(), production=None, policy=None, decontaminate=(), workers=None,
-            executor="local", world=1,
-        )  # fmt: skip
+            self,
+            source=None,
+            sources=(),
+            production=None,
+            policy=None,
+            decontaminate=(),
+            workers=None,
+            executor="local",
+            world=1,
+            privacy=replace(self.privacy, key_file=None),
+        )
+
+    def settings(self) -> dict[str, object]:
+        """For the ledger: how records were judged. Sources, policy, seed and limit have places of their own there."""
+        deciding = asdict(self.deciding())
+        return {name: deciding[name] for name in ("privacy", "quality", "evalsets", "duplicate")}

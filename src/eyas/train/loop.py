@@ -108,8 +108,18 @@ def origin_of(config: TrainConfig, features: Features, target: Target) -> Origin
     )
 
 
-def run(config: TrainConfig, features_dir: Path, target: Target, out_dir: Path, *, progress: bool = True) -> Provenance:
+def run(
+    config: TrainConfig,
+    features_dir: Path,
+    target: Target,
+    out_dir: Path,
+    *,
+    progress: bool = True,
+    data_card: str = "",
+) -> Provenance:
     """Train a head on the rows of split "train" and write its directory. Idempotent; resumes after any interruption.
+
+    data_card: what the head's card is to say of data and licences, as Markdown.
 
     The bytes depend on config, features, target and the number of threads, not on where a run was interrupted.
     `InputError` for features that are damaged, unfinished or of another target; `StageError` for a full disk and a loss
@@ -136,7 +146,8 @@ def run(config: TrainConfig, features_dir: Path, target: Target, out_dir: Path, 
     head.load_state_dict(trainer.masters.weights)
     write_head(out_dir, head, trainer.vocab, head_origin, DTYPES[config.stored_dtype])
     write_atomic(out_dir / "metrics.jsonl", metrics.to_jsonl(trainer.lines))
-    write_atomic(out_dir / "README.md", card(trainer.head, trainer.vocab, features, rows, trainer.lines[-1]))
+    told = card(trainer.head, trainer.vocab, features, rows, trainer.lines[-1])
+    write_atomic(out_dir / "README.md", "\n".join(part for part in (told, data_card) if part))
     remove_checkpoint(out_dir)
     return finish(out_dir, origin, started_s)
 
