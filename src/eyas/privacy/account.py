@@ -1,0 +1,163 @@
+"""Payment cards, bank accounts and wallets: by checksum, or by the words before them."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from stdnum import bitcoin, iban, luhn
+from stdnum.us import rtn
+
+from eyas.privacy.entity import Span
+
+# Digits with at most two separators between two of them; not the digits of a decimal fraction.
+_DIGITS = re.compile(r"(?<![\d\w])(?<!\d[.,])\d(?:[ \u00a0\t\r\n._*·–-]{0,2}\d)*+(?![A-Za-z])")
+_GROUP = re.compile(r"\d+")
+# Issuer ranges of ISO/IEC 7812 as the networks publish them: digits they begin with, and how many digits there are.
+_ISSUERS = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
+    r"|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}"  # Mastercard
+    r"|3[47]\d{13}"  # American Express
+    r"|(?:6011|64[4-9]\d|65\d\d)\d{12,15}"  # Discover
+    r"|62\d{14,17}|81\d{14,17}"  # UnionPay
+    r"|35(?:2[89]|[3-8]\d)\d{12,15}"  # JCB
+    r"|3(?:0[0-59]|[689]\d)\d{11,16}"  # Diners Club
+    r"|(?:50|5[6-9]|6[0-9])\d{11,17}"  # Maestro, RuPay
+    r"|220[0-4]\d{12,15}|9792\d{12}"  # Mir, Troy
+)
+_CARD_CUE = re.compile(
+    r"(?i)(?:\bcards?\b|credit|debit|visa\b|master ?card|amex|american express|\bpan\b|kreditkarte\w*|karte\w*|carte\b"
+    r"|bancaire|tarjeta|carta\b|cart[ãa]o|creditcard|kaart\w*|kart[aąęy]\w*|kort\w*|maestro|discover|\bcc\b|ccnum|cc_num"
+    r"|card_?num\w*|cardnumber)[^\n]{0,40}\Z"
+)
+_CARD_LABEL = re.compile(
+    r"(?i)(?:card (?:number|no|nr|num|#)|card_?number|cardno|cc_?num\w*|credit ?card|debit ?card|kreditkarte(?:nnummer)?"
+    r"|kartennummer|num[ée]ro de (?:la )?carte|carte bancaire|n[úu]mero de (?:la )?tarjeta|tarjeta de cr[ée]dito"
+    r"|numero (?:di|della) carta|carta di credito|n[úu]mero do cart[ãa]o|cart[ãa]o de cr[ée]dito|kaartnummer"
+    r"|numer karty|kortnummer|kontokort)[^\w\n]{0,6}(?:(?:is|ist|est|es|è|é|to|[äa]r)\b[^\w\n]{0,3})?\Z"
+)
+_OTHER_LABEL = re.compile(
+    r"(?i)\b(?:order|id|ref|reference|tracking|shipment|invoice|ticket|serial|sku|timestamp|ts|transaction|txn|trace|span"
+    r"|request|session|seed|nonce|imei|iccid|ean|upc|isbn|gtin|bestell\w*|auftrag\w*|sendung\w*|rechnung\w*|commande|colis"
+    r"|pedido|env[íi]o|ordine|spedizione|encomenda|bestelling|zending|zam[óo]wieni\w*|przesy[łl]k\w*|f[öo]rs[äa]ndelse\w*"
+    r"|build|job|run|pid|hash|key|offset|cursor|snowflake|tweet|message|user|customer|event|node|order_id|orderid)\b"
+    r"(?:[ _-]?(?:id|ids|number|no|nr|num|ref|code|n[°º]))?[^\w\n]{0,4}\Z"
+)
+_IBAN = re.compile(r"(?i)(?<![A-Za-z0-9])[A-Z]{2}[ -]?\d{2}(?:[ \u00a0.-]{0,2}[A-Z0-9]){11,30}")
+_IBAN_LABEL = re.compile(r"(?i)\biban\b[^\n]{0,16}\Z")
+# The length of an IBAN by country (SWIFT's IBAN registry); others are taken as far as the checksum holds.
+_ACCOUNT_LABEL = re.compile(
+    r"(?i)(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id|manager))"
+    r"|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b|\bkto\b|bankleitzahl\b"
+    r"|\bblz\b|\bcompte\b|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b|\bcbu\b|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b|\bnib\b"
+    r"|\bag[êe]ncia\b|rekening(?:nummer)?\b|bankrekening\w*|\bnumer rachunku\b|\brachun\w*|\bkont[oa]\b|bankgiro\w*|plusgiro\w*"
+    r"|kontonummer\b|clearing(?:nummer)?\b|account_?n(?:umber|o|r)\b|accountnumber\b|iban\b|\bdemat\b|\bifsc\b|transit)"
+    r"[^\n\d]{0,32}\Z"
+)
+_ACCOUNT = re.compile(r"(?<![\w.@])\d(?:[ \u00a0./-]{0,2}\d){5,29}(?![\w@]|[.,]\d)")
+_SORT_CODE = re.compile(r"(?<![\d-])\d{2}-\d{2}-\d{2}(?![\d-])(?=[^\n]{0,40}?(?<!\d)\d{8}(?!\d))")
+_NO_AMOUNT = re.compile(r"(?i)[ ]?(?:€|\$|£|euro?s?\b|usd\b|dollars?\b|kr\b|z[łl]\b|pln\b|sek\b|gbp\b|%)")
+_WALLETS = re.compile(
+    r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]{40}|(?:bc1|tb1|ltc1)[a-z0-9]{25,87}|[13][1-9A-HJ-NP-Za-km-z]{25,34}"
+    r"|T[1-9A-HJ-NP-Za-km-z]{33}|[LMD][1-9A-HJ-NP-Za-km-z]{33}|r[1-9A-HJ-NP-Za-km-z]{24,34}|addr1[a-z0-9]{50,100}"
+    r"|4[0-9AB][1-9A-HJ-NP-Za-km-z]{93}|cosmos1[a-z0-9]{38})(?![A-Za-z0-9])"
+)
+_WALLET_LABEL = re.compile(
+    r"(?i)(?:wallet|btc|bitcoin|eth(?:ereum)?|crypto|ltc|litecoin|doge|xmr|monero|tron|trx|usdt|xrp|ripple|solana|\bsol\b"
+    r"|cardano|\bada\b|deposit|donat\w*|send|pay|address|adresse|portafoglio|carteira|cartera|portefeuille|portfel|pl[åa]nbok)"
+    r"[^\n]{0,60}\Z"
+)
+_ANY_WALLET = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{32,44}(?![A-Za-z0-9])")
+_WALLET_WORD = re.compile(r"(?i)(?:wallet|solana|\bsol\b|crypto|phantom)[^\n]{0,40}\Z")
+
+
+def cards(text: str) -> Iterator[Span]:
+    """Card numbers in any grouping by spaces, hyphens, dots and line ends, where the Luhn checksum holds.
+
+    Behind "card number:" the checksum need not hold. A bare run of digits behind "order id" is none.
+    """
+    for run in _DIGITS.finditer(text):
+        if run.end() - run.start() < 12:
+            continue
+        groups = [(m.start(), m.end()) for m in _GROUP.finditer(text, run.start(), run.end())]
+        begin = 0
+        while begin < len(groups):
+            length = _card_at(text, groups, begin)
+            if length:
+                yield Span(groups[begin][0], groups[begin + length - 1][1], "CARD")
+            begin += length or 1
+
+
+def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
+    """How many groups from `begin` on are a card number; 0 where none is."""
+    start = groups[begin][0]
+    before = text[max(0, start - 64) : start]
+    label: bool | None = None  # looked up when needed: most runs are no numbers of that length
+    number, sizes = "", []
+    for count, (left, right) in enumerate(groups[begin : begin + 10], start=1):
+        number += text[left:right]
+        sizes.append(right - left)
+        if len(number) > 19:
+            return 0
+        if len(number) < 12 or not number.isascii():
+            continue
+        if label is None:
+            label = bool(_CARD_LABEL.search(before))
+        whole = begin + count == len(groups) or count == 1 or sizes == [4] * 4
+        if label and len(number) >= 13 and (whole or luhn.is_valid(number)):
+            return count
+        if not _ISSUERS.fullmatch(number) or not luhn.is_valid(number):
+            continue
+        if _is_usual(sizes) or _CARD_CUE.search(before):
+            return count
+        if count == 1 and not _OTHER_LABEL.search(before):
+            return count
+    return 0
+
+
+def _is_usual(sizes: list[int]) -> bool:
+    """Groups of four, the last shorter or longer; four, six and five or four. Small groups separate numbers."""
+    return len(sizes) > 1 and min(sizes[:-1]) >= 3 and (sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8))
+
+
+def accounts(text: str) -> Iterator[Span]:
+    """IBANs by checksum, account and routing numbers behind their names, wallets of crypto currencies."""
+    yield from _ibans(text)
+    last = 0
+    for match in _ACCOUNT.finditer(text):
+        before = text[max(0, match.start() - 64, last - 40) : match.start()]
+        digits = re.sub(r"\D", "", match[0])
+        if _ACCOUNT_LABEL.search(before) and not _NO_AMOUNT.match(text, match.end()) and len(digits) >= 6:
+            yield Span(match.start(), match.end(), "ACCOUNT", 0.9 if rtn.is_valid(digits) else 0.8)
+            last = match.end()
+    for match in _SORT_CODE.finditer(text):
+        yield Span(match.start(), match.end(), "ACCOUNT", 0.7)
+    for match in _WALLETS.finditer(text):
+        before = text[max(0, match.start() - 80) : match.start()]
+        if match[0].startswith(("0x", "bc1", "ltc1", "addr1")) or bitcoin.is_valid(match[0]) or _WALLET_LABEL.search(before):
+            yield Span(match.start(), match.end(), "ACCOUNT", 0.9)
+    for match in _ANY_WALLET.finditer(text):
+        if _WALLET_WORD.search(text[max(0, match.start() - 60) : match.start()]) and any(map(str.isdigit, match[0])):
+            yield Span(match.start(), match.end(), "ACCOUNT", 0.7)
+
+
+def _ibans(text: str) -> Iterator[Span]:
+    for match in _IBAN.finditer(text):
+        places = [k for k in range(match.start(), match.end()) if text[k].isalnum()]
+        compact = "".join(text[k] for k in places).upper()
+        # The pattern runs on into the words behind: the longest beginning that is an IBAN counts.
+        for length in range(min(34, len(compact)), 14, -1):
+            if iban.is_valid(compact[:length]):
+                yield Span(match.start(), places[length - 1] + 1, "ACCOUNT")
+                break
+        else:
+            if _IBAN_LABEL.search(text[max(0, match.start() - 32) : match.start()]):
+                yield Span(match.start(), _last_digit_group(text, places), "ACCOUNT", 0.8)
+
+
+def _last_digit_group(text: str, places: list[int]) -> int:
+    """Where the last group of an IBAN with a slip in it ends: words in letters only behind it are no part of it."""
+    end = places[0]
+    for place, following in pairwise((*places, places[-1] + 2)):
+        if text[place].isdigit() or following == place + 1:
+            end = place + 1
+    return end

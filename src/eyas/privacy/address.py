@@ -1,0 +1,187 @@
+"""Street addresses of nine languages, post boxes and postcodes with their town.
+
+    12 Elm Street, Apt 4        number, name, kind of street          en
+    12 bis, rue de la Paix      number, kind of street, name          fr
+    Lindenstraße 12a            name and kind in one, number          de nl sv
+    Calle Mayor 12, via Roma 3  kind of street, name, number          es it pt pl (fr, nl)
+    Postfach 12 34              a post box
+    1017 AB Amsterdam           a postcode with its town
+    Address: ...                a field: whatever it holds with a number in it
+
+A number is always needed, but behind "lives in".
+"""
+
+import re
+from collections.abc import Iterator
+
+from eyas.privacy.entity import Span
+
+_UP = "A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ"
+_LOW = "a-zß-öø-ÿąćęłńśźżščž"
+_CAP = rf"[{_UP}][{_UP}{_LOW}'’.-]{{0,30}}"
+_TOWN_NAME = rf"[{_UP}][{_UP}{_LOW}'’-]{{0,30}}"  # no full stop: a sentence ends behind it
+_ANY = rf"[{_UP}{_LOW}][{_UP}{_LOW}'’.-]{{0,30}}"
+_NUMBER = r"\d{1,5}(?: ?[a-zA-Z](?![A-Za-z]))?(?:[ ]?[-/–][ ]?\d{1,4}[a-zA-Z]?)?"
+
+# Kinds of streets that are hardly anything else behind "12 Elm".
+_EN_STREET = (
+    r"street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|terr|highway|hwy|parkway|pkwy|crescent"
+    r"|cres|mews|alley|cul-de-sac|turnpike|expressway|close|grove|walk|way|row|place|pl|square|sq|circle|cir|trail|trl|loop"
+    r"|plaza|gardens|gdns|hill|heights|wharf|quay|esplanade|parade|ridge|run|pike|path|bend|view|green|rise|vale|embankment"
+)
+_EN = re.compile(
+    rf"(?<![\w.,$€£#-])(?<!\$ )(?:(?:flat|apt\.?|unit|suite|no\.?) ?\d{{1,4}}[a-z]?,? )?\d{{1,5}}[A-Za-z]?(?:[-–/]\d{{1,4}})?,? "
+    rf"(?:(?:N|S|E|W|NE|NW|SE|SW|North|South|East|West)\.? )?(?:(?:{_CAP}|\d{{1,3}}(?:st|nd|rd|th)|the|of) ){{1,4}}"
+    rf"(?:{'|'.join(word.title() for word in _EN_STREET.split('|'))}|ST|AVE|RD|BLVD|LN|DR|CT|STREET|AVENUE|ROAD|LANE|DRIVE)\b"
+)
+_EN_LOWER = re.compile(
+    r"(?i)\b(?:live|lives|living|lived|stay|staying|address|addy|house|home|located|come|drop|deliver\w*|send|ship|moved|place"
+    r"|pick|meet|at|to|from|is)\b[^\n.]{0,30}?(?<![\w.$#])(\d{1,5}[a-z]?,? (?:[a-z'’]{2,20} ){1,3}"
+    r"(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|grove|mews|way|place))\b"
+)
+_BARE_STREET = re.compile(
+    rf"(?i:\b(?:live|lives|living|lived|moved|house|flat|apartment|wohn\w*|habit\w*|viv[eo]\w*|abit\w*|mor[oa]\w*|woon\w*"
+    rf"|mieszka\w*|bor|bodde)\b)[^\n.]{{0,25}}? ((?:{_CAP} ){{1,3}}(?:Street|St|Avenue|Ave|Road|Rd|Lane|Drive|Boulevard|Court)\b"
+    rf"|{_CAP}(?:straße|strasse|str\.|weg|gasse|allee|platz|straat|laan|gracht|gatan|vägen|gränd)\b"
+    rf"|(?i:rue|avenue|calle|avenida|via|viale|piazza|rua|ulicy|ul\.) (?:(?:de|du|des|la|le|del|di|da|do|dos|d'|l') ?){{0,3}}{_CAP})"
+)
+_FR = re.compile(
+    r"(?<![\w.,])\d{1,4}(?: ?(?:bis|ter|quater|[A-D]))?,? (?:(?:place|cours|passage) (?=(?:de|du|des|d')\b)|(?i:rue|avenue|av\."
+    r"|boulevard|bd|blvd|chemin|all[ée]es?|impasse|quai|route|square|villa|cit[ée]|sentier|rond-point|faubourg|esplanade"
+    r"|r[ée]sidence|lotissement|hameau|mont[ée]e|traverse|venelle|rte|ch\.|imp\.|pl\.) )"
+    rf"(?:(?:(?i:de|du|des|la|le|les|en|aux?|sur) |(?i:d|l)['’]){{1,4}}{_ANY}|{_CAP})(?: {_CAP}| (?:de|du|des|la|le|et) {_CAP}){{0,3}}"
+)
+# German, Dutch and Swedish: name and kind in one word, or the kind behind the name.
+_ONE_WORD = re.compile(
+    rf"(?<![{_LOW}{_UP}])(?:(?:{_CAP}|Am|An|Auf|Alte|Neue|Lange|Große|Kleine|Hohe|van|der|den|de|het|op|Sankt|St\.)[ -]){{0,3}}"
+    rf"[{_UP}{_LOW}'’-]{{0,30}}(?i:straße|strasse|str\.|straat|gatan|gata|vägen|gränden|gränd|stigen|gracht|plein|laan|kade|dijk"
+    rf"|singel|steeg|gasse|allee|chaussee|weg|platz|damm|ufer|ring|pfad|stieg|berg|torget|backen|väg|torg|hof|markt|park|wall"
+    rf"|graben|steig|twiete|kamp|brink|wiese|feld|winkel|burgwal|haven|hage|dreef|pad|boulevard|lei|steenweg|plantsoen|tie)"
+    rf"(?:,? (?:nr\.? ?)?)({_NUMBER})(?![\d%€$]|[.,:]\d| ?(?:€|Euro|EUR|kr|%|km|m²|kg))"
+)
+_SURE_KIND = re.compile(
+    r"(?i)(?:straße|strasse|str\.|straat|gatan|vägen|gränden|gränd|stigen|gracht|plein|laan|kade|singel|steeg|gasse|allee|chaussee"
+    r"|burgwal|plantsoen|steenweg|torget|twiete),? (?:nr\.? ?)?\d"
+)
+_PREFIXED = re.compile(
+    rf"(?<![\w.])(?:(?i:calle|c/|avda\.?|avenida|av\.|paseo|p\.º|plaza|pza\.?|plza\.?|camino|carretera|ctra\.?|ronda|traves[íi]a"
+    rf"|glorieta|urbanizaci[óo]n|pasaje|viale|v\.le|piazza|p\.zza|piazzale|corso|c\.so|vicolo|largo|strada|contrada|lungomare"
+    rf"|borgo|salita|rua|travessa|pra[çc]a|alameda|estrada|rodovia|beco|ladeira|ul\.|ulica|ulicy|al\.|aleja|alei|aleje|plac|pl\."
+    rf"|os\.|osiedle|rynek|skwer|avenue|rue|boulevard|chemin|laan van|rambla|callej[óo]n|loc\.)|Via|V\.|R\.|Av|Calz\.)"
+    rf" ?(?:(?:de|del|la|las|los|el|di|dei|degli|della|delle|dell|da|do|das|dos|e|y|św|gen|ks|ku|des|du|les|le|d|l)(?:\.|['’]| ) ?"
+    rf"){{0,4}}{_ANY}(?:[ -](?:(?:de|del|la|las|los|el|di|dei|della|da|do|das|dos|e|y) ){{0,2}}{_CAP}){{0,4}}"
+    rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?({_NUMBER})(?![\d%€$]|[.,:]\d)"
+)
+_VIA = re.compile(
+    rf"(?<![\w.])via (?:(?:dei|degli|della|delle|del|di|dell['’]) ?)?{_CAP}(?: {_CAP}){{0,3}}(?:, ?\d{{1,4}}| \d{{1,4}}(?=,? \d{{5}}\b))"
+)
+_BOX = re.compile(
+    r"(?i)\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?|apdo\.?"
+    r"|casella postale|c\.p\.|caixa postal|postbus|skr(?:ytka|\.) poczt(?:owa|\.)|skrytka|postbox|box)[ :.#]{1,3}\d{2,6}(?: \d{2,4})?\b"
+)
+# A postcode that is hardly another number, with its town.
+_POSTCODE = re.compile(
+    rf"\b[A-Z]{{1,2}}\d[A-Z\d]? ?\d[ABD-HJLNP-UW-Z]{{2}}\b(?![-_])"  # GB
+    rf"|(?<![\d.,-])[1-9]\d{{3}} ?[A-Z]{{2}},? {_CAP}"  # NL
+    rf"|(?<![\d.,-])\d{{2}}-\d{{3}} [{_UP}][{_LOW}ó-]{{2,}}"  # PL
+    rf"|(?<![\d.,-])\d{{4}}-\d{{3}},? {_CAP}"  # PT
+    rf"|(?<![\d.,-])\d{{5}}-\d{{3}}(?![\d-])"  # BR
+    rf"|\b(?:D|A|CH|F|E|I|B|NL|SE|S|DE|PL)-\d{{3}} ?\d{{1,2}} {_CAP}"
+    r"|\b[ABCEGHJ-NPRSTVXY]\d[ABCEGHJ-NPRSTV-Z] \d[ABCEGHJ-NPRSTV-Z]\d\b"  # CA
+)
+_US_PLACE = re.compile(
+    rf"(?:{_CAP} ){{0,3}}{_CAP},? (?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|PA|RI|S[CD]|T[NX]"
+    r"|UT|V[AT]|W[AIVY]) \d{5}(?:-\d{4})?\b"
+)
+_TOWN = re.compile(rf"(?<![\d.,-])(?:\d{{5}}|\d{{3}} \d{{2}}|[1-9]\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})")
+_LABEL = re.compile(
+    r"(?i)(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office|permanent"
+    r"|customer|patient|property|physical)[ _]?)?(?:address(?:_?line)?(?:[ _]?[12])?|addr|street|residence|wohnadresse|anschrift"
+    r"|adresse(?: postale)?|postanschrift|lieferadresse|rechnungsadresse|wohnhaft|wohnort|straße|strasse|domicile|demeurant"
+    r"|direcci[óo]n|domicilio|indirizzo|residenza|residente|endere[çc]o|morada|adres(?: zamieszkania)?|adres|woonadres|bezoekadres"
+    r"|zamieszka[łl][ay]|adress|bostadsadress|gatuadress|postadress)[\"'’*\]]{0,3}[ ]?(?::|=|\n)\s{0,8}[\"'*<]{0,3}([^\n]{4,120})"
+)
+_NO_ADDRESS = re.compile(r"(?i)(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
+                         r"|server|host|bind|listen|remote|peer|source|destination|subnet|start|end|virtual|physical)[ -_]?|[*&_])\Z")
+_NO_VALUE = re.compile(
+    r"(?i)\s*(?:0x|https?:|www\.|[\w.+-]+@|\d{1,3}\.\d{1,3}\.|[0-9a-f]{2}:[0-9a-f]{2}:|localhost|none\b|null\b|str\b|string\b|[\[{(])"
+)
+# What follows a street in an address: a flat, a postcode, a town, on the same line or the next.
+_TAIL = re.compile(
+    rf"(?:,? ?(?:(?:apt|apartment|suite|ste|unit|flat|floor|fl|#|piso|bajo|izq|dcha|esc|int|scala|lok|m|lgh|bus|apto|andar|appt|bât)\.?"
+    rf" ?[\dA-Z][\w-]{{0,5}}|\d{{1,2}}[ºª°]? ?[A-Za-z]?\b))?"
+    rf"(?:(?:,|\n| -|, )\s?(?:[A-Z]{{1,2}}-)?(?:\d{{2}}-\d{{3}}|\d{{4}}-\d{{3}}|\d{{5}}-\d{{3}}|\d{{3}} \d{{2}}|\d{{4,5}}(?: ?[A-Z]{{2}}\b)?)?"
+    rf" ?{_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}}(?:,? [A-Z]{{2}})?(?: \d{{5}}(?:-\d{{4}})?| [A-Z]{{1,2}}\d[A-Z\d]? ?\d[A-Z]{{2}})?){{0,2}}"
+)
+_COUNTED = re.compile(
+    r"(?i)\b(?:chapter|section|figure|table|page|step|question|example|exercise|problem|version|python|room|level|stage|part|line"
+    r"|item|day|week|year|season|episode|task|issue|bug|pr|ticket|article|volume|no|top|first|last|next|the|these|those|all)\.? \Z"
+)
+
+
+def addresses(text: str, language: str) -> Iterator[Span]:
+    """Addresses, each with the flat, postcode and town behind it. Linear in the text: every repeat is bounded."""
+    if not any(char.isdigit() for char in text):
+        yield from _without_number(text)
+        return
+    for pattern in (_EN, _FR, _PREFIXED):
+        for match in pattern.finditer(text):
+            before = text[max(0, match.start() - 12) : match.start()]
+            if not (pattern is _PREFIXED and _is_no_street(match, before, language)) and not (
+                pattern is _EN and _COUNTED.search(before)
+            ):
+                yield _whole(text, match.start(), match.end(), 0.8)
+    for match in _ONE_WORD.finditer(text):
+        sure = bool(_SURE_KIND.search(match[0]))
+        if sure or (language in ("de", "nl", "sv") and _TOWN_BEHIND.match(text, match.end())):
+            yield _whole(text, match.start(), match.end(), 0.8)
+    for match in _EN_LOWER.finditer(text):
+        yield _whole(text, match.start(1), match.end(1), 0.6)
+    for pattern in (_VIA, _BOX, _POSTCODE, _US_PLACE):
+        for match in pattern.finditer(text):
+            if pattern is not _BOX or not match[0].lower().startswith(("box", "bp", "b.p")) or language in ("sv", "fr"):
+                yield _whole(text, match.start(), match.end(), 0.8)
+    for match in _LABEL.finditer(text):
+        value = match[1]
+        before = text[max(0, match.start() - 14) : match.start()]
+        if not _NO_ADDRESS.search(before) and not _NO_VALUE.match(value) and re.search(r"\d", value):
+            if re.search(rf"[{_UP}{_LOW}]{{3}}", value):
+                yield Span(match.start(1), match.start(1) + len(value.rstrip()), "ADDRESS", 0.8)
+    yield from _without_number(text)
+
+
+_TOWN_BEHIND = re.compile(rf"(?:,|\n|, ?\n?| in|\s-)\s?(?:[A-Z]{{1,2}}-)?(?:\d{{4,5}}|\d{{3}} \d{{2}})(?: [A-Z]{{2}})? {_CAP}")
+
+
+def towns(text: str, cities: frozenset[str]) -> Iterator[Span]:
+    """Postcodes before a town of the list: "10115 Berlin"."""
+    for match in _TOWN.finditer(text):
+        words = match[1].casefold().split(" ")
+        if any(" ".join(words[:count]) in cities for count in (1, 2, 3)):
+            yield Span(match.start(), match.end(), "ADDRESS", 0.8)
+
+
+def _without_number(text: str) -> Iterator[Span]:
+    for match in _BARE_STREET.finditer(text):
+        yield Span(match.start(1), match.end(1), "ADDRESS", 0.6)
+
+
+def _is_no_street(match: re.Match[str], before: str, language: str) -> bool:
+    """What looks like "kind of street, name, number" and is none."""
+    start = match[0]
+    if before.endswith("et ") and start.startswith("al."):
+        return True  # "et al. Nature 2019"
+    if start.startswith(("R.", "V.")):
+        return language not in ("pt", "it")
+    if start.startswith("Via") and language != "it":
+        return "," not in start and not _TOWN_BEHIND.match(match.string, match.end())  # "Via Bluetooth 5"
+    if start[0].islower() and not start.startswith(("c/", "ul.", "al.", "os.", "pl.")):
+        # In lower case these are words of the language; an address has a capital behind them.
+        name = re.search(rf"[{_UP}]", start)
+        return name is None and language not in ("es", "it", "pt", "pl", "fr")
+    return False
+
+
+def _whole(text: str, begin: int, end: int, score: float) -> Span:
+    tail = _TAIL.match(text, end)
+    return Span(begin, tail.end() if tail else end, "ADDRESS", score)

@@ -1,0 +1,80 @@
+"""A text as words with their places: what the search for names walks over."""
+
+import re
+from dataclasses import dataclass
+
+# Letters, with apostrophes inside ("O'Brien", "m'appelle"). Digits and underscores end a word.
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+# What French, Italian and Portuguese write before a name: "d'Anna", "dell'Anna", "qu'Anna".
+_ELISION = re.compile(r"(?:[dlnsjcmt]|qu|dell|all|dall|nell|sull|un|jusqu|lorsqu|puisqu)'(?=[^\W\d_])")
+_SENTENCE_END = ".!?:;\n\"“”„«»()[]{}•*-–—>|/\t#=,"
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a text: word i is text[begins[i]:ends[i]], written words[i], in lower case lowers[i]."""
+
+    text: str
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    words: tuple[str, ...]
+    lowers: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def gap(self, i: int) -> str:
+        """What stands between word i and the next; behind the last word, what ends the text."""
+        return self.text[self.ends[i] : self.begins[i + 1] if i + 1 < len(self.begins) else len(self.text)]
+
+    def is_capital(self, i: int) -> bool:
+        """Whether the word begins with a capital letter."""
+        return self.words[i][0].isupper()
+
+    def is_initial(self, i: int) -> bool:
+        """Whether the word is one capital letter: "J. R. Smith"."""
+        return len(self.words[i]) == 1 and self.words[i].isupper()
+
+    def starts_sentence(self, i: int) -> bool:
+        """Whether a capital letter is expected here in any case: at the start, behind a full stop, a bullet, a quote."""
+        if i == 0:
+            return True
+        before = self.gap(i - 1)
+        stripped = before.strip(" \u00a0")
+        if not stripped:
+            return False
+        # An abbreviation's full stop ("Mr. May", "J. May") ends no sentence; a comma neither.
+        return stripped[-1] in _SENTENCE_END and stripped != "," and stripped != "-"
+
+    def is_code(self, i: int) -> bool:
+        """Whether the word is part of an identifier, a call, a path or an attribute."""
+        before = self.text[max(0, self.begins[i] - 2) : self.begins[i]]
+        after = self.text[self.ends[i] : self.ends[i] + 2]
+        if after[:1] in ("_", "(", "<") or after == "::" or after[:1].isdigit():
+            return True
+        if after[:1] == "." and after[1:].isalpha() and after[1:].islower():
+            return True  # "Anna.name", but not the end of a sentence
+        return before[-1:] in ("_", "$", "@", "#", "\\") or (before[-1:] == "." and before[:1].isalnum())
+
+
+def split(text: str) -> Words:
+    """The words of the text. A possessive ("Anna's") and an elision ("d'Anna") are no part of a capitalised word."""
+    begins, ends, words, lowers = [], [], [], []
+    for match in _WORD.finditer(text):
+        word, begin, end = match[0], match.start(), match.end()
+        if "'" in word or "’" in word:
+            plain = word.replace("’", "'")
+            elision = _ELISION.match(plain)
+            if elision and plain[elision.end()].isupper():
+                begin += elision.end()
+                plain = plain[elision.end() :]
+            # "It's" and "name's" stay whole: phrases hold them.
+            if plain.endswith(("'s", "'S")) and plain[0].isupper() and plain.lower() not in ("it's", "let's", "here's"):
+                end -= 2
+                plain = plain[:-2]
+            word = plain
+        begins.append(begin)
+        ends.append(end)
+        words.append(word)
+        lowers.append(word.casefold())
+    return Words(text, tuple(begins), tuple(ends), tuple(words), tuple(lowers))
