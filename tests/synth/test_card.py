@@ -4,11 +4,11 @@ import random
 
 import pytest
 import yaml
+from tests.synth.ledgers import REVISION, a_ledger, answered, llama_target
 
 from eyas.synth.card import MAX_ROWS, NO_ADVICE, card, data_section
 from eyas.synth.claims import EMBEDDED, SourceClaim, read_target
 from eyas.synth.policy import Policy
-from tests.synth.ledgers import REVISION, a_ledger, answered, llama_target
 
 
 def sections(text):

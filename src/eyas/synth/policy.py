@@ -9,7 +9,7 @@ no legal advice.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -133,7 +133,7 @@ class Policy:
             weighed = self._weigh_target(claim) if isinstance(claim, TargetClaim) else self._weigh_source(claim)
             self._refuse_denied(weighed)
             if weighed.verdict == "acknowledge" and held(weighed.pending, acknowledgements) is None:
-                found.append(weighed.pending)
+                found.append(replace(weighed.pending, reasons=weighed.reasons))
         return found
 
     # --- what is found of a claim ------------------------------------------------------------------------------------
