@@ -47,6 +47,7 @@ def written(tmp_path, text):
 @pytest.mark.parametrize(
     ("dataset", "license", "outcome"),
     [
+        ("eyas/grammar", "Apache-2.0", "allowed"),
         ("openai/gsm8k", "mit", "allowed"),
         ("OpenAssistant/oasst1", "apache-2.0", "allowed"),
         ("OpenAssistant/oasst2", "apache-2.0", "allowed"),
@@ -220,6 +221,15 @@ def test_a_file_of_ones_own_goes_by_its_name(tmp_path):
     assert POLICY.decide(mine, made).spdx == "LicenseRef-Own"
     refused(SourceClaim("other logs", license="own"), "must answer", made)
     refused(TargetClaim("logs", license="llama3.1"), "must answer", made)
+    # What was answered for is the difference that was there.
+    differs = SourceClaim("x", license="MIT", card={"license": "apache-2.0"})
+    made = acknowledge(tmp_path / "a.jsonl", "A. Person", POLICY.pending([differs]), NOW)
+    assert POLICY.decide(differs, made).duties[1].startswith("Pass on the licence and the NOTICE")
+    refused(SourceClaim("x", license="MIT", card={"license": "cc-by-sa-4.0"}), "must answer", made)
+    tuned = TargetClaim("x", license="MIT", names=("meta-llama/Llama-3.1-8B",))
+    made = acknowledge(tmp_path / "a.jsonl", "A. Person", POLICY.pending([tuned]), NOW)
+    assert POLICY.decide_target(tuned, made).name_prefix == "Llama"
+    refused(TargetClaim("x", license="MIT", names=("meta-llama/Llama-3.2-1B",)), "must answer", made)
 
 
 def test_nobody_can_acknowledge_what_is_denied(tmp_path):
@@ -497,3 +507,5 @@ def test_a_decision_survives_json(tmp_path):
     record = POLICY.decide_target(claim, made).to_json()
     assert json.loads(json.dumps(record)) == record
     assert record["acknowledgement"]["who"] == "A. Person"
+    assert record["license_link"] == "LICENSE"
+    assert POLICY.decide(SourceClaim("x", card={"license": "mit", "license_link": ["x"]})).license_link is None

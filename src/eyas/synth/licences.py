@@ -322,6 +322,12 @@ def card_license(card: Mapping[str, Any]) -> str | None:
     return " AND ".join(name for name in names if name) or None
 
 
+def license_link(card: Mapping[str, Any]) -> str | None:
+    """Where the card says that the licence stands."""
+    link = card.get("license_link")
+    return link if isinstance(link, str) and 0 < len(link) <= MAX_EXPRESSION else None
+
+
 def license_text(value: Path | str) -> bytes:
     """A licence as it stands in its file, given itself or by its path: what has no line break is a path. InputError."""
     if isinstance(value, str) and "\n" in value.strip():
