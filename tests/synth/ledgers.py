@@ -22,7 +22,7 @@ def answered(tmp_path, claim) -> Decision:
 def llama_target() -> TargetClaim:
     return TargetClaim(
         "meta-llama/Llama-3.1-8B-Instruct",
-        card={"license": "llama3.1"},
+        card={"license": "llama3.1", "license_link": "LICENSE"},
         texts={"LICENSE": LLAMA, "USE_POLICY.md": b"# Use policy\n"},
         names=("meta-llama/Llama-3.1-8B-Instruct",),
     )

@@ -4,11 +4,11 @@ import random
 
 import pytest
 import yaml
+from tests.synth.ledgers import REVISION, a_ledger, answered, llama_target
 
 from eyas.synth.card import MAX_ROWS, NO_ADVICE, card, data_section
 from eyas.synth.claims import EMBEDDED, SourceClaim, read_target
 from eyas.synth.policy import Policy
-from tests.synth.ledgers import REVISION, a_ledger, answered, llama_target
 
 
 def sections(text):
@@ -163,6 +163,8 @@ def test_the_part_of_a_heads_card(tmp_path):
     assert "LicenseRef-Llama-3.1" in text
     assert target.license_files["LICENSE"] in text
     assert "Show 'Built with Llama'" in text
+    assert "outputs may train other models, named Llama" in text
+    assert "linked at `LICENSE`" in text
     assert "A. Person, counsel" in text
     assert ["logs", "allenai/WildChat-1M", REVISION, "ODC-By-1.0", "40"] in rows(text)
     assert NO_ADVICE in text

@@ -4,11 +4,11 @@ import socket
 
 import mlcroissant
 import pytest
+from tests.synth.ledgers import a_ledger
 
 from eyas.base.provenance import digest_bytes
 from eyas.chat.conversation import Conversation, Message
 from eyas.synth.croissant import PromptsFile, croissant, licenses
-from tests.synth.ledgers import a_ledger
 
 PROMPTS = [
     Conversation("mine:0", "mine", (Message("user", "Zähle bis drei."),), {"language": "de", "task": "chat"}),

@@ -1,8 +1,8 @@
 """Who answers for what: acknowledgements.jsonl, one line for each claim that somebody acknowledged by name.
 
-    {"who", "when", "claim", "name", "dataset", "license", "license_text", "revision", "reasons"}
+    {"who", "when", "claim", "kind", "name", "dataset", "license", "counted", "license_text", "revision", "reasons"}
 
-`claim` is a digest over data set, licence, revision and licence text: where one of them changes, it holds no longer.
+`claim` is a digest over data set, licences, revision and licence text: where one of them changes, it holds no longer.
 """
 
 import datetime
@@ -27,7 +27,8 @@ class Pending:
     kind: str  # "prompts" or "target"
     name: str
     dataset: str | None
-    license: str  # SPDX expression
+    license: str  # SPDX expression, as first stated
+    counted: tuple[str, ...]  # every licence that counts, those of other statements and of a target's family too
     license_text: str | None
     revision: str | None
     reasons: tuple[str, ...] = ()  # why it needs an acknowledgement; no part of the digest
@@ -36,9 +37,8 @@ class Pending:
     def digest(self) -> str:
         """What an acknowledgement holds for. A public set goes by its id, whatever the source is called."""
         name = self.name if self.dataset is None else None
-        return digest_json(
-            [self.kind, self.dataset, name, self.license, self.license_text, self.revision],
-        )
+        licenses = [self.license, *sorted(self.counted)]
+        return digest_json([self.kind, self.dataset, name, licenses, self.license_text, self.revision])
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,10 @@ It answered {ledger["kept"]:,} prompts, kept of {ledger["came"]:,} by the policy
 
 {_acknowledged([target, *decisions])}
 
+What was known, and when:
+
+{_facts([target, *decisions])}
+
 {NO_ADVICE}
 """
 
@@ -254,9 +258,11 @@ def _decisions(decisions: Iterable[Mapping[str, Any]]) -> str:
     rows = []
     for each in decisions:
         texts = ", ".join(f"{_text(name)} {_code(digest)}" for name, digest in sorted(each["license_files"].items()))
+        if each["license_link"]:
+            texts += f"{', ' if texts else ''}linked at {_code(each['license_link'])}"
         row = (each["name"], each["dataset"] or "", each["revision"] or "", each["spdx"], each["verdict"])
         rows.append((*row, each["reason"], _Raw(texts)))
-    return _table(("name", "public set", "revision", "licence", "decision", "why", "digests of its texts"), rows)
+    return _table(("name", "public set", "revision", "licence", "decision", "why", "its texts"), rows)
 
 
 def _duties(decisions: Iterable[Mapping[str, Any]]) -> str:

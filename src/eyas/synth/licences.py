@@ -22,6 +22,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 SHIPPED = Path(__file__).parent / "policies"
 LICENSE_REF = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")  # SPDX 2.3, annex D: how a licence of no list is named
+MAX_EXPRESSION = 500  # characters; a longer one is a mistake, such as the licence itself
 MARKS_BYTES = 4000  # of a licence's text, where its title stands
 # Words that tell no two licences apart, once the numbers stand.
 _FILLERS = {
@@ -217,6 +218,10 @@ def parse_expression(
     Raises InputError for a licence of no known name, for WITH (what an exception grants is not weighed) and for
     expressions that do not close.
     """
+    if len(text) > MAX_EXPRESSION:
+        raise InputError(
+            f"a licence of {len(text)} characters for {where}", "an SPDX id or an expression", "name the licence"
+        )
     tokens = [token.strip() for token in re.split(r"([()]|\bAND\b|\bOR\b|\bWITH\b)", text) if token.strip()]
     parser = _Parser(f"the licence {text!r} of {where}", tokens, resolve, near)
     expression = parser.alternatives()
@@ -315,6 +320,12 @@ def card_license(card: Mapping[str, Any]) -> str | None:
     own_name = str(card.get("license_name") or "").strip()
     names = [own_name or name if name.lower() == "other" else name for name in names]
     return " AND ".join(name for name in names if name) or None
+
+
+def license_link(card: Mapping[str, Any]) -> str | None:
+    """Where the card says that the licence stands."""
+    link = card.get("license_link")
+    return link if isinstance(link, str) and 0 < len(link) <= MAX_EXPRESSION else None
 
 
 def license_text(value: Path | str) -> bytes:

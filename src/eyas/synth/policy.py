@@ -9,7 +9,7 @@ no legal advice.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from eyas.synth.licences import (
     Tables,
     Verdict,
     card_license,
+    license_link,
     license_text,
     load_tables,
     parse_expression,
@@ -49,12 +50,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Weighed:
-    """A claim and everything found about it, before anybody's acknowledgement. ids: licences whose duties fall due."""
+    """A claim and everything found about it, before anybody's acknowledgement."""
 
     pending: Pending
-    ids: tuple[str, ...]
     findings: tuple[Finding, ...]
     license_files: Mapping[str, str]
+    license_link: str | None
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -81,6 +82,7 @@ class Decision:
     name_prefix: str | None  # how the name of a head trained with it must begin
     license_text: str | None  # digest
     license_files: Mapping[str, str]  # name -> digest
+    license_link: str | None  # as the card has it
     revision: str | None
     claim: str  # digest: what an acknowledgement holds for
     acknowledgement: Acknowledgement | None
@@ -133,7 +135,7 @@ class Policy:
             weighed = self._weigh_target(claim) if isinstance(claim, TargetClaim) else self._weigh_source(claim)
             self._refuse_denied(weighed)
             if weighed.verdict == "acknowledge" and held(weighed.pending, acknowledgements) is None:
-                found.append(weighed.pending)
+                found.append(replace(weighed.pending, reasons=weighed.reasons))
         return found
 
     # --- what is found of a claim ------------------------------------------------------------------------------------
@@ -164,8 +166,10 @@ class Policy:
             findings += self._of_parts(card)
             if claim.gated or any(card.get(key) for key in ("gated", "extra_gated_prompt", "extra_gated_fields")):
                 findings.append(Finding("acknowledge", "the set is gated: whoever fetched it accepted terms"))
-        pending = Pending("prompts", claim.name, claim.dataset, str(expression), text_digest(texts), claim.revision)
-        return Weighed(pending, ids, tuple(findings), text_digests(texts))
+        pending = Pending(
+            "prompts", claim.name, claim.dataset, str(expression), ids, text_digest(texts), claim.revision
+        )
+        return Weighed(pending, tuple(findings), text_digests(texts), license_link(card))
 
     def _weigh_target(self, claim: TargetClaim) -> Weighed:
         families = list(dict.fromkeys(filter(None, map(self.tables.find_target, claim.names))))
@@ -185,8 +189,8 @@ class Policy:
                 # A fine-tune's card may name a milder licence than what it was made from allows.
                 findings += self._of_licenses((family.license,), "targets")
                 ids = (*ids, family.license)
-        pending = Pending("target", claim.name, None, str(expression), text_digest(claim.texts), claim.revision)
-        return Weighed(pending, ids, tuple(findings), text_digests(claim.texts))
+        pending = Pending("target", claim.name, None, str(expression), ids, text_digest(claim.texts), claim.revision)
+        return Weighed(pending, tuple(findings), text_digests(claim.texts), license_link(claim.card))
 
     def _of_statements(
         self,
@@ -334,7 +338,7 @@ class Policy:
                 f"an acknowledgement of claim {pending.digest}",
                 "read the licence, and run the command again with --acknowledge 'NAME' of whoever answers for it",
             )
-        licenses = [entry for entry in map(self.tables.find_license, weighed.ids) if entry is not None]
+        licenses = [entry for entry in map(self.tables.find_license, pending.counted) if entry is not None]
         return Decision(
             verdict="allowed" if acknowledgement is None else "acknowledged",
             name=pending.name,
@@ -347,6 +351,7 @@ class Policy:
             name_prefix=max((entry.name_prefix for entry in licenses if entry.name_prefix), key=len, default=None),
             license_text=pending.license_text,
             license_files=weighed.license_files,
+            license_link=weighed.license_link,
             revision=pending.revision,
             claim=pending.digest,
             acknowledgement=acknowledgement,
