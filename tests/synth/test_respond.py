@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.synth.prompts_dir import write_prompts
 from tests.synth.slow_target import CONFIG, SlowTarget, responder
 from tests.tiny import tiny_tokenizer
 
@@ -19,8 +20,6 @@ from eyas.chat.render import prompt_ids, render
 from eyas.synth import respond
 from eyas.synth.answering import Answered
 from eyas.synth.loops import looping
-from eyas.synth.prompts import PromptsConfig
-from eyas.synth.prompts import run as run_prompts
 from eyas.synth.respond import run
 from eyas.synth.respond_config import Decoding, RespondConfig, TaskDecoding
 from eyas.synth.tally import REASONS
@@ -32,11 +31,8 @@ NUM_ANSWERS = 25
 
 @pytest.fixture
 def prompts(tmp_path):
-    records = [{"turns": [f"question {i}.{turn}" for turn in range(i % 3 + 1)]} for i in range(NUM_PROMPTS)]
-    source = tmp_path / "q.jsonl"
-    source.write_text("".join(json.dumps(record) + "\n" for record in records))
-    run_prompts(PromptsConfig(source=str(source), license="MIT"), tmp_path / "prompts", progress=False)
-    return tmp_path / "prompts"
+    turns = [[f"question {i}.{turn}" for turn in range(i % 3 + 1)] for i in range(NUM_PROMPTS)]
+    return write_prompts(tmp_path / "prompts", turns)
 
 
 def content(out):
