@@ -11,6 +11,8 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before anything imports huggingface_hub, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Else the first prompts would make a key in the home directory.
+os.environ["EYAS_PRIVACY_KEY"] = "a key for tests, of 32 characters"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,6 +24,7 @@ def write_recipe(path: Path, target: Path, source: Path) -> Path:
         [target]
         model = "{target}"
         dtype = "float32"
+        license = "Apache-2.0"
         [prompts]
         source = "{source}"
         license = "MIT"

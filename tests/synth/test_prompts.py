@@ -7,9 +7,11 @@ from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.provenance import digest_file, read_provenance, require_digest
 from eyas.chat.conversation import read
 from eyas.evalsets import FAMILIES, example
-from eyas.synth.prompts import PromptsConfig, run
+from eyas.synth.prompts import run
+from eyas.synth.prompts_config import PromptsConfig
+from eyas.synth.sources import SourceConfig
 
-SECRETS = ["jane.doe@example.org", "hunter2000", "4111 1111 1111 1111", "AKIAIOSFODNN7EXAMPLE"]
+SECRETS = ["jane.doe@acme-widgets.com", "hunter2000", "4111 1111 1111 1111", "AKIAIOSFODNN7EXAMPLE"]
 
 
 def write(path, *records):
@@ -30,7 +32,17 @@ def ledger(out):
 
 
 def content(out):
-    return {name: (out / name).read_bytes() for name in sorted(os.listdir(out)) if name != "provenance.json"}
+    return {
+        name: (out / name).read_bytes()
+        for name in sorted(os.listdir(out))
+        if name not in ("provenance.json", "croissant.json")
+    }
+
+
+def asked(number):
+    """Prompts that differ enough to be none of each other's near-duplicates."""
+    words = ("apples", "bricks", "clouds", "drums", "engines", "feathers", "gates", "hammers", "islands", "jars")
+    return f"How do {words[number % 10]} and {words[number // 10 % 10]} number {number} work together?"
 
 
 def test_what_comes_and_what_goes(tmp_path):
@@ -38,49 +50,100 @@ def test_what_comes_and_what_goes(tmp_path):
         {
             "messages": [
                 {"role": "system", "content": "s"},
-                {"role": "user", "content": "u"},
+                {"role": "user", "content": "What is an isotope?"},
                 {"role": "assistant", "content": "a"},
             ]
         },
-        {"prompt": f"mail {SECRETS[0]}"},
-        {"question": f"password={SECRETS[1]}"},
-        {"turns": ["pay with", SECRETS[2]]},
-        *questions("q", "q"),
+        {"prompt": f"Please write a polite answer to {SECRETS[0]} about the broken printer."},
+        {"question": f"Why does my login with password={SECRETS[1]} fail?"},
+        {"turns": ["How can I pay with this card?", SECRETS[2]]},
+        *questions(asked(0), asked(0), asked(0).replace("?", " ?")),
         {"no": "shape"},
         {"turns": []},
         "",
         f'{{"broken": "{SECRETS[3]}',
-        *questions(*(f"q{i}" for i in range(12))),
+        *questions(*(asked(i) for i in range(1, 25))),
+        {"question": "hello!!"},
+        {"question": "Wie geht es eigentlich den Kühen auf der Alm in diesem heißen Sommer?"},
+        {"question": "牛は夏の間どこで草を食べますか。教えてください。"},
     ]
     out = tmp_path / "prompts"
     go(write(tmp_path / "my.jsonl", *records), out, task="math")
     kept = list(read(out / "prompts.jsonl"))
-    assert [prompt.id for prompt in kept] == ["my:0", "my:4", *(f"my:{i}" for i in range(10, 22))]
-    assert [(message.role, message.content) for message in kept[0].messages] == [("system", "s"), ("user", "u")]
-    assert all(prompt.tags == {"task": "math"} and prompt.source == "my" for prompt in kept)
+    assert [prompt.id for prompt in kept] == ["my:0", "my:1", "my:4", *(f"my:{i}" for i in range(11, 35)), "my:36"]
+    assert [(message.role, message.content) for message in kept[0].messages] == [("user", "What is an isotope?")]
+    assert {prompt.tags["task"] for prompt in kept} == {"math"}
+    assert (kept[0].tags["language"], kept[-1].tags["language"]) == ("en", "de")
+    assert kept[1].changed == {"EMAIL": 1}
+    assert "broken printer" in kept[1].messages[0].content
     found = ledger(out)
-    assert found["dropped"] == {
-        "card_number": {"count": 1, "lines": ["my.jsonl:4"]},
+    (source,) = found["sources"]
+    assert source["dropped"] == {
+        "card": {"count": 1, "lines": ["my.jsonl:4"]},
         "duplicate": {"count": 1, "lines": ["my.jsonl:6"]},
-        "email": {"count": 1, "lines": ["my.jsonl:2"]},
-        "no_user_turn": {"count": 1, "lines": ["my.jsonl:8"]},
-        "not_json": {"count": 1, "lines": ["my.jsonl:10"]},
-        "secret_password": {"count": 1, "lines": ["my.jsonl:3"]},
-        "unknown_shape": {"count": 1, "lines": ["my.jsonl:7"]},
+        "near_duplicate": {"count": 1, "lines": ["my.jsonl:7"]},
+        "no_task": {"count": 1, "lines": ["my.jsonl:36"]},
+        "no_user_turn": {"count": 1, "lines": ["my.jsonl:9"]},
+        "not_json": {"count": 1, "lines": ["my.jsonl:11"]},
+        "secret": {"count": 1, "lines": ["my.jsonl:3"]},
+        "unknown_shape": {"count": 1, "lines": ["my.jsonl:8"]},
+        "unsupported_language": {"count": 1, "lines": ["my.jsonl:38"]},
     }
-    assert (found["came"], found["kept"], found["over_limit"], found["answers_thrown_away"]) == (21, 14, 0, 1)
-    assert found["shapes"] == {"messages": 1, "prompt": 1, "question": 15, "turns": 2, "unknown": 1}
-    assert found["license"] == "MIT"
-    assert found["files"] == {"my.jsonl": digest_file(tmp_path / "my.jsonl")}
+    assert found["dropped"] == {reason: 1 for reason in source["dropped"]}
+    assert (found["came"], found["kept"], found["over_limit"], found["answers_thrown_away"]) == (37, 28, 0, 1)
+    assert found["shapes"] == {"messages": 1, "prompt": 1, "question": 31, "turns": 2, "unknown": 1}
+    assert found["languages"] == {"de": 1, "en": 27}
+    assert found["entities"]["EMAIL"] == {"replaced": 1, "dropped": 0}
+    assert found["entities"]["CARD"] == {"replaced": 0, "dropped": 1}
+    assert source["licence"]["spdx"] == "MIT"
+    assert source["files"] == {"my.jsonl": digest_file(tmp_path / "my.jsonl")}
     for name, data in content(out).items():
         assert not any(secret.encode() in data for secret in SECRETS), name
         assert str(tmp_path).encode() not in data, name
-    assert "Licence: MIT" in (out / "card.md").read_text()
     require_digest(out)
 
 
+def test_a_line_for_every_record_that_came(tmp_path):
+    """decisions.jsonl says what became of each, and of which one it is a repetition."""
+    source = write(tmp_path / "q.jsonl", *questions(asked(1), asked(2), asked(1)), {"turns": []})
+    go(source, tmp_path / "out", limit=1)
+    said = [json.loads(line) for line in (tmp_path / "out" / "decisions.jsonl").read_text().splitlines()]
+    assert [one["id"] for one in said] == ["q:0", "q:1", "q:2", "q:3"]
+    reasons = [one["dropped"] for one in said]
+    assert sorted(reasons[:2], key=str) == [None, "over_limit"]
+    assert (said[2]["dropped"], said[2]["of"], reasons[3]) == ("duplicate", "q:0", "no_user_turn")
+
+
+def test_system_messages_are_kept_where_the_recipe_says_so(tmp_path):
+    said = [{"role": "system", "content": "Answer briefly."}, {"role": "user", "content": asked(1)}]
+    path = write(tmp_path / "q.jsonl", {"messages": said})
+    sources = (SourceConfig(str(path), license="MIT", keep_system=True),)
+    run(PromptsConfig(sources=sources), tmp_path / "out", progress=False)
+    (kept,) = read(tmp_path / "out" / "prompts.jsonl")
+    assert [message.to_json() for message in kept.messages] == said
+
+
+def test_several_sources_and_their_repetitions(tmp_path):
+    one = write(tmp_path / "one.jsonl", *questions(asked(1), asked(2)))
+    two = write(tmp_path / "two.jsonl", *questions(asked(2) + " ", asked(3)))
+    sources = (
+        SourceConfig(str(one), license="MIT"),
+        SourceConfig(str(two), license="CC0-1.0", task="other"),
+        SourceConfig("builtin:quickstart", count=14),
+    )
+    run(PromptsConfig(sources=sources), tmp_path / "out", progress=False)
+    found = ledger(tmp_path / "out")
+    assert [(s["name"], s["came"], s["kept"], s["licence"]["spdx"]) for s in found["sources"]] == [
+        ("one", 2, 2, "MIT"),
+        ("two", 2, 1, "CC0-1.0"),
+        ("eyas-quickstart", 14, 14, "Apache-2.0"),
+    ]
+    assert list(found["sources"][1]["dropped"]) == ["near_duplicate"]
+    assert found["tasks"]["other"] == 1
+
+
 def test_the_limit_draws_with_the_seed_and_keeps_the_order(tmp_path):
-    source = write(tmp_path / "q.jsonl", *questions(*(f"q{i}" for i in range(100))))
+    source = write(tmp_path / "q.jsonl", *questions(*(asked(i) for i in range(100))))
     drawn = []
     for out, seed in ((tmp_path / "a", 0), (tmp_path / "b", 0), (tmp_path / "c", 1)):
         go(source, out, limit=10, seed=seed)
@@ -94,7 +157,7 @@ def test_the_limit_draws_with_the_seed_and_keeps_the_order(tmp_path):
 def test_the_same_files_elsewhere_give_the_same_bytes(tmp_path):
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
-        go(write(tmp_path / place / "q.jsonl", *questions("a", "b")), tmp_path / place / "out")
+        go(write(tmp_path / place / "q.jsonl", *questions(asked(1), asked(2))), tmp_path / place / "out")
     here, there = tmp_path / "here" / "out", tmp_path / "there" / "out"
     assert content(here) == content(there)
     assert read_provenance(here).parents == read_provenance(there).parents
@@ -102,23 +165,23 @@ def test_the_same_files_elsewhere_give_the_same_bytes(tmp_path):
 
 
 def test_a_finished_directory_is_left_alone_and_another_recipe_replaces_it(tmp_path):
-    source = write(tmp_path / "q.jsonl", *questions("a", "b"))
+    source = write(tmp_path / "q.jsonl", *questions(asked(1), asked(2)))
     first = go(source, tmp_path / "out")
     stamp = (tmp_path / "out" / "prompts.jsonl").stat().st_mtime_ns
     assert go(source, tmp_path / "out") == first
     assert (tmp_path / "out" / "prompts.jsonl").stat().st_mtime_ns == stamp
     assert go(source, tmp_path / "out", limit=1).digest != first.digest
-    write(source, *questions("a", "c"))
+    write(source, *questions(asked(1), asked(3)))
     assert go(source, tmp_path / "out").digest != first.digest
 
 
 def test_several_files_have_ids_that_differ(tmp_path):
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
-        write(tmp_path / place / "q.jsonl", *questions(f"{place}1", f"{place}2"))
+        write(tmp_path / place / "q.jsonl", *questions(asked(ord(place)), asked(ord(place) + 20)))
     go(tmp_path / "*" / "q.jsonl", tmp_path / "out")
     assert [prompt.id for prompt in read(tmp_path / "out" / "prompts.jsonl")] == ["q:0", "q:1", "q:2", "q:3"]
-    assert list(ledger(tmp_path / "out")["files"]) == ["q.jsonl", "q.jsonl (2)"]
+    assert list(ledger(tmp_path / "out")["sources"][0]["files"]) == ["q.jsonl", "q.jsonl (2)"]
     go(tmp_path / "a", tmp_path / "named", source_name="mine")
     assert [prompt.id for prompt in read(tmp_path / "named" / "prompts.jsonl")] == ["mine:0", "mine:1"]
 
@@ -128,7 +191,7 @@ def test_the_grammar_needs_no_licence_and_asks_all_families(tmp_path):
     kept = list(read(tmp_path / "out" / "prompts.jsonl"))
     assert len(kept) == 15
     assert {prompt.tags["task"] for prompt in kept} == set(FAMILIES)
-    assert ledger(tmp_path / "out")["license"] == "Apache-2.0"
+    assert ledger(tmp_path / "out")["sources"][0]["licence"]["spdx"] == "Apache-2.0"
     assert ledger(tmp_path / "out")["dropped"] == {}
     written = example("chat", "quickstart", 1)
     asked = [message["content"] for message in written.messages if message["role"] != "assistant"]
@@ -137,9 +200,12 @@ def test_the_grammar_needs_no_licence_and_asks_all_families(tmp_path):
 
 def test_line_ends_and_byte_order_mark(tmp_path):
     path = tmp_path / "q.jsonl"
-    path.write_bytes('\ufeff{"question": "a\u2028b"}\r\n\r\n{"question": "c"}'.encode())
+    path.write_bytes('\ufeff{"question": "why is\u2028that so"}\r\n\r\n{"question": "what is a canoe"}'.encode())
     go(path, tmp_path / "out")
-    assert [prompt.messages[0].content for prompt in read(tmp_path / "out" / "prompts.jsonl")] == ["a\u2028b", "c"]
+    assert [prompt.messages[0].content for prompt in read(tmp_path / "out" / "prompts.jsonl")] == [
+        "why is\u2028that so",
+        "what is a canoe",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -147,18 +213,18 @@ def test_line_ends_and_byte_order_mark(tmp_path):
     [
         ([], {}, "empty prompt file"),
         (["", " "], {}, "no record in"),
-        ([*questions("a", "b"), "{"], {}, r"1 of 3 lines that are not JSON, the first at q.jsonl:3"),
+        ([*questions(asked(1), asked(2)), "{"], {}, r"1 of 3 lines that are not JSON, the first at q.jsonl:3"),
         (questions("a"), {"license": None}, "no licence"),
         (questions("a"), {"license": " "}, "no licence"),
         (questions("a"), {"source": None}, "no prompts.source"),
-        (questions("a"), {"source": "builtin:quickstart", "license": None}, "without prompts.limit"),
+        (questions("a"), {"source": "builtin:quickstart", "license": None}, "without a count"),
         (questions("a"), {"source": "builtin:quickstart", "limit": 3}, "found prompts.license=MIT"),
-        (questions("a"), {"source": "builtin:other"}, "builtin:train or builtin:quickstart"),
+        (questions("a"), {"source": "builtin:other", "license": None, "limit": 3}, "builtin:train or builtin:quickstart"),
         (questions("a"), {"source": "nowhere/*.jsonl"}, "no prompt file"),
         (
-            [{"turns": []}, {"prompt": "x@example.org"}],
+            [{"turns": []}, {"prompt": "My card is 4111 1111 1111 1111."}],
             {},
-            r"no prompt left of the 2 records .*email 1, no_user_turn 1",
+            r"no prompt left of the 2 records .*card 1, no_user_turn 1",
         ),
     ],
 )
@@ -171,9 +237,9 @@ def test_bad_input_writes_nothing(tmp_path, lines, keys, match):
 
 
 def test_one_bad_line_in_twenty_is_dropped_and_two_are_too_many(tmp_path):
-    good = questions(*(f"q{i}" for i in range(19)))
+    good = questions(*(asked(i) for i in range(19)))
     go(write(tmp_path / "q.jsonl", *good, "[" * 100_000), tmp_path / "out")
-    assert ledger(tmp_path / "out")["dropped"]["not_json"] == {"count": 1, "lines": ["q.jsonl:20"]}
+    assert ledger(tmp_path / "out")["sources"][0]["dropped"]["not_json"] == {"count": 1, "lines": ["q.jsonl:20"]}
     with pytest.raises(InputError, match="2 of 20 lines"):
         go(write(tmp_path / "q.jsonl", *good[1:], "nope", "nope"), tmp_path / "out")
 
@@ -181,7 +247,7 @@ def test_one_bad_line_in_twenty_is_dropped_and_two_are_too_many(tmp_path):
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StageError, match="cannot be written"):
-        go(write(tmp_path / "q.jsonl", *questions("a")), tmp_path / "file" / "out")
+        go(write(tmp_path / "q.jsonl", *questions(asked(1))), tmp_path / "file" / "out")
 
 
 def test_a_limit_of_nothing_is_refused():

@@ -52,6 +52,7 @@ TOKENIZER_FILES = (
 )
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt", "merges.txt"]
+HUB_FILES += ["README.md", "LICEN[SC]E*", "COPYING*", "USE_POLICY*", "NOTICE*"]  # what the licence gate reads
 
 
 @dataclass(frozen=True)

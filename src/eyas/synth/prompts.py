@@ -45,7 +45,7 @@ from eyas.synth.licences import read_front_matter
 from eyas.synth.policy import Decision, Policy
 from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.screen import NOT_JSON, Work
-from eyas.synth.sources import HUB, Source, open_source
+from eyas.synth.sources import BUILTIN_LICENSE, HUB, Source, open_source
 from eyas.synth.workers import rank_of, screen_all, wait_for_others
 
 STAGE = "prompts"
@@ -53,7 +53,6 @@ PROMPTS_FILE = "prompts.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
 LEDGER_FILE = "ledger.json"
 ORIGIN_FILE = "origin.json"
-BUILTIN_LICENSE = "Apache-2.0"
 CREATOR = "whoever ran eyas"
 OVER_LIMIT = "over_limit"
 FORGOTTEN_FILE = "forgotten.jsonl"

@@ -24,6 +24,7 @@ from eyas.evalsets import FAMILIES, example
 from eyas.synth.extra import need
 
 BUILTIN = "builtin:"
+BUILTIN_LICENSE = "Apache-2.0"
 HUB = "hf:"
 SPLITS = ("train", "quickstart", "eval")
 PIECE_RECORDS = 1000
@@ -76,6 +77,8 @@ class SourceConfig:
     keep_system: bool = False
 
     def __post_init__(self) -> None:
+        if self.is_builtin and (self.license or BUILTIN_LICENSE) != BUILTIN_LICENSE:
+            raise InputError(f"prompts.license={self.license} for {self.path}", BUILTIN_LICENSE, "leave it out")
         if self.is_builtin and (self.count is None or self.count < 1):
             raise InputError(f"{self.path} without a count", "how many it shall write", "set prompts.limit=300")
         if self.path.startswith(HUB) and FULL_REVISION.fullmatch(self.revision or "") is None:

@@ -17,6 +17,8 @@ from eyas.synth.screen import Screen, Work
 
 RANK_VARIABLE = "JOB_COMPLETION_INDEX"
 """Kubernetes sets it in each pod of an Indexed Job."""
+RECORDS_A_WORKER = 2000
+"""For fewer a further process is not worth the seconds that it takes to start."""
 POLL_S = 2.0
 WATCH_S = 1.0
 _screen: list[Screen] = []
@@ -47,7 +49,8 @@ def screen_all(work: Work) -> Iterator[int]:
     if config.executor == "ray":
         yield from _with_ray(work, numbers)
         return
-    workers = min(config.workers or num_cores(), len(numbers))
+    total = sum(work.pieces[number].count for number in numbers)
+    workers = min(config.workers or num_cores(), len(numbers), 1 + total // RECORDS_A_WORKER)
     if workers <= 1:
         screen = Screen(work)
         yield from (screen(number) for number in numbers)
