@@ -59,7 +59,11 @@ def parts(name: str) -> list[str]:
 
 def fold(text: str) -> str:
     """The text without differences of case and of composition; the Turkish dots are left out."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).replace("\u0307", "").replace("ı", "i")
+    return (
+        unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+        .replace("\u0307", "")
+        .replace("ı", "i")
+    )
 
 
 @cache

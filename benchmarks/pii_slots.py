@@ -212,7 +212,7 @@ class Draw:
 
     def _ip(self, variety: str, tag: str) -> list[Piece]:
         rng = self.rng
-        if variety == "six" or rng.random() < 0.15:
+        if rng.random() < 0.15:
             groups = [f"{rng.randint(1, 65535):x}" for _ in range(rng.choice((4, 6)))]
             return [Piece(f"2a0{rng.randint(0, 9)}:{':'.join(groups[:-1])}::{groups[-1]}", "IP_ADDRESS")]
         first = rng.choice([n for n in range(24, 223) if n not in (100, 127, 169, 172, 192, 198, 203)])

@@ -18,7 +18,7 @@ class Template:
     text: str
 
 
-def _read(path: Path) -> list[Template]:
+def read_templates(path: Path) -> list[Template]:
     """`== use name [case]` before each text."""
     found = []
     for block in ("\n" + path.read_text("utf-8")).split("\n== ")[1:]:
@@ -31,13 +31,13 @@ def _read(path: Path) -> list[Template]:
 @cache
 def templates(language: str) -> tuple[Template, ...]:
     """All templates of a language."""
-    return tuple(_read(HERE / f"{language}.txt"))
+    return tuple(read_templates(HERE / f"{language}.txt"))
 
 
 @cache
 def snippets() -> Mapping[str, tuple[str, ...]]:
     """Code, logs and data that stand in clean texts of any language, by sort."""
     found: dict[str, tuple[str, ...]] = {}
-    for template in _read(HERE / "snippets.txt"):
+    for template in read_templates(HERE / "snippets.txt"):
         found[template.use] = (*found.get(template.use, ()), template.text)
     return found

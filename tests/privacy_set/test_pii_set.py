@@ -33,7 +33,7 @@ BENCHMARKS = Path(pii_set.__file__).parent
 SEED = 0
 KINDS = {"PERSON", "LOCATION", "ADDRESS", "EMAIL", "PHONE", "CARD", "ACCOUNT", "GOVERNMENT_ID", "SECRET", "IP_ADDRESS"}
 # Of benchmarks/pii*, judge included. The set was made before any detector was tuned; whoever changes it measures anew.
-FROZEN = "0" * 64
+FROZEN = "f51421e3fc12f64fb3b93d51387435955e71cb70b4a2a50d8e67861ab2bec6ba"
 
 
 @pytest.fixture(scope="module")
