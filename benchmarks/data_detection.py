@@ -1,0 +1,194 @@
+"""Parts `detection` and `real` of `make prove-data`: what the privacy filter finds, and what it does to other text."""
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pii_set
+from data_options import Options
+from pii_names import faker_words, parts
+from pii_score import Outcome, judge, recall
+from pii_set import LANGUAGES, Labelled
+from rows import Row
+
+KEY = b"a key for measuring only, no secret"
+BATCH = 500
+KINDS = ("PERSON", "LOCATION", "ADDRESS", "EMAIL", "PHONE", "CARD", "ACCOUNT", "GOVERNMENT_ID", "SECRET", "IP_ADDRESS")
+ALWAYS = ("SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID")
+SOFT = frozenset({"PERSON", "LOCATION", "EMAIL", "PHONE"})
+REAL = {"gsm8k-train": "question", "mt-bench": "turns", "humaneval": "prompt"}  # the key that holds what a user wrote
+Written = tuple[str, ...] | None  # the texts of a record as they are written; None: dropped
+
+
+def filtered(records: Sequence[tuple[tuple[str, ...], str]]) -> Iterator[Written]:
+    """What the privacy filter makes of records (texts, language), batch by batch."""
+    from eyas.privacy.config import PrivacyConfig
+    from eyas.privacy.filter import Cleaned, PrivacyFilter
+
+    privacy = PrivacyFilter(PrivacyConfig(), key=KEY)
+    for start in range(0, len(records), BATCH):
+        for result in privacy.clean(list(records[start : start + BATCH])):
+            yield tuple(result.texts) if isinstance(result, Cleaned) else None
+        print(f"filtered {min(start + BATCH, len(records))} of {len(records)}", file=sys.stderr, flush=True)
+
+
+def detection(options: Options) -> Iterator[Row]:
+    """The rows of the labelled set; the tables go to stderr and to --tables."""
+    made = pii_set.make(options.seed)
+    outcomes = judged(made, [labelled.language for labelled in made])
+    yield from score(outcomes)
+    text = "\n\n".join([*tables(outcomes), by_found_language(made)]) + "\n"
+    print(text, file=sys.stderr)
+    print(missed(outcomes), file=sys.stderr)
+    if options.tables:
+        options.tables.write_text(text, "utf-8")
+
+
+def judged(made: Sequence[Labelled], languages: Sequence[str]) -> list[Outcome]:
+    """What becomes of the texts when they are taken to be written in these languages."""
+    written = filtered([((labelled.text,), language) for labelled, language in zip(made, languages, strict=True)])
+    return [judge(labelled, texts[0] if texts else None) for labelled, texts in zip(made, written, strict=True)]
+
+
+def score(outcomes: Sequence[Outcome]) -> Iterator[Row]:
+    """The rows that have a target."""
+    planted = [outcome for outcome in outcomes if outcome.labelled.planted]
+    clean = [outcome for outcome in outcomes if not outcome.labelled.planted]
+    yield _least(f"texts of which no planted value survives, of {len(planted)}", recall(planted), 0.97)
+    for kind in ALWAYS:
+        some = [outcome for outcome in planted if kind in outcome.labelled.kinds]
+        yield _least(f"texts with {kind} of which none survives, of {len(some)}", _gone(some, kind), 1.0)
+    touched = sum(outcome.changed or outcome.dropped for outcome in clean) / len(clean)
+    yield Row(f"clean texts changed or dropped, of {len(clean)}", round(touched, 4), "at most 0.03", touched <= 0.03)
+    soft = [outcome for outcome in planted if outcome.labelled.kinds <= SOFT]
+    kept = sum(outcome.caught and not outcome.dropped for outcome in soft) / len(soft)
+    name = f"texts with names, places, e-mail and phones alone that are kept with surrogates, of {len(soft)}"
+    yield _least(name, kept, 0.9)
+
+
+def tables(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Markdown: by kind, by language, by where the names come from."""
+    planted = [outcome for outcome in outcomes if outcome.labelled.planted]
+    rows = []
+    for kind in KINDS:
+        some = [outcome for outcome in planted if kind in outcome.labelled.kinds]
+        values = sum(value.kind == kind for outcome in some for value in outcome.labelled.planted)
+        dropped = sum(outcome.dropped for outcome in some) / len(some) if some else None
+        rows.append([kind, str(len(some)), str(values), _share(_gone(some, kind)), _share(dropped)])
+    yield _table(["kind", "texts", "values", "none of the kind survives", "dropped"], rows)
+    rows = []
+    for language in LANGUAGES:
+        own = [outcome for outcome in outcomes if outcome.labelled.language == language]
+        some = [outcome for outcome in own if outcome.labelled.planted]
+        soft = [outcome for outcome in some if outcome.labelled.kinds <= SOFT]
+        clean = [outcome for outcome in own if not outcome.labelled.planted]
+        touched = sum(outcome.changed or outcome.dropped for outcome in clean) / len(clean)
+        kept = sum(outcome.caught and not outcome.dropped for outcome in soft) / len(soft)
+        rows.append([language, str(len(some)), _share(recall(some)), _share(kept), str(len(clean)), _share(touched)])
+    head = ["language", "planted", "caught", "names, places, e-mail, phones alone: kept", "clean", "changed or dropped"]
+    yield _table(head, rows)
+    yield _table(["words of the name in Faker's lists", "names", "gone"], _by_list(planted))
+
+
+def _by_list(planted: Sequence[Outcome]) -> list[list[str]]:
+    came, gone = Counter[str](), Counter[str]()
+    for outcome in planted:
+        for value in outcome.labelled.planted:
+            if value.kind == "PERSON":
+                found = {part in faker_words() for part in parts(value.value) if len(part) >= 3}
+                group = "some" if len(found) == 2 else "all" if True in found else "none"
+                came[group] += 1
+                gone[group] += value not in outcome.survivors
+    return [[group, str(came[group]), _share(gone[group] / came[group])] for group in ("all", "some", "none")]
+
+
+def by_found_language(made: Sequence[Labelled]) -> str:
+    """Lines about the language that the pipeline itself would find, and what the filter makes of it."""
+    from eyas.synth.language import language_of
+
+    languages = [language_of(labelled.text) for labelled in made]
+    pairs = list(zip(made, languages, strict=True))
+    wrong = Counter(labelled.language for labelled, language in pairs if language != labelled.language)
+    by_language = ", ".join(f"{language} {wrong[language]}" for language in LANGUAGES)
+    outcomes = judged(made, languages)
+    caught = recall([outcome for outcome in outcomes if outcome.labelled.planted])
+    clean = [outcome for outcome in outcomes if not outcome.labelled.planted]
+    touched = sum(outcome.changed or outcome.dropped for outcome in clean) / len(clean)
+    return (
+        f"The figures above are with the language of the label. The pipeline finds another one in {wrong.total()} of "
+        f"{len(made)} texts ({by_language}); with the one that it finds, {_share(caught)} are caught and "
+        f"{_share(touched)} of the clean texts are changed or dropped."
+    )
+
+
+def missed(outcomes: Sequence[Outcome]) -> str:
+    """Templates whose texts were missed or touched wrongly; no value is told."""
+    leaks, touched = Counter[str](), Counter[str]()
+    for outcome in outcomes:
+        place = f"{outcome.labelled.language}/{outcome.labelled.template}"
+        for value in outcome.survivors:
+            leaks[f"{place}:{value.kind}"] += 1
+        if not outcome.labelled.planted and (outcome.changed or outcome.dropped):
+            touched[place] += 1
+    return f"survived, by template: {dict(leaks.most_common())}\nclean but touched: {dict(touched.most_common())}"
+
+
+def _gone(outcomes: Sequence[Outcome], kind: str) -> float | None:
+    """The share of texts in which no value of the kind survives."""
+    gone = [all(value.kind != kind for value in outcome.survivors) for outcome in outcomes]
+    return sum(gone) / len(gone) if gone else None
+
+
+def _least(name: str, figure: float | None, bound: float) -> Row:
+    if figure is None:
+        return Row(name, None, f"at least {bound:g}", False)
+    # Rounded down, so that 0.99996 does not read as 1.
+    return Row(name, int(figure * 10_000) / 10_000, f"at least {bound:g}", figure >= bound)
+
+
+def _share(figure: float | None) -> str:
+    return "-" if figure is None else f"{int(figure * 10_000) / 10_000:.4g}"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---", *(["--:"] * (len(head) - 1))], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def real(options: Options) -> Iterator[Row]:
+    """What the filter does to other people's public prompts, all of them English."""
+    shown = []
+    for name, key in REAL.items():
+        path = options.data / f"{name}.jsonl" if options.data else None
+        if path is None or not path.is_file():
+            for what in ("changed", "dropped"):
+                yield Row(f"{name}: share of records {what}", None, "a figure: --data names the directory", False)
+            continue
+        records = [json.loads(line)[key] for line in path.read_text("utf-8").splitlines()]
+        before = [(record,) if isinstance(record, str) else tuple(record) for record in records]
+        after = list(filtered([(texts, "en") for texts in before]))
+        changed = sum(new is not None and new != old for old, new in zip(before, after, strict=True))
+        dropped = sum(new is None for new in after)
+        yield Row(f"{name}: share of {len(before)} records changed", round(changed / len(before), 4), "told", True)
+        yield Row(f"{name}: share of {len(before)} records dropped", round(dropped / len(before), 4), "told", True)
+        places = sorted(random.Random(options.seed).sample(range(len(before)), min(options.show_number, len(before))))
+        shown += [_shown(name, place, before[place], after[place]) for place in places]
+    if options.show_file:
+        options.show_file.write_text("\n".join(shown), "utf-8")
+
+
+def _shown(name: str, place: int, before: tuple[str, ...], after: Written) -> str:
+    """One record for reading by eye."""
+    verdict = "DROPPED" if after is None else "changed" if after != before else "as it was"
+    lines = [f"######## {name}:{place}  {verdict}", *before]
+    if after is not None and after != before:
+        lines += ["-------- becomes", *after]
+    return "\n".join(lines) + "\n"
+
+
+def outside(path: Path) -> bool:
+    """Whether a file lies outside this repository."""
+    return not path.resolve().is_relative_to(Path(__file__).resolve().parents[1])

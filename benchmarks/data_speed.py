@@ -1,0 +1,177 @@
+"""Part `speed` of `make prove-data`: CPU time of the privacy filter, and the memory of `eyas prompts`."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pii_set
+from data_options import Options
+from rows import Row
+
+CHARS = 500
+PROMPTS = 3000
+LEAST_PER_S = 400
+WORST_CHARS = 50_000
+MOST_S = 0.5
+WORST_LANGUAGES = ("en", "de", "pl")
+SIZES = (10_000, 100_000)
+MOST_GROWN = 1.1
+POLL_S = 0.1
+KEY = b"a key for measuring only, no secret"
+# Repeated to WORST_CHARS characters. Each is made for one sort of pattern: addresses, numbers, names, keys, brackets.
+UNITS = (
+    *("a.", "a@", "a@a.", "a-", "a_", "x=", "1", "1 ", "1-", "1.", "1.1.1.", "1:", "0x", "+49 ", "(", "((1", "[", "\n"),
+    *(" ", "\t", "A", "Aa ", "Aa", "aA1", "é", "ß-", "Anna ", "Anna-", "Mr. ", "Dr. Anna ", "de la ", "van der "),
+    *("DE89", "DE89 ", "4111 ", "4111-", "AKIA", "ghp_a", "sk-", "eyJa.", "password=", "password: ", "key = '", "'"),
+    *(
+        '"',
+        "-----BEGIN ",
+        "http://a/",
+        "www.a.",
+        "Street 1, ",
+        "12 Oak ",
+        "Straße ",
+        "rue ",
+        "12345 Aa ",
+        "\ud55c",
+        "{",
+    ),
+    *("Name: ", "Dear Aa, ", "a.b@c.d ", "\u200b", "\u0301a", "ab12" * 5 + " "),
+)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a process and its children."""
+
+    anon_bytes: int  # the largest sum of their resident anonymous memory
+    cpu_s: float
+
+
+def speed(options: Options) -> Iterator[Row]:
+    """Throughput, worst inputs, memory."""
+    from eyas.privacy.config import PrivacyConfig
+    from eyas.privacy.filter import PrivacyFilter
+
+    privacy = PrivacyFilter(PrivacyConfig(), key=KEY)
+    prompts = _of_chars(options.seed)
+    privacy.clean(prompts[:100])
+    began_s = time.process_time()
+    for start in range(0, len(prompts), 1000):
+        privacy.clean(prompts[start : start + 1000])
+    per_s = len(prompts) / (time.process_time() - began_s)
+    name = f"prompts of {CHARS} characters a second of one core, privacy filter"
+    yield Row(name, round(per_s), f"at least {LEAST_PER_S}", per_s >= LEAST_PER_S)
+    times = {}
+    for language in WORST_LANGUAGES:
+        for unit in UNITS:
+            text = (unit * WORST_CHARS)[:WORST_CHARS]
+            began_s = time.process_time()
+            privacy.clean([((text,), language)])
+            times[repr(unit), language] = time.process_time() - began_s
+    slowest = sorted(times, key=times.__getitem__, reverse=True)
+    print("slowest inputs:", {name: round(times[name], 3) for name in slowest[:8]}, file=sys.stderr, flush=True)
+    worst_s = times[slowest[0]]
+    name = f"seconds for {WORST_CHARS} characters of the worst of {len(times)} inputs"
+    yield Row(name, round(worst_s, 3), f"at most {MOST_S}", worst_s <= MOST_S)
+    yield from memory(options)
+
+
+def _of_chars(seed: int) -> list[tuple[tuple[str, ...], str]]:
+    """Prompts of CHARS characters: texts of the labelled set of one language, with and without planted values."""
+    rng = random.Random(seed)
+    by_language: dict[str, list[str]] = {}
+    for labelled in pii_set.make(seed):
+        by_language.setdefault(labelled.language, []).append(labelled.text)
+    prompts = []
+    for number in range(PROMPTS):
+        language = pii_set.LANGUAGES[number % len(pii_set.LANGUAGES)]
+        text = ""
+        while len(text) < CHARS:
+            text += rng.choice(by_language[language]) + "\n\n"
+        prompts.append(((text[:CHARS],), language))
+    return prompts
+
+
+def memory(options: Options) -> Iterator[Row]:
+    """`eyas prompts` over few and many prompts, in processes of its own."""
+    found = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for size in SIZES:
+            found[size] = _eyas_prompts(Path(directory) / str(size), size, options.seed)
+    grown = found[SIZES[1]].anon_bytes / found[SIZES[0]].anon_bytes
+    for size, usage in found.items():
+        print(f"eyas prompts, {size} prompts: {usage.anon_bytes / 2**20:.0f} MiB anonymous, {usage.cpu_s:.0f} s of CPU",
+              file=sys.stderr)  # fmt: skip
+    name = f"anonymous memory of eyas prompts over {SIZES[1]} prompts, over that of {SIZES[0]}"
+    yield Row(name, round(grown, 3), f"at most {MOST_GROWN}", grown <= MOST_GROWN)
+    per_s = (SIZES[1] - SIZES[0]) / (found[SIZES[1]].cpu_s - found[SIZES[0]].cpu_s)
+    name = f"prompts of {CHARS} characters a second of one core, all of eyas prompts"
+    yield Row(name, round(per_s), "told", True)
+
+
+def _eyas_prompts(directory: Path, size: int, seed: int) -> Usage:
+    directory.mkdir()
+    source, recipe = directory / "source.jsonl", directory / "recipe.toml"
+    write_prompts(source, size, seed)
+    recipe.write_text(f'[prompts]\nsource = "{source}"\nlicense = "CC0-1.0"\n')
+    code = "import sys; from eyas.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "prompts", str(recipe), "--out", str(directory / "run")]
+    log = directory / "log"
+    with log.open("wb") as file:
+        child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        peak = 0
+        while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            peak = max(peak, anonymous_bytes(child.pid))
+            time.sleep(POLL_S)
+        _, status, usage = os.wait4(child.pid, 0)  # with the children that it has waited for
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"eyas prompts over {size} prompts ended with {child.returncode}:\n{log.read_text()[-2000:]}")
+    kept = sum(1 for _ in (directory / "run" / "prompts" / "prompts.jsonl").open("rb"))
+    print(f"eyas prompts, {size} prompts: {kept} kept", file=sys.stderr, flush=True)
+    return Usage(peak, usage.ru_utime + usage.ru_stime)
+
+
+def write_prompts(path: Path, size: int, seed: int) -> None:
+    """So many different English prompts of CHARS characters; one in ten holds a name and an e-mail address."""
+    rng = random.Random(seed)
+    texts = [labelled for labelled in pii_set.make(seed) if labelled.language == "en"]
+    vocabulary = sorted({word for labelled in texts if not labelled.planted for word in labelled.text.split()
+                         if word.isalpha() and word.islower()})  # fmt: skip
+    mails = [labelled.text for labelled in texts if labelled.kinds == {"PERSON", "EMAIL"}]
+    assert mails, "texts with a name and an address"
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(size):
+            text = f"Write a text about the {rng.choice(vocabulary)} that has these words in it: "
+            text += (rng.choice(mails) + " ") if number % 10 == 0 else ""
+            while len(text) < CHARS:
+                text += rng.choice(vocabulary) + rng.choice((" ", " ", " ", ", ", ". "))
+            file.write(json.dumps({"prompt": text[:CHARS]}) + "\n")
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Of the process and all below it, now."""
+    children: dict[int, list[int]] = {}
+    held_kb: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:
+            continue  # it has ended meanwhile
+        process = int(status.parent.name)
+        children.setdefault(int(lines["PPid"]), []).append(process)
+        held_kb[process] = int(lines.get("RssAnon", "0 kB").split()[0])  # a process that has ended holds nothing
+    total_kb, waiting = 0, [pid]
+    while waiting:
+        process = waiting.pop()
+        total_kb += held_kb.get(process, 0)
+        waiting += children.get(process, [])
+    return total_kb * 1024

@@ -1,0 +1,95 @@
+"""Part `traffic` of `make prove-data`: a choice from a mixed pool that looks like a small production log.
+
+The tasks share their words (tea, crates, lamps), so that only what is asked tells them apart. Which task a prompt is
+of, the measurement alone knows.
+"""
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from data_options import Options
+from pii_slots import Draw
+from pii_templates import Template, read_templates
+from rows import Row
+
+POOL, PRODUCTION, CHOSEN = 1600, 160, 120
+MIX = {"maths": 0.4, "code": 0.25, "translation": 0.15, "rag": 0.2}  # of production
+ROUNDS = 5  # mixtures, each of other texts
+MOST = 0.1
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text and the task that it is of."""
+
+    text: str
+    task: str
+
+
+@cache
+def by_task() -> dict[str, tuple[Template, ...]]:
+    """The templates of traffic.txt."""
+    found: dict[str, tuple[Template, ...]] = {}
+    for template in read_templates(Path(__file__).with_name("traffic.txt")):
+        found[template.use] = (*found.get(template.use, ()), template)
+    return found
+
+
+def draw(task: str, seed: str) -> Prompt:
+    """One prompt of a task."""
+    rng = random.Random(f"traffic:{seed}")
+    pieces = Draw(rng, "en").fill(rng.choice(by_task()[task]).text)
+    return Prompt("".join(piece.text for piece in pieces), task)
+
+
+def mixture(seed: str) -> tuple[list[Prompt], list[Prompt]]:
+    """A pool with all tasks alike, and a production log with some of them."""
+    tasks = sorted(by_task())
+    pool = [draw(tasks[number % len(tasks)], f"{seed}:pool:{number}") for number in range(POOL)]
+    wanted = random.Random(f"{seed}:mix").choices(sorted(MIX), [MIX[task] for task in sorted(MIX)], k=PRODUCTION)
+    return pool, [draw(task, f"{seed}:production:{number}") for number, task in enumerate(wanted)]
+
+
+def task_distance(some: Sequence[Prompt], others: Sequence[Prompt]) -> float:
+    """Total variation of the shares of the tasks."""
+    one, two = (Counter(prompt.task for prompt in prompts) for prompts in (some, others))
+    return sum(abs(one[task] / len(some) - two[task] / len(others)) for task in one | two) / 2
+
+
+def length_distance(some: Sequence[Prompt], others: Sequence[Prompt]) -> float:
+    """Kolmogorov-Smirnov of the lengths in characters."""
+    one, two = (np.sort([len(prompt.text) for prompt in prompts]) for prompts in (some, others))
+    at = np.union1d(one, two)
+    gap = np.searchsorted(one, at, side="right") / len(one) - np.searchsorted(two, at, side="right") / len(two)
+    return float(np.abs(gap).max())
+
+
+def traffic(options: Options) -> Iterator[Row]:
+    """The median over some mixtures, chosen and uniform."""
+    from eyas.synth.traffic import Traffic
+
+    found: dict[str, list[tuple[float, float]]] = {"chosen": [], "uniform": []}
+    for number in range(ROUNDS):
+        pool, production = mixture(f"{options.seed}:{number}")
+        texts = [prompt.text for prompt in pool]
+        fitted = Traffic.fit([prompt.text for prompt in production], texts, options.seed)
+        lengths = np.array([len(text) for text in texts])
+        selection = fitted.select(fitted.cells(texts), lengths, CHOSEN, options.seed)
+        assert len(selection.indices) == CHOSEN, "as many as asked for"
+        uniform = random.Random(f"{options.seed}:{number}:uniform").sample(pool, CHOSEN)
+        for name, some in (("chosen", [pool[place] for place in selection.indices]), ("uniform", uniform)):
+            found[name].append((task_distance(some, production), length_distance(some, production)))
+        print(
+            f"mixture {number + 1} of {ROUNDS}: {found['chosen'][-1]}, uniform {found['uniform'][-1]}", file=sys.stderr
+        )
+    for place, what in enumerate(("total variation of the tasks", "KS distance of the lengths")):
+        ours, plain = (median(values[place] for values in found[name]) for name in ("chosen", "uniform"))
+        name = f"{what}, {CHOSEN} of {POOL} prompts against production (uniform choice: {plain:.3f})"
+        yield Row(name, round(ours, 4), f"at most {MOST}", ours <= MOST)

@@ -1,0 +1,88 @@
+"""Prompts with planted personal data and secrets, and prompts without: what `make prove-data` measures a filter with.
+
+The set was written before any filter was tuned, by its own templates (benchmarks/pii/<language>.txt); it is not changed
+afterwards. A test holds the digest of everything that decides it. Everything in it is invented.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from pii_slots import Draw, Piece
+from pii_templates import Template, templates
+
+LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv")
+PER_LANGUAGE = 240  # texts with planted values, and as many without
+FAMOUS_EVERY = 25  # one clean text in so many holds a word that looks like a name: at most 5%
+# What a change of the case of a whole text leaves as it is: it would be another value, or none.
+CASELESS = {
+    "lower": ("PERSON", "LOCATION", "ADDRESS", "EMAIL"),
+    "upper": ("PERSON", "LOCATION", "ADDRESS", "GOVERNMENT_ID"),
+}
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A value that must not survive. `listed` for a PERSON: whether Faker's lists hold every word of it."""
+
+    kind: str
+    value: str
+    listed: bool | None = None
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """One text; `fixed` is the text without the planted values."""
+
+    id: str
+    text: str
+    language: str
+    template: str
+    planted: tuple[Planted, ...]
+    fixed: str
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of the planted values."""
+        return frozenset(planted.kind for planted in self.planted)
+
+
+def make(seed: int) -> list[Labelled]:
+    """The set: for a seed always the same bytes."""
+    return [labelled for language in LANGUAGES for labelled in _of_language(language, seed)]
+
+
+def _of_language(language: str, seed: int) -> list[Labelled]:
+    by_use = {use: [t for t in templates(language) if t.use == use] for use in ("planted", "clean", "famous")}
+    found: list[Labelled] = []
+    seen: set[str] = set()
+    for use in ("planted", "clean"):
+        for number in range(PER_LANGUAGE):
+            some = by_use["famous"] if use == "clean" and number % FAMOUS_EVERY == 0 else by_use[use]
+            turn = number // FAMOUS_EVERY if some is by_use["famous"] else number
+            found.append(_text(some[turn % len(some)], language, f"{seed}:{use}:{language}:{number}", seen))
+            seen.add(found[-1].text)
+    return found
+
+
+def _text(template: Template, language: str, seed: str, seen: set[str]) -> Labelled:
+    """The template filled; filled anew while the same text has been made already."""
+    for attempt in range(1000):
+        pieces = Draw(Random(f"{seed}:{attempt}"), language).fill(template.text)
+        pieces = [_cased(piece, template.case) for piece in pieces]
+        text = "".join(piece.text for piece in pieces)
+        if text not in seen:
+            break
+    else:
+        raise AssertionError(f"template {language} {template.name} varies too little")
+    planted = (Planted(piece.kind, piece.text, piece.listed) for piece in pieces if piece.kind)
+    fixed = "\n".join(piece.text for piece in pieces if not piece.kind)
+    use, number = ("p" if template.use == "planted" else "c"), seed.rsplit(":", 1)[1]
+    return Labelled(f"{use}-{language}-{number}", text, language, template.name, tuple(dict.fromkeys(planted)), fixed)
+
+
+def _cased(piece: Piece, case: str) -> Piece:
+    if not case or (piece.kind and piece.kind not in CASELESS[case]):
+        return piece
+    # Lower case of the Turkish capital İ would be two characters.
+    text = piece.text.replace("İ", "I").lower() if case == "lower" else piece.text.upper()
+    return Piece(text, piece.kind, piece.listed)
