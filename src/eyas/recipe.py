@@ -284,7 +284,7 @@ class Run:
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
             return None
-        return PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file))
+        return _AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
 
     def responder(self) -> Responder:
         """The target as `respond` sees it: who answers is the recipe's. InputError when it has no chat template."""
@@ -301,6 +301,17 @@ class Run:
             template_digest=target.template_digest,
             target_dtype=str(target.model.dtype),
         )
+
+
+class _AnswerScan:
+    """The privacy room's filter as `respond` calls it."""
+
+    def __init__(self, privacy: PrivacyFilter) -> None:
+        self.digest = privacy.digest
+        self._privacy = privacy
+
+    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
+        return self._privacy.scan(texts, languages)
 
 
 @dataclass(frozen=True)

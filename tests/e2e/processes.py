@@ -70,7 +70,7 @@ def _work(arguments: Sequence[str], err: Path, moment: Moment | None, how: int) 
 def context() -> multiprocessing.context.ForkServerContext:
     """The server starts with the first process."""
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["eyas.cli.recipes", "eyas.cli.generate"])
+    server.set_forkserver_preload(["eyas.cli.recipes", "eyas.cli.generate", "tests.e2e.detectors"])
     return server
 
 

@@ -188,13 +188,14 @@ def test_no_license(target, tmp_path, refused):
 
 def test_conversations_longer_than_the_context(recipe, tmp_path, refused):
     source, out = tmp_path / "long.jsonl", tmp_path / "out"
-    source.write_text(json.dumps({"prompt": "word " * 200}) + "\n")
+    words = " ".join(f"word{number}" for number in range(200))
+    source.write_text(json.dumps({"prompt": f"Sort these: {words}"}) + "\n")
     assert main(["prompts", str(recipe), "--out", str(out), f"prompts.source={source}"]) == 0
     message = refused("respond", recipe, "--out", out, f"prompts.source={source}")
     assert "at most 512 positions" in message
     assert not any((out / "conversations").iterdir())
     # Beside others that fit it is dropped, and counted.
-    source.write_text(source.read_text() + json.dumps({"prompt": "short"}) + "\n")
+    source.write_text(source.read_text() + json.dumps({"prompt": "what is short?"}) + "\n")
     run_stages(recipe, out, ())
     for stage in ("prompts", "respond"):
         assert main([stage, str(recipe), "--out", str(out), f"prompts.source={source}"]) == 0

@@ -17,6 +17,7 @@ SLOW = (
     "respond.max_tokens=32",
     "respond.batch_size=2",
     "capture.shard_bytes=60000",
+    "prompts.workers=1",
     "capture.batch_tokens=64",
     "train.batch_tokens=24",
     "train.checkpoint_every_s=0",
@@ -26,7 +27,11 @@ SLOW = (
 
 
 MOMENTS = {
-    "prompts": {"reading": Moment(20), "prompts written": Moment(1, "prompts/prompts.jsonl")},
+    "prompts": {
+        "reading": Moment(1),
+        "a piece half written": Moment(2, "prompts.work/*.npz"),
+        "prompts written": Moment(1, "prompts/prompts.jsonl"),
+    },
     "respond": {
         "third answer": Moment(3),
         "first part": Moment(1, "conversations/part-*.jsonl"),
@@ -42,7 +47,7 @@ MOMENTS = {
     },
     "eval": {"first text": Moment(1), "walking": Moment(2)},
 }
-QUICK = [("prompts", "reading"), ("respond", "third answer"), ("respond", "first part"), ("capture", "first shard")]
+QUICK = [("prompts", "reading"), ("prompts", "a piece half written"), ("respond", "third answer"), ("respond", "first part"), ("capture", "first shard")]
 QUICK += [("train", "fifth checkpoint"), ("eval", "walking")]
 EVERY = [(stage, moment) for stage in STAGES for moment in MOMENTS[stage]]
 CASES = [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.full) for case in EVERY]

@@ -119,7 +119,7 @@ def test_nothing_is_planned_for_a_source_that_is_not_there(recipe, tmp_path, cap
         assert main(["plan", str(recipe), override, "--out", str(out)]) == 2
         assert re.fullmatch(r"eyas: found .*none.*; expected .+; do .+\n", capsys.readouterr().err)
     odd = write_prompts(tmp_path / "odd.jsonl", 0)
-    odd.write_text('{"text": "no known shape"}\n')
+    odd.write_text('{"words": "no known shape"}\n')
     assert main(["plan", str(recipe), f"prompts.source={odd}", "--out", str(out)]) == 2
     assert main(["plan", str(recipe), "--out", str(out), "--price", "-1"]) == 2
     assert not out.exists()
