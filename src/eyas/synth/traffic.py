@@ -1,0 +1,330 @@
+"""Prompts that look like the traffic to be served: how far a source is from it, and a choice that comes near.
+
+    texts --hash--> word 1- and 2-grams, 2**14 features --TF-IDF, SVD 64, k-means 24--> topic  }
+    length in characters --quantiles of production--> bin                                      }  cell = (topic, bin)
+
+Production and pool are counted cell by cell; `select` takes from the pool what production has in each cell.
+
+Of the production log the fitted model keeps: one weight per hashed feature and topic, how many prompts fell into each
+cell, and a histogram of lengths. No text and no word; a number counts as "a number", and a feature that fewer than
+MIN_PROMPTS prompts have weighs nothing, so that no single prompt's words show.
+
+Choosing by importance weights that are summed over tokens (DSIR) was measured too, and is worse than no choice on
+samples of this size: it prefers short prompts.
+"""
+
+import heapq
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+
+from eyas.base.errors import InputError
+
+NUM_FEATURES = 2**14
+NUM_COMPONENTS = 64
+NUM_TOPICS = 24
+NUM_BINS = 8  # of length
+MIN_PROMPTS = 3
+MAX_FITTED = 5000  # prompts of each side that the topics are made from
+HEAD_CHARS, TAIL_CHARS = 300, 200  # of a text that are read: a prompt says what it wants where it begins or ends
+TOLERANCE = 0.05  # share of the prompts that may be of another topic or length, where no limit is given
+
+_TOKEN = re.compile(r"\w+|[^\w\s]|\n+")
+_NUMBER = re.compile(r"\d+")
+# Lengths are counted in steps of 2%: the KS distance of two histograms is that of the lengths but for one step.
+_LENGTH_STEPS = np.unique(np.round(1.02 ** np.arange(0, 900)).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a set of prompts is from production; 0 is the same, 1 is nothing in common."""
+
+    tv: float  # total variation of the topics: the share of prompts that would have to be of another topic
+    ks: float  # Kolmogorov-Smirnov of the lengths: the largest gap between the two shares up to some length
+
+    def to_json(self) -> dict[str, float]:
+        """For the ledger, in four digits."""
+        return {"tv": round(self.tv, 4), "ks": round(self.ks, 4)}
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A cell that the pool could not fill; the rest came from the nearest cells."""
+
+    topic: int
+    min_chars: int
+    max_chars: int | None  # None: no upper end
+    wanted: int
+    available: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What `Traffic.select` chose."""
+
+    indices: np.ndarray  # int64, sorted: places in the pool
+    before: Distance  # of the whole pool
+    after: Distance  # of what is chosen
+    shortfalls: tuple[Shortfall, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the ledger."""
+        return {
+            "chosen": len(self.indices),
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+            "short_by": sum(cell.wanted - cell.available for cell in self.shortfalls),
+            "shortfalls": [vars(cell) for cell in self.shortfalls],
+        }
+
+
+class Sample:
+    """At most `size` texts of the pool, the same whatever the order and the number of workers that see them.
+
+    Those stay whose id has the smallest hash. Samples of several workers are merged. (Production is given whole: its
+    lengths count.)
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size = size
+        self.seed = seed
+        self._heap: list[tuple[int, str, str]] = []  # (-hash, id, text): the largest hash on top
+
+    def add(self, record_id: str, text: str) -> None:
+        """Offers a text, cut to what `Traffic` reads of it."""
+        digest = blake2b(record_id.encode(), digest_size=8, key=str(self.seed).encode()).digest()
+        self._push((-int.from_bytes(digest, "big"), record_id, text))
+
+    def merge(self, other: "Sample") -> None:
+        """Takes in what another worker saw; ids must differ."""
+        assert (self.size, self.seed) == (other.size, other.seed)
+        for entry in other._heap:
+            self._push(entry)
+
+    def texts(self) -> list[str]:
+        """The texts that stayed, in the order of their hashes."""
+        return [text for _, _, text in sorted(self._heap, reverse=True)]
+
+    def _push(self, entry: tuple[int, str, str]) -> None:
+        if len(self._heap) < self.size:
+            heapq.heappush(self._heap, (*entry[:2], _cut(entry[2])))
+        elif self._heap and entry[:2] > self._heap[0][:2]:
+            heapq.heapreplace(self._heap, (*entry[:2], _cut(entry[2])))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Topics and length bins, and what production has of them. Immutable; 1 MB, so that every worker can have it."""
+
+    weights: np.ndarray  # float32 [features, topics]: the topic of a text is the largest of log(1 + counts) @ weights
+    nearness: np.ndarray  # float32 [topics, topics]: the cosine between topics
+    edges: np.ndarray  # int64 [bins - 1], characters: a length is in bin i if i edges are not above it
+    production: np.ndarray  # int64 [topics * bins]: prompts of production by cell
+    lengths: np.ndarray  # int64 [length steps]: prompts of production by length
+
+    @classmethod
+    def fit(cls, production: Sequence[str], pool_sample: Sequence[str], seed: int) -> "Traffic":
+        """Topics of production and pool together, both with the same weight; single-threaded, so that it repeats.
+
+        Raises InputError for an empty production log, and where the extra [data] is not installed.
+        """
+        if not production:
+            raise InputError("no prompt in the production log", "some hundred prompts", "check the log")
+        weights, nearness = _topics(_spread(production), _spread(pool_sample), seed)
+        sizes = np.array([len(text) for text in production])
+        # Inner quantiles; equal ones fall together where many prompts have the same length.
+        edges = np.unique(np.quantile(sizes, np.arange(1, NUM_BINS) / NUM_BINS, method="lower").astype(np.int64)) + 1
+        num_cells = weights.shape[1] * (len(edges) + 1)
+        empty = cls(weights, nearness, edges, np.zeros(num_cells, np.int64), np.zeros(len(_LENGTH_STEPS) + 1, np.int64))
+        counts = np.bincount(empty.cells(production), minlength=num_cells)
+        return cls(weights, nearness, edges, counts, _length_histogram(sizes))
+
+    def cells(self, texts: Sequence[str]) -> np.ndarray:
+        """The cell of each text, uint16 [n]: topic * bins + bin. A text's cell does not depend on the others."""
+        topics = np.zeros(len(texts), dtype=np.int64)
+        for start in range(0, len(texts), 1000):
+            topics[start : start + 1000] = (_features(texts[start : start + 1000]) @ self.weights).argmax(axis=1)
+        bins = np.searchsorted(self.edges, [len(text) for text in texts], side="right")
+        return (topics * self._num_bins + bins).astype(np.uint16)
+
+    def distances(self, cells: np.ndarray, lengths: np.ndarray) -> Distance:
+        """How far prompts with these cells and lengths in characters ([n] each) are from production; 1 for none."""
+        if len(cells) == 0:
+            return Distance(1.0, 1.0)
+        theirs, ours = (
+            self._by_topic(np.bincount(cells, minlength=len(self.production))),
+            self._by_topic(self.production),
+        )
+        histogram = _length_histogram(lengths)
+        gap = histogram.cumsum() / histogram.sum() - self.lengths.cumsum() / self.lengths.sum()
+        return Distance(float(np.abs(theirs - ours).sum() / 2), float(np.abs(gap).max()))
+
+    def select(self, cells: np.ndarray, lengths: np.ndarray, limit: int | None, seed: int) -> Selection:
+        """Chooses among pool prompts with these cells and lengths ([n] each) so that each cell has its share.
+
+        Quotas are whole numbers by largest remainder: first of the topics, then of the bins of each topic, where bins
+        that earlier topics left short come first. Inside a cell the seed chooses. What a cell cannot fill is reported,
+        and comes from the nearest cell that has prompts left: same topic and next length, then the next topic.
+
+        limit None: as many as go while topics, and bins, miss at most TOLERANCE of them. A topic or bin of which the
+        pool has nothing does not count there, for no number would help it; it is reported all the same.
+        """
+        available = np.bincount(cells, minlength=len(self.production))
+        number = min(len(cells), self._most(available) if limit is None else limit)
+        wanted = self._quotas(number)
+        taken = np.minimum(wanted, available)
+        short = np.flatnonzero(wanted > available)
+        for cell in short:
+            self._fill(int(cell), int(wanted[cell] - available[cell]), taken, available)
+        order = np.random.default_rng(seed).permutation(len(cells))
+        order = order[np.argsort(cells[order], kind="stable")]  # cell by cell, shuffled inside
+        rank = np.arange(len(cells)) - np.repeat(np.cumsum(available) - available, available)
+        indices = np.sort(order[rank < np.repeat(taken, available)])
+        return Selection(
+            indices,
+            before=self.distances(cells, lengths),
+            after=self.distances(cells[indices], lengths[indices]),
+            shortfalls=tuple(self._shortfall(int(cell), wanted, available) for cell in short),
+        )
+
+    @property
+    def _num_bins(self) -> int:
+        return len(self.edges) + 1
+
+    def _by_topic(self, counts: np.ndarray) -> np.ndarray:
+        return counts.reshape(-1, self._num_bins).sum(axis=1) / counts.sum()
+
+    def _quotas(self, number: int) -> np.ndarray:
+        """How many of `number` prompts each cell should have, int64 [cells]."""
+        exact = (self.production * (number / self.production.sum())).reshape(-1, self._num_bins)
+        topics = _apportion(exact.sum(axis=1), number)
+        quotas = np.zeros(exact.shape, dtype=np.int64)
+        owed = np.zeros(self._num_bins)  # what bins should have had by now
+        for topic, row in enumerate(exact):
+            owed += row
+            quotas[topic] = _apportion(row, int(topics[topic]), owed)
+            owed -= quotas[topic]
+        return quotas.ravel()
+
+    def _most(self, available: np.ndarray) -> int:
+        """The largest number of which topics, and bins, miss at most TOLERANCE, among those the pool has at all."""
+        shares = (self.production / self.production.sum()).reshape(-1, self._num_bins)
+        there = available.reshape(shares.shape)
+        low, high = 0, int(available.sum())
+        while low < high:
+            number = (low + high + 1) // 2
+            missing = max(
+                np.maximum(number * shares.sum(axis=axis) - there.sum(axis=axis), 0)[there.sum(axis=axis) > 0].sum()
+                for axis in (0, 1)
+            )
+            low, high = (number, high) if missing <= TOLERANCE * number else (low, number - 1)
+        return max(low, min(1, int(available.sum())))
+
+    def _fill(self, cell: int, number: int, taken: np.ndarray, available: np.ndarray) -> None:
+        """Takes `number` more prompts, from the cells nearest to `cell`."""
+        topic, place = divmod(cell, self._num_bins)
+        apart = np.abs(np.arange(self._num_bins) - place)
+        others, bins = np.divmod(np.arange(len(taken)), self._num_bins)
+        nearness = np.where(np.arange(len(self.nearness)) == topic, 2.0, self.nearness[topic])
+        for other in np.lexsort((apart[bins], -nearness[others])):
+            more = min(number, int(available[other] - taken[other]))
+            taken[other] += more
+            number -= more
+            if number == 0:
+                return
+
+    def _shortfall(self, cell: int, wanted: np.ndarray, available: np.ndarray) -> Shortfall:
+        topic, place = divmod(cell, self._num_bins)
+        low = int(self.edges[place - 1]) if place else 0
+        high = int(self.edges[place]) - 1 if place < len(self.edges) else None
+        return Shortfall(topic, low, high, int(wanted[cell]), int(available[cell]))
+
+
+def _apportion(exact: np.ndarray, total: int, first: np.ndarray | None = None) -> np.ndarray:
+    """Whole numbers near `exact` that sum to `total`: rounded down, the rest to the largest remainders.
+
+    `first` ranks instead of the remainders, among the entries that are not zero. Ties go to the earlier entry.
+    """
+    whole = np.floor(exact + 1e-9).astype(np.int64)
+    while whole.sum() > total:
+        whole[np.argmax(np.where(whole > 0, whole - exact, -np.inf))] -= 1
+    rank = exact - whole if first is None else first - whole
+    while whole.sum() < total:
+        best = int(np.argmax(np.where(exact > 0, rank, -np.inf)))
+        whole[best] += 1
+        rank[best] -= 1
+    return whole
+
+
+def _length_histogram(lengths: np.ndarray) -> np.ndarray:
+    places = np.searchsorted(_LENGTH_STEPS, lengths, side="right")
+    return np.bincount(places, minlength=len(_LENGTH_STEPS) + 1)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= HEAD_CHARS + TAIL_CHARS else text[:HEAD_CHARS] + "\n" + text[-TAIL_CHARS:]
+
+
+def _tokens(text: str) -> list[str]:
+    words = _TOKEN.findall(_NUMBER.sub("0", _cut(text).lower()))
+    return words + [f"{one} {two}" for one, two in pairwise(words)]
+
+
+def _features(texts: Sequence[str]) -> Any:
+    """log(1 + counts) of the hashed 1- and 2-grams, punctuation among them: scipy CSR, float32 [n, features]."""
+    try:
+        from sklearn.feature_extraction.text import HashingVectorizer
+    except ImportError:
+        raise InputError(
+            "no scikit-learn", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
+        ) from None
+    vectorizer: Any = HashingVectorizer  # its annotations say less than its documentation
+    hashing = vectorizer(analyzer=_tokens, n_features=NUM_FEATURES, alternate_sign=False, norm=None, dtype=np.float32)
+    return hashing.transform(texts).log1p()
+
+
+def _spread(texts: Sequence[str]) -> list[str]:
+    """At most MAX_FITTED of the texts, at equal distances."""
+    if len(texts) <= MAX_FITTED:
+        return list(texts)
+    return [texts[place * len(texts) // MAX_FITTED] for place in range(MAX_FITTED)]
+
+
+def _topics(production: list[str], pool: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """`Traffic.weights` and `Traffic.nearness`.
+
+    Vectors are compared by their cosine to a topic's centre. A centre lies in the space of the components, which is
+    linear in the features, and the cosine's divisor is the same for all topics: so one matrix from features to topics
+    says which is nearest, and the components themselves need not be kept.
+    """
+    features = _features([*production, *pool])
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.preprocessing import normalize
+    from threadpoolctl import threadpool_limits
+
+    unit, cluster, reduce = (cast(Any, tool) for tool in (normalize, KMeans, TruncatedSVD))
+    num_texts = features.shape[0]
+    num_with = np.bincount(features.indices, minlength=NUM_FEATURES)
+    idf = np.where(num_with >= min(MIN_PROMPTS, num_texts), np.log((1 + num_texts) / (1 + num_with)) + 1, 0.0)
+    vectors = unit(features.multiply(idf).tocsr())
+    share = np.r_[np.full(len(production), 0.5 / len(production)), np.full(len(pool), 0.5 / max(len(pool), 1))]
+    with threadpool_limits(limits=1):
+        if num_texts > 2:
+            # Where all texts are the same, it divides by their variance for a figure that nobody reads.
+            with np.errstate(invalid="ignore", divide="ignore"):
+                reduced = reduce(min(NUM_COMPONENTS, num_texts - 1), random_state=seed).fit(vectors)
+            components = reduced.components_
+        else:
+            components = vectors.toarray()
+        points = unit(vectors @ components.T)
+        num_topics = min(NUM_TOPICS, len(np.unique(points.round(6), axis=0)))
+        means = cluster(num_topics, n_init=4, random_state=seed).fit(points, sample_weight=share * num_texts)
+        centres = unit(means.cluster_centers_)
+        weights = idf[:, None] * (components.T @ centres.T)
+    return weights.astype(np.float32), (centres @ centres.T).astype(np.float32)
