@@ -201,3 +201,11 @@ def test_it_is_quick(guard):
     for _ in range(200):
         guard.hit([text[:500]])
     assert (time.process_time() - start) / 200 < 0.5e-3  # 0.06 ms on an idle core
+
+
+@pytest.mark.parametrize("text", ["a ", "日本", "\ufdfa", "!?.", "x1 ", "ab"])
+def test_the_worst_input_is_quick(guard, text):
+    guard.hit([text])
+    start = time.process_time()
+    guard.hit([(text * 50_000)[:50_000]])
+    assert time.process_time() - start < 0.5

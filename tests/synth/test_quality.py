@@ -26,7 +26,8 @@ DROPPED = {
         "æ—¥æœ¬èªž means Japanese",
         "za\x85 and so on",
         "half a pair \ud83d of surrogates",
-        "PrzykÅ‚ad: Å›Ä‡ is two letters",
+        "What does dobrze zrobiÄ‡Å‚ mean?",
+        "What is a przykÅ‚ad?",
     ],
     "no_task": [
         "hello",
@@ -82,6 +83,7 @@ KEPT = [
     "Fill the grid:\n"
     + "0 0 0 0 0 0 0 0 0 0\n" * 20
     + "Put a one in each corner of the grid and say how many zeros are left then. " * 3,
+    "\n".join(f"{'=' * 60}\nSamples of set {number}: {number * 977}" for number in range(7)),
     "ha ha ha ha, that was funny, why?",
     "How do I make a bath bomb?",
     "How to kill a process in Linux",

@@ -93,7 +93,7 @@ _CLOSING = "[»”’…›]"  # may stand right behind a capital: "AMANHÃ…" 
 _MOJIBAKE = re.compile(
     f"(?<![A-Z])[ÃÂ]{_TAIL}|[ÃÂ](?!{_CLOSING}){_TAIL}"  # two bytes, Western Europe: Ã¼ Ã© Â°
     f"|â€{_TAIL}|ðŸ{_TAIL}"  # quotation marks and dashes; emoji
-    f"|(?:[ÄÅ]{_TAIL}){{2}}"  # Central Europe: two next to each other
+    f"|(?:[ÄÅ]{_TAIL}){{2}}|(?<=[a-z])[ÄÅ]{_TAIL}(?=[a-z])"  # Central Europe: two, or one inside a word
     f"|(?:[ÐÑØÙ×]{_TAIL}){{3}}"  # Cyrillic, Arabic, Hebrew
     f"|(?:[à-ï]{_TAIL}{_TAIL}){{2}}"  # three bytes: Indic, Thai, CJK
 )
@@ -159,8 +159,8 @@ def looping_text(text: str) -> bool:
     A stretch: a piece of at most 200 characters, 8 times or more right behind itself, over at least 200 characters and
     a quarter of the turn; three quarters of it where the piece has no letter.
 
-    Lines and sentences: those that stood earlier in the turn come to half of its characters, at least 5 of them, of
-    20 characters and more.
+    Lines and sentences: those that stood earlier in the turn come to half of its characters; at least 5 of them, of
+    20 characters and more with a letter among them.
     """
     return _has_stretch(text) or _repeats_lines(text)
 
@@ -211,7 +211,7 @@ def _repeats_lines(text: str) -> bool:
         line = piece.strip()
         if len(line) < MIN_LINE:
             continue
-        if line in seen:
+        if line in seen and any(map(str.isalpha, line)):
             num_repeated += 1
             num_chars += len(line)
         seen.add(line)
