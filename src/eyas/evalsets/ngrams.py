@@ -2,13 +2,13 @@
 
     words      text in NFKC and lower case; a word is a run of letters, digits and underscores, or one character of a
                language that puts no blanks between words
-    n-gram     n words in a row. It counts if half of them at least are words of 3 letters and more (or such a character):
-               "1, 2, 3, 4, ..." is in every second program.
+    n-gram     n words in a row. It counts if at least half of them are words of 3 letters and more (or such a
+               character): "1, 2, 3, 4, ..." is in every second program.
     short      a text with fewer than n words is one n-gram, whole, and equals only the same whole text
     hash       64 bits: blake2b of each word, combined as a polynomial, so that all n-grams of a text cost a few array
                operations
 
-A file of hashes/ is one line of JSON (the header) and the sorted hashes, little-endian, for each n of the header in turn.
+A file of hashes/ is one line of JSON (the header) and the sorted hashes, little-endian, for each n of the header.
 Sets of our own grammar are hashed conversation by conversation (unit "record"): all their texts share their n-grams.
 """
 
@@ -142,7 +142,7 @@ def _powers(num: int) -> np.ndarray:
 
 
 def _finish(value: np.ndarray, n: int) -> np.ndarray:
-    """Mixes the number of words in and spreads the bits; the finisher is that of splitmix64 (Steele, Lea, Flood 2014)."""
+    """Mixes the number of words in and spreads the bits, as splitmix64 does (Steele, Lea, Flood 2014)."""
     value = value + np.uint64(n * _BASE & 0xFFFFFFFFFFFFFFFF)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

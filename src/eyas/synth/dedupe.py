@@ -4,11 +4,11 @@
     one deciding     Duplicates(dir).add([n, 128]) ... .decide() -> [(record, earlier record)]
 
 The rule: in record order the first stays; a record goes if its estimated Jaccard similarity (the share of equal rows of
-the two signatures) with an earlier record that stays is at least the threshold. Records whose signatures are equal always
-go. Neither the number of workers nor the pieces they add change the answer.
+the two signatures) with an earlier record that stays is at least the threshold. Records whose signatures are equal
+always go. Neither the number of workers nor the pieces they add change the answer.
 
-Memory does not grow with the records, but for one byte each and for the pairs that are found: signatures lie on disk, and
-so do the hashes of their bands, in partitions that are sorted one at a time.
+Memory does not grow with the records, but for one byte each and for the pairs that are found: signatures lie on disk,
+and so do the hashes of their bands, in partitions that are sorted one at a time.
 """
 
 import tempfile
@@ -18,17 +18,18 @@ from typing import BinaryIO
 
 import numpy as np
 
-from eyas.base.errors import InputError
+from eyas.base.errors import InputError, UsageError
 
 NUM_ROWS = 128  # of a signature: the estimate's standard deviation is at most 0.044
 SHINGLE_CHARS = 5
 SEED = 1
 
-# Two signatures that agree in 0.8 of their rows miss each other in all 25 bands of 5 rows less than once in a thousand.
+# Of pairs of signatures that agree in 0.8 of their rows, fewer than 1 in 100,000 share none of 25 bands of 5 rows.
 NUM_BANDS, BAND_ROWS = 25, 5
+MIN_THRESHOLD = 0.7  # of such pairs 2 in 1,000 share no band; of less similar ones more
 MAX_HEADS = 64  # each record of a bucket is compared with the first so many; see `_pairs`
 BLOCK = 8192  # signatures read at a time: 4 MB
-PARTITION = 2**17  # entries sorted at a time: 2 MB
+PARTITION = 2**16  # entries sorted at a time: 1 MB
 
 _ENTRY = np.dtype([("hash", "<u8"), ("record", "<u4")])
 _WHOLE = "whole"  # the partitions of the hashes of whole signatures
@@ -45,7 +46,7 @@ def signature(texts: Sequence[str]) -> np.ndarray:
     A text shorter than a shingle is one shingle. Raises InputError where the extra [data] is not installed.
     """
     try:
-        from rensa import RMinHash
+        from rensa import RMinHash  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:
         raise InputError(
             "no rensa", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
@@ -59,11 +60,13 @@ def signature(texts: Sequence[str]) -> np.ndarray:
 class Duplicates:
     """Signatures in record order, and who duplicates whom. A context manager; its files go when it closes.
 
-    `directory` is where the scratch files lie: 512 bytes a record, and 300 more while it decides.
+    `directory` is where the scratch files lie: 512 bytes a record, and 312 more while it decides.
+    Raises UsageError for a threshold that the bands are not made for.
     """
 
     def __init__(self, directory: Path, threshold: float = 0.8) -> None:
-        assert 0 < threshold <= 1, threshold
+        if not MIN_THRESHOLD <= threshold <= 1:
+            raise UsageError(f"near-duplicates from {threshold} on", f"{MIN_THRESHOLD} to 1", "change the threshold")
         directory.mkdir(parents=True, exist_ok=True)
         self._scratch = tempfile.TemporaryDirectory(prefix="duplicates-", dir=directory)
         self._root = Path(self._scratch.name)
@@ -84,7 +87,8 @@ class Duplicates:
 
     def add(self, signatures: np.ndarray) -> None:
         """Takes the signatures uint32 [n, 128] of the next n records."""
-        assert signatures.dtype == np.uint32 and signatures.shape[1:] == (NUM_ROWS,), signatures.shape
+        assert signatures.dtype == np.uint32, signatures.dtype
+        assert signatures.shape[1:] == (NUM_ROWS,), signatures.shape
         self._file.seek(0, 2)
         self._file.write(np.ascontiguousarray(signatures, dtype="<u4").tobytes())
         self.num_records += len(signatures)
@@ -121,7 +125,7 @@ class Duplicates:
             yield int(pair) >> 32, int(pair) & 0xFFFFFFFF
 
     def _partition(self) -> None:
-        """Writes (hash, record) of each band and of the whole signature, split by hash into files of PARTITION entries."""
+        """Writes (hash, record) of each band and of whole signatures, split by hash into files of PARTITION entries."""
         num_parts = -(-self.num_records // PARTITION) or 1
         for start in range(0, self.num_records, BLOCK):
             rows = self._read(np.arange(start, min(start + BLOCK, self.num_records)))
@@ -139,7 +143,8 @@ class Duplicates:
         for path in sorted(self._root.glob(f"{name}-*")):
             entries = np.fromfile(path, dtype=_ENTRY)
             path.unlink()
-            yield entries[np.argsort(entries, order=("hash", "record"))]
+            # Stable: records were written in their order.
+            yield entries[np.argsort(entries["hash"], kind="stable")]
 
     def _similar(self, pairs: Iterator[np.ndarray], min_equal: int) -> np.ndarray:
         """Those of the pairs [k, 2] whose signatures agree in at least so many rows."""
@@ -158,15 +163,16 @@ class Duplicates:
         starts = np.flatnonzero(np.diff(records, prepend=-2) != 1)
         for start, end in zip(starts, [*starts[1:], len(records)], strict=True):
             self._file.seek(int(records[start]) * NUM_ROWS * 4)
-            self._file.readinto(memoryview(rows[start:end]).cast("B"))  # pyright: ignore[reportAttributeAccessIssue]
+            data = self._file.read(int(end - start) * NUM_ROWS * 4)
+            rows[start:end] = np.frombuffer(data, dtype="<u4").reshape(-1, NUM_ROWS)
         return rows
 
 
 def _pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray]:
     """Pairs [k, 2] (later, earlier) of the records that share a hash: each with the first `max_heads` of its bucket.
 
-    That bounds the work where one template has filled a bucket with thousands. A near-duplicate shares many buckets with
-    its original, and they are not all full of the same template.
+    That bounds the work where one template has filled a bucket with thousands. A near-duplicate shares many buckets
+    with its original, and they are not all full of the same template.
     """
     new = np.flatnonzero(np.diff(entries["hash"], prepend=~entries["hash"][:1]) != 0)
     sizes = np.diff(new, append=len(entries))

@@ -6,9 +6,9 @@ belong, in this order:
 1. Only the first MAX_CHARS characters are read, addresses of web pages and program code in ``` fences left out where
    something else remains.
 2. A text without a letter is "en".
-3. A text whose letters are all ASCII is "en" unless py3langid gives another language at least MIN_CONFIDENCE. Measured on
-   own sentences and on code: the least confident right guess about a short ASCII sentence has 0.39, the most confident
-   wrong one about snippets of code, formulas and single words 0.27.
+3. A text whose letters are all ASCII is "en" unless py3langid gives another language at least MIN_CONFIDENCE. Measured
+   on own sentences and on code: the least confident right guess about a short ASCII sentence has 0.39, the most
+   confident wrong one about snippets of code, formulas and single words 0.27.
 
 Only languages with many writers are told apart (LABELS): their small neighbours, and dead and constructed languages,
 would take short texts away from them. What is written in one of those comes out as the nearest language of the list.
@@ -27,18 +27,19 @@ MIN_PART_CHARS = 8  # letters of one script, or of one turn, that make its langu
 
 # Names of py3langid for varieties, as the ISO 639-1 language that they are written as.
 VARIETIES = {"ary": "ar", "arz": "ar", "pcm": "en", "nn": "no", "wuu": "zh", "yue": "zh"}
-LABELS = (
-    *"af ar az be bg bn bs ca cs cy da de el en es et eu fa fi fr ga gl gu he hi hr hu hy id is it ja jv ka kk".split(),
-    *"km kn ko ky lo lt lv mk ml mn mr ms my ne nl no pa pl ps pt ro ru si sk sl so sq sr sv sw ta te th tl".split(),
-    *"tr ug uk ur uz vi zh".split(),
-    *VARIETIES,
-)
+_CODES = """
+af ar az be bg bn bs ca cs cy da de el en es et eu fa fi fr ga gl gu he hi hr hu hy id is it ja jv ka kk km kn ko ky lo
+lt lv mk ml mn mr ms my ne nl no pa pl ps pt ro ru si sk sl so sq sr sv sw ta te th tl tr ug uk ur uz vi zh
+"""
+LABELS = (*_CODES.split(), *VARIETIES)
 _LETTER = re.compile(r"[^\W\d_]")
 _OTHER_LETTER = re.compile(r"[^\W\d_\x00-\x7f]")
 _APART = re.compile(r"```.*?(?:```|\Z)|\b(?:https?://|www\.)\S+", re.DOTALL)
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff]+")
 # Letters behind the Latin blocks of Unicode: from Greek on, without the Latin and the phonetic blocks after it.
-_NOT_LATIN = re.compile(r"(?:(?![\u1d00-\u1dbf\u1e00-\u1eff\u2000-\u2bff\ua720-\ua7ff\uff00-\uff65])[^\W\d_\x00-\u036f])+")
+_NOT_LATIN = re.compile(
+    r"(?:(?![\u1d00-\u1dbf\u1e00-\u1eff\u2000-\u2bff\ua720-\ua7ff\uff00-\uff65])[^\W\d_\x00-\u036f])+"
+)
 
 
 def language_of(text: str) -> str:
@@ -52,6 +53,7 @@ def language_of(text: str) -> str:
         rest = head
     if not _LETTER.search(rest):
         return "en"
+    name: str
     name, confidence = _identifier().classify(rest)
     if confidence < MIN_CONFIDENCE and not _OTHER_LETTER.search(rest):
         return "en"
@@ -61,8 +63,8 @@ def language_of(text: str) -> str:
 def languages_of(texts: Sequence[str]) -> tuple[str, ...]:
     """All languages found in the user turns of one record, the main one first, the others sorted.
 
-    What is written in Latin letters and what is not are judged apart, and so is every turn: the names in "Translate into
-    English: ..." are written in the language of what follows.
+    What is written in Latin letters and what is not are judged apart, and so is every turn: the names in "Translate
+    into English: ..." are written in the language of what follows.
     """
     main = language_of("\n".join(text[:MAX_CHARS] for text in texts))
     parts = list(texts) if len(texts) > 1 else []

@@ -6,12 +6,12 @@
     damaged_encoding    U+FFFD, C1 controls, half a surrogate pair, or UTF-8 that was read as Latin-1 ("fÃ¼r")
     no_task             every turn is only greetings, web addresses, punctuation or fewer than 3 letters and digits
     looping_text        a piece of text again and again (see `looping_text`)
-    jailbreak           a preamble that wants to switch the target's rules off (JAILBREAKS)
-    refusal_bait        a request that is answered by a refusal and nothing else (REFUSAL_BAIT)
+    jailbreak           a preamble that wants to switch the target's rules off
+    refusal_bait        a request that is answered by a refusal and nothing else
     wrong_language      not one of `languages`
 
-The two lists of phrases are English, short, and meant to miss rather than to take what is good: a head learns nothing
-from "I cannot help with that". They are no safety filter.
+The two lists (JAILBREAK_PHRASES, REFUSAL_BAIT_PHRASES) are English, short, and meant to miss rather than to take what
+is good: a head learns nothing from "I cannot help with that". They are no safety filter.
 
 Every rule takes time linear in the text: repeats in patterns are bounded.
 """
@@ -85,8 +85,6 @@ def _check_length(config: QualityConfig, texts: Sequence[str]) -> str | None:
     return TOO_SHORT if num_chars < config.min_chars else None
 
 
-# --- characters
-
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NO_CHARACTER = re.compile("[\x80-\x9f\ufffd-\uffff\ud800-\udfff]")
 # What the UTF-8 bytes 80 to BF become when they are read as Latin-1 or Windows-1252.
@@ -95,7 +93,7 @@ _CLOSING = "[»”’…›]"  # may stand right behind a capital: "AMANHÃ…" 
 _MOJIBAKE = re.compile(
     f"(?<![A-Z])[ÃÂ]{_TAIL}|[ÃÂ](?!{_CLOSING}){_TAIL}"  # two bytes, Western Europe: Ã¼ Ã© Â°
     f"|â€{_TAIL}|ðŸ{_TAIL}"  # quotation marks and dashes; emoji
-    f"|(?:[ÄÅ]{_TAIL}){{2}}"  # Central Europe: two next to each other
+    f"|(?:[ÄÅ]{_TAIL}){{2}}|(?<=[a-z])[ÄÅ]{_TAIL}(?=[a-z])"  # Central Europe: two, or one inside a word
     f"|(?:[ÐÑØÙ×]{_TAIL}){{3}}"  # Cyrillic, Arabic, Hebrew
     f"|(?:[à-ï]{_TAIL}{_TAIL}){{2}}"  # three bytes: Indic, Thai, CJK
 )
@@ -109,19 +107,18 @@ def _check_characters(texts: Sequence[str]) -> str | None:
     return None
 
 
-# --- a task
-
 MIN_WORD_CHARS = 3  # letters and digits that are no greeting; one of a language without spaces between words counts two
 _WEB_ADDRESS = re.compile(r"\b(?:https?://|www\.)\S+", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+")
-GREETINGS = frozenset(
-    "hi hii hello hey heya hiya yo greetings good morning afternoon evening night day there everyone all bye goodbye "
-    "thanks thank you thx ok okay test testing ping hallo hei hej hoi moin servus guten morgen tag abend danke tschüss "
-    "bonjour bonsoir salut merci hola buenos buenas dias días tardes noches gracias adiós ciao buongiorno buonasera "
-    "grazie salve oi olá ola bom boa dia tarde noite obrigado obrigada goedemorgen goedemiddag goedenavond bedankt dank "
-    "cześć dzień dobry dziękuję tack godmorgon привет здравствуйте здравствуй спасибо пока 你好 您好 谢谢 早上好 "
-    "こんにちは おはよう おはようございます ありがとう 안녕 안녕하세요 감사합니다 مرحبا أهلا شكرا".split()
-)
+_GREETINGS = """
+hi hii hello hey heya hiya yo greetings good morning afternoon evening night day there everyone all bye goodbye
+thanks thank you thx ok okay test testing ping hallo hei hej hoi moin servus guten morgen tag abend danke tschüss
+bonjour bonsoir salut merci hola buenos buenas dias días tardes noches gracias adiós ciao buongiorno buonasera
+grazie salve oi olá ola bom boa dia tarde noite obrigado obrigada goedemorgen goedemiddag goedenavond bedankt dank
+cześć dzień dobry dziękuję tack godmorgon привет здравствуйте здравствуй спасибо пока 你好 您好 谢谢 早上好
+こんにちは おはよう おはようございます ありがとう 안녕 안녕하세요 감사합니다 مرحبا أهلا شكرا
+"""
+GREETINGS = frozenset(_GREETINGS.split())
 
 
 def has_task(text: str) -> bool:
@@ -143,8 +140,6 @@ def _words(text: str) -> Iterator[str]:
     yield from (match.group() for match in _WORD.finditer(text, start))
 
 
-# --- loops
-
 MIN_STRETCH = 200  # characters that a loop covers at least, so that "ha ha ha" is none
 MAX_PERIOD = 200  # characters of the piece that repeats
 MIN_REPEATS = 8
@@ -161,11 +156,11 @@ _LINE_END = re.compile(r"[\n.!?。！？]+")
 def looping_text(text: str) -> bool:
     """Whether a turn is stuck: in one stretch, or in lines and sentences that come back.
 
-    A stretch: a piece of at most 200 characters, 8 times or more right behind itself, over at least 200 characters and a
-    quarter of the turn; three quarters of it where the piece has no letter.
+    A stretch: a piece of at most 200 characters, 8 times or more right behind itself, over at least 200 characters and
+    a quarter of the turn; three quarters of it where the piece has no letter.
 
-    Lines and sentences: those that stood earlier in the turn come to half of its characters, at least 5 of them, of
-    20 characters and more.
+    Lines and sentences: those that stood earlier in the turn come to half of its characters; at least 5 of them, of
+    20 characters and more with a letter among them.
     """
     return _has_stretch(text) or _repeats_lines(text)
 
@@ -216,18 +211,17 @@ def _repeats_lines(text: str) -> bool:
         line = piece.strip()
         if len(line) < MIN_LINE:
             continue
-        if line in seen:
+        if line in seen and any(map(str.isalpha, line)):
             num_repeated += 1
             num_chars += len(line)
         seen.add(line)
     return num_repeated >= MIN_REPEATED_LINES and num_chars >= MIN_REPEATED_SHARE * len(text)
 
 
-# --- phrases, searched in lower case with single blanks
-
+# Phrases are searched in lower case with single blanks.
 _HOW = r"\bhow (?:to|do i|can i|could i|would i|do you|can you|one can) "
 # name -> a word that must occur (a cheap first look), and the pattern
-JAILBREAKS = {
+JAILBREAK_PHRASES = {
     "ignore all previous instructions": (
         "instruction",
         r"\b(?:ignore|disregard|forget) (?:all|any|your)(?: of)?(?: the| your)?"
@@ -237,17 +231,18 @@ JAILBREAKS = {
     "a mode without rules": (" mode", r"\b(?:(?:dan|jailbreak) mode\b|developer mode (?:enabled|output))"),
     "you have no limits": (
         "you",
-        r"\byou(?:r|rself)?\b[^.!?]{0,80}\b(?:without|(?:have|has|with) no|free (?:of|from)|not bound by|bypass|ignore) "
+        r"\byou(?:r|rself)?\b[^.!?]{0,80}\b"
+        r"(?:without|(?:have|has|with) no|free (?:of|from)|not bound by|bypass|ignore) "
         r"(?:any |all |your |openai'?s? )*(?:ethical|moral|safety|content|usage)(?: (?:and|or) \w{1,20})? "
         r"(?:guidelines?|restrictions?|limitations?|polic(?:y|ies)|filters?|constraints?|rules?|boundaries)\b",
     ),
     "you never refuse": ("refuse", r"\byou (?:will |must |can |should |are to )?never (?:ever )?refuse\b"),
 }
-REFUSAL_BAIT = {
+REFUSAL_BAIT_PHRASES = {
     "weapons and drugs": (
         "how ",
         _HOW + r"(?:make|build|construct|cook|synthesi[sz]e|produce) (?:an? |some |the )?(?:home ?made )?"
-        r"(?:bombs?|(?:pipe|nail|car|dirty) bombs?|explosives?|molotov|nerve (?:gas|agent)|sarin|ricin|anthrax|napalm"
+        r"(?:bombs?|(?:pipe|nail|car|dirty) bombs?|explosives|molotov|nerve (?:gas|agent)|sarin|ricin|anthrax|napalm"
         r"|(?:crystal )?meth|methamphetamine|chemical weapons?|bioweapons?)\b",
     ),
     "violence": (
@@ -258,7 +253,8 @@ REFUSAL_BAIT = {
     "children": (
         "",
         r"\b(?:child porn(?:ography)?|csam|(?:sexual(?:ly)?(?: explicit)?|erotic|porn(?:ographic)?) "
-        r"(?:story|stories|content|scene|images?) (?:about|with|of|involving) (?:an? )?(?:underage|child|children|minors?))\b",
+        r"(?:story|stories|content|scene|images?) (?:about|with|of|involving) (?:an? )?"
+        r"(?:underage|child|children|minors?))\b",
     ),
     "intrusion": (
         "hack",
@@ -272,7 +268,7 @@ REFUSAL_BAIT = {
 }
 _PHRASES = [
     (reason, word, re.compile(pattern))
-    for reason, phrases in ((JAILBREAK, JAILBREAKS), (REFUSAL_BAIT, REFUSAL_BAIT))
+    for reason, phrases in ((JAILBREAK, JAILBREAK_PHRASES), (REFUSAL_BAIT, REFUSAL_BAIT_PHRASES))
     for word, pattern in phrases.values()
 ]
 

@@ -9,8 +9,8 @@ Of the production log the fitted model keeps: one weight per hashed feature and 
 cell, and a histogram of lengths. No text and no word; a number counts as "a number", and a feature that fewer than
 MIN_PROMPTS prompts have weighs nothing, so that no single prompt's words show.
 
-Choosing by importance weights that are summed over tokens (DSIR) was measured too, and is worse than no choice on samples of
-this size: it prefers short prompts.
+Choosing by importance weights that are summed over tokens (DSIR) was measured too, and is worse than no choice on
+samples of this size: it prefers short prompts.
 """
 
 import heapq
@@ -18,7 +18,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 
@@ -155,7 +156,10 @@ class Traffic:
         """How far prompts with these cells and lengths in characters ([n] each) are from production; 1 for none."""
         if len(cells) == 0:
             return Distance(1.0, 1.0)
-        theirs, ours = self._by_topic(np.bincount(cells, minlength=len(self.production))), self._by_topic(self.production)
+        theirs, ours = (
+            self._by_topic(np.bincount(cells, minlength=len(self.production))),
+            self._by_topic(self.production),
+        )
         histogram = _length_histogram(lengths)
         gap = histogram.cumsum() / histogram.sum() - self.lengths.cumsum() / self.lengths.sum()
         return Distance(float(np.abs(theirs - ours).sum() / 2), float(np.abs(gap).max()))
@@ -208,7 +212,7 @@ class Traffic:
         return quotas.ravel()
 
     def _most(self, available: np.ndarray) -> int:
-        """The largest number of which topics, and bins, miss at most TOLERANCE, among those that the pool has at all."""
+        """The largest number of which topics, and bins, miss at most TOLERANCE, among those the pool has at all."""
         shares = (self.production / self.production.sum()).reshape(-1, self._num_bins)
         there = available.reshape(shares.shape)
         low, high = 0, int(available.sum())
@@ -268,7 +272,7 @@ def _cut(text: str) -> str:
 
 def _tokens(text: str) -> list[str]:
     words = _TOKEN.findall(_NUMBER.sub("0", _cut(text).lower()))
-    return words + [f"{one} {two}" for one, two in zip(words, words[1:], strict=False)]
+    return words + [f"{one} {two}" for one, two in pairwise(words)]
 
 
 def _features(texts: Sequence[str]) -> Any:
@@ -279,9 +283,8 @@ def _features(texts: Sequence[str]) -> Any:
         raise InputError(
             "no scikit-learn", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
         ) from None
-    hashing = HashingVectorizer(
-        analyzer=_tokens, n_features=NUM_FEATURES, alternate_sign=False, norm=None, dtype=np.float32
-    )
+    vectorizer: Any = HashingVectorizer  # its annotations say less than its documentation
+    hashing = vectorizer(analyzer=_tokens, n_features=NUM_FEATURES, alternate_sign=False, norm=None, dtype=np.float32)
     return hashing.transform(texts).log1p()
 
 
@@ -305,20 +308,23 @@ def _topics(production: list[str], pool: list[str], seed: int) -> tuple[np.ndarr
     from sklearn.preprocessing import normalize
     from threadpoolctl import threadpool_limits
 
+    unit, cluster, reduce = (cast(Any, tool) for tool in (normalize, KMeans, TruncatedSVD))
     num_texts = features.shape[0]
     num_with = np.bincount(features.indices, minlength=NUM_FEATURES)
     idf = np.where(num_with >= min(MIN_PROMPTS, num_texts), np.log((1 + num_texts) / (1 + num_with)) + 1, 0.0)
-    vectors = normalize(features.multiply(idf).tocsr())
+    vectors = unit(features.multiply(idf).tocsr())
     share = np.r_[np.full(len(production), 0.5 / len(production)), np.full(len(pool), 0.5 / max(len(pool), 1))]
     with threadpool_limits(limits=1):
         if num_texts > 2:
-            with np.errstate(invalid="ignore"):  # its explained variance of texts that are all the same
-                components = TruncatedSVD(min(NUM_COMPONENTS, num_texts - 1), random_state=seed).fit(vectors).components_
+            # Where all texts are the same, it divides by their variance for a figure that nobody reads.
+            with np.errstate(invalid="ignore", divide="ignore"):
+                reduced = reduce(min(NUM_COMPONENTS, num_texts - 1), random_state=seed).fit(vectors)
+            components = reduced.components_
         else:
             components = vectors.toarray()
-        points = normalize(vectors @ components.T)
+        points = unit(vectors @ components.T)
         num_topics = min(NUM_TOPICS, len(np.unique(points.round(6), axis=0)))
-        means = KMeans(num_topics, n_init=4, random_state=seed).fit(points, sample_weight=share * num_texts)
-        centres = normalize(means.cluster_centers_)
+        means = cluster(num_topics, n_init=4, random_state=seed).fit(points, sample_weight=share * num_texts)
+        centres = unit(means.cluster_centers_)
         weights = idf[:, None] * (components.T @ centres.T)
     return weights.astype(np.float32), (centres @ centres.T).astype(np.float32)
