@@ -43,7 +43,7 @@ class Replied:
 
 
 @dataclass(frozen=True)
-class Withheld:
+class Declined:
     """The server refuses this one question; why: its words, blanked."""
 
     question: Question
@@ -72,7 +72,7 @@ class TryingAgain:
     why: str
 
 
-Outcome = Replied | Withheld | Failed | Unasked | TryingAgain
+Outcome = Replied | Declined | Failed | Unasked | TryingAgain
 
 
 class _AgainError(Exception):
@@ -192,7 +192,7 @@ class Asking:
         try:
             reply = read_reply(response.json(), question.decoding.max_tokens)
         except FilteredError:
-            return Withheld(question, "the server's content filter")
+            return Declined(question, "the server's content filter")
         except GarbledError as error:
             raise _AgainError(str(error)) from None
         except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8
@@ -210,7 +210,7 @@ class Asking:
             return await self._attempt(client, question)
         words = shown(said.replace(self._key, "") if self._key else said, [self._key or "", *_texts(question)])
         if status in ABOUT_THE_PROMPT:
-            return Withheld(question, f"status {status}{words and ': '}{words}")
+            return Declined(question, f"status {status}{words and ': '}{words}")
         raise StageError(
             f"status {status} from {self._url} for {question.id}{words and ': '}{words}",
             "an answer",

@@ -105,7 +105,8 @@ class RespondConfig:
 
     def deciding(self) -> dict[str, Any]:
         """The keys that decide answers and files, and whether a server answers; for the origin."""
-        keys = {name: value for name, value in asdict(self).items() if name not in UNDECIDING}
+        idle = () if self.url is None else ("batch_size",)
+        keys = {name: value for name, value in asdict(self).items() if name not in (*UNDECIDING, *idle)}
         return keys | {"server": self.url is not None}
 
     def _check_server(self) -> None:
