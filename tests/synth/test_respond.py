@@ -15,7 +15,7 @@ from tests.tiny import tiny_tokenizer
 from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.provenance import require_digest
-from eyas.chat.conversation import Message, read_all
+from eyas.chat.conversation import Finish, Message, read_all
 from eyas.chat.render import prompt_ids, render
 from eyas.synth import respond
 from eyas.synth.answering import Answered
@@ -230,10 +230,10 @@ def test_loops_are_flagged_and_counted_apart(prompts, tmp_path):
 class Says(SlowTarget):
     """The same token ids for some questions; for all others those of a good answer."""
 
-    def __init__(self, said, finish="stop"):
+    def __init__(self, said, finish: Finish = "stop"):
         super().__init__()
         self.said = said
-        self.finish = finish
+        self.finish: Finish = finish
 
     def answer(self, question):
         token_ids = self.said.get(question.id)
@@ -255,7 +255,7 @@ END = 258  # the tokenizer's end of turn
         ({}, [1, 2, 3], "length", None),
     ],
 )
-def test_answers_are_dropped_by_rule(prompts, tmp_path, keys, said, finish, reason):
+def test_answers_are_dropped_by_rule(prompts, tmp_path, keys, said, finish: Finish, reason):
     token_ids = tiny_tokenizer().encode(said, add_special_tokens=False) if isinstance(said, str) else said
     target = Says({"q:1/0": token_ids, "q:5/1": token_ids}, finish)
     # All other answers of the stand-in end by themselves where there is room.
@@ -318,7 +318,7 @@ def test_what_must_not_be_there_is_not_even_in_a_journal(prompts, tmp_path):
         def __call__(self, questions):
             for event in super().__call__(questions):
                 yield event
-                if event.id == "q:1/0":
+                if isinstance(event, Answered) and event.id == "q:1/0":
                     raise KeyboardInterrupt
 
     out = tmp_path / "out"
@@ -355,6 +355,7 @@ def test_a_part_is_written_while_an_earlier_one_waits(tmp_path):
     class Stuck(SlowTarget):
         def __call__(self, questions):
             first = questions.next()
+            assert first is not None
             while question := questions.next():
                 yield self.answer(question)
             assert len(list(out.glob("part-*.jsonl"))) == 19
@@ -456,6 +457,8 @@ def test_looping(token_ids, expected):
         ({"model": "m"}, "respond.model without respond.url"),
         ({"url": "http://h/v1"}, "respond.url without respond.model"),
         ({"url": "h:8000/v1", "model": "m"}, "another respond.url"),
+        ({"url": "http:///v1", "model": "m"}, "another respond.url"),
+        ({"url": "http://h:99999/v1", "model": "m"}, "another respond.url"),
         ({"url": "http://name:key@h/v1", "model": "m"}, "use respond.api_key_env"),
     ],
 )
