@@ -25,6 +25,7 @@ from eyas.features.reader import Features
 from eyas.formats.head_dir import digest_head, read_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target, resolve_target
+from eyas.model.words import TargetWords
 from eyas.privacy.filter import PrivacyFilter
 from eyas.serve.engine import Engine
 from eyas.serve.request import Request
@@ -287,13 +288,17 @@ class Run:
         return _AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
 
     def responder(self) -> Responder:
-        """The target as `respond` sees it: who answers is the recipe's. InputError when it has no chat template."""
+        """The target as `respond` sees it, here or on the recipe's server. InputError when it has no chat template."""
+        config = self.recipe.respond
+        if config.url is not None:
+            words = TargetWords.load(self.recipe.target.model)
+            answer = RemoteAnswers(config, words.tokenizer)
+            digests = (words.digest, words.tokenizer_digest, words.template_digest)
+            return Responder(answer, words.tokenizer, words.max_positions, *digests)
         target = self.target
         target.require_chat_template()
-        config = self.recipe.respond
-        remote = None if config.url is None else RemoteAnswers(config, target.tokenizer)
         return Responder(
-            answer=Answers(target, config) if remote is None else remote,
+            answer=Answers(target, config),
             tokenizer=target.tokenizer,
             max_positions=target.facts.max_positions,
             target_digest=target.digest,

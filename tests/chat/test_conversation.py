@@ -3,7 +3,7 @@ import json
 import pytest
 
 from eyas.base.errors import InputError
-from eyas.chat.conversation import Conversation, Message, Turn, parse, read, read_all
+from eyas.chat.conversation import Conversation, Message, ToolCall, Turn, parse, parse_message, read, read_all
 
 # design.md, section 4.
 PROMPT = {
@@ -19,6 +19,25 @@ ANSWERED = {
     "turns": [{"token_ids": [5, 7, 2], "loss_mask": [True, True, True], "finish": "stop"}],
 }
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1'}}
+CALLED = {
+    **ANSWERED,
+    "messages": [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "", "reasoning_content": "I add.", "tool_calls": [CALL]},
+    ],
+    "turns": [{"token_ids": [5], "loss_mask": [True], "finish": "stop", "ids": "rendered"}],
+}
+
+
+def test_reasoning_tool_calls_and_where_ids_come_from_are_kept():
+    found = parse(CALLED, "x")
+    assert found.to_json() == CALLED
+    message = Message("assistant", "", reasoning="I add.", tool_calls=(ToolCall("c1", "add", '{"a": 1'),))
+    assert found.messages[1] == message == parse_message(message.to_json(), "x")
+    assert found.turns[0].ids == "rendered"
+    assert parse(ANSWERED, "x").turns[0].ids == "generated"
+
 
 def test_the_records_of_the_design_come_back_as_they_were(tmp_path):
     path = tmp_path / "part.jsonl"
@@ -32,6 +51,10 @@ def test_the_records_of_the_design_come_back_as_they_were(tmp_path):
     assert list(read_all(tmp_path)) == [prompt, answered]
 
 
+def _calls(call):
+    return {"messages": [{"role": "assistant", "content": "x", "tool_calls": [call]}]}
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -42,6 +65,14 @@ def test_the_records_of_the_design_come_back_as_they_were(tmp_path):
         ({"messages": [{"role": "user", "content": None}]}, "content that is no text"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "half a surrogate"),
         ({"messages": [*ANSWERED["messages"], {"role": "system", "content": "x"}]}, "system message later on"),
+        ({"messages": [{"role": "user", "content": "x", "reasoning_content": "y"}]}, "a message with other keys"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "a message with other keys"),
+        ({"messages": [{"role": "assistant", "content": "x", "reasoning_content": 3}]}, "reasoning_content that is no"),
+        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [3]}]}, "a tool call that is no object"),
+        (_calls({**CALL, "type": "x"}), "a tool call of another type"),
+        (_calls({**CALL, "function": {"name": "x"}}), "a function with other keys"),
+        (_calls({**CALL, "function": {"name": "x", "arguments": {}}}), "arguments that is no text"),
+        ({"turns": [{**CALLED["turns"][0], "ids": "guessed"}]}, "ids of another origin"),
         ({"tags": {"task": 3}}, "tags.task that is no text"),
         ({"changed": {"PERSON": -1}}, "changed.PERSON that is no whole number"),
         ({"turns": [*ANSWERED["turns"], *ANSWERED["turns"]]}, "2 turns for 1 answers"),

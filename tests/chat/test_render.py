@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from tests.chat.templates import CHATML, DEFAULT_SYSTEM, LLAMA2, LLAMA3, QWEN3
+from tests.chat.templates import CHATML, DEFAULT_SYSTEM, LLAMA2, LLAMA3, QWEN3, QWEN3_FIELDS, R1
 from tests.tiny import EMBEDDED_TEMPLATE, tiny_tokenizer
 
 from eyas.base.errors import InputError
-from eyas.chat.conversation import Conversation, Message, Turn
-from eyas.chat.render import prompt_ids, render
+from eyas.chat.conversation import Conversation, Message, ToolCall, Turn
+from eyas.chat.render import answer_ids, prompt_ids, render
 
 ONE = [("user", "hi"), ("assistant", "yo")]
 TWO = [("system", "S"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
@@ -212,3 +212,69 @@ def test_templates_that_cannot_be_trained_on_are_refused(template, match):
 def test_a_conversation_without_answer_is_refused():
     with pytest.raises(InputError, match="without an assistant turn"):
         render(conversation(ONE[:1]), tiny_tokenizer())
+
+
+# --- answers of which only the text is known -------------------------------------------------------------------------
+
+ASKED = (Message("user", "hi"),)
+CALLS = (ToolCall("c1", "add", '{"b": 2, "a": 1}'), ToolCall("c2", "cut", "{"))
+
+
+def text_of_answer(template, message, ended=True):
+    tokenizer = tiny_tokenizer(template, "<|begin|>", "<|im_end|>" if "im_end" in template else "<|end|>")
+    ids = answer_ids(ASKED, message, tokenizer, ended)
+    return None if ids is None else tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_ids_of_a_text_are_those_that_a_rendered_row_supervises(name):
+    tokenizer = tiny_tokenizer(*TEMPLATES[name])
+    row = render(conversation(ONE), tokenizer)[0]
+    ids = answer_ids(ASKED, Message("assistant", "yo"), tokenizer, ended=True)
+    assert ids == [token for token, flag in zip(row.ids, row.loss_mask, strict=True) if flag]
+    cut = answer_ids(ASKED, Message("assistant", "yo"), tokenizer, ended=False)
+    assert cut is not None
+    end = tokenizer.eos_token
+    assert tokenizer.decode(cut) == f"{tokenizer.decode(ids or [])}".replace(f" {end}", "").replace(f"{end}", "")
+
+
+def test_reasoning_and_calls_are_rendered_as_the_template_writes_them():
+    message = Message("assistant", "yo", reasoning="hm", tool_calls=CALLS)
+    expected = '<think>\nhm\n</think>\nyo<call>add {"b": 2, "a": 1}<call>cut "{"'
+    assert text_of_answer(QWEN3_FIELDS, message) == f"{expected}<|im_end|>"
+    assert text_of_answer(QWEN3_FIELDS, message, ended=False) == expected
+
+
+def test_an_answer_that_was_cut_while_it_reasoned_ends_there():
+    assert text_of_answer(QWEN3_FIELDS, Message("assistant", "", reasoning="hm hm"), ended=False) == "<think>\nhm hm"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (CHATML, Message("assistant", "yo", reasoning="hm")),
+        (CHATML, Message("assistant", "yo", tool_calls=CALLS)),
+        (R1, Message("assistant", "yo", reasoning="hm")),
+        (R1, Message("assistant", "yo")),
+    ],
+)
+def test_what_the_template_does_not_write_cannot_be_rendered(template, message):
+    assert text_of_answer(template, message) is None
+    assert text_of_answer(template, message, ended=False) is None
+
+
+def test_a_template_that_drops_earlier_reasoning_gets_one_row_per_turn_from_generated_ids():
+    """What was generated with its reasoning is supervised; the next turn is behind the prompt that was served."""
+    tokenizer = tiny_tokenizer(QWEN3_FIELDS, "<|begin|>", "<|im_end|>")
+    asked, reasoned = Message("user", "hi"), Message("assistant", "yo", reasoning="hm")
+    ids = answer_ids([asked], reasoned, tokenizer, ended=True)
+    assert ids is not None
+    turns = tuple(Turn(tuple(ids), (True,) * len(ids), "stop") for _ in range(2))
+    rows = render(Conversation("c:0", "c", (asked, reasoned, asked, reasoned), {}, {}, turns), tokenizer)
+    assert [row.turn for row in rows] == [0, 1]
+    first = "<|im_start|>user/hi<|im_end|>/<|im_start|>assistant/"
+    answered = "<think>/hm/</think>/yo<|im_end|>"
+    drawn = [draw(row, tokenizer) for row in rows]
+    assert drawn[0] == [first + answered, " " * len(first) + "^" * len(answered)]
+    before = first + "yo<|im_end|>/" + first
+    assert drawn[1] == [before + answered, " " * len(before) + "^" * len(answered)]

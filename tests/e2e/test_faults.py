@@ -47,7 +47,13 @@ MOMENTS = {
     },
     "eval": {"first text": Moment(1), "walking": Moment(2)},
 }
-QUICK = [("prompts", "reading"), ("prompts", "a piece half written"), ("respond", "third answer"), ("respond", "first part"), ("capture", "first shard")]
+QUICK = [
+    ("prompts", "reading"),
+    ("prompts", "a piece half written"),
+    ("respond", "third answer"),
+    ("respond", "first part"),
+    ("capture", "first shard"),
+]
 QUICK += [("train", "fifth checkpoint"), ("eval", "walking")]
 EVERY = [(stage, moment) for stage in STAGES for moment in MOMENTS[stage]]
 CASES = [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.full) for case in EVERY]

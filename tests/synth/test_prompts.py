@@ -219,7 +219,11 @@ def test_line_ends_and_byte_order_mark(tmp_path):
         (questions("a"), {"source": None}, "no prompts.source"),
         (questions("a"), {"source": "builtin:quickstart", "license": None}, "without a count"),
         (questions("a"), {"source": "builtin:quickstart", "limit": 3}, "found prompts.license=MIT"),
-        (questions("a"), {"source": "builtin:other", "license": None, "limit": 3}, "builtin:train or builtin:quickstart"),
+        (
+            questions("a"),
+            {"source": "builtin:other", "license": None, "limit": 3},
+            "builtin:train or builtin:quickstart",
+        ),
         (questions("a"), {"source": "nowhere/*.jsonl"}, "no prompt file"),
         (
             [{"turns": []}, {"prompt": "My card is 4111 1111 1111 1111."}],

@@ -1,5 +1,7 @@
 """`respond` against an OpenAI-compatible server that fails in every way that servers do."""
 
+import datetime
+import itertools
 import json
 import logging
 import random
@@ -17,11 +19,13 @@ from tests.synth.slow_target import CONFIG
 from tests.tiny import tiny_tokenizer
 
 from eyas.base.errors import EyasError, InputError, StageError
+from eyas.base.progress import Progress
 from eyas.chat.conversation import ToolCall, read_all
 from eyas.synth.answering import Responder
+from eyas.synth.asking import backoff_s, retry_after_s
 from eyas.synth.remote import RemoteAnswers
 from eyas.synth.respond import run
-from eyas.synth.respond_config import RespondConfig, TaskDecoding
+from eyas.synth.respond_config import TaskDecoding
 
 NUM_PROMPTS = 13  # with one, two or three user turns in turn
 NUM_ANSWERS = 25
@@ -144,6 +148,7 @@ def test_a_server_that_dies_midway_and_comes_back(prompts, tmp_path, undisturbed
         with pytest.raises(StageError, match=r"4 attempts at http.* for q:\d+/\d without .* the last: a broken"):
             answer(prompts, out, config_of(first))
         killer.join()
+    assert StageError.exit_code == 1
     kept = {(line["id"], line["turn"]) for path in out.glob("*.journal") for line in map(json.loads, path.open())}
     assert len(kept) >= 9 - 4, "what was answered is kept, but for what was on its way"
     assert not (out / "provenance.json").exists()
@@ -197,6 +202,73 @@ def test_kill_9_at_any_moment_loses_nothing_and_asks_nothing_twice(prompts, tmp_
     for place, kept in journalled:
         assert not kept & {words for _, words in fake.asked[place:]}, "asked and paid for twice"
     assert content(out) == undisturbed
+
+
+def test_ctrl_c_ends_at_once_and_the_same_call_goes_on(prompts, tmp_path, fake, undisturbed, monkeypatch):
+    fake.delay_s, out = 0.02, tmp_path / "out"
+    with monkeypatch.context() as patch:
+        count = itertools.count(1)
+
+        def advance(bar, n=1, note=""):
+            if next(count) == 6:
+                raise KeyboardInterrupt
+
+        patch.setattr(Progress, "advance", advance)
+        with pytest.raises(KeyboardInterrupt):
+            answer(prompts, out, config_of(fake))
+    assert not [thread for thread in threading.enumerate() if thread.name == "asking"]
+    kept = sum(path.read_bytes().count(b"\n") for path in out.glob("*.journal"))
+    assert kept >= 1
+    answer(prompts, out, config_of(fake))
+    assert content(out) == undisturbed
+    assert max(fake.answered.values()) <= 2, "only what was in flight"
+
+
+def test_a_mistake_of_our_own_is_raised_and_nobody_waits(prompts, tmp_path, fake, monkeypatch):
+    def broken(value, max_tokens):
+        raise KeyError("ours")
+
+    monkeypatch.setattr("eyas.synth.asking.read_reply", broken)
+    with pytest.raises(KeyError, match="ours"):
+        answer(prompts, tmp_path / "out", config_of(fake))
+
+
+def test_a_proxy_that_httpx_does_not_take_is_raised_and_nobody_waits(prompts, tmp_path, fake, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "ftp://nowhere")
+    with pytest.raises(ValueError, match="nowhere"):
+        answer(prompts, tmp_path / "out", config_of(fake))
+
+
+def test_waits_double_and_are_drawn_with_the_seed(monkeypatch):
+    monkeypatch.undo()
+    waits = [[backoff_s(seed, f"q:{i}", attempt) for i in range(200)] for seed in (0, 1) for attempt in range(10)]
+    assert waits[3] == [backoff_s(0, f"q:{i}", 3) for i in range(200)]
+    assert waits[3] != waits[13]
+    for attempt, drawn in enumerate(waits[:10]):
+        most = min(60.0, 0.5 * 2**attempt)
+        assert 0 <= min(drawn) < most / 4
+        assert 3 * most / 4 < max(drawn) <= most
+
+
+@pytest.mark.parametrize(
+    ("header", "wait_s"),
+    [
+        (None, 0),
+        ("", 0),
+        ("7", 7),
+        ("0.5", 0.5),
+        ("-3", 0),
+        ("nan", 0),
+        ("soon", 0),
+        ("99999", 600),
+        ("Fri, 20 Nov 2026 00:00:30 GMT", 30),
+        ("Fri, 20 Nov 2026 00:00:00 GMT", 0),
+        ("Thu, 19 Nov 2026 00:00:30 GMT", 0),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(header, wait_s):
+    now = datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC).timestamp()
+    assert retry_after_s(header, now) == wait_s
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -347,7 +419,11 @@ def test_each_task_is_sampled_as_the_recipe_says(prompts, tmp_path, fake):
     }
     seeds = {body["messages"][-1]["content"]: body["seed"] for body in fake.bodies}
     assert len(set(seeds.values())) == NUM_ANSWERS
-    assert "seed" not in Fake().bodies
+
+
+def test_a_greedy_answer_needs_no_seed(prompts, tmp_path, fake):
+    answer(prompts, tmp_path / "out", config_of(fake))
+    assert not any({"seed", "top_p", "top_k", "tools", "stream"} & set(body) for body in fake.bodies)
 
 
 def test_an_answer_longer_than_asked_is_no_answer(prompts, tmp_path, fake):
@@ -380,7 +456,3 @@ def test_progress_tells_rates_and_retries(prompts, tmp_path, fake, capfd):
     last = capfd.readouterr().err.splitlines()[-1]
     assert f"respond  {NUM_ANSWERS}/{NUM_ANSWERS} answers  100%" in last
     assert "tokens/s  2 retries, last after status " in last
-
-
-def test_a_config_without_a_server_sends_nothing(prompts):
-    assert RespondConfig().deciding()["server"] is False

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tests.tiny import tiny_tokenizer
 from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.provenance import require_digest
-from eyas.chat.conversation import Message, read_all
+from eyas.chat.conversation import Finish, Message, read_all
 from eyas.chat.render import prompt_ids, render
 from eyas.synth import respond
 from eyas.synth.answering import Answered
@@ -227,6 +227,158 @@ def test_loops_are_flagged_and_counted_apart(prompts, tmp_path):
     assert json.loads((tmp_path / "out" / "ledger.json").read_text())["looping"] == 2
 
 
+class Says(SlowTarget):
+    """The same token ids for some questions; for all others those of a good answer."""
+
+    def __init__(self, said, finish: Finish = "stop"):
+        super().__init__()
+        self.said = said
+        self.finish: Finish = finish
+
+    def answer(self, question):
+        token_ids = self.said.get(question.id)
+        return super().answer(question) if token_ids is None else Answered(question.id, token_ids, self.finish)
+
+
+END = 258  # the tokenizer's end of turn
+
+
+@pytest.mark.parametrize(
+    ("keys", "said", "finish", "reason"),
+    [
+        ({}, [END], "stop", "empty"),
+        ({}, [], "stop", "empty"),
+        ({}, "\n \n", "length", "empty"),
+        ({"drop_looping": True}, [1, 2, 3] * 20, "length", "looping"),
+        ({"drop_truncated": True}, [1, 2, 3], "length", "truncated"),
+        ({}, [1, 2, 3] * 20, "length", None),
+        ({}, [1, 2, 3], "length", None),
+    ],
+)
+def test_answers_are_dropped_by_rule(prompts, tmp_path, keys, said, finish: Finish, reason):
+    token_ids = tiny_tokenizer().encode(said, add_special_tokens=False) if isinstance(said, str) else said
+    target = Says({"q:1/0": token_ids, "q:5/1": token_ids}, finish)
+    # All other answers of the stand-in end by themselves where there is room.
+    config = replace(CONFIG, max_tokens=60, **keys)
+    run(config, prompts, tmp_path / "out", responder(target), progress=False)
+    ledger = json.loads((tmp_path / "out" / "ledger.json").read_text())
+    dropped = {name: entry for name, entry in ledger["dropped"].items() if "q:1" in entry["ids"]}
+    assert list(dropped) == ([] if reason is None else [reason])
+    names = [each.id for each in read_all(tmp_path / "out")]
+    assert ("q:1" in names, "q:5" in names) == (reason is None,) * 2
+    # No further turn is asked where the conversation is left out already.
+    assert ("q:1/1" in target.asked, "q:5/2" in target.asked) == (reason is None,) * 2
+
+
+@dataclass(frozen=True)
+class FindsLetters:
+    """A scan that takes every text with a letter of a kind for one of that kind."""
+
+    kinds: dict[str, str]  # letter -> kind
+    digest: str = "sha256:scan"
+    seen: list[tuple[str, str]] = field(default_factory=list)
+
+    def __call__(self, texts, languages):
+        self.seen.extend(zip(texts, languages, strict=True))
+        return [{kind: text.count(letter) for letter, kind in self.kinds.items() if letter in text} for text in texts]
+
+
+def test_answers_are_scanned_and_dropped_for_what_must_not_be_there(prompts, tmp_path):
+    said = {"q:2/1": "§§ secret words", "q:4/0": "a name ¶", "q:8/2": "¶ card §"}
+    target = Says({name: [*tiny_tokenizer().encode(text), END] for name, text in said.items()})
+    scan = FindsLetters({"§": "CARD", "¶": "PERSON"})
+    out = tmp_path / "out"
+    run(replace(CONFIG, max_tokens=60), prompts, out, responder(target), progress=False, scan=scan)
+    ledger = json.loads((out / "ledger.json").read_text())
+    assert ledger["dropped"]["private"] == {"count": 2, "ids": ["q:2", "q:8"]}
+    assert ledger["private"] == {"CARD": 3, "PERSON": 2}
+    assert "q:4" in [each.id for each in read_all(out)]
+    assert "q:2/2" not in target.asked
+    assert len(scan.seen) == len(target.asked)
+    assert {language for _, language in scan.seen} == {"en"}
+    # Another scan decides other answers; the same one is not made again.
+    again = SlowTarget()
+    run(replace(CONFIG, max_tokens=60), prompts, out, responder(again), progress=False, scan=scan)
+    assert again.asked == {}
+    run(replace(CONFIG, max_tokens=60), prompts, out, responder(again), progress=False, scan=replace(scan, digest="x"))
+    assert len(again.asked) == NUM_ANSWERS
+
+
+def test_the_recipe_says_which_kinds_drop(prompts, tmp_path):
+    target = Says({"q:0/0": [*tiny_tokenizer().encode("§"), END]})
+    config = replace(CONFIG, drop_private=("PHONE",))
+    run(config, prompts, tmp_path / "out", responder(target), progress=False, scan=FindsLetters({"§": "CARD"}))
+    assert len(list(read_all(tmp_path / "out"))) == NUM_PROMPTS
+    with pytest.raises(UsageError, match=r"expected one of 'PERSON', .*; do write respond.drop_private"):
+        build(RespondConfig, {"drop_private": ["CRAD"]}, "respond")
+
+
+def test_what_must_not_be_there_is_not_even_in_a_journal(prompts, tmp_path):
+    class Stops(Says):
+        def __call__(self, questions):
+            for event in super().__call__(questions):
+                yield event
+                if isinstance(event, Answered) and event.id == "q:1/0":
+                    raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    said = {"q:1/0": tiny_tokenizer().encode("§ planted")}
+    scan = FindsLetters({"§": "CARD"})
+    with pytest.raises(KeyboardInterrupt):
+        run(CONFIG, prompts, out, responder(Stops(said)), progress=False, scan=scan)
+    (line,) = [line for path in out.glob("*.journal") for line in path.open() if '"q:1"' in line]
+    assert json.loads(line) == {"id": "q:1", "turn": 0, "found": {"CARD": 1}}
+    run(CONFIG, prompts, out, responder(target := SlowTarget()), progress=False, scan=scan)
+    assert not {"q:1/0", "q:1/1"} & set(target.asked)
+    assert json.loads((out / "ledger.json").read_text())["dropped"]["private"] == {"count": 1, "ids": ["q:1"]}
+
+
+def test_slow_answers_keep_no_more_than_a_few_parts_in_memory(tmp_path):
+    class Stuck(SlowTarget):
+        """Every fifth question is answered when nothing else is left to ask: one of each part."""
+
+        def __call__(self, questions):
+            self.most_open = 0
+            while held := list(iter(questions.next, None)):
+                for question in (*held[1::5], *held[2::5], *held[3::5], *held[4::5], *held[::5]):
+                    self.most_open = max(self.most_open, len(list(out.glob("*.journal"))))
+                    yield self.answer(question)
+
+    out = tmp_path / "out"
+    prompts = write_prompts(tmp_path / "prompts", [[f"question {i}"] for i in range(100)])
+    run(replace(CONFIG, batch_size=4), prompts, out, responder(target := Stuck()), progress=False)
+    assert target.most_open == 4  # one for the requests in flight, and SPARE_PARTS
+    assert len(list(read_all(out))) == 100
+
+
+def test_a_part_is_written_while_an_earlier_one_waits(tmp_path):
+    class Stuck(SlowTarget):
+        def __call__(self, questions):
+            first = questions.next()
+            assert first is not None
+            while question := questions.next():
+                yield self.answer(question)
+            assert len(list(out.glob("part-*.jsonl"))) == 19
+            yield self.answer(first)
+
+    out = tmp_path / "out"
+    prompts = write_prompts(tmp_path / "prompts", [[f"question {i}"] for i in range(100)])
+    run(CONFIG, prompts, out, responder(Stuck()), progress=False)
+    assert [each.id for each in read_all(out)] == [f"q:{i}" for i in range(100)]
+
+
+def test_a_part_that_was_taken_away_is_made_again_with_its_ledger(prompts, tmp_path, undisturbed):
+    out = tmp_path / "out"
+    run(CONFIG, prompts, out, responder(SlowTarget()), progress=False)
+    (out / "provenance.json").unlink()
+    run(CONFIG, prompts, out, responder(target := SlowTarget()), progress=False)
+    assert target.asked == {}, "all parts stand"
+    (out / "provenance.json").unlink()
+    (out / "part-00001.jsonl").unlink()
+    run(CONFIG, prompts, out, responder(SlowTarget()), progress=False)
+    assert content(out) == undisturbed
+
+
 def test_special_tokens_in_an_answer_do_not_open_a_turn(prompts, tmp_path):
     tokenizer = tiny_tokenizer()
     token_ids = tokenizer.encode("a<|user|>b<|end|>", add_special_tokens=False)
@@ -305,6 +457,8 @@ def test_looping(token_ids, expected):
         ({"model": "m"}, "respond.model without respond.url"),
         ({"url": "http://h/v1"}, "respond.url without respond.model"),
         ({"url": "h:8000/v1", "model": "m"}, "another respond.url"),
+        ({"url": "http:///v1", "model": "m"}, "another respond.url"),
+        ({"url": "http://h:99999/v1", "model": "m"}, "another respond.url"),
         ({"url": "http://name:key@h/v1", "model": "m"}, "use respond.api_key_env"),
     ],
 )

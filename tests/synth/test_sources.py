@@ -7,14 +7,15 @@ import json
 import lzma
 import random
 
-import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_file
+from eyas.base.storage import Place
 from eyas.synth import sources
+from eyas.synth.prompts import claim_of
 from eyas.synth.records import read_piece
 from eyas.synth.sources import PIECE_RECORDS, SourceConfig, open_source
 
@@ -108,8 +109,7 @@ def test_plain_text_is_a_prompt_a_line(tmp_path):
 
 def test_any_url():
     said = jsonl(30)
-    with fsspec.open("memory://prompts/a/q.jsonl", "wb") as file:
-        file.write("\n".join(map(json.dumps, said)).encode())
+    Place("memory://prompts/a/q.jsonl").write_bytes("\n".join(map(json.dumps, said)).encode())
     for path in ("memory://prompts/a/q.jsonl", "memory://prompts/a", "memory://prompts/*/q.jsonl"):
         assert [record.value for record in records(SourceConfig(path))] == said
 
@@ -135,9 +135,10 @@ def test_a_dataset_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     source = open_source(config, 0)
     assert [record.id for record in records(config)] == ["acme:0"]
-    assert source.card is not None
-    assert "mit" in source.card
-    assert source.license_text == "MIT License"
+    claim = claim_of(source)
+    assert (claim.dataset, claim.is_hub, claim.revision) == ("acme/prompts", True, revision)
+    assert claim.card == {"license": "mit"}
+    assert claim.license_text == place / "LICENSE"
     with pytest.raises(InputError, match="the hub does not give"):
         open_source(SourceConfig("hf:acme/other", revision=revision), 0)
     with pytest.raises(UsageError, match="at revision main"):

@@ -126,7 +126,7 @@ from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.sources import SourceConfig
 if __name__ == "__main__":
     sources.PIECE_RECORDS, workers.RECORDS_A_WORKER = 10, 1
-    run(PromptsConfig(sources=(SourceConfig("builtin:quickstart", count=1_000_000),), workers=2), Path(sys.argv[1]))
+    run(PromptsConfig(sources=(SourceConfig("builtin:quickstart", count=20_000),), workers=2), Path(sys.argv[1]))
 """
     path = tmp_path / "slow.py"
     path.write_text(script)

@@ -207,14 +207,7 @@ class Target:
 
     def require_chat_template(self) -> str:
         """The chat template; `InputError` if the tokenizer has none."""
-        template = self.tokenizer.chat_template
-        if not isinstance(template, str) or not template.strip():
-            raise InputError(
-                f"target {self.directory} without a chat template",
-                "chat_template.jinja, or chat_template in tokenizer_config.json",
-                "use an instruction-tuned target, or add the template it was trained with",
-            )
-        return template
+        return require_template(self.tokenizer, self.directory)
 
     @cached_property
     def digest(self) -> str:
@@ -224,7 +217,7 @@ class Target:
     @cached_property
     def tokenizer_digest(self) -> str:
         """Digest over the tokenizer's files."""
-        return _digest_files(self.directory, [name for name in TOKENIZER_FILES if (self.directory / name).is_file()])
+        return digest_tokenizer(self.directory)
 
     @cached_property
     def template_digest(self) -> str:
@@ -235,6 +228,23 @@ class Target:
 def digest_target(directory: Path) -> str:
     """Digest over config.json and all safetensors of a target directory, by name and content."""
     return _digest_files(directory, ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))])
+
+
+def digest_tokenizer(directory: Path) -> str:
+    """Digest over the tokenizer's files of a target directory."""
+    return _digest_files(directory, [name for name in TOKENIZER_FILES if (directory / name).is_file()])
+
+
+def require_template(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
+    """The chat template; `InputError` that names the directory if the tokenizer has none."""
+    template = tokenizer.chat_template
+    if not isinstance(template, str) or not template.strip():
+        raise InputError(
+            f"target {directory} without a chat template",
+            "chat_template.jinja, or chat_template in tokenizer_config.json",
+            "use an instruction-tuned target, or add the template it was trained with",
+        )
+    return template
 
 
 def _digest_files(directory: Path, names: list[str]) -> str:

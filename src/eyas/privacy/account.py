@@ -116,7 +116,9 @@ def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
 
 def _is_usual(sizes: list[int]) -> bool:
     """Groups of four, the last shorter or longer; four, six and five or four. Small groups separate numbers."""
-    return len(sizes) > 1 and min(sizes[:-1]) >= 3 and (sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8))
+    return (
+        len(sizes) > 1 and min(sizes[:-1]) >= 3 and (sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8))
+    )
 
 
 def accounts(text: str) -> Iterator[Span]:
@@ -133,7 +135,11 @@ def accounts(text: str) -> Iterator[Span]:
         yield Span(match.start(), match.end(), "ACCOUNT", 0.7)
     for match in _WALLETS.finditer(text):
         before = text[max(0, match.start() - 80) : match.start()]
-        if match[0].startswith(("0x", "bc1", "ltc1", "addr1")) or bitcoin.is_valid(match[0]) or _WALLET_LABEL.search(before):
+        if (
+            match[0].startswith(("0x", "bc1", "ltc1", "addr1"))
+            or bitcoin.is_valid(match[0])
+            or _WALLET_LABEL.search(before)
+        ):
             yield Span(match.start(), match.end(), "ACCOUNT", 0.9)
     for match in _ANY_WALLET.finditer(text):
         if _WALLET_WORD.search(text[max(0, match.start() - 60) : match.start()]) and any(map(str.isdigit, match[0])):

@@ -101,8 +101,10 @@ _LABEL = re.compile(
     r"|direcci[óo]n|domicilio|indirizzo|residenza|residente|endere[çc]o|morada|adres(?: zamieszkania)?|adres|woonadres|bezoekadres"
     r"|zamieszka[łl][ay]|adress|bostadsadress|gatuadress|postadress)[\"'’*\]]{0,3}[ ]?(?::|=|\n)\s{0,8}[\"'*<]{0,3}([^\n]{4,120})"
 )
-_NO_ADDRESS = re.compile(r"(?i)(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
-                         r"|server|host|bind|listen|remote|peer|source|destination|subnet|start|end|virtual|physical)[ -_]?|[*&_])\Z")
+_NO_ADDRESS = re.compile(
+    r"(?i)(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
+    r"|server|host|bind|listen|remote|peer|source|destination|subnet|start|end|virtual|physical)[ -_]?|[*&_])\Z"
+)
 _NO_VALUE = re.compile(
     r"(?i)\s*(?:0x|https?:|www\.|[\w.+-]+@|\d{1,3}\.\d{1,3}\.|[0-9a-f]{2}:[0-9a-f]{2}:|localhost|none\b|null\b|str\b|string\b|[\[{(])"
 )
@@ -150,7 +152,9 @@ def addresses(text: str, language: str) -> Iterator[Span]:
     yield from _without_number(text)
 
 
-_TOWN_BEHIND = re.compile(rf"(?:,|\n|, ?\n?| in|\s-)\s?(?:[A-Z]{{1,2}}-)?(?:\d{{4,5}}|\d{{3}} \d{{2}})(?: [A-Z]{{2}})? {_CAP}")
+_TOWN_BEHIND = re.compile(
+    rf"(?:,|\n|, ?\n?| in|\s-)\s?(?:[A-Z]{{1,2}}-)?(?:\d{{4,5}}|\d{{3}} \d{{2}})(?: [A-Z]{{2}})? {_CAP}"
+)
 
 
 def towns(text: str, cities: frozenset[str]) -> Iterator[Span]:

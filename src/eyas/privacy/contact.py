@@ -120,7 +120,9 @@ def phones(text: str, language: str) -> Iterator[Span]:
         grouped = not number.isdigit()
         if grouped and _SHAPE.fullmatch(number):
             yield Span(match.start(), match.end(), "PHONE", 0.9)
-        elif _STRONG_CUE.search(before) or (_PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)):
+        elif _STRONG_CUE.search(before) or (
+            _PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)
+        ):
             yield Span(match.start(), match.end(), "PHONE", 0.8)
         elif (grouped or number.startswith("0")) and _is_phone(number, regions, valid=True) and not _is_amount(number):
             yield Span(match.start(), match.end(), "PHONE", 0.6)
@@ -131,7 +133,9 @@ def _is_amount(number: str) -> bool:
     groups = re.split(r"[ \u00a0.]", number)
     if len(groups) == 1 and "-" in number and number[0] != "0":
         return True  # 12345-67890: a part number as well
-    return groups[-1] == "000" or len({len(group) for group in groups}) == 1 and len(groups[0]) != 3 and number[0] != "0"
+    return (
+        groups[-1] == "000" or len({len(group) for group in groups}) == 1 and len(groups[0]) != 3 and number[0] != "0"
+    )
 
 
 def _is_possible(number: str, region: str | None) -> bool:

@@ -76,12 +76,12 @@ class Answer(Protocol):
 
 
 class Scan(Protocol):
-    """Personal data and secrets in answers: for each text how many of each kind were found, never what.
+    """Personal data and secrets in answers: for each text how many of each kind were found, never what."""
 
-    digest: of its settings and lists, which decide what is dropped.
-    """
-
-    digest: str
+    @property
+    def digest(self) -> str:
+        """Of its settings and lists, which decide what is dropped."""
+        ...
 
     def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]: ...
 
@@ -96,7 +96,7 @@ class Responder:
     target_digest: str
     tokenizer_digest: str
     template_digest: str
-    target_dtype: str = "torch.float32"  # decides near ties, so it decides answers; a server's is not known
+    target_dtype: str | None = None  # decides near ties, so it decides answers; None: a server's, which is not known
 
 
 def seed_of(seed: int, name: str) -> int:

@@ -43,7 +43,7 @@ class Replied:
 
 
 @dataclass(frozen=True)
-class Withheld:
+class Declined:
     """The server refuses this one question; why: its words, blanked."""
 
     question: Question
@@ -72,7 +72,7 @@ class TryingAgain:
     why: str
 
 
-Outcome = Replied | Withheld | Failed | Unasked | TryingAgain
+Outcome = Replied | Declined | Failed | Unasked | TryingAgain
 
 
 class _AgainError(Exception):
@@ -142,16 +142,19 @@ class Asking:
         await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self) -> None:
+        """One worker. An error here is our own mistake: the main thread raises it, or it would wait for ever."""
+        try:
+            await self._serve()
+        except Exception as error:
+            self._outcomes.put(error)
+
+    async def _serve(self) -> None:
         """One request at a time. A client for each: a pool that all share looks through all connections each time."""
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         timeout = httpx.Timeout(self.config.timeout_s, connect=min(CONNECT_S, self.config.timeout_s))
         async with httpx.AsyncClient(headers=headers, timeout=timeout, verify=self._context) as client:
             while True:
-                question = await self._questions.get()
-                try:
-                    self._outcomes.put(await self._ask(client, question))
-                except Exception as error:  # our own mistake: the main thread raises it, or it would wait for ever
-                    self._outcomes.put(error)
+                self._outcomes.put(await self._ask(client, await self._questions.get()))
 
     async def _ask(self, client: httpx.AsyncClient, question: Question) -> Outcome:
         """The outcome of one question, after as many attempts as it takes."""
@@ -166,7 +169,7 @@ class Asking:
                 why = again.why
                 if attempt < self.config.retries:
                     self._outcomes.put(TryingAgain(why))
-                    await self._pause(max(again.wait_s, _backoff_s(self.config.seed, question.id, attempt)))
+                    await self._pause(max(again.wait_s, backoff_s(self.config.seed, question.id, attempt)))
             except EyasError as error:
                 self._stopping.set()
                 return Failed(question, error)
@@ -186,13 +189,13 @@ class Asking:
             raise _AgainError(f"a broken connection ({type(error).__name__})") from None
         status = response.status_code
         if status in RETRIED or status >= 500:
-            raise _AgainError(f"status {status}", _retry_after_s(response.headers.get("retry-after")))
+            raise _AgainError(f"status {status}", retry_after_s(response.headers.get("retry-after"), time.time()))
         if status >= 300:
             return await self._refused(client, question, response, with_ids)
         try:
             reply = read_reply(response.json(), question.decoding.max_tokens)
         except FilteredError:
-            return Withheld(question, "the server's content filter")
+            return Declined(question, "the server's content filter")
         except GarbledError as error:
             raise _AgainError(str(error)) from None
         except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8
@@ -210,7 +213,7 @@ class Asking:
             return await self._attempt(client, question)
         words = shown(said.replace(self._key, "") if self._key else said, [self._key or "", *_texts(question)])
         if status in ABOUT_THE_PROMPT:
-            return Withheld(question, f"status {status}{words and ': '}{words}")
+            return Declined(question, f"status {status}{words and ': '}{words}")
         raise StageError(
             f"status {status} from {self._url} for {question.id}{words and ': '}{words}",
             "an answer",
@@ -272,21 +275,19 @@ def _texts(question: Question) -> list[str]:
     return [*texts, *(text for call in calls for text in (call.name, call.arguments))]
 
 
-def _backoff_s(seed: int, name: str, attempt: int) -> float:
+def backoff_s(seed: int, name: str, attempt: int) -> float:
     """Exponential with full jitter: anything from 0 to twice the longest wait before, so that clients spread."""
     most_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
     return random.Random(f"{seed}/{name}/{attempt}").uniform(0, most_s)
 
 
-def _retry_after_s(value: str | None) -> float:
-    """A Retry-After header: seconds or a date; 0 where there is none that can be read."""
-    if value is None:
-        return 0.0
+def retry_after_s(value: str | None, now_s: float) -> float:
+    """A Retry-After header as seconds from now: a number or a date; 0 where there is none that can be read."""
     try:
-        wait_s = float(value)
+        wait_s = float(value or 0)
     except ValueError:
         try:
-            wait_s = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+            wait_s = email.utils.parsedate_to_datetime(value or "").timestamp() - now_s
         except ValueError:
             return 0.0
-    return min(max(wait_s, 0.0), LONGEST_ASKED_S)
+    return min(wait_s, LONGEST_ASKED_S) if wait_s > 0 else 0.0

@@ -4,12 +4,14 @@ part-00000.jsonl            finished: written whole, in the order of the prompts
 part-00001.jsonl.journal    in flight: one line an answer, in the order they came, removed once the part stands
 part-00002.jsonl.journal    a few parts are in flight at once, so that their ends hold nobody up
 
-A line is handed to the operating system before the answer is used, so a killed process loses none that came.
+A line is handed to the operating system before the answer is used, so a killed process loses none that came. Of an
+answer that is dropped for what a scan found, only the counts are written.
 """
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,10 +24,29 @@ SUFFIX = ".journal"
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer as ids and as the message that the next turn sees. An empty one may be without ids: it is dropped."""
+    """An answer as ids and as the message that the next turn sees. An empty one may be without ids: it is dropped.
+
+    found: how much personal data of each kind a scan saw in it.
+    """
 
     turn: Turn
     message: Message
+    found: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in the journal."""
+        return {**self.turn.to_json(), "message": self.message.to_json(), "found": dict(self.found)}
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """An answer that is not kept for what was found in it."""
+
+    found: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in the journal."""
+        return {"found": dict(self.found)}
 
 
 class Journal:
@@ -36,7 +57,7 @@ class Journal:
 
     def __init__(self, part: Path) -> None:
         self.path = part.with_name(part.name + SUFFIX)
-        self._answers: dict[tuple[str, int], Reply] = {}
+        self._answers: dict[tuple[str, int], Reply | Withheld] = {}
         self._fd: int | None = None
 
     def open(self) -> None:
@@ -58,15 +79,15 @@ class Journal:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, name: str, turn: int) -> Reply | None:
+    def get(self, name: str, turn: int) -> Reply | Withheld | None:
         """The answer of conversation `name` to its user turn `turn`, if it has come."""
         return self._answers.get((name, turn))
 
-    def add(self, name: str, turn: int, answer: Reply) -> None:
+    def add(self, name: str, turn: int, answer: Reply | Withheld) -> None:
         """Writes one answer. Raises StageError where the disk is full."""
         assert self._fd is not None, "the journal is not open"
         assert (name, turn) not in self._answers, f"{name} turn {turn} is answered twice"
-        record = {"id": name, "turn": turn, **answer.turn.to_json(), "message": answer.message.to_json()}
+        record = {"id": name, "turn": turn, **answer.to_json()}
         data = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         with writing(self.path):
             while data:
@@ -89,16 +110,19 @@ class Journal:
         return good
 
 
-def _parse(line: bytes) -> tuple[tuple[str, int], Reply] | None:
+def _parse(line: bytes) -> tuple[tuple[str, int], Reply | Withheld] | None:
     if not line.endswith(b"\n"):
         return None
     try:
         record: Any = json.loads(line)
+        key = (record["id"], record["turn"])
+        found = dict(record["found"])
+        if "message" not in record:
+            return key, Withheld(found)
         origin = record.get("ids", "generated")
         turn = Turn(tuple(record["token_ids"]), tuple(record["loss_mask"]), record["finish"], origin)
         message = parse_message(record["message"], "the journal")
-        key = (record["id"], record["turn"])
     except (ValueError, TypeError, KeyError, AttributeError, InputError):
         return None
     fits = turn.finish in get_args(Finish) and turn.ids in get_args(Ids)
-    return (key, Reply(turn, message)) if fits else None
+    return (key, Reply(turn, message, found)) if fits else None

@@ -7,7 +7,7 @@
 A part is written whole, in the order of its prompts, when its last conversation has ended.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -19,14 +19,15 @@ from transformers import PreTrainedTokenizerBase
 
 from eyas.base.progress import Progress
 from eyas.base.provenance import write_atomic
-from eyas.chat.conversation import Conversation, Message, Turn, read
+from eyas.chat.conversation import Conversation, Finish, Message, Turn, read
 from eyas.chat.render import prompt_ids
 from eyas.synth.answering import Answered, Question, Refused, Responder, Scan
-from eyas.synth.journal import Journal, Reply
+from eyas.synth.journal import Journal, Reply, Withheld
 from eyas.synth.loops import looping
 from eyas.synth.respond_config import RespondConfig
 from eyas.synth.tally import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, Tally
 
+UNKNOWN = "en"  # the language of a prompt without that tag
 SPARE_PARTS = 3  # open beyond those that the requests in flight fill: how far a slow answer may be left behind
 
 
@@ -43,7 +44,7 @@ class Talk:
     said: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     dropped: str | None = None  # the reason
-    found: dict[str, int] = field(default_factory=dict)  # by the scan
+    found: Counter[str] = field(default_factory=Counter)  # by the scan of the answers
 
     @property
     def num_open(self) -> int:
@@ -59,26 +60,20 @@ class Talk:
         said = tuple(self.said)
         return Question(f"{self.prompt.id}/{len(self.turns)}", said, prompt_ids(said, tokenizer), decoding)
 
-    def take(self, reply: Reply, config: RespondConfig) -> None:
+    def take(self, reply: Reply | Withheld, config: RespondConfig) -> None:
         """The answer to what was asked. An answer that is to be left out ends the conversation: no more is asked."""
+        self.found.update(reply.found)
+        if isinstance(reply, Withheld):
+            self.dropped = PRIVATE
+            return
         self.said.append(reply.message)
         self.turns.append(reply.turn)
-        message = reply.message
-        if not (message.content.strip() or (message.reasoning or "").strip() or message.tool_calls):
+        if not _text(reply.message).strip():
             self.dropped = EMPTY
         elif config.drop_looping and looping(reply.turn.token_ids):
             self.dropped = LOOPING
         elif config.drop_truncated and reply.turn.finish == "length":
             self.dropped = TRUNCATED
-
-    def scan(self, scan: Scan, config: RespondConfig) -> None:
-        """Looks for personal data in the answers, which a target may know by heart."""
-        texts = [_text(message) for message in self.said if message.role == "assistant"]
-        for counts in scan(texts, [self.prompt.tags.get("language", "en")] * len(texts)):
-            for kind, count in counts.items():
-                self.found[kind] = self.found.get(kind, 0) + count
-        if any(self.found.get(kind) for kind in config.drop_private):
-            self.dropped = PRIVATE
 
     def answered(self) -> Conversation:
         """The whole conversation; loops are flagged."""
@@ -90,7 +85,8 @@ class Talk:
 
 def _text(message: Message) -> str:
     """All that an answer says."""
-    return "\n".join([message.reasoning or "", message.content, *(call.arguments for call in message.tool_calls)])
+    calls = [text for call in message.tool_calls for text in (call.name, call.arguments)]
+    return "\n".join([message.reasoning or "", message.content, *calls])
 
 
 class Part:
@@ -168,7 +164,7 @@ class Parts:
         if isinstance(event, Refused):
             self._drop(talk, event.reason)
         else:
-            reply = self._reply(event)
+            reply = self._reply(event, talk.prompt)
             part.journal.add(talk.prompt.id, len(talk.turns), reply)
             self._hear(talk, reply)
         if talk.num_open:
@@ -219,22 +215,28 @@ class Parts:
         self._end(part, talk)
         return None
 
-    def _reply(self, event: Answered) -> Reply:
-        """The answer as it is kept."""
+    def _reply(self, event: Answered, prompt: Conversation) -> Reply | Withheld:
+        """The answer as it is kept. It is scanned first: a target may know personal data by heart."""
         token_ids = tuple(int(token) for token in event.token_ids)
-        message = event.message
-        if message is None:
-            # Without special tokens, as a server hands it out: else an answer could open a turn of its own.
-            text = self._responder.tokenizer.decode(
-                list(token_ids[:-1] if event.finish == "stop" else token_ids),
-                skip_special_tokens=True,
-                clean_up_tokenization_spaces=False,
-            )
-            assert isinstance(text, str)
-            message = Message("assistant", text)
-        return Reply(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids), message)
+        message = self._message(token_ids, event.finish) if event.message is None else event.message
+        found: dict[str, int] = {}
+        if self._scan is not None:
+            (found,) = self._scan([_text(message)], [prompt.tags.get("language", UNKNOWN)])
+        if any(found.get(kind) for kind in self._config.drop_private):
+            return Withheld(found)
+        return Reply(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids), message, found)
 
-    def _hear(self, talk: Talk, reply: Reply) -> None:
+    def _message(self, token_ids: tuple[int, ...], finish: Finish) -> Message:
+        """The text of ids, without special tokens, as a server hands it out: else an answer could open a turn."""
+        text = self._responder.tokenizer.decode(
+            list(token_ids[:-1] if finish == "stop" else token_ids),
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,
+        )
+        assert isinstance(text, str)
+        return Message("assistant", text)
+
+    def _hear(self, talk: Talk, reply: Reply | Withheld) -> None:
         wanted = talk.num_open - 1
         talk.take(reply, self._config)
         self._bar.skip(wanted - talk.num_open)
@@ -244,8 +246,6 @@ class Parts:
         talk.dropped = reason
 
     def _end(self, part: Part, talk: Talk) -> None:
-        if talk.dropped is None and self._scan is not None:
-            talk.scan(self._scan, self._config)
         part.num_open -= 1
         if part.num_open == 0:
             part.write()

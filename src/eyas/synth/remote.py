@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from eyas.base.errors import EyasError, StageError
 from eyas.chat.render import answer_ids
 from eyas.synth.answering import Answered, Event, Question, Questions, Refused, Retried
-from eyas.synth.asking import Asking, Failed, Replied, TryingAgain, Unasked, Withheld
+from eyas.synth.asking import Asking, Declined, Failed, Replied, TryingAgain, Unasked
 from eyas.synth.respond_config import RespondConfig
 from eyas.synth.tally import REFUSED, UNRENDERED
 
@@ -61,7 +61,7 @@ class _Answering:
             self.num_open -= 1
             if isinstance(outcome, Failed):
                 self._end(outcome.error)
-            elif isinstance(outcome, Withheld):
+            elif isinstance(outcome, Declined):
                 self._refuse(outcome)
                 yield Refused(outcome.question.id, REFUSED)
             elif isinstance(outcome, Replied):
@@ -88,13 +88,13 @@ class _Answering:
             self.error, self.until_s = error, time.monotonic() + DRAIN_S
             self.asking.stop()
 
-    def _refuse(self, withheld: Withheld) -> None:
+    def _refuse(self, declined: Declined) -> None:
         self.num_refused += 1
         if self.num_refused > FEW_REFUSED + MOST_REFUSED * self.num_answered:
             self._end(
                 StageError(
                     f"{self.num_refused} of {self.num_refused + self.num_answered} questions refused by "
-                    f"{self.remote.config.url}, the last one {withheld.question.id} ({withheld.why})",
+                    f"{self.remote.config.url}, the last one {declined.question.id} ({declined.why})",
                     "a server that answers them",
                     "correct the recipe's respond.* or the server, and run the same command again",
                 )

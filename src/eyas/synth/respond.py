@@ -60,7 +60,7 @@ class _Rates:
 def origin_of(config: RespondConfig, prompts_digest: str, responder: Responder, scan: Scan | None = None) -> Origin:
     """What decides the answers and which of them are kept. Where a server stands decides nothing: its model does."""
     decides = config.deciding() | {
-        "target_dtype": responder.target_dtype if config.url is None else None,
+        "target_dtype": responder.target_dtype,
         "scan": None if scan is None else scan.digest,
     }
     return Origin(

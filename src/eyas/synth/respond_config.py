@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from eyas.base.errors import UsageError
 
@@ -105,7 +105,8 @@ class RespondConfig:
 
     def deciding(self) -> dict[str, Any]:
         """The keys that decide answers and files, and whether a server answers; for the origin."""
-        keys = {name: value for name, value in asdict(self).items() if name not in UNDECIDING}
+        idle = () if self.url is None else ("batch_size",)
+        keys = {name: value for name, value in asdict(self).items() if name not in (*UNDECIDING, *idle)}
         return keys | {"server": self.url is not None}
 
     def _check_server(self) -> None:
@@ -117,10 +118,17 @@ class RespondConfig:
         if not self.model:
             raise UsageError("respond.url without respond.model", "the model's name on that server", "add it")
         parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        if parts.scheme not in ("http", "https") or not _has_host(parts) or parts.query or parts.fragment:
             raise UsageError("another respond.url", "http://HOST:PORT/v1 or the same with https", "correct it")
         if "@" in parts.netloc:  # it would stand in recipe.toml and in messages
             raise UsageError("a respond.url with a name or a key in it", "one without", "use respond.api_key_env")
+
+
+def _has_host(parts: SplitResult) -> bool:
+    try:
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
 
 
 def _at_least(least: int, where: str, **values: int | None) -> None:

@@ -27,7 +27,7 @@ from eyas.chat.conversation import Conversation, Message
 from eyas.privacy.filter import PrivacyFilter, Refused
 from eyas.synth.contamination import Contamination
 from eyas.synth.dedupe import NUM_ROWS, signature
-from eyas.synth.language import language_of
+from eyas.synth.language import languages_of
 from eyas.synth.ledger import Ledger
 from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.quality import check
@@ -50,7 +50,7 @@ class Work:
     key: bytes
     forgotten: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """All pieces, in the order of sources and files."""
         return tuple(piece for source in self.sources for piece in source.pieces)
@@ -70,7 +70,7 @@ class _One:
 
     record: Record
     messages: tuple[Message, ...] = ()
-    language: str | None = None
+    languages: tuple[str, ...] = ()
     reason: str | None = None
     changed: dict[str, int] | None = None
 
@@ -121,13 +121,13 @@ class Screen:
     def _screen(self, some: Sequence[_One], ledger: Ledger) -> None:
         """Says why each of these is dropped, or leaves it changed as privacy wants it."""
         for one in some:
-            one.language = language_of("\n".join(one.user_texts))
-            one.reason = check(self.work.config.quality, one.user_texts, one.language)
+            one.languages = languages_of(one.user_texts)
+            one.reason = check(self.work.config.quality, one.user_texts, one.languages[0])
             if one.reason is None and (name := self._contamination.hit(one.texts)) is not None:
                 one.reason = CONTAMINATED
                 ledger.contamination[name] += 1
         rest = [one for one in some if one.reason is None]
-        found = self._privacy.clean([(one.texts, one.language or "") for one in rest])
+        found = self._privacy.clean([(one.texts, self._hardest(one.languages)) for one in rest])
         for one, done in zip(rest, found, strict=True):
             if isinstance(done, Refused):
                 one.reason = done.reason
@@ -138,6 +138,11 @@ class Screen:
             )
             one.changed = dict(done.changed)
             ledger.replaced.update(done.changed)
+
+    def _hardest(self, languages: Sequence[str]) -> str:
+        """The language that decides whether names can be found: one that no detector knows, if the record has one."""
+        unknown = [language for language in languages if language not in self._privacy.name_languages]
+        return (unknown or languages)[0]
 
     def _write(self, number: int, source: Source, some: Sequence[_One], ledger: Ledger) -> None:
         kept = [one for one in some if one.reason is None]
@@ -160,8 +165,8 @@ class Screen:
     def _conversation(self, one: _One, source: Source) -> Conversation:
         record = one.record
         tags = {"task": source.config.task or record.task or record.source}
-        if one.language is not None:
-            tags["language"] = one.language
+        if one.languages:
+            tags["language"] = one.languages[0]
         return Conversation(record.id, record.source, one.messages, tags, one.changed or {})
 
     @cached_property
@@ -182,8 +187,8 @@ def _digests(kept: Sequence[_One]) -> NDArray[np.uint64]:
 
 def _decision(one: _One) -> str:
     said: dict[str, Any] = {"id": one.record.id, "where": one.record.where, "dropped": one.reason}
-    if one.language is not None:
-        said["language"] = one.language
+    if one.languages:
+        said["language"] = one.languages[0]
     if one.changed:
         said["changed"] = one.changed
     return json.dumps(said, ensure_ascii=False) + "\n"

@@ -20,7 +20,7 @@ exceed exceeded exceeds expected expects extra failed field for forbidden found 
 incorrect input integer internal invalid is it its json key large least length less limit long longer lower many max
 maximum message messages min missing model most must no not number of off on one only or output parameter parameters
 please positive prompt provide provided quota rate reached reduce refused request requested requests required response
-role server should size smaller string supplied support supported temperature text than that the there this tier to
+role s server should size smaller string supplied support supported t temperature text than that the there this tier to
 token tokens too tool tools total type unauthorized unexpected unknown unrecognized unsupported up usage use user
 valid validation value was were when which while with without wrong you your
 """

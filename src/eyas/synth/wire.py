@@ -20,7 +20,7 @@ class GarbledError(Exception):
 
 
 class FilteredError(Exception):
-    """The server withholds the answer."""
+    """The server keeps the answer back."""
 
 
 @dataclass(frozen=True)
