@@ -23,7 +23,9 @@ _NO_PERSON = frozenset(("git", "hg", "svn"))  # git@github.com:owner/name.git na
 
 # Digits in groups. What decides is the number library, the grouping and the words before it.
 _PHONE = re.compile(
-    r"(?<![\w.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ \u00a0.\-–/()]{0,3}\d){5,18}(?![\w@]|[.,:]\d|[-/]\d)"
+    r"(?<![\w.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ \u00a0.\-–/()]{0,3}\d){5,18}"
+    r"(?:(?: ?x|,? ?ext\.?:? ?| ?# ?| Durchwahl | poste | int\. | interno | ramal | toestel | wewn\. )(?P<extension>\d{1,6}))?"
+    r"(?![\w@]|[.,:]\d|[-/]\d)"
 )
 _PHONE_CUE = re.compile(
     r"(?i)(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|phones|cell|mobile|mob"
@@ -42,7 +44,7 @@ _NO_PHONE = re.compile(
     r"(?i)\b(?:order|invoice|ticket|isbn|issn|ean|upc|sku|serial|version|timestamp|time|ts|epoch|unix|hash|commit|build"
     r"|pid|id|ids|uuid|ref|reference|tracking|case|batch|lot|port|bestellung|rechnung\w*|auftrag\w*|commande|facture|pedido"
     r"|factura|fattura|ordine|fatura|bestelling|factuur|zam[óo]wieni\w*|faktur\w*|order\w*|seed|offset|bytes|size|token|doi"
-    r"|account|konto\w*|iban|cuenta|conto|conta|rekening)\b[^\n\w]{0,3}(?:(?:number|nr|no|id|num|nummer|key|is|was)\b"
+    r"|account|konto\w*|iban|cuenta|conto|conta|rekening)\b[^\n\w]{0,3}(?:(?:number|nr|no|id|num|nummer|num[ée]ro|n[úu]mero|numero|numer|key|is|was)\b"
     r"[^\n\w]{0,3}){0,2}\Z"
 )
 _DATE = re.compile(
@@ -108,7 +110,7 @@ def phones(text: str, language: str) -> Iterator[Span]:
     """
     regions = _REGIONS.get(language, _ALL_REGIONS)
     for match in _PHONE.finditer(text):
-        number = match[0]
+        number = text[match.start() : match.start("extension")].rstrip("xet .:,#") if match["extension"] else match[0]
         digits = sum(char.isdigit() for char in number)
         before = text[max(0, match.start() - 48) : match.start()]
         if digits < 7 or digits > 15 or _DATE.match(number) or _NO_PHONE.search(before):
@@ -120,9 +122,15 @@ def phones(text: str, language: str) -> Iterator[Span]:
         grouped = not number.isdigit()
         if grouped and _SHAPE.fullmatch(number):
             yield Span(match.start(), match.end(), "PHONE", 0.9)
+<<<<<<< HEAD
         elif _STRONG_CUE.search(before) or (
             _PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)
         ):
+=======
+        elif re.match(r"(?:19|20)\d\d[-/ ]", number) and not _STRONG_CUE.search(before):
+            continue  # a year and a running number
+        elif _STRONG_CUE.search(before) or (_PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)):
+>>>>>>> privacy
             yield Span(match.start(), match.end(), "PHONE", 0.8)
         elif (grouped or number.startswith("0")) and _is_phone(number, regions, valid=True) and not _is_amount(number):
             yield Span(match.start(), match.end(), "PHONE", 0.6)

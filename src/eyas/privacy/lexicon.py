@@ -65,6 +65,26 @@ _AMBIGUOUS = frozenset(
     """.split()  # noqa: SIM905
 )
 
+# First names that some list of words holds, and that are names all the same, but for a pronoun of one language.
+_SURE = frozenset(
+    """
+    ada alba ali allen anders angela aurora aurore austin bartolomeo bianca björn blanca bob bonnie carol carolina cassandra
+    charlotte chiara christian claire clara claude consuelo cruz dan darin diego dina dolores dominique elena elke ella
+    ernst esperanza fatima flora franco frans glen hanno hans heather helena hugo hélène inga jack jackson jan jasmine
+    jean jessa julia julio kelly klas leon leona lorraine lourdes lucia lucie lucía luna lúcia maarten madison malte marguerite
+    mariana marina marino martin maurice mauricio mia mila mina montserrat máximo nick noël orlando otto parker pedro pierre
+    pilar rico robin romeo rosa rosario rowan salomón salvador sam santiago sara sean socorro stella sten stig sue sydney
+    taylor tomé travis trinidad tristan uwe ute vernon vicente victor vincent viola violeta vitória pip weng ling liza
+    """.split()  # noqa: SIM905
+)
+PRONOUNS = {
+    "es": frozenset(("ella",)),
+    "it": frozenset(("ella", "mia")),
+    "pt": frozenset(("ela",)),
+    "sv": frozenset(("hans", "inga", "mina", "dina")),
+    "pl": frozenset(("sam",)),
+}
+
 # Words that stand capitalised without being a name. They complete what the packages bring.
 _NO_NAMES = frozenset(
     """
@@ -99,6 +119,52 @@ _NO_NAMES = frozenset(
     before during while until since because although however therefore finally in on at by for with about of and or but
     not do does did is are was were be been has have had can could will would shall should may might must
     everyone everybody anyone anybody someone somebody nobody team folks guys world there all sir madam both
+    danish norwegian finnish swiss austrian belgian irish scottish welsh canadian mexican brazilian argentinian egyptian
+    israeli iranian iraqi pakistani vietnamese thai filipino indonesian malaysian australian ukrainian hungarian czech
+    romanian bulgarian croatian serbian catholic protestant christian muslim jewish buddhist hindu republican democrat
+    algorithm algorithms theorem theory method model models matrix vector graph tree node array stack queue heap hash
+    binary search sort merge quick bubble insertion linear regression neural network networks deep machine learning data
+    science engineering software hardware developer analyst scientist cloud platform service services server servers
+    client database query queries table index schema cache token tokens key keys password secret api endpoint request
+    response header body status code error exception stack trace log logs build release version update upgrade patch
+    commit branch pull push merge issue ticket bug feature task project sprint backlog story epic roadmap milestone
+    quarter quarterly annual monthly weekly daily report reports summary overview introduction conclusion appendix
+    abstract analysis results discussion background objective objectives goal goals plan plans strategy budget revenue
+    profit loss income expense expenses tax taxes balance sheet cash flow asset assets liability equity stock market
+    trade deal sales marketing product products brand campaign social media content email newsletter blog post article
+    review rating feedback support help center centre contact privacy policy terms conditions agreement contract license
+    legal law court case act bill rights human resources finance accounting operations logistics supply chain inventory
+    shipping delivery tracking package parcel return refund exchange discount coupon gift card loyalty rewards points
+    member membership subscription trial premium basic standard professional enterprise edition pro plus max mini lite
+    apache kafka spring gradle maven hunter nginx mongodb hadoop hive airflow grafana prometheus terraform ansible
+    galaxy universe planet earth moon sun star stars solar system space station mission ocean sea atlantic pacific
+    mountain forest desert valley canyon national international global local regional federal royal imperial united
+    nations union kingdom republic empire world war battle revolution independence day night morning evening afternoon
+    spring summer autumn fall winter season century decade millennium renaissance medieval modern ancient classical
+    music song album band concert festival movie film series episode character actor actress director novel book books
+    author chapter poem poetry art artist painting gallery exhibition theater theatre opera ballet dance game games
+    player players team league cup championship final finals season olympic olympics football soccer basketball baseball
+    tennis hockey golf health medical medicine clinical patient doctor nurse hospital clinic pharmacy disease syndrome
+    disorder cancer diabetes blood pressure heart rate brain cell cells gene protein virus vaccine therapy treatment
+    diagnosis symptom symptoms surgery emergency care unit chemistry physics biology mathematics math geometry algebra
+    calculus statistics probability equation formula function functions variable constant integer float boolean string
+    decimal hexadecimal unix timestamp iso utc gmt est pst cet uuid sha md5 base utf ascii unicode regex json yaml
+    visual studio code text editor terminal shell command prompt script python javascript typescript rust golang swift
+    kotlin scala ruby perl php react angular vue node express django flask spring boot rails laravel tensorflow pytorch
+    pandas numpy jupyter notebook github actions jenkins pipeline container kubernetes cluster pod deployment namespace
+    samsung galaxy sony nokia intel nvidia amd ibm hp dell lenovo tesla toyota honda ford bmw audi mercedes volkswagen
+    boeing airbus nasa nato unesco wikipedia youtube instagram whatsapp telegram tiktok netflix spotify uber airbnb
+    paypal visa mastercard stripe shopify ebay etsy walmart ikea starbucks mcdonald's nike adidas coca cola pepsi
+    greedy dynamic programming recursive iterative sequence series prime number numbers odd even sum product difference
+    quotient ratio fraction percent percentage average mean median mode range variance deviation absolute standard
+    maximum minimum upper lower left right top bottom front back first second third primary secondary main total
+    voting majority minority pavilion aquatic digest gazette journal magazine newspaper times post herald tribune
+    street road shop store mall restaurant café cafe bakery pizza burger coffee tea station airport terminal gate
+    platform train bus taxi car truck bike boat ship flight airline airlines tower bridge castle palace temple mosque
+    cathedral zoo aquarium library theater stadium arena gym pool playground elementary middle high primary secondary
+    students customers visitors workers employees teachers children kids boys girls men women people families parents
+    company companies shops stores farmers dogs cats birds horses cows chickens apples oranges books pens cars
+    lost stuck tired confused trying looking having sure happy sad sorry late sick hungry bored back home done ready
     kindly urgent important confidential private attention notice warning reminder confirmation
     herr frau herrn damen sehr geehrte geehrter liebe lieber hallo guten morgen tag abend grüße grüßen danke bitte
     rechnung kunde kundin patient patientin datum betrag nummer adresse straße telefon betreff firma summe steuer preis
@@ -149,6 +215,8 @@ _CITIES = """
     Jakarta|Mumbai|Delhi|Bangalore|Chennai|Kolkata|Hyderabad|Karachi|Lahore|Dhaka|Cairo|Lagos|Nairobi|Accra|Cape Town
     Johannesburg|Durban|Casablanca|Tunis|Tel Aviv|Dubai|Doha|Riyadh|Tehran|Baghdad|Beirut|Amman
 """
+# Countries and states whose names people bear.
+_STATES = frozenset("jordan chad israel georgia virginia carolina washington dakota montana kenya india".split())
 _CORE_LOCALES = tuple(
     "en_US en_GB de_DE de_AT de_CH fr_FR fr_CH es_ES es_MX it_IT pt_PT pt_BR nl_NL nl_BE pl_PL sv_SE da_DK no_NO".split()
 )
@@ -165,6 +233,7 @@ class Lexicon:
     stop: frozenset[str]  # words that are never part of a name
     common: frozenset[str]  # words that are no name by themselves, in the nine languages; stop included
     cities: frozenset[str]  # up to three words, joined by one space
+    core_names: frozenset[str]  # first names of the countries where the nine languages are spoken
     sure_names: frozenset[str]  # first names that are no word: enough by themselves, where capitalised
 
 
@@ -173,12 +242,14 @@ def lexicon() -> Lexicon:
     """The lists, built once in a process: about 0.5 s."""
     first, last = _names(_locales("person"))
     core, _ = _names(_CORE_LOCALES)
-    stop = _stop_words()
-    common = stop | _common_words(core)
-    ambiguous = frozenset(first & (common | _AMBIGUOUS))
+    core |= _SURE
+    stop = _stop_words() - _SURE
+    common = (stop | _common_words(core)) - _SURE
+    first |= _SURE
+    ambiguous = frozenset(first & (common | _AMBIGUOUS)) - _SURE
     # Three letters are a word in some language, unless people of the nine languages bear the name.
     sure = frozenset(name for name in first - ambiguous if len(name) > (2 if name in core else 3))
-    return Lexicon(first, last, ambiguous, stop, common, _cities(), sure)
+    return Lexicon(first, last, ambiguous, stop, common, _cities() | _STATES, core, sure)
 
 
 def first_names(locale: str) -> tuple[str, ...]:
@@ -222,7 +293,12 @@ def _stop_words() -> frozenset[str]:
     stop = set(_NO_NAMES)
     for language in LANGUAGES:
         stop.update(_module(f"spacy.lang.{language}.stop_words").STOP_WORDS)
-    return frozenset(stop)
+    for locale in ("en_US", "de_DE", "fr_FR", "es_ES", "it_IT", "pt_PT", "nl_NL", "pl_PL", "sv_SE"):
+        for country in _listed(_provider("address", locale), "countries"):
+            stop.update(set(re.split(r"\W+", country.casefold())) - _STATES)
+    for state in _listed(_provider("address", "en_US"), "states"):
+        stop.update(set(state.casefold().split()) - _STATES)
+    return frozenset(stop - {""})
 
 
 def _common_words(first: frozenset[str]) -> frozenset[str]:
@@ -231,11 +307,6 @@ def _common_words(first: frozenset[str]) -> frozenset[str]:
         words.update(word.casefold() for word in _provider("lorem", locale).word_list)
     for locale in ("fr_FR", "es_ES", "it_IT", "pl_PL"):  # these hold the names of well-known people too
         words.update(word.casefold() for word in _provider("lorem", locale).word_list if word.casefold() not in first)
-    for locale in ("en_US", "de_DE", "fr_FR", "es_ES", "it_IT", "pt_PT", "nl_NL", "pl_PL", "sv_SE"):
-        for country in _listed(_provider("address", locale), "countries"):
-            words.update(re.split(r"\W+", country.casefold()))
-    for state in _listed(_provider("address", "en_US"), "states"):
-        words.update(state.casefold().split())
     for job in _listed(_provider("job", "en_US"), "jobs"):
         words.update(re.split(r"\W+", job.casefold()))
     return frozenset(words)

@@ -22,19 +22,20 @@ class Cue(Enum):
 
 
 _INTRO = """
-    my name is|my names|my name's|name is|named|the name is|my full name is|you can call me|please call me|i am called
-    goes by the name|goes by the name of|goes by|by the name of|people call me|everyone calls me
-    ich heiße|ich heisse|mein name ist|meine name ist|man nennt mich|nennt mich|namens|sie heißt|er heißt|heißt du
-    je m'appelle|je me nomme|mon nom est|mon prénom est|moi c'est|on m'appelle|nommé|nommée|il s'appelle|elle s'appelle
-    me llamo|mi nombre es|me dicen|me llaman|llamado|llamada|se llama|mi nombre completo es
-    mi chiamo|il mio nome è|mi chiamano|di nome|si chiama|io mi chiamo
-    meu nome é|o meu nome é|chamo me|chamo-me|me chamo|eu me chamo|chamado|chamada|se chama|chama-se
-    mijn naam is|ik heet|genaamd|noem me|heet ik|hij heet|zij heet
-    nazywam się|mam na imię|moje imię to|na imię mi|o imieniu|mów mi|nazywa się|imieniem
-    jag heter|mitt namn är|kalla mig|vid namn|heter jag|hon heter|han heter|som heter
+    my name is|my names|my name's|my full name is|hey its|hey it's|hi its|hi it's|yo its|yo it's|hey im|hey i'm|hi im|hi i'm|yo im|hey this is|hi this is|hello this is|hello i'm|hello i am|hi i am|you can call me|please call me|i am called
+    people call me|everyone calls me
+    ich heiße|ich heisse|mein name ist|meine name ist|man nennt mich|nennt mich
+    je m'appelle|je me nomme|mon nom est|mon prénom est|moi c'est|on m'appelle|il s'appelle|elle s'appelle
+    me llamo|mi nombre es|me dicen|me llaman|se llama|mi nombre completo es
+    mi chiamo|il mio nome è|mi chiamano|si chiama|io mi chiamo
+    meu nome é|o meu nome é|chamo me|chamo-me|me chamo|eu me chamo|se chama|chama-se
+    mijn naam is|ik heet|noem me|heet ik|hij heet|zij heet
+    nazywam się|mam na imię|moje imię to|na imię mi|mów mi|nazywa się|imieniem
+    jag heter|mitt namn är|kalla mig|heter jag|hon heter|han heter|som heter
 """
 _PERHAPS = """
-    i am|i'm|im|this is|it's|its|it is|here is|here's|call me|signed|signed by|written by|created by|reported by
+    name is|named|the name is|goes by the name of|goes by|by the name of|namens|heißt|nommé|nommée|llamado|llamada|di nome
+    chamado|chamada|genaamd|o imieniu|vid namn|i am|i'm|im|this is|it's|its|it is|here is|here's|call me|signed|signed by|written by|created by|reported by
     prepared by|approved by|reviewed by|assigned to|owned by|submitted by|requested by|posted by|sent by|sent from
     spoke to|spoke with|speak to|speak with|talk to|talked to|talk with|talked with|met with|meet with|ask for|reach
     contact|tell|told|ask|asked|text|texted|email|emailed|ping|pinged|thanks to|met|with|and|hey its|hey it's|hi its
@@ -128,8 +129,8 @@ _GREET = """
 """
 _CLOSE = """
     regards|best regards|kind regards|warm regards|sincerely|yours sincerely|yours faithfully|yours truly|best|best wishes
-    cheers|thanks|thank you|many thanks|cordially|respectfully|love|xoxo|yours|all the best|take care|thx|ty
-    grüße|grüßen|gruß|grüsse|grüssen|mit freundlichen grüßen|viele grüße|liebe grüße|hochachtungsvoll|mfg|lg|vg|danke
+    cheers|thanks|thank you|many thanks|cordially|respectfully|love|xoxo|yours|please|plz|all the best|take care|thx|ty
+    grüße|grüßen|gruß|grüsse|grüssen|mit freundlichen grüßen|viele grüße|liebe grüße|bitte|hochachtungsvoll|mfg|lg|vg|danke
     cordialement|bien à vous|amicalement|salutations|sentiments distingués|bises|merci|distinguées|sincèrement
     saludos|un saludo|atentamente|cordialmente|un abrazo|abrazos|gracias|besos
     saluti|cordiali saluti|distinti saluti|un saluto|cordialmente|un abbraccio|grazie|a presto
@@ -141,7 +142,7 @@ _CLOSE = """
 # Verbs whose subject is a person; the word before them is a name where it is no other word.
 SPEAKS = frozenset(
     """
-    said says told asked asks called calls wrote writes texted emailed replied replies answered lives lived works worked
+    met meets said says told asked asks called calls wrote writes texted emailed replied replies answered lives lived works worked
     bought buys paid pays signed ordered owes owed wants wanted needs loves loved likes liked phoned complained reported
     thinks thought prescribed requested married died agreed refused earns earned decided spent sold sells went goes
     got gave received baked ate eats drove visited has had will'll moved grew promised invited sent sends forgot
