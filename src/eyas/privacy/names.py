@@ -239,19 +239,6 @@ class _Search:
             return False
         if not w.is_capital(first):
             known = lower in lex.sure_names and lower not in lex.cities
-<<<<<<< HEAD
-            unknown = (
-                cue is Cue.PERSON and lower not in lex.common and not lower.endswith(("ed", "ing", "ly", "s", "en"))
-            )
-            if cue is Cue.PERSON and known or cue is Cue.PERHAPS and known or unknown and self._speaks(first):
-                return self._take(first, self._extend(first, any_case=True), 0.6)
-            return False
-        if lower in lex.first_names:
-            return (
-                not self.nouns_are_capital and lower not in lex.common and self._take(first, self._extend(first), 0.7)
-            )
-        if self.nouns_are_capital and cue is Cue.PERHAPS or lower in lex.common or lower in lex.cities:
-=======
             unknown = cue is Cue.PERSON and not self._is_word(first)
             told = w.lowers[first - 1] in _ASKED and w.text[:1].islower() and not self._is_word(first)
             told = told and first + 1 < len(w) and w.lowers[first + 1] in _TOLD_WHAT
@@ -261,7 +248,6 @@ class _Search:
         if lower in lex.first_names:
             return not self.nouns_are_capital and lower not in lex.common and self._take(first, self._extend(first), 0.7)
         if self.nouns_are_capital and cue is Cue.PERHAPS or self._is_word(first) or lower in lex.cities:
->>>>>>> privacy
             return False
         last = self._extend(first)
         # One unknown word behind "with" or "from" is a product as often as a person.
@@ -471,13 +457,7 @@ class _Search:
     def _stands_alone(self, i: int) -> bool:
         """A word with a capital in the middle of a sentence, no month and no heading: "and Rose wanted"."""
         w, lex = self.w, self.lex
-        if (
-            i == 0
-            or w.starts_sentence(i)
-            or w.lowers[i] in _MONTHS
-            or w.lowers[i] in lex.cities
-            or w.words[i].isupper()
-        ):
+        if i == 0 or w.starts_sentence(i) or w.lowers[i] in _MONTHS or w.lowers[i] in lex.cities or w.words[i].isupper():
             return False
         if w.lowers[i] in lex.stop or w.gap(i - 1) not in (" ", ", ", "\u00a0") or w.lowers[i - 1] in _DETERMINERS:
             return False
