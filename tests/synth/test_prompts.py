@@ -24,7 +24,9 @@ def questions(*texts):
 
 
 def go(source, out, **keys):
-    return run(PromptsConfig(**{"source": source and str(source), "license": "MIT", **keys}), out, progress=False)
+    done = run(PromptsConfig(**{"source": source and str(source), "license": "MIT", **keys}), out, progress=False)
+    assert done is not None
+    return done
 
 
 def ledger(out):

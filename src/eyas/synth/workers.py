@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any, cast
 
 from eyas.base.cores import num_cores
 from eyas.base.errors import InputError, StageError, UsageError
@@ -136,7 +137,7 @@ def _with_ray(work: Work, numbers: Sequence[int]) -> Iterator[int]:
     try:
         items = ray.data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
         size = min(work.config.workers or len(numbers), len(numbers))
-        done = items.map(Worker, concurrency=size)
+        done = items.map(cast("Any", Worker), concurrency=size)  # its type knows functions only
         yield from (int(row["count"]) for row in done.iter_rows())
     finally:
         if started_here:

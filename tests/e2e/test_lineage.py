@@ -1,0 +1,130 @@
+"""One record on its way through a run: told, and removed from all that was made from it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.e2e.small import ERROR
+
+from eyas.base.provenance import read_provenance, require_digest
+from eyas.chat.conversation import read, read_all
+from eyas.cli import main
+from eyas.features.reader import Features
+from eyas.features.store import read_manifest
+
+
+def prompts(recipe, run, *arguments):
+    return main(["prompts", str(recipe), "--out", str(run), *arguments])
+
+
+def lines(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.fixture
+def trained(run):
+    """Ids that the head was trained on, in the order of the features."""
+    rows = read_manifest(run / "features").rows
+    return [row.id.partition("#")[0] for row in rows if row.split == "train"]
+
+
+def test_what_became_of_a_record(recipe, run, trained, capsys):
+    assert prompts(recipe, run, "--explain", trained[0]) == 0
+    told = lines(capsys)
+    number = int(trained[0].split(":")[1])
+    assert told[0] == trained[0]
+    assert told[1].split() == f"came from sums.jsonl:{number + 1}, source sums, licence MIT (allowed)".split()
+    assert told[2].split() == "prompts kept, nothing changed".split()
+    assert re.fullmatch(r"  respond     1 answers, \d+ tokens \((stop|length)\)", told[3])
+    assert re.fullmatch(r"  capture     \d+ tokens for train", told[4])
+    assert re.fullmatch(r"  head        sha256:[0-9a-f]{64} was trained on it", told[5])
+    assert len(told) == 6
+
+
+def test_why_a_record_is_not_there(recipe, tmp_path, capsys):
+    source = tmp_path / "q.jsonl"
+    texts = ["My card is 4111 1111 1111 1111, why is it refused?", "what is 3 plus 4 plus 5?", "what is 3 plus 4 plus 5?"]
+    source.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    out = tmp_path / "run"
+    assert prompts(recipe, out, f"prompts.source={source}") == 0
+    for record, reason in (("q:0", "dropped: card"), ("q:2", "dropped: duplicate of q:1")):
+        capsys.readouterr()
+        assert prompts(recipe, out, f"prompts.source={source}", "--explain", record) == 0
+        told = lines(capsys)
+        assert told[-1].removeprefix("  prompts").strip() == reason
+        assert "4111" not in "".join(told)
+
+
+def test_a_forgotten_record_is_gone_everywhere(recipe, run, trained, capsys):
+    """From prompts, answers and features; each directory is finished, and made from the one before as it is now."""
+    gone, number = trained[1], len(list(read(run / "prompts" / "prompts.jsonl")))
+    before = read_provenance(run / "features").digest
+    texts = {row.id: row for row in read_manifest(run / "features").rows}
+    assert prompts(recipe, run, "--forget", gone) == 0
+    told = lines(capsys)
+    assert [line.split()[0] for line in told] == [gone, "removed", "removed", "removed", "head"]
+    assert "train again" in told[-1]
+    assert gone not in {prompt.id for prompt in read(run / "prompts" / "prompts.jsonl")}
+    assert gone not in {one.id for one in read_all(run / "conversations")}
+    rows = read_manifest(run / "features").rows
+    assert [row.id for row in rows] == [name for name in texts if name.partition("#")[0] != gone]
+    assert read_provenance(run / "features").digest != before
+    for stage, parent, name in (("conversations", "prompts", "prompts"), ("features", "conversations", "conversations")):
+        require_digest(run / stage)
+        assert read_provenance(run / stage).parents[name] == read_provenance(run / parent).digest
+    ledger = json.loads((run / "prompts" / "ledger.json").read_bytes())
+    assert (ledger["kept"], ledger["dropped"]["forgotten"]) == (number - 1, 1)
+    assert json.loads((run / "conversations" / "ledger.json").read_bytes())["conversations"] == number - 1
+    capsys.readouterr()
+    assert prompts(recipe, run, "--explain", gone) == 0
+    told = lines(capsys)
+    assert "dropped: forgotten" in told[2]
+    assert re.fullmatch(r"  forgotten   .+; heads that had seen it: sha256:[0-9a-f]{64}", told[3])
+
+
+def test_what_is_left_is_what_it_was(recipe, run, trained):
+    """Other rows keep their bytes in features that lost one."""
+    before = {row.id: Features(run / "features").row(i) for i, row in enumerate(read_manifest(run / "features").rows)}
+    assert prompts(recipe, run, "--forget", trained[0]) == 0
+    features = Features(run / "features")
+    for i, info in enumerate(features.manifest.rows):
+        row = features.row(i)
+        assert row.ids_T.tolist() == before[info.id].ids_T.tolist()
+        assert row.aux_TL.equal(before[info.id].aux_TL)
+
+
+def test_it_does_not_come_back(recipe, run, trained, capsys):
+    assert prompts(recipe, run, "--forget", trained[0]) == 0
+    assert prompts(recipe, run, "prompts.seed=5") == 0
+    assert trained[0] not in {prompt.id for prompt in read(run / "prompts" / "prompts.jsonl")}
+    assert json.loads((run / "prompts" / "ledger.json").read_bytes())["dropped"] == {"forgotten": 1}
+
+
+def test_the_run_goes_on_behind_it(recipe, run, trained, capsys):
+    """The stages before the head are finished; the head is trained again on what is left."""
+    assert prompts(recipe, run, "--forget", trained[0]) == 0
+    stamps = {path: path.stat().st_mtime_ns for path in (run / "features").glob("shard-*")}
+    for stage in ("prompts", "respond", "capture"):
+        assert main([stage, str(recipe), "--out", str(run)]) == 0
+    assert stamps == {path: path.stat().st_mtime_ns for path in (run / "features").glob("shard-*")}
+    seen = read_provenance(run / "head").digest
+    assert main(["train", str(recipe), "--out", str(run)]) == 0
+    assert read_provenance(run / "head").digest != seen
+    capsys.readouterr()
+    assert main(["doctor", str(run)]) == 2  # eval is of the old head
+    assert "eval" in capsys.readouterr().err
+
+
+def test_wrong_usage(recipe, run, tmp_path, capsys):
+    cases = (
+        (run, ["--explain", "sums:999"], "no record sums:999"),
+        (run, ["--explain", "sums:1", "--forget", "sums:1"], "one of the two"),
+        (tmp_path / "empty", ["--explain", "sums:1"], "run `eyas prompts` first"),
+    )
+    for place, arguments, named in cases:
+        assert prompts(recipe, Path(place), *arguments) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert ERROR.fullmatch(err.strip()), err
+        assert named in err
