@@ -10,6 +10,7 @@
 #   make peers-llamacpp   llama.cpp for it, from the source in its Python package (cmake, a C++ compiler, half an hour)
 #   make prove-spine   eyas alone, no extras; the measured rows, one JSON object a row
 #   make prove-engine  eyas alone, no extras; the same of the engine
+#   make prove-data    eyas[dev]; the same of prompts and answers (DATA=DIR: GSM8K, MT-bench, HumanEval)
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -25,7 +26,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check soak interop peers peers-llamacpp prove-spine prove-engine clean
+.PHONY: quickstart test test-full check soak interop peers peers-llamacpp prove-spine prove-engine prove-data clean
 .DELETE_ON_ERROR:
 
 quickstart: $(EYAS)
@@ -97,6 +98,9 @@ prove-spine: $(EYAS)
 
 prove-engine: $(EYAS)
 	@$(BIN)/python benchmarks/prove_engine.py
+
+prove-data: $(DEV)
+	@$(BIN)/python benchmarks/prove_data.py $(if $(DATA),--data "$(DATA)")
 
 # torch comes first and by itself: pip then takes the CPU build where the index offers one (2.13.0+cpu sorts above 2.13.0),
 # and what follows finds the requirement met instead of choosing again.

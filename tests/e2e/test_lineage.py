@@ -44,7 +44,11 @@ def test_what_became_of_a_record(recipe, run, trained, capsys):
 
 def test_why_a_record_is_not_there(recipe, tmp_path, capsys):
     source = tmp_path / "q.jsonl"
-    texts = ["My card is 4111 1111 1111 1111, why is it refused?", "what is 3 plus 4 plus 5?", "what is 3 plus 4 plus 5?"]
+    texts = [
+        "My card is 4111 1111 1111 1111, why is it refused?",
+        "what is 3 plus 4 plus 5?",
+        "what is 3 plus 4 plus 5?",
+    ]
     source.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     out = tmp_path / "run"
     assert prompts(recipe, out, f"prompts.source={source}") == 0
@@ -70,7 +74,10 @@ def test_a_forgotten_record_is_gone_everywhere(recipe, run, trained, capsys):
     rows = read_manifest(run / "features").rows
     assert [row.id for row in rows] == [name for name in texts if name.partition("#")[0] != gone]
     assert read_provenance(run / "features").digest != before
-    for stage, parent, name in (("conversations", "prompts", "prompts"), ("features", "conversations", "conversations")):
+    for stage, parent, name in (
+        ("conversations", "prompts", "prompts"),
+        ("features", "conversations", "conversations"),
+    ):
         require_digest(run / stage)
         assert read_provenance(run / stage).parents[name] == read_provenance(run / parent).digest
     ledger = json.loads((run / "prompts" / "ledger.json").read_bytes())
