@@ -60,30 +60,31 @@ class Fake:
         self.num_open += 1
         self.most_open = max(self.most_open, self.num_open)
         try:
-            await self._answer(json.loads(data), dict(scope["headers"]), send)
+            await self._answer(json.loads(data), scope, send)
         finally:
             self.num_open -= 1
 
-    async def _answer(self, body: dict[str, Any], headers: dict[bytes, bytes], send: Any) -> None:
+    async def _answer(self, body: dict[str, Any], scope: Any, send: Any) -> None:
         words = [message["content"] for message in body["messages"] if message["role"] == "user"][-1]
         self.asked.append((time.monotonic(), words))
         self.bodies.append(body)
-        self.keys.add(headers.get(b"authorization", b"").decode() or None)
+        self.keys.add(dict(scope["headers"]).get(b"authorization", b"").decode() or None)
         await asyncio.sleep(self.delay_s)
         own = self.faults.get(words)
         fault = own.pop(0) if own else None if own is not None else self.every
         if fault is not None:
-            return await self._fail(fault, send)
+            return await self._fail(fault, scope, send)
         self.answered[words] += 1
         await _send(send, 200, json.dumps(self._reply(body)).encode())
 
-    async def _fail(self, fault: Any, send: Any) -> None:
+    async def _fail(self, fault: Any, scope: Any, send: Any) -> None:
         echo = {"error": {"message": "a fault", "type": "x", "param": None, "code": None}}
         if fault == "slow":
             await asyncio.sleep(30)
         elif fault == "drop":
             assert self.server is not None
-            raise RuntimeError("dropped")
+            (protocol,) = [one for one in self.server.server_state.connections if getattr(one, "scope", None) is scope]
+            protocol.transport.abort()
         elif fault in ("garbage", "empty"):
             await _send(send, 200, b"<html>{]" if fault == "garbage" else b"")
         elif fault == "half":

@@ -16,7 +16,7 @@ from tests.e2e.processes import context
 from tests.synth.fake_server import KEY, MODEL, Fake, die, serving
 from tests.synth.prompts_dir import write_prompts
 from tests.synth.slow_target import CONFIG
-from tests.tiny import tiny_tokenizer
+from tests.tiny import EMBEDDED_TEMPLATE, tiny_tokenizer
 
 from eyas.base.errors import EyasError, InputError, StageError
 from eyas.base.progress import Progress
@@ -369,9 +369,9 @@ def test_a_server_that_knows_no_token_ids_is_asked_without(prompts, tmp_path, fa
     unknown = {"error": {"message": "Unrecognized request argument supplied: return_token_ids"}}
 
     class Strict(Fake):
-        async def _answer(self, body, headers, send):
+        async def _answer(self, body, scope, send):
             self.every = (400, unknown, {}) if "return_token_ids" in body else None
-            await super()._answer(body, headers, send)
+            await super()._answer(body, scope, send)
 
     with serving(Strict()) as strict:
         conversations = answer(prompts, tmp_path / "out", config_of(strict, concurrency=1))
@@ -404,6 +404,24 @@ def test_tool_calls_without_ids_that_the_template_leaves_out_are_dropped(prompts
     fake.with_ids, fake.more = False, {"tool_calls": [call]}
     with pytest.raises(InputError, match=r"no conversation left of 13 prompts \(13 unrendered\)"):
         answer(prompts, tmp_path / "out", config_of(fake))
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_a_template_that_takes_no_calls_drops_what_it_cannot_go_on_with(tmp_path, fake, with_ids):
+    refuses = "{% for m in messages if m.tool_calls %}{{ raise_exception('a result must follow') }}{% endfor %}"
+    prompts = write_prompts(tmp_path / "prompts", [["one"], ["two", "three"]])
+    fake.with_ids, fake.more = with_ids, {"tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}]}
+    config, tokenizer = config_of(fake), tiny_tokenizer()
+    tokenizer.chat_template = refuses + EMBEDDED_TEMPLATE
+    strict = replace(responder(config), tokenizer=tokenizer, answer=RemoteAnswers(config, tokenizer))
+    if with_ids:
+        run(config, prompts, tmp_path / "out", strict, progress=False)
+        assert [each.id for each in read_all(tmp_path / "out")] == ["q:0"]
+    else:
+        with pytest.raises(InputError, match=r"no conversation left of 2 prompts \(2 unrendered\)"):
+            run(config, prompts, tmp_path / "out", strict, progress=False)
+    dropped = json.loads((tmp_path / "out" / "ledger.json").read_text())["dropped"]["unrendered"]
+    assert dropped["ids"] == (["q:1"] if with_ids else ["q:0", "q:1"])
 
 
 def test_each_task_is_sampled_as_the_recipe_says(prompts, tmp_path, fake):
