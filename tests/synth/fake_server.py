@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import random
-import socket
 import threading
 import time
 from collections import Counter
@@ -14,9 +13,11 @@ from typing import Any
 
 import uvicorn
 from tests.tiny import tiny_tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from eyas.chat.conversation import Message
 from eyas.chat.render import prompt_ids
+from eyas.serve.api.server import bind, url_of
 
 KEY = "sk-7f3a9c"
 MODEL = "tiny"
@@ -33,6 +34,7 @@ class Fake:
     faults: dict[str, list[Any]] = field(default_factory=dict)
     every: Any = None
     delay_s: float = 0.0
+    dies_after: int | None = None  # answers; from then on every connection breaks
     with_ids: bool = True
     in_choice: bool = False  # SGLang's place for the prompt's ids
     template: str | None = None  # another one than the tokenizer's
@@ -47,6 +49,7 @@ class Fake:
     num_open: int = 0
     url: str = ""
     server: uvicorn.Server | None = None
+    tokenizer: PreTrainedTokenizerFast = field(default_factory=tiny_tokenizer)
 
     def times(self, words: str) -> list[float]:
         return [at for at, name in self.asked if name == words]
@@ -60,30 +63,33 @@ class Fake:
         self.num_open += 1
         self.most_open = max(self.most_open, self.num_open)
         try:
-            await self._answer(json.loads(data), dict(scope["headers"]), send)
+            await self._answer(json.loads(data), scope, send)
         finally:
             self.num_open -= 1
 
-    async def _answer(self, body: dict[str, Any], headers: dict[bytes, bytes], send: Any) -> None:
+    async def _answer(self, body: dict[str, Any], scope: Any, send: Any) -> None:
         words = [message["content"] for message in body["messages"] if message["role"] == "user"][-1]
         self.asked.append((time.monotonic(), words))
         self.bodies.append(body)
-        self.keys.add(headers.get(b"authorization", b"").decode() or None)
+        self.keys.add(dict(scope["headers"]).get(b"authorization", b"").decode() or None)
         await asyncio.sleep(self.delay_s)
         own = self.faults.get(words)
         fault = own.pop(0) if own else None if own is not None else self.every
+        if self.dies_after is not None and self.answered.total() >= self.dies_after:
+            fault = "drop"
         if fault is not None:
-            return await self._fail(fault, send)
+            return await self._fail(fault, scope, send)
         self.answered[words] += 1
         await _send(send, 200, json.dumps(self._reply(body)).encode())
 
-    async def _fail(self, fault: Any, send: Any) -> None:
+    async def _fail(self, fault: Any, scope: Any, send: Any) -> None:
         echo = {"error": {"message": "a fault", "type": "x", "param": None, "code": None}}
         if fault == "slow":
             await asyncio.sleep(30)
         elif fault == "drop":
             assert self.server is not None
-            raise RuntimeError("dropped")
+            (protocol,) = [one for one in self.server.server_state.connections if getattr(one, "scope", None) is scope]
+            protocol.transport.abort()
         elif fault in ("garbage", "empty"):
             await _send(send, 200, b"<html>{]" if fault == "garbage" else b"")
         elif fault == "half":
@@ -99,7 +105,9 @@ class Fake:
             await _send(send, int(fault), json.dumps(echo).encode(), extra)
 
     def _reply(self, body: dict[str, Any]) -> dict[str, Any]:
-        tokenizer = tiny_tokenizer() if self.template is None else tiny_tokenizer(self.template)
+        tokenizer = self.tokenizer
+        if self.template is not None:
+            tokenizer.chat_template = self.template
         end = tokenizer.eos_token_id
         assert isinstance(end, int)
         prompt = prompt_ids([Message(one["role"], one["content"]) for one in body["messages"]], tokenizer)
@@ -135,21 +143,14 @@ def serving(fake: Fake) -> Iterator[Fake]:
     config = uvicorn.Config(fake, http="h11", ws="none", lifespan="off", log_config=None, log_level="critical")
     config.timeout_graceful_shutdown = 1
     fake.server = server = uvicorn.Server(config)
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
+    with bind("127.0.0.1", 0) as holder:
         thread = threading.Thread(target=server.run, args=([holder],))
         thread.start()
         try:
             while not server.started:
                 time.sleep(0.005)
-            fake.url = f"http://127.0.0.1:{holder.getsockname()[1]}/v1"
+            fake.url = f"{url_of(holder)}/v1"
             yield fake
         finally:
             server.should_exit = server.force_exit = True
             thread.join()
-
-
-def die(fake: Fake) -> None:
-    """From here on nobody listens, and open connections break."""
-    assert fake.server is not None
-    fake.server.should_exit = fake.server.force_exit = True

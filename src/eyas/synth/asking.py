@@ -208,7 +208,8 @@ class Asking:
     ) -> Outcome:
         """A status that says no. StageError where it would say so to every question."""
         status, said = response.status_code, message_of(response.content)
-        if with_ids and status in ABOUT_THE_PROMPT and IDS_KEY in response.text:
+        echoed = any(IDS_KEY in text for text in _texts(question))
+        if with_ids and status in ABOUT_THE_PROMPT and IDS_KEY in response.text and not echoed:
             self._with_ids = False  # a server that knows no token ids: their text is rendered
             return await self._attempt(client, question)
         words = shown(said.replace(self._key, "") if self._key else said, [self._key or "", *_texts(question)])

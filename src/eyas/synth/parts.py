@@ -17,6 +17,7 @@ from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
+from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import write_atomic
 from eyas.chat.conversation import Conversation, Finish, Message, Turn, read
@@ -25,7 +26,7 @@ from eyas.synth.answering import Answered, Question, Refused, Responder, Scan
 from eyas.synth.journal import Journal, Reply, Withheld
 from eyas.synth.loops import looping
 from eyas.synth.respond_config import RespondConfig
-from eyas.synth.tally import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, Tally
+from eyas.synth.tally import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, Tally
 
 UNKNOWN = "en"  # the language of a prompt without that tag
 SPARE_PARTS = 3  # open beyond those that the requests in flight fill: how far a slow answer may be left behind
@@ -194,8 +195,10 @@ class Parts:
             part.journal.open()
             self._open.append(part)
             self._bar.skip(len(part.journal))
-            # Prompts of similar length together: a batch of the engine is as wide as its longest member.
-            talks = sorted(part.talks, key=lambda talk: sum(len(message.content) for message in talk.prompt.messages))
+            talks = part.talks
+            if self._config.url is None:
+                # Prompts of similar length together: a batch of the engine is as wide as its longest member.
+                talks = sorted(talks, key=lambda talk: sum(len(message.content) for message in talk.prompt.messages))
             self._next.extend((part, talk) for talk in talks)
             return True
         return False
@@ -203,7 +206,14 @@ class Parts:
     def _question(self, part: Part, talk: Talk) -> Question | None:
         """The next question of a conversation that the journal does not answer; None where it has ended."""
         while talk.num_open:
-            question = talk.ask(self._responder.tokenizer, self._config)
+            try:
+                question = talk.ask(self._responder.tokenizer, self._config)
+            except InputError:
+                # Some templates want a tool's result behind a call, which no prompt has.
+                if not any(message.tool_calls for message in talk.said):
+                    raise
+                self._drop(talk, UNRENDERED)
+                break
             if len(question.prompt_ids) + question.decoding.max_tokens > self._responder.max_positions:
                 self._drop(talk, TOO_LONG)
                 break

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.base.errors import EyasError, StageError
+from eyas.base.errors import EyasError, InputError, StageError
 from eyas.chat.render import answer_ids
 from eyas.synth.answering import Answered, Event, Question, Questions, Refused, Retried
 from eyas.synth.asking import Asking, Declined, Failed, Replied, TryingAgain, Unasked
@@ -106,7 +106,12 @@ class _Answering:
         self.num_answered += 1
         if reply.token_ids is not None:
             return Answered(question.id, reply.token_ids, reply.finish, reply.message)
-        ids = answer_ids(question.messages, reply.message, self.remote.tokenizer, reply.finish == "stop")
+        try:
+            ids = answer_ids(question.messages, reply.message, self.remote.tokenizer, reply.finish == "stop")
+        except InputError:
+            if not reply.message.tool_calls:
+                raise
+            ids = None  # a template that takes no calls
         if ids is not None:
             return Answered(question.id, ids, reply.finish, reply.message, "rendered")
         if reply.message.tool_calls:
