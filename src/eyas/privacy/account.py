@@ -19,9 +19,9 @@ _ISSUERS = re.compile(
     r"|3[47]\d{13}"  # American Express
     r"|(?:6011|64[4-9]\d|65\d\d)\d{12,15}"  # Discover
     r"|62\d{14,17}|81\d{14,17}"  # UnionPay
-    r"|35(?:2[89]|[3-8]\d)\d{12,15}"  # JCB
+    r"|35\d{14,17}|(?:2131|1800)\d{11}"  # JCB
     r"|3(?:0[0-59]|[689]\d)\d{11,16}"  # Diners Club
-    r"|(?:50|5[6-9]|6[0-9])\d{11,17}"  # Maestro, RuPay
+    r"|(?:50|5[6-9]|6[0-9])\d{10,17}"  # Maestro, RuPay
     r"|220[0-4]\d{12,15}|9792\d{12}"  # Mir, Troy
 )
 _CARD_CUE = re.compile(
@@ -107,9 +107,9 @@ def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
             return count
         if not _ISSUERS.fullmatch(number) or not luhn.is_valid(number):
             continue
-        if _is_usual(sizes) or _CARD_CUE.search(before):
+        if _CARD_CUE.search(before) or (_is_usual(sizes) and (len(number) > 12 or sizes == [4] * 3)):
             return count
-        if count == 1 and not _OTHER_LABEL.search(before):
+        if count == 1 and len(number) > 12 and not _OTHER_LABEL.search(before):
             return count
     return 0
 

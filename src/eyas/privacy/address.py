@@ -34,6 +34,10 @@ _EN = re.compile(
     rf"(?:(?:N|S|E|W|NE|NW|SE|SW|North|South|East|West)\.? )?(?:(?:{_CAP}|\d{{1,3}}(?:st|nd|rd|th)|the|of) ){{1,4}}"
     rf"(?:{'|'.join(word.title() for word in _EN_STREET.split('|'))}|ST|AVE|RD|BLVD|LN|DR|CT|STREET|AVENUE|ROAD|LANE|DRIVE)\b"
 )
+# A street without a number, with its postcode on the next line.
+_NO_NUMBER = re.compile(
+    rf"(?:^|\n)((?i:rue|avenue|boulevard|chemin|impasse|place|quai|all[ée]e|calle|via|rua) (?:(?:de|du|des|la|le|les|del|di|da|do|dos|d['’]|l['’]) ?){{0,3}}{_CAP}(?: {_CAP}){{0,3}}\n\d{{5}} {_CAP})"
+)
 _EN_LOWER = re.compile(
     r"(?i)\b(?:live|lives|living|lived|stay|staying|address|addy|house|home|located|come|drop|deliver\w*|send|ship|moved|place"
     r"|pick|meet|at|to|from|is)\b[^\n.]{0,30}?(?<![\w.$#])(\d{1,5}[a-z]?,? (?:[a-z'’]{2,20} ){1,3}"
@@ -43,7 +47,7 @@ _BARE_STREET = re.compile(
     rf"(?i:\b(?:live|lives|living|lived|moved|house|flat|apartment|wohn\w*|habit\w*|viv[eo]\w*|abit\w*|mor[oa]\w*|woon\w*"
     rf"|mieszka\w*|bor|bodde)\b)[^\n.]{{0,25}}? ((?:{_CAP} ){{1,3}}(?:Street|St|Avenue|Ave|Road|Rd|Lane|Drive|Boulevard|Court)\b"
     rf"|{_CAP}(?:straße|strasse|str\.|weg|gasse|allee|platz|straat|laan|gracht|gatan|vägen|gränd)\b"
-    rf"|(?i:rue|avenue|calle|avenida|via|viale|piazza|rua|ulicy|ul\.) (?:(?:de|du|des|la|le|del|di|da|do|dos|d'|l') ?){{0,3}}{_CAP})"
+    rf"|(?i:rue|boulevard|chemin|impasse|place|avenue|calle|avenida|via|viale|piazza|rua|ulicy|ul\.) (?:(?:de|du|des|la|le|del|di|da|do|dos|d'|l') ?){{0,3}}{_CAP})"
 )
 _FR = re.compile(
     r"(?<![\w.,])\d{1,4}(?: ?(?:bis|ter|quater|[A-D]))?,? (?:(?:place|cours|passage) (?=(?:de|du|des|d')\b)|(?i:rue|avenue|av\."
@@ -55,7 +59,7 @@ _FR = re.compile(
 _ONE_WORD = re.compile(
     rf"(?<![{_LOW}{_UP}])(?:(?:{_CAP}|Am|An|Auf|Alte|Neue|Lange|Große|Kleine|Hohe|van|der|den|de|het|op|Sankt|St\.)[ -]){{0,3}}"
     rf"[{_UP}{_LOW}'’-]{{0,30}}(?i:straße|strasse|str\.|straat|gatan|gata|vägen|gränden|gränd|stigen|gracht|plein|laan|kade|dijk"
-    rf"|singel|steeg|gasse|allee|chaussee|weg|platz|damm|ufer|ring|pfad|stieg|berg|torget|backen|väg|torg|hof|markt|park|wall"
+    rf"|singel|steeg|gasse|allee|chaussee|dreef|baan|weg|platz|damm|ufer|ring|pfad|stieg|berg|torget|backen|väg|torg|hof|markt|park|wall"
     rf"|graben|steig|twiete|kamp|brink|wiese|feld|winkel|burgwal|haven|hage|dreef|pad|boulevard|lei|steenweg|plantsoen|tie)"
     rf"(?:,? (?:nr\.? ?)?)({_NUMBER})(?![\d%€$]|[.,:]\d| ?(?:€|Euro|EUR|kr|%|km|m²|kg))"
 )
@@ -67,13 +71,22 @@ _PREFIXED = re.compile(
     rf"(?<![\w.])(?:(?i:calle|c/|avda\.?|avenida|av\.|paseo|p\.º|plaza|pza\.?|plza\.?|camino|carretera|ctra\.?|ronda|traves[íi]a"
     rf"|glorieta|urbanizaci[óo]n|pasaje|viale|v\.le|piazza|p\.zza|piazzale|corso|c\.so|vicolo|largo|strada|contrada|lungomare"
     rf"|borgo|salita|rua|travessa|pra[çc]a|alameda|estrada|rodovia|beco|ladeira|ul\.|ulica|ulicy|al\.|aleja|alei|aleje|plac|pl\."
-    rf"|os\.|osiedle|rynek|skwer|avenue|rue|boulevard|chemin|laan van|rambla|callej[óo]n|loc\.)|Via|V\.|R\.|Av|Calz\.)"
+    rf"|os\.|osiedle|rynek|skwer|avenue|rue|boulevard|chemin|laan van|rambla|callej[óo]n|loc\.|vial|acceso|pasadizo|c\.(?= de)|cuesta|ca[ñn]ada|canale|stretto|incrocio|rotonda|via)|Via|V\.|R\.|Av|Calz\.)"
     rf" ?(?:(?:de|del|la|las|los|el|di|dei|degli|della|delle|dell|da|do|das|dos|e|y|św|gen|ks|ku|des|du|les|le|d|l)(?:\.|['’]| ) ?"
     rf"){{0,4}}{_ANY}(?:[ -](?:(?:de|del|la|las|los|el|di|dei|della|da|do|das|dos|e|y) ){{0,2}}{_CAP}){{0,4}}"
-    rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?({_NUMBER})(?![\d%€$]|[.,:]\d)"
+    rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?(?:{_NUMBER}(?![\d%€$]|[.,:]\d)|(?i:s/n\b|snc\b))"
 )
 _VIA = re.compile(
     rf"(?<![\w.])via (?:(?:dei|degli|della|delle|del|di|dell['’]) ?)?{_CAP}(?: {_CAP}){{0,3}}(?:, ?\d{{1,4}}| \d{{1,4}}(?=,? \d{{5}}\b))"
+)
+# Behind "I live at", a number beside capitalised words is an address, whatever kind of street it is.
+_LIVES_AT = re.compile(
+    r"(?i:\b(?:(?:i |we |he |she |they |who )?(?:live|lives|living|lived|reside|resides) (?:at|on)|address is|deliver (?:it |this )?to|send (?:it|this|the [a-z]{2,12}) to"
+    r"|(?:wohne|wohnt|wohnen|wohnhaft|lebe) (?:in der|in dem|im|am|an der|auf der|auf dem|in)|(?:habite|habitons|vis|demeure|domicilié[e]?)(?: au| à la| à l['’]| à| dans)?"
+    r"|(?:vivo|vive|vivimos|resido|domicilio) en(?: la| el)?|(?:abito|abita|vivo|risiedo|residente) (?:in|a|al)|(?:moro|mora|vivo|resido) (?:na|no|em)"
+    r"|(?:woon|woont|wonen) (?:op|aan de|aan het|aan|in de|in)|(?:mieszkam|mieszka|mieszkamy) (?:przy|na)|(?:bor|bodde) (?:på|vid)) )"
+    rf"((?:\d{{1,5}}[A-Za-z]?,? (?:{_CAP} ?){{1,4}}|(?:(?:de|del|la|las|los|el|di|da|do|dos|das|van|der|den|les|des|du|św) ){{0,2}}{_CAP}(?:[ -](?:(?:de|del|la|di|da|do|dos|das|van|der|den|e|y|des|du) )?{_CAP}){{0,4}},? (?:n[.º°o ]{{1,3}})?"
+    r"(?:\d{1,5}[A-Za-z]?\b|S/N\b|s/n\b)(?! ?(?:years|months|weeks|days|minutes|Jahren?|Monate|ans|mois|años|meses|anni|mesi|anos|jaar|maanden|lat|år|km|miles|m²|%))))"
 )
 _BOX = re.compile(
     r"(?i)\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?|apdo\.?"
@@ -93,6 +106,7 @@ _US_PLACE = re.compile(
     rf"(?:{_CAP} ){{0,3}}{_CAP},? (?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|PA|RI|S[CD]|T[NX]"
     r"|UT|V[AT]|W[AIVY]) \d{5}(?:-\d{4})?\b"
 )
+_FLAT = re.compile(rf"(?<![\w.$])\d{{1,6}} (?:{_CAP} ){{1,4}}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Appartamento|Piano)\.? ?#?\d{{1,4}}\b")
 _TOWN = re.compile(rf"(?<![\d.,-])(?:\d{{5}}|\d{{3}} \d{{2}}|[1-9]\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})")
 _LABEL = re.compile(
     r"(?i)(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office|permanent"
@@ -121,7 +135,7 @@ _COUNTED = re.compile(
 
 def addresses(text: str, language: str) -> Iterator[Span]:
     """Addresses, each with the flat, postcode and town behind it. Linear in the text: every repeat is bounded."""
-    if not any(char.isdigit() for char in text):
+    if not any(char.isdigit() for char in text) and "s/n" not in text.lower():
         yield from _without_number(text)
         return
     for pattern in (_EN, _FR, _PREFIXED):
@@ -133,11 +147,15 @@ def addresses(text: str, language: str) -> Iterator[Span]:
                 yield _whole(text, match.start(), match.end(), 0.8)
     for match in _ONE_WORD.finditer(text):
         sure = bool(_SURE_KIND.search(match[0]))
-        if sure or (language in ("de", "nl", "sv") and _TOWN_BEHIND.match(text, match.end())):
+        if sure or (language in ("de", "nl", "sv") and match[0][0].isupper() and _fills_line(text, match)) or (
+            language in ("de", "nl", "sv") and _TOWN_BEHIND.match(text, match.end())):
             yield _whole(text, match.start(), match.end(), 0.8)
+    for pattern in (_LIVES_AT, _NO_NUMBER):
+        for match in pattern.finditer(text):
+            yield _whole(text, match.start(1), match.end(1), 0.7)
     for match in _EN_LOWER.finditer(text):
         yield _whole(text, match.start(1), match.end(1), 0.6)
-    for pattern in (_VIA, _BOX, _POSTCODE, _US_PLACE):
+    for pattern in (_VIA, _BOX, _POSTCODE, _US_PLACE, _FLAT):
         for match in pattern.finditer(text):
             if pattern is not _BOX or not match[0].lower().startswith(("box", "bp", "b.p")) or language in ("sv", "fr"):
                 yield _whole(text, match.start(), match.end(), 0.8)
@@ -166,6 +184,10 @@ def _without_number(text: str) -> Iterator[Span]:
         yield Span(match.start(1), match.end(1), "ADDRESS", 0.6)
 
 
+def _fills_line(text: str, match: re.Match[str]) -> bool:
+    return text[max(0, match.start() - 1) : match.start()] in ("", "\n") and text[match.end() : match.end() + 1] in ("", "\n", ",")
+
+
 def _is_no_street(match: re.Match[str], before: str, language: str) -> bool:
     """What looks like "kind of street, name, number" and is none."""
     start = match[0]
@@ -173,7 +195,7 @@ def _is_no_street(match: re.Match[str], before: str, language: str) -> bool:
         return True  # "et al. Nature 2019"
     if start.startswith(("R.", "V.")):
         return language not in ("pt", "it")
-    if start.startswith("Via") and language != "it":
+    if start.startswith("Via") and language not in ("it", "es"):
         return "," not in start and not _TOWN_BEHIND.match(match.string, match.end())  # "Via Bluetooth 5"
     if start[0].islower() and not start.startswith(("c/", "ul.", "al.", "os.", "pl.")):
         # In lower case these are words of the language; an address has a capital behind them.

@@ -39,7 +39,7 @@ class BuiltinDetector:
         if any(char.isdigit() for char in text):  # none of these goes without a digit
             yield from account.cards(text)
             yield from account.accounts(text)
-            yield from identifier.identifiers(text)
+            yield from identifier.identifiers(text, language)
             yield from contact.phones(text, language)
             yield from contact.ip_addresses(text)
             yield from address.towns(text, self._lexicon.cities)

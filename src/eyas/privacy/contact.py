@@ -55,11 +55,11 @@ _SHAPE = re.compile(
     r"(?:\+?1[ .-]?)?(?:\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}([ .-])\d{3}\1\d{4})"
     r"|0\d(?:([ .-])\d\d)(?:\2\d\d){3}"
     r"|0\d{1,4}(?:[ /-]|[ ]?[/-][ ]?)\d{2,4}(?:[ -]?\d{2,4}){1,3}"
-    r"|\(0\d{1,5}\) ?\d{2,8}(?:[ -]\d{2,6}){0,3}"
+    r"|\(0\d{1,5}\)[ -]{0,2}\d{2,8}(?:[ -]\d{2,6}){0,3}|\(\+?\d{2,3}\) \d{2,3} \d{3} \d{3}"
     r"|0\d{2,4}[ /-]\d{5,9}|\(\d{2}\) ?9?\d{4}-\d{4}"
 )
 _REGIONS = {
-    "en": ("US", "GB", "CA", "AU", "IN", "IE", "NZ", "ZA"),
+    "en": ("US", "GB", "AU", "IN", "IE"),
     "de": ("DE", "AT", "CH"),
     "fr": ("FR", "BE", "CH", "CA"),
     "es": ("ES", "MX", "AR", "CO", "CL"),
@@ -69,7 +69,7 @@ _REGIONS = {
     "pl": ("PL",),
     "sv": ("SE", "FI"),
 }
-_ALL_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "PT", "NL", "PL", "SE")
+_ALL_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "PL")
 
 _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
@@ -113,7 +113,7 @@ def phones(text: str, language: str) -> Iterator[Span]:
         number = text[match.start() : match.start("extension")].rstrip("xet .:,#") if match["extension"] else match[0]
         digits = sum(char.isdigit() for char in number)
         before = text[max(0, match.start() - 48) : match.start()]
-        if digits < 7 or digits > 15 or _DATE.match(number) or _NO_PHONE.search(before):
+        if digits < 7 or digits > 15 or _DATE.match(number) or _IPV4.match(number) or _NO_PHONE.search(before):
             continue
         if number.startswith(("+", "(+", "00")):
             if _is_possible(number.replace("(0)", ""), None):
@@ -126,8 +126,16 @@ def phones(text: str, language: str) -> Iterator[Span]:
             continue  # a year and a running number
         elif _STRONG_CUE.search(before) or (_PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)):
             yield Span(match.start(), match.end(), "PHONE", 0.8)
+        elif not grouped and _is_alone(text, match) and _is_phone(number, regions, valid=True) and number[0] != "1":
+            yield Span(match.start(), match.end(), "PHONE", 0.6)
         elif (grouped or number.startswith("0")) and _is_phone(number, regions, valid=True) and not _is_amount(number):
             yield Span(match.start(), match.end(), "PHONE", 0.6)
+
+
+def _is_alone(text: str, match: re.Match[str]) -> bool:
+    """Whether the number fills its line, in a text of more lines: a signature, a form."""
+    before, after = text[max(0, match.start() - 1) : match.start()], text[match.end() : match.end() + 1]
+    return (before == "\n" and after in ("\n", "")) and "@" in text
 
 
 def _is_amount(number: str) -> bool:

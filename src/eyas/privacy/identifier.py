@@ -12,7 +12,7 @@ Checksums are python-stdnum's. What the analyzer must not do is closed here, eac
 import importlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -28,8 +28,8 @@ from presidio_analyzer.predefined_recognizers import (
 
 from eyas.privacy.entity import Span
 
-WINDOW = 2_000  # characters that the analyzer sees at a time: its search for context is quadratic
-OVERLAP = 250
+WINDOW = 1_000  # characters that the analyzer sees at a time: its search for context is quadratic
+OVERLAP = 200
 THRESHOLD = 0.4
 _WEAK, _SURE = 0.3, 0.85
 _LANGUAGE = "en"  # one pipeline for all: it only splits words, and prompts mix languages
@@ -95,6 +95,16 @@ _FORMATS: tuple[tuple[str, str, str | None, bool, str], ...] = (
     ("jp-my-number", r"\b\d{4} ?\d{4} ?\d{4}\b", "jp.in_", False, "マイナンバー number"),
 )  # fmt: skip
 
+# In a text of this language a number that passes the checksum, and carries a date or a rule besides, is one.
+_HOME = {
+    "pl": ("pl.pesel", r"(?<![\w.-])\d{11}(?![\w-])"),
+    "de": ("de.idnr", r"(?<![\w.-])\d{2} ?\d{3} ?\d{3} ?\d{3}(?![\w-])"),
+    "sv": ("se.personnummer", r"(?<![\w.-])(?:19|20)?\d{10}(?![\w-])"),
+    "nl": ("nl.bsn", r"(?<![\w.-])\d{9}(?![\w-])"),
+}
+_OTHER = re.compile(
+    r"(?i)(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*|0)[ :.#]{0,3}\Z"
+)
 # What an identifier is called: behind it, any number with letters or without is one, whatever its checksum.
 _LABEL = re.compile(
     r"(?i)(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id|identification|file|reference)"
@@ -129,9 +139,10 @@ class WordsAsLemmas(SlimSpacyNlpEngine):
         self._blank_languages = {_LANGUAGE}
 
     def _doc_to_nlp_artifact(self, doc: Any, language: str) -> NlpArtifacts:
+        words: Any = [token.text for token in doc]  # a list: Presidio walks over it for each match, over a Doc slowly
         return NlpArtifacts(
             entities=[],
-            tokens=doc,
+            tokens=words,
             tokens_indices=[token.idx for token in doc],
             lemmas=[token.lower_ for token in doc],
             nlp_engine=self,
@@ -152,13 +163,25 @@ class Checked(PatternRecognizer):
             supported_language=_LANGUAGE,
             global_regex_flags=re.MULTILINE,  # trap 4: case counts
         )
-        self.check = importlib.import_module(f"stdnum.{module}").is_valid if module else None
+        self.check = _check(module) if module else None
         self.sure = sure
+
+    def analyze(self, text: str, entities: list[str], nlp_artifacts: Any = None, regex_flags: int | None = None) -> list:
+        """A weak format is looked for only where a word of its context stands: nothing else would lift it."""
+        if not self.sure:
+            lower = text.lower()
+            if not any(word in lower for word in self.context):
+                return []
+        return super().analyze(text, entities, nlp_artifacts, regex_flags)
 
     def validate_result(self, pattern_text: str) -> bool | None:
         if self.check is not None and not self.check(pattern_text):
             return False
         return True if self.sure else None
+
+
+def _check(module: str) -> Callable[[str], bool]:
+    return importlib.import_module(f"stdnum.{module}").is_valid
 
 
 @cache
@@ -182,13 +205,19 @@ def analyzer() -> AnalyzerEngine:
     )
 
 
-def identifiers(text: str) -> Iterator[Span]:
-    """Identifiers behind their name, and those that a format and its context give away."""
+def identifiers(text: str, language: str) -> Iterator[Span]:
+    """Identifiers behind their name, and those that a format and its context, or its country's language, give away."""
     yield from _labelled(text)
     for begin, window in windows(text):
         if _MAY_HOLD.search(window):
             for found in analyzer().analyze(window, _LANGUAGE, score_threshold=THRESHOLD):
                 yield Span(begin + found.start, begin + found.end, found.entity_type, min(1.0, found.score))
+    if language in _HOME:
+        module, pattern = _HOME[language]
+        check = _check(module)
+        for match in re.finditer(pattern, text):
+            if check(match[0]) and not _OTHER.search(text, max(0, match.start() - 24), match.start()):
+                yield Span(match.start(), match.end(), "GOVERNMENT_ID", 0.5)
 
 
 def _labelled(text: str) -> Iterator[Span]:
@@ -204,7 +233,7 @@ def _labelled(text: str) -> Iterator[Span]:
 
 
 def windows(text: str) -> Iterator[tuple[int, str]]:
-    """The text in windows that overlap by at least OVERLAP - 100 characters, each with its place; cut at spaces."""
+    """The text in windows that overlap by at least 50 characters, each with its place; cut at spaces."""
     begin = 0
     while True:
         end = begin + WINDOW
@@ -214,5 +243,5 @@ def windows(text: str) -> Iterator[tuple[int, str]]:
         space = text.rfind(" ", end - 100, end)
         end = space if space > 0 else end
         yield begin, text[begin:end]
-        space = text.find(" ", end - OVERLAP, end - OVERLAP + 100)
+        space = text.find(" ", end - OVERLAP, end - OVERLAP + 50)
         begin = space + 1 if space >= 0 else end - OVERLAP

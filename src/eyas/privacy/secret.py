@@ -73,6 +73,7 @@ _SAID = re.compile(
     rf"(?i)(?<![A-Za-z]){_NAME}\b[^\n:=]{{0,40}}?(?:['’]s\b|\bis\b|\bwas\b|\bto\b|\bare\b|\bwith\b|\blautet\b|\bist\b|\best\b|\bes\b|\bè\b|\bé\b|\bjest\b|\bto\b|\bär\b|\bis:|\bof\b|:|=|->|→| - |,)"
     r"[ :]{0,3}(?P<quote>[\"'`“«*]{0,3})(?P<value>[^\s\"'`“”«»]{4,200})"
 )
+_BESIDE = re.compile(rf"(?i)(?<![A-Za-z]){_NAME} {{1,2}}[\"'`“]?(?P<value>[^\s\"'`“”«»]{{8,100}})")
 _NEAR = re.compile(rf"(?i)(?<![A-Za-z]){_NAME}(?![a-z])[^\n]{{0,60}}?(?<![A-Za-z0-9+/_=.-])(?P<value>[A-Za-z0-9+/_=.~-]{{16,300}})(?![A-Za-z0-9+/_-])")
 _WORDS = re.compile(
     r"(?i)\b(?:pass ?phrase|(?:seed|recovery|mnemonic|backup|secret)[ _-]?(?:phrase|words)|mnemonic|wiederherstellungsphrase|frase semilla|phrase secr[èe]te)\b"
@@ -140,6 +141,10 @@ def _named(text: str) -> Iterator[Span]:
         likely = _is_password(value) or bool(match["quote"]) and _is_odd_word(value)
         if len(value) >= 4 and not _NO_VALUE.match(value) and likely and not _CODE_VALUE.match(value):
             yield Span(match.start("value"), match.start("value") + len(value), "SECRET", 0.7)
+    for match in _BESIDE.finditer(text):
+        value = match["value"].rstrip(_TRAILING)
+        if _is_strong_password(value) and not _CODE_VALUE.match(value):
+            yield Span(match.start("value"), match.start("value") + len(value), "SECRET", 0.6)
     for match in _NEAR.finditer(text):
         if _is_random(match["value"].rstrip(_TRAILING)):
             yield Span(match.start("value"), match.end("value"), "SECRET", 0.7)
@@ -178,6 +183,12 @@ def _is_password(value: str) -> bool:
     inner = any(a.islower() and b.isupper() for a, b in zip(value, value[1:], strict=False))
     many_digits = value.isdigit() and len(value) >= 6
     return letters and (digits or marks) or letters and inner and len(value) >= 8 or many_digits
+
+
+def _is_strong_password(value: str) -> bool:
+    """Small and capital letters, digits and marks: no word of prose or code has all four."""
+    tests = (str.islower, str.isupper, str.isdigit, lambda char: char in "!#%&*+$?@^~")
+    return len(value) >= 8 and all(any(test(char) for char in value) for test in tests)
 
 
 def _is_random(value: str) -> bool:
