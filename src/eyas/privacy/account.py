@@ -91,6 +91,7 @@ def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
     """How many groups from `begin` on are a card number; 0 where none is."""
     start = groups[begin][0]
     before = text[max(0, start - 64) : start]
+    fraction = before[-1:] == "." and before[-2:-1].isdigit()  # 0.4111111111111111
     label: bool | None = None  # looked up when needed: most runs are no numbers of that length
     number, sizes = "", []
     for count, (left, right) in enumerate(groups[begin : begin + 10], start=1):
@@ -109,14 +110,16 @@ def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
             continue
         if _CARD_CUE.search(before) or (_is_usual(sizes) and (len(number) > 12 or sizes == [4] * 3)):
             return count
-        if count == 1 and len(number) > 12 and not _OTHER_LABEL.search(before):
+        if count == 1 and len(number) > 12 and not fraction and not _OTHER_LABEL.search(before):
             return count
     return 0
 
 
 def _is_usual(sizes: list[int]) -> bool:
     """Groups of four, the last shorter or longer; four, six and five or four. Small groups separate numbers."""
-    return len(sizes) > 1 and min(sizes[:-1]) >= 3 and (sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8))
+    return (
+        len(sizes) > 1 and min(sizes[:-1]) >= 3 and (sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8))
+    )
 
 
 def accounts(text: str) -> Iterator[Span]:
@@ -133,7 +136,11 @@ def accounts(text: str) -> Iterator[Span]:
         yield Span(match.start(), match.end(), "ACCOUNT", 0.7)
     for match in _WALLETS.finditer(text):
         before = text[max(0, match.start() - 80) : match.start()]
-        if match[0].startswith(("0x", "bc1", "ltc1", "addr1")) or bitcoin.is_valid(match[0]) or _WALLET_LABEL.search(before):
+        if (
+            match[0].startswith(("0x", "bc1", "ltc1", "addr1"))
+            or bitcoin.is_valid(match[0])
+            or _WALLET_LABEL.search(before)
+        ):
             yield Span(match.start(), match.end(), "ACCOUNT", 0.9)
     for match in _ANY_WALLET.finditer(text):
         if _WALLET_WORD.search(text[max(0, match.start() - 60) : match.start()]) and any(map(str.isdigit, match[0])):

@@ -67,12 +67,26 @@ _SURE_KIND = re.compile(
     r"(?i)(?:straße|strasse|str\.|straat|gatan|vägen|gränden|gränd|stigen|gracht|plein|laan|kade|singel|steeg|gasse|allee|chaussee"
     r"|burgwal|plantsoen|steenweg|torget|twiete),? (?:nr\.? ?)?\d"
 )
+_COMPOUND_KINDS = (
+    "straße",
+    "strasse",
+    "str.",
+    "straat",
+    "gatan",
+    "vägen",
+    "gracht",
+    "plein",
+    "laan",
+    "gasse",
+    "allee",
+    "kade",
+)
 _PREFIXED = re.compile(
     rf"(?<![\w.])(?:(?i:calle|c/|avda\.?|avenida|av\.|paseo|p\.º|plaza|pza\.?|plza\.?|camino|carretera|ctra\.?|ronda|traves[íi]a"
     rf"|glorieta|urbanizaci[óo]n|pasaje|viale|v\.le|piazza|p\.zza|piazzale|corso|c\.so|vicolo|largo|strada|contrada|lungomare"
     rf"|borgo|salita|rua|travessa|pra[çc]a|alameda|estrada|rodovia|beco|ladeira|ul\.|ulica|ulicy|al\.|aleja|alei|aleje|plac|pl\."
     rf"|os\.|osiedle|rynek|skwer|avenue|rue|boulevard|chemin|laan van|rambla|callej[óo]n|loc\.|vial|acceso|pasadizo|c\.(?= de)|cuesta|ca[ñn]ada|canale|stretto|incrocio|rotonda|via)|Via|V\.|R\.|Av|Calz\.)"
-    rf" ?(?:(?:de|del|la|las|los|el|di|dei|degli|della|delle|dell|da|do|das|dos|e|y|św|gen|ks|ku|des|du|les|le|d|l)(?:\.|['’]| ) ?"
+    rf"(?: |(?<=[./]) ?)(?:(?:de|del|la|las|los|el|di|dei|degli|della|delle|dell|da|do|das|dos|e|y|św|gen|ks|ku|des|du|les|le|d|l)(?:\.|['’]| ) ?"
     rf"){{0,4}}{_ANY}(?:[ -](?:(?:de|del|la|las|los|el|di|dei|della|da|do|das|dos|e|y) ){{0,2}}{_CAP}){{0,4}}"
     rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?(?:{_NUMBER}(?![\d%€$]|[.,:]\d)|(?i:s/n\b|snc\b))"
 )
@@ -106,7 +120,9 @@ _US_PLACE = re.compile(
     rf"(?:{_CAP} ){{0,3}}{_CAP},? (?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|PA|RI|S[CD]|T[NX]"
     r"|UT|V[AT]|W[AIVY]) \d{5}(?:-\d{4})?\b"
 )
-_FLAT = re.compile(rf"(?<![\w.$])\d{{1,6}} (?:{_CAP} ){{1,4}}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Appartamento|Piano)\.? ?#?\d{{1,4}}\b")
+_FLAT = re.compile(
+    rf"(?<![\w.$])\d{{1,6}} (?:{_CAP} ){{1,4}}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Appartamento|Piano)\.? ?#?\d{{1,4}}\b"
+)
 _TOWN = re.compile(rf"(?<![\d.,-])(?:\d{{5}}|\d{{3}} \d{{2}}|[1-9]\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})")
 _LABEL = re.compile(
     r"(?i)(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office|permanent"
@@ -115,18 +131,21 @@ _LABEL = re.compile(
     r"|direcci[óo]n|domicilio|indirizzo|residenza|residente|endere[çc]o|morada|adres(?: zamieszkania)?|adres|woonadres|bezoekadres"
     r"|zamieszka[łl][ay]|adress|bostadsadress|gatuadress|postadress)[\"'’*\]]{0,3}[ ]?(?::|=|\n)\s{0,8}[\"'*<]{0,3}([^\n]{4,120})"
 )
-_NO_ADDRESS = re.compile(r"(?i)(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
-                         r"|server|host|bind|listen|remote|peer|source|destination|subnet|start|end|virtual|physical)[ -_]?|[*&_])\Z")
+_NO_ADDRESS = re.compile(
+    r"(?i)(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
+    r"|server|host|bind|listen|remote|peer|source|destination|subnet|start|end|virtual|physical)[ -_]?|[*&_])\Z"
+)
 _NO_VALUE = re.compile(
     r"(?i)\s*(?:0x|https?:|www\.|[\w.+-]+@|\d{1,3}\.\d{1,3}\.|[0-9a-f]{2}:[0-9a-f]{2}:|localhost|none\b|null\b|str\b|string\b|[\[{(])"
 )
 # What follows a street in an address: a flat, a postcode, a town, on the same line or the next.
 _TAIL = re.compile(
-    rf"(?:,? ?(?:(?:apt|apartment|suite|ste|unit|flat|floor|fl|#|piso|bajo|izq|dcha|esc|int|scala|lok|m|lgh|bus|apto|andar|appt|bât)\.?"
+    rf"(?:,? ?(?:(?i:apt|apartment|suite|ste|unit|flat|floor|fl|#|piso|bajo|izq|dcha|esc|int|scala|lok|m|lgh|bus|apto|andar|appt|bât)\.?"
     rf" ?[\dA-Z][\w-]{{0,5}}|\d{{1,2}}[ºª°]? ?[A-Za-z]?\b))?"
     rf"(?:(?:,|\n| -|, )\s?(?:[A-Z]{{1,2}}-)?(?:\d{{2}}-\d{{3}}|\d{{4}}-\d{{3}}|\d{{5}}-\d{{3}}|\d{{3}} \d{{2}}|\d{{4,5}}(?: ?[A-Z]{{2}}\b)?)?"
     rf" ?{_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}}(?:,? [A-Z]{{2}})?(?: \d{{5}}(?:-\d{{4}})?| [A-Z]{{1,2}}\d[A-Z\d]? ?\d[A-Z]{{2}})?){{0,2}}"
 )
+_DIGIT = re.compile(r"\d")
 _COUNTED = re.compile(
     r"(?i)\b(?:chapter|section|figure|table|page|step|question|example|exercise|problem|version|python|room|level|stage|part|line"
     r"|item|day|week|year|season|episode|task|issue|bug|pr|ticket|article|volume|no|top|first|last|next|the|these|those|all)\.? \Z"
@@ -135,7 +154,7 @@ _COUNTED = re.compile(
 
 def addresses(text: str, language: str) -> Iterator[Span]:
     """Addresses, each with the flat, postcode and town behind it. Linear in the text: every repeat is bounded."""
-    if not any(char.isdigit() for char in text) and "s/n" not in text.lower():
+    if not _DIGIT.search(text) and "s/n" not in text.lower():
         yield from _without_number(text)
         return
     for pattern in (_EN, _FR, _PREFIXED):
@@ -145,10 +164,15 @@ def addresses(text: str, language: str) -> Iterator[Span]:
                 pattern is _EN and _COUNTED.search(before)
             ):
                 yield _whole(text, match.start(), match.end(), 0.8)
-    for match in _ONE_WORD.finditer(text):
+    lower = text.lower()
+    compounds = language in ("de", "nl", "sv") or any(kind in lower for kind in _COMPOUND_KINDS)
+    for match in _ONE_WORD.finditer(text) if compounds else ():
         sure = bool(_SURE_KIND.search(match[0]))
-        if sure or (language in ("de", "nl", "sv") and match[0][0].isupper() and _fills_line(text, match)) or (
-            language in ("de", "nl", "sv") and _TOWN_BEHIND.match(text, match.end())):
+        if (
+            sure
+            or (language in ("de", "nl", "sv") and match[0][0].isupper() and _fills_line(text, match))
+            or (language in ("de", "nl", "sv") and _TOWN_BEHIND.match(text, match.end()))
+        ):
             yield _whole(text, match.start(), match.end(), 0.8)
     for pattern in (_LIVES_AT, _NO_NUMBER):
         for match in pattern.finditer(text):
@@ -168,7 +192,9 @@ def addresses(text: str, language: str) -> Iterator[Span]:
     yield from _without_number(text)
 
 
-_TOWN_BEHIND = re.compile(rf"(?:,|\n|, ?\n?| in|\s-)\s?(?:[A-Z]{{1,2}}-)?(?:\d{{4,5}}|\d{{3}} \d{{2}})(?: [A-Z]{{2}})? {_CAP}")
+_TOWN_BEHIND = re.compile(
+    rf"(?:,|\n|, ?\n?| in|\s-)\s?(?:[A-Z]{{1,2}}-)?(?:\d{{4,5}}|\d{{3}} \d{{2}})(?: [A-Z]{{2}})? {_CAP}"
+)
 
 
 def towns(text: str, cities: frozenset[str]) -> Iterator[Span]:
@@ -185,7 +211,11 @@ def _without_number(text: str) -> Iterator[Span]:
 
 
 def _fills_line(text: str, match: re.Match[str]) -> bool:
-    return text[max(0, match.start() - 1) : match.start()] in ("", "\n") and text[match.end() : match.end() + 1] in ("", "\n", ",")
+    return text[max(0, match.start() - 1) : match.start()] in ("", "\n") and text[match.end() : match.end() + 1] in (
+        "",
+        "\n",
+        ",",
+    )
 
 
 def _is_no_street(match: re.Match[str], before: str, language: str) -> bool:
@@ -195,7 +225,7 @@ def _is_no_street(match: re.Match[str], before: str, language: str) -> bool:
         return True  # "et al. Nature 2019"
     if start.startswith(("R.", "V.")):
         return language not in ("pt", "it")
-    if start.startswith("Via") and language not in ("it", "es"):
+    if start.lower().startswith("via ") and language not in ("it", "es"):
         return "," not in start and not _TOWN_BEHIND.match(match.string, match.end())  # "Via Bluetooth 5"
     if start[0].islower() and not start.startswith(("c/", "ul.", "al.", "os.", "pl.")):
         # In lower case these are words of the language; an address has a capital behind them.

@@ -23,9 +23,9 @@ _NO_PERSON = frozenset(("git", "hg", "svn"))  # git@github.com:owner/name.git na
 
 # Digits in groups. What decides is the number library, the grouping and the words before it.
 _PHONE = re.compile(
-    r"(?<![\w.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ \u00a0.\-–/()]{0,3}\d){5,18}"
+    r"(?<![A-Za-z0-9_À-ɏ.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ \u00a0.\-–/()]{0,3}\d){5,18}"
     r"(?:(?: ?x|,? ?ext\.?:? ?| ?# ?| Durchwahl | poste | int\. | interno | ramal | toestel | wewn\. )(?P<extension>\d{1,6}))?"
-    r"(?![\w@]|[.,:]\d|[-/]\d)"
+    r"(?![A-Za-z0-9_À-ɏ@]|[.,:]\d|[-/]\d)"
 )
 _PHONE_CUE = re.compile(
     r"(?i)(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|phones|cell|mobile|mob"
@@ -124,11 +124,15 @@ def phones(text: str, language: str) -> Iterator[Span]:
             yield Span(match.start(), match.end(), "PHONE", 0.9)
         elif re.match(r"(?:19|20)\d\d[-/ ]", number) and not _STRONG_CUE.search(before):
             continue  # a year and a running number
-        elif _STRONG_CUE.search(before) or (_PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)):
+        elif _STRONG_CUE.search(before) or (
+            _PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)
+        ):
             yield Span(match.start(), match.end(), "PHONE", 0.8)
-        elif not grouped and _is_alone(text, match) and _is_phone(number, regions, valid=True) and number[0] != "1":
-            yield Span(match.start(), match.end(), "PHONE", 0.6)
-        elif (grouped or number.startswith("0")) and _is_phone(number, regions, valid=True) and not _is_amount(number):
+        elif (not grouped and _is_alone(text, match) and _is_phone(number, regions, valid=True) and number[0] != "1") or (
+            (grouped or number.startswith("0"))
+            and _is_phone(number, regions, valid=True)
+            and not _is_amount(number, language)
+        ):
             yield Span(match.start(), match.end(), "PHONE", 0.6)
 
 
@@ -138,12 +142,20 @@ def _is_alone(text: str, match: re.Match[str]) -> bool:
     return (before == "\n" and after in ("\n", "")) and "@" in text
 
 
-def _is_amount(number: str) -> bool:
-    """Whether the groups are those of a large number: "601 234 000", "1 732 098"; or of a fraction, a sum of years."""
+def _is_amount(number: str, language: str) -> bool:
+    """Whether the groups are those of a large number ("1 732 098") or of a part's number ("12345-67890").
+
+    Three groups of three are a phone number in Spain, Portugal and Poland.
+    """
     groups = re.split(r"[ \u00a0.]", number)
     if len(groups) == 1 and "-" in number and number[0] != "0":
         return True  # 12345-67890: a part number as well
-    return groups[-1] == "000" or len({len(group) for group in groups}) == 1 and len(groups[0]) != 3 and number[0] != "0"
+    if groups[-1] == "000":
+        return True
+    threes = all(len(group) == 3 for group in groups[1:]) and len(groups[0]) <= 3
+    if threes and number[0] != "0":
+        return len(groups) != 3 or len(groups[0]) != 3 or language not in ("es", "pt", "pl")
+    return len({len(group) for group in groups}) == 1 and number[0] != "0"
 
 
 def _is_possible(number: str, region: str | None) -> bool:

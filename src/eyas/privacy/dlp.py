@@ -126,7 +126,9 @@ class DlpDetector:
             if turn + 1 < MAX_TRIES:
                 self._sleep(FIRST_WAIT_S * 2**turn)
         raise StageError(
-            f"{failure} from Google Sensitive Data Protection", "an answer", "check project, rights and quota; run again"
+            f"{failure} from Google Sensitive Data Protection",
+            "an answer",
+            "check project, rights and quota; run again",
         )
 
 

@@ -109,7 +109,7 @@ _OTHER = re.compile(
 _LABEL = re.compile(
     r"(?i)(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id|identification|file|reference)"
     r"|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number|nhs(?: number| no)?|passport|driver'?s?[ _-]?licen[cs]e|driving[ _-]?licen[cs]e"
-    r"|(?:government|state|identity|id|resident)[ _-]?(?:id|card|permit)(?: (?:number|no))|id card|medicare|medicaid|social insurance|green card|alien (?:registration )?number|visa number"
+    r"|(?:government|state|identity|id|resident)[ _-]?(?:id|card|permit)(?: (?:number|no))|id card|medicare|medicaid|social insurance|(?-i:SIN)|green card|alien (?:registration )?number|visa number"
     r"|voter id|aadhaar|aadhar|pan card|emirates id|nric|curp|rfc|cuit|cuil|(?-i:RUT)|c[ée]dula|green ?card|health (?:card|insurance)(?: number| no| id)?|insurance (?:number|id|no)|member id|military id"
     r"|steuer[- ]?(?:id|identifikationsnummer|nummer|nr)|steuerliche identifikationsnummer|idnr|sozialversicherungs(?:nummer|nr)|rentenversicherungsnummer|rvnr|svnr|sv-nummer|personalausweis\w*|ausweis\w*|reisepass\w*|passnummer|passnr|führerschein\w*|krankenversicher\w*|versicherten\w*|versicherungsnummer|ahv(?:-nummer)?"
     r"|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|n[°º] ?(?:de )?s[ée]cu|nir|carte (?:nationale )?d['’]identit[ée]|cni|passeport|permis de conduire|num[ée]ro fiscal|carte vitale|num[ée]ro d['’]identit[ée]"
@@ -125,6 +125,7 @@ _BEHIND = re.compile(
 )
 _ON_NEXT_LINE = re.compile(r"[^\n\w]{0,6}\n\s{0,6}(?P<value>[A-Z]{0,4}\d[\dA-Z ./-]{4,24})(?![A-Za-z0-9])")
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -]\d{2,4}\Z|\d{4}[./ -]\d{1,2}[./ -]\d{1,2}\Z|\d{4} ?[-–] ?\d{4}\Z")
+_FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands behind a label holds four digits at least
 # Nothing of the formats fits a text without this: it saves most texts the analyzer.
 _MAY_HOLD = re.compile(r"(?:\d[ ./+-]?){6}|(?=[A-Z]{0,6}\d)[A-Z0-9]{8}|(?:bc1|[13])[a-zA-HJ-NP-Z0-9]{25}")
 
@@ -166,7 +167,9 @@ class Checked(PatternRecognizer):
         self.check = _check(module) if module else None
         self.sure = sure
 
-    def analyze(self, text: str, entities: list[str], nlp_artifacts: Any = None, regex_flags: int | None = None) -> list:
+    def analyze(
+        self, text: str, entities: list[str], nlp_artifacts: Any = None, regex_flags: int | None = None
+    ) -> list:
         """A weak format is looked for only where a word of its context stands: nothing else would lift it."""
         if not self.sure:
             lower = text.lower()
@@ -207,7 +210,8 @@ def analyzer() -> AnalyzerEngine:
 
 def identifiers(text: str, language: str) -> Iterator[Span]:
     """Identifiers behind their name, and those that a format and its context, or its country's language, give away."""
-    yield from _labelled(text)
+    if _FEW_DIGITS.search(text):
+        yield from _labelled(text)
     for begin, window in windows(text):
         if _MAY_HOLD.search(window):
             for found in analyzer().analyze(window, _LANGUAGE, score_threshold=THRESHOLD):

@@ -18,8 +18,7 @@ LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "sv")  # those whos
 _LATIN = re.compile(r"[A-Za-zÀ-ɏ'’ .-]+\Z")
 # Small words inside a name: "Ana de la Cruz", "Vincent van der Berg".
 PARTICLES = frozenset(
-    "de la las los le du des del della dello dei degli di da das do dos van von vom der den ter ten te zu zum zur af av "
-    "bin bint ben ibn al el y e i st san santa mac mc op het 't".split()
+    ["de", "la", "las", "los", "le", "du", "des", "del", "della", "dello", "dei", "degli", "di", "da", "das", "do", "dos", "van", "von", "vom", "der", "den", "ter", "ten", "te", "zu", "zum", "zur", "af", "av", "bin", "bint", "ben", "ibn", "al", "el", "y", "e", "i", "st", "san", "santa", "mac", "mc", "op", "het", "'t"]
 )
 
 # First names that are ordinary words, months, places or products as well: names only where something else says so.
@@ -216,9 +215,9 @@ _CITIES = """
     Johannesburg|Durban|Casablanca|Tunis|Tel Aviv|Dubai|Doha|Riyadh|Tehran|Baghdad|Beirut|Amman
 """
 # Countries and states whose names people bear.
-_STATES = frozenset("jordan chad israel georgia virginia carolina washington dakota montana kenya india".split())
+_STATES = frozenset(["jordan", "chad", "israel", "georgia", "virginia", "carolina", "washington", "dakota", "montana", "kenya", "india"])
 _CORE_LOCALES = tuple(
-    "en_US en_GB de_DE de_AT de_CH fr_FR fr_CH es_ES es_MX it_IT pt_PT pt_BR nl_NL nl_BE pl_PL sv_SE da_DK no_NO".split()
+    ["en_US", "en_GB", "de_DE", "de_AT", "de_CH", "fr_FR", "fr_CH", "es_ES", "es_MX", "it_IT", "pt_PT", "pt_BR", "nl_NL", "nl_BE", "pl_PL", "sv_SE", "da_DK", "no_NO"]
 )
 _CITY_LOCALES = ("de_AT", "de_CH", "de_DE", "nl_BE", "nl_NL", "pl_PL", "pt_PT", "sv_SE", "it_IT")
 

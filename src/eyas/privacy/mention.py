@@ -97,7 +97,7 @@ def people(text: str, names: Named) -> list[Span]:
         elif lower in names.hinted and not words.is_capital(i):
             continue
         elif lower in lex.common or lower in lex.ambiguous:
-            if not words.is_capital(i) or words.starts_sentence(i) and not _is_called(words, i):
+            if not words.is_capital(i) or (words.starts_sentence(i) and not _is_called(words, i)):
                 continue
         result.append(Span(words.begins[i], words.ends[i], "PERSON", 0.5))
     return result
@@ -106,7 +106,7 @@ def people(text: str, names: Named) -> list[Span]:
 def _is_called(words: Words, i: int) -> bool:
     """Whether a word that may open a sentence ("Will you") stands where a name does: "Will, ", "Will's", "Will Smith"."""
     after = words.text[words.ends[i] : words.ends[i] + 2]
-    return after[:1] in (",", "!", "\n", "") or after in ("'s", "’s") or i + 1 < len(words) and words.is_capital(i + 1)
+    return after[:1] in (",", "!", "\n", "") or after in ("'s", "’s") or (i + 1 < len(words) and words.is_capital(i + 1))
 
 
 def numbers(text: str, digits: frozenset[str]) -> Iterator[Span]:

@@ -37,16 +37,14 @@ _LINE_END = re.compile(r"[ \t.!,]{0,3}(?:\n|\Z)")
 _SIGNED = re.compile(r"(?:\A|\n)[ \t]{0,3}[-–—~]{1,2}[ \t]?\Z")
 # Fields that hold other things as often as people.
 _WEAK_LABELS = frozenset(
-    "name from to von an de à para van aan od do från till user username owner host agent driver contact kontakt cc bcc"
-    " contato contacto contatto client member from author reviewer holder provider nom nombre nome naam namn".split()
+    ["name", "from", "to", "von", "an", "de", "à", "para", "van", "aan", "od", "do", "från", "till", "user", "username", "owner", "host", "agent", "driver", "contact", "kontakt", "cc", "bcc", "contato", "contacto", "contatto", "client", "member", "from", "author", "reviewer", "holder", "provider", "nom", "nombre", "nome", "naam", "namn"]
 )
-_USER_LABELS = frozenset("user username login author owner assignee reporter reviewer committer member".split())
-_COMPANY = frozenset("gmbh inc ltd llc corp ag kg bv nv sa srl spa sl sas sarl oy ab as co plc group company".split())
+_USER_LABELS = frozenset(["user", "username", "login", "author", "owner", "assignee", "reporter", "reviewer", "committer", "member"])
+_COMPANY = frozenset(["gmbh", "inc", "ltd", "llc", "corp", "ag", "kg", "bv", "nv", "sa", "srl", "spa", "sl", "sas", "sarl", "oy", "ab", "as", "co", "plc", "group", "company"])
 _DETERMINERS = frozenset(
-    "the a an this that these those every each any no some in on of at der die das ein eine dem den des im am le la les"
-    " un une el los las il lo gli o os as um uma het een en ett".split()
+    ["the", "a", "an", "this", "that", "these", "those", "every", "each", "any", "no", "some", "in", "on", "of", "at", "der", "die", "das", "ein", "eine", "dem", "den", "des", "im", "am", "le", "la", "les", "un", "une", "el", "los", "las", "il", "lo", "gli", "o", "os", "as", "um", "uma", "het", "een", "en", "ett"]
 )
-_MONTHS = frozenset("may april june august march july mai juni juli mars abril mayo julio maj marzo".split())
+_MONTHS = frozenset(["may", "april", "june", "august", "march", "july", "mai", "juni", "juli", "mars", "abril", "mayo", "julio", "maj", "marzo"])
 # Endings of words that hardly end a name.
 _WORD_ENDING = re.compile(
     r".{2,}(?:tion|sion|tions|sions|ment|ments|ness|less|ically|ology|graphy|ance|ence|ible|able|ables|ware|ships?|hood|ized?|ised"
@@ -55,7 +53,7 @@ _WORD_ENDING = re.compile(
 )
 _FORMS = ("s", "es", "ed", "d", "ing", "ly", "er", "n")
 _PLACE_WORDS = frozenset(
-    "in to from at near around of visit visited via nach aus in bei à de en a da em para w we z do i från till te uit naar".split()
+    ["in", "to", "from", "at", "near", "around", "of", "visit", "visited", "via", "nach", "aus", "in", "bei", "à", "de", "en", "a", "da", "em", "para", "w", "we", "z", "do", "i", "från", "till", "te", "uit", "naar"]
 )
 _GERMAN_NOUN = re.compile(
     r".{2,}(?:ung|ungen|heit|keit|keiten|schaft|tion|tionen|tät|nis|tum|ment|chen|lein|ling|keits|rechnung|ismus|ität)\Z"
@@ -140,7 +138,7 @@ class _Search:
             return self._greeted(first)
         if cue is Cue.CLOSE:
             return self._closed(first)
-        return self._someone(first, cue) or cue is Cue.PERHAPS and self._self_introduced(i, first, size)
+        return self._someone(first, cue) or (cue is Cue.PERHAPS and self._self_introduced(i, first, size))
 
     def _self_introduced(self, i: int, first: int, size: int) -> bool:
         """Behind a greeting or at the start, in lower case: "hola soy tevita,"."""
@@ -165,7 +163,7 @@ class _Search:
             following = w.lowers[last + 1]
             if following in PARTICLES and last + 2 < len(w) and w.lowers[last + 2] not in lex.common:
                 last += 2
-            elif self._is_word(last + 1) and following not in lex.last_names or following in lex.stop:
+            elif (self._is_word(last + 1) and following not in lex.last_names) or following in lex.stop:
                 break
             else:
                 last += 1
@@ -225,7 +223,7 @@ class _Search:
     def _closed(self, first: int) -> bool:
         w, lex = self.w, self.lex
         lower = w.lowers[first]
-        if self._is_stop(first) and lower not in lex.first_names or not w.is_capital(first) and w.gap(first - 1) == " ":
+        if (self._is_stop(first) and lower not in lex.first_names) or (not w.is_capital(first) and w.gap(first - 1) == " "):
             return False
         last = self._extend(first, any_case=not w.is_capital(first), strong=True)
         if not _LINE_END.match(w.gap(last)) or (self._is_word(first) and lower not in lex.first_names):
@@ -242,12 +240,18 @@ class _Search:
             unknown = cue is Cue.PERSON and not self._is_word(first)
             told = w.lowers[first - 1] in _ASKED and w.text[:1].islower() and not self._is_word(first)
             told = told and first + 1 < len(w) and w.lowers[first + 1] in _TOLD_WHAT
-            if known or told or unknown and self._speaks(first):
+            if known or told or (unknown and self._speaks(first)):
                 return self._take(first, self._extend(first, any_case=True), 0.6)
             return False
         if lower in lex.first_names:
-            return not self.nouns_are_capital and lower not in lex.common and self._take(first, self._extend(first), 0.7)
-        if self.nouns_are_capital and cue is Cue.PERHAPS or self._is_word(first) or lower in lex.cities:
+            place = lower in lex.ambiguous and lower in lex.cities and w.lowers[first - 1] in (*_AND, "with", "met")
+            return (
+                not self.nouns_are_capital
+                and not place
+                and lower not in lex.common
+                and self._take(first, self._extend(first), 0.7)
+            )
+        if (self.nouns_are_capital and cue is Cue.PERHAPS) or self._is_word(first) or lower in lex.cities:
             return False
         last = self._extend(first)
         # One unknown word behind "with" or "from" is a product as often as a person.
@@ -259,7 +263,7 @@ class _Search:
     def _first_name(self, i: int) -> None:
         w, lex = self.w, self.lex
         lower = w.lowers[i]
-        if w.is_code(i) or self._is_title(i) and not lower in lex.sure_names:
+        if w.is_code(i) or (self._is_title(i) and lower not in lex.sure_names):
             return
         if not w.is_capital(i):
             return
@@ -269,23 +273,21 @@ class _Search:
                 return
             if lower in lex.cities and last == i and self._behind_place_word(i):
                 return
-            if lower in PRONOUNS.get(self.language, ()) and last == i and w.starts_sentence(i) or self._is_date(i):
+            if (lower in PRONOUNS.get(self.language, ()) and last == i and w.starts_sentence(i)) or self._is_date(i):
                 return
             alone = last == i and w.starts_sentence(i) and lower not in lex.core_names
-            if alone and not self._speaks(i) and not self._is_or_ends(i) or self._names_a_thing(last):
+            if (alone and not self._speaks(i) and not self._is_or_ends(i)) or self._names_a_thing(last):
                 return  # a word that some far list holds as a name
             self._take(self._before(i), last, 0.8)
         elif last > i and self._has_last_name(i, last):
             self._take(i, last, 0.7)
-        elif lower in lex.ambiguous and self._speaks(i) and lower not in _MONTHS | _DETERMINERS:
-            self._take(i, last, 0.5)
-        elif lower in lex.ambiguous and not self.nouns_are_capital and self._stands_alone(i):
+        elif (lower in lex.ambiguous and self._speaks(i) and lower not in _MONTHS | _DETERMINERS) or (lower in lex.ambiguous and not self.nouns_are_capital and self._stands_alone(i)):
             self._take(i, last, 0.5)
 
     def _before(self, i: int) -> int:
         """The first word of the name: "Fifita, Tevita" and "Te Anna" begin before their known first name."""
         w, lex = self.w, self.lex
-        if i == 0 or i - 1 <= self.done or not w.is_capital(i - 1) or self.nouns_are_capital and w.gap(i - 1) == " ":
+        if i == 0 or i - 1 <= self.done or not w.is_capital(i - 1) or (self.nouns_are_capital and w.gap(i - 1) == " "):
             return i
         lower, gap = w.lowers[i - 1], w.gap(i - 1)
         if gap == ", " and lower in lex.last_names and lower not in lex.common and lower not in lex.cities:
@@ -307,20 +309,16 @@ class _Search:
             listed = any(part in lex.last_names and part not in lex.common and len(part) > 3 for part in tail)
             if last + 1 < len(w) and w.lowers[last + 1] in _COMPANY:
                 return
-            if listed or self._speaks(last) or self._joined(last):
+            if listed or self._speaks(last) or self._joined(last) or (not w.starts_sentence(i) and not self.nouns_are_capital):
                 self._take(i, last, 0.5)
-            elif not w.starts_sentence(i) and not self.nouns_are_capital:
-                self._take(i, last, 0.5)
-        elif self._speaks(i) and not self.nouns_are_capital and lower not in PARTICLES:
-            self._take(i, i, 0.4)
-        elif self.spans and not self.nouns_are_capital and self._beside_person(i):
+        elif (self._speaks(i) and not self.nouns_are_capital and lower not in PARTICLES) or (self.spans and not self.nouns_are_capital and self._beside_person(i)):
             self._take(i, i, 0.4)
 
     def _joined(self, last: int) -> bool:
         """Whether "and" with another capitalised word follows, or the year of a birth."""
         w = self.w
         following = last + 2 < len(w) and w.lowers[last + 1] in _AND and w.is_capital(last + 2) and w.gap(last) == " "
-        return following or w.gap(last).startswith(" (") and w.lowers[min(last + 1, len(w) - 1)] in _BORN
+        return following or (w.gap(last).startswith(" (") and w.lowers[min(last + 1, len(w) - 1)] in _BORN)
 
     def _beside_person(self, i: int) -> bool:
         """One unknown word where a second person is expected: "Anna and Weng", "gives 3 to Weng"."""
@@ -336,8 +334,10 @@ class _Search:
         """Whether what follows fits a name at a sentence's start: "is", a comma, a possessive, the line's end."""
         w = self.w
         after = w.text[w.ends[i] : w.ends[i] + 2]
-        return after[:1] in (",", "\n", "", ":", ")") or after in ("'s", "’s") or (
-            i + 1 < len(w) and w.lowers[i + 1] in _BE_AND and w.gap(i) == " "
+        return (
+            after[:1] in (",", "\n", "", ":", ")")
+            or after in ("'s", "’s")
+            or (i + 1 < len(w) and w.lowers[i + 1] in _BE_AND and w.gap(i) == " ")
         )
 
     def _names_a_thing(self, last: int) -> bool:
@@ -377,7 +377,7 @@ class _Search:
             lower.endswith(end) and len(lower) - len(end) > 3 and lower[: -len(end)] in common for end in _FORMS
         ):
             return True
-        return bool(_WORD_ENDING.match(lower)) or self.nouns_are_capital and bool(_GERMAN_NOUN.match(lower))
+        return bool(_WORD_ENDING.match(lower)) or (self.nouns_are_capital and bool(_GERMAN_NOUN.match(lower)))
 
     # What stands around.
 
@@ -399,12 +399,10 @@ class _Search:
                 if not self._particle_leads_on(k):
                     break
             elif w.is_initial(k):
-                if not w.gap(k).startswith((".", " ")) or lower in "ia" and not w.gap(k).startswith("."):
+                if not w.gap(k).startswith((".", " ")) or (lower in "ia" and not w.gap(k).startswith(".")):
                     break
                 last = k
-            elif gap == "-" and w.is_capital(k) or self._may_be_last(k, any_case):
-                last = k
-            elif strong and w.is_capital(k) and lower in lex.last_names and len(lower) > 3:
+            elif (gap == "-" and w.is_capital(k)) or self._may_be_last(k, any_case) or (strong and w.is_capital(k) and lower in lex.last_names and len(lower) > 3):
                 last = k
             else:
                 break
@@ -423,7 +421,7 @@ class _Search:
     def _may_be_last(self, k: int, any_case: bool) -> bool:
         w, lex = self.w, self.lex
         lower, word = w.lowers[k], w.words[k]
-        if self._is_stop(k) or len(lower) < 2 or w.is_code(k) and w.text[w.ends[k] : w.ends[k] + 1] != ".":
+        if self._is_stop(k) or len(lower) < 2 or (w.is_code(k) and w.text[w.ends[k] : w.ends[k] + 1] != "."):
             return False
         if not word[0].isupper():
             return any_case and not self._is_word(k)
@@ -438,7 +436,7 @@ class _Search:
         follows_name = w.lowers[i + 1] in lex.sure_names and w.starts_sentence(i) and w.lowers[i] in lex.stop
         if follows_name:
             return False  # "Will Anna come?"
-        return listed or not w.starts_sentence(i) and not self.nouns_are_capital
+        return listed or (not w.starts_sentence(i) and not self.nouns_are_capital)
 
     def _is_title(self, i: int) -> bool:
         return any(phrase.cue is Cue.TITLE and not phrase.before for phrase in phrases().get(self.w.lowers[i], ()))
@@ -457,7 +455,13 @@ class _Search:
     def _stands_alone(self, i: int) -> bool:
         """A word with a capital in the middle of a sentence, no month and no heading: "and Rose wanted"."""
         w, lex = self.w, self.lex
-        if i == 0 or w.starts_sentence(i) or w.lowers[i] in _MONTHS or w.lowers[i] in lex.cities or w.words[i].isupper():
+        if (
+            i == 0
+            or w.starts_sentence(i)
+            or w.lowers[i] in _MONTHS
+            or w.lowers[i] in lex.cities
+            or w.words[i].isupper()
+        ):
             return False
         if w.lowers[i] in lex.stop or w.gap(i - 1) not in (" ", ", ", "\u00a0") or w.lowers[i - 1] in _DETERMINERS:
             return False
@@ -465,18 +469,21 @@ class _Search:
         return not w.is_capital(i - 1) and not following
 
 
-_AND = frozenset("and und et y e i en och & with".split())
-_BORN = frozenset("born age aged geb geboren né née nacido nacida nato nata nascido nascida ur född dob".split())
-_GIVES = frozenset("give gives gave given send sends sent sell sells sold lend lends lent owe owes owed hand hands handed pays"
-                   " paid takes took gets got bought borrows borrowed".split())
-_ASKED = frozenset("ask asked tell told texted pinged invited thanked frag".split())
-_TOLD_WHAT = frozenset("that too to i we if he she im i'm not about where when what how".split())
-# Last words of phrases with which a speaker names himself.
-_SELF = frozenset("its it's is im i'm am bin ist spricht suis c'est ici soy sono qui sou é a o ben jestem tu är".split())
-_BE_AND = _AND | frozenset("is was are were has had will would can ist war hat est était es era è sono é is was jest był är var".split())
-_THINGS = frozenset(
-    "falls river lake bridge park airport university college county island islands station center centre prize theorem effect law laws"
-    " equation syndrome disease museum stadium hospital school institute foundation inc ltd gmbh bank award cup square tower hall"
-    " mountain mountains bay beach ocean desert test principle paradox constant method algorithm distribution series sequence".split()
+_AND = frozenset(["and", "und", "et", "y", "e", "i", "en", "och", "&", "with"])
+_BORN = frozenset(["born", "age", "aged", "geb", "geboren", "né", "née", "nacido", "nacida", "nato", "nata", "nascido", "nascida", "ur", "född", "dob"])
+_GIVES = frozenset(
+    ["give", "gives", "gave", "given", "send", "sends", "sent", "sell", "sells", "sold", "lend", "lends", "lent", "owe", "owes", "owed", "hand", "hands", "handed", "pays", "paid", "takes", "took", "gets", "got", "bought", "borrows", "borrowed"]
 )
-_AFTER_TITLE = frozenset("may will young king long little short good best wise white black green brown grace".split())
+_ASKED = frozenset(["ask", "asked", "tell", "told", "texted", "pinged", "invited", "thanked", "frag"])
+_TOLD_WHAT = frozenset(["that", "too", "to", "i", "we", "if", "he", "she", "im", "i'm", "not", "about", "where", "when", "what", "how"])
+# Last words of phrases with which a speaker names himself.
+_SELF = frozenset(
+    ["its", "it's", "is", "im", "i'm", "am", "bin", "ist", "spricht", "suis", "c'est", "ici", "soy", "sono", "qui", "sou", "é", "a", "o", "ben", "jestem", "tu", "är"]
+)
+_BE_AND = _AND | frozenset(
+    ["is", "was", "are", "were", "has", "had", "will", "would", "can", "ist", "war", "hat", "est", "était", "es", "era", "è", "sono", "é", "is", "was", "jest", "był", "är", "var"]
+)
+_THINGS = frozenset(
+    ["falls", "river", "lake", "bridge", "park", "airport", "university", "college", "county", "island", "islands", "station", "center", "centre", "prize", "theorem", "effect", "law", "laws", "equation", "syndrome", "disease", "museum", "stadium", "hospital", "school", "institute", "foundation", "inc", "ltd", "gmbh", "bank", "award", "cup", "square", "tower", "hall", "mountain", "mountains", "bay", "beach", "ocean", "desert", "test", "principle", "paradox", "constant", "method", "algorithm", "distribution", "series", "sequence"]
+)
+_AFTER_TITLE = frozenset(["may", "will", "young", "king", "long", "little", "short", "good", "best", "wise", "white", "black", "green", "brown", "grace"])

@@ -70,7 +70,9 @@ class TransformersDetector:
             ) from None
         kinds = {kind_of(label) for label in model.config.id2label.values()} - {None}
         if not kinds:
-            raise InputError(f"no label of {path} that names personal data", "labels such as B-PER", "take another model")
+            raise InputError(
+                f"no label of {path} that names personal data", "labels such as B-PER", "take another model"
+            )
         self._pipeline: Any = pipeline(
             "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="simple", device="cpu"
         )

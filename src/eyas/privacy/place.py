@@ -7,7 +7,9 @@ from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import Lexicon
 
 _NAME = r"[A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ][a-zß-öø-ÿąćęłńśźżščž'’-]{2,30}"
-_NAMES = re.compile(rf"(?<![\w.@/_-])(?:St\. )?{_NAME}(?:(?: (?:am|an der|de|del|do|la|upon|aan den|sur) | |-){_NAME}){{0,3}}(?![\w@_(])")
+_NAMES = re.compile(
+    rf"(?<![\w.@/_-])(?:St\. )?{_NAME}(?:(?: (?:am|an der|de|del|do|la|upon|aan den|sur) | |-){_NAME}){{0,3}}(?![\w@_(])"
+)
 _LIVES = re.compile(
     r"(?i)(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated|hometown is|city is|town is)"
     r"(?: (?:in|to|from|near|at|right|here|now|currently|back|over|up|down|of))* "

@@ -34,17 +34,25 @@ _FORMS = re.compile(
 _PATTERNS = (
     re.compile(_WORD + r"sk-(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{20,250}"),
     re.compile(_WORD + r"eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?"),
-    re.compile(r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{1,80}|discord(?:app)?\.com/api/webhooks/\d{5,25}/[\w-]{10,90}"),
+    re.compile(
+        r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{1,80}|discord(?:app)?\.com/api/webhooks/\d{5,25}/[\w-]{10,90}"
+    ),
     re.compile(r"(?i)aws.{0,20}(?:secret|key).{0,20}[\s=:\"'][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"),
     re.compile(r"(?i)\b(?:bearer|basic|token|apikey) (?=[A-Za-z._~+/-]{0,60}[0-9])[A-Za-z0-9._~+/-]{16,500}={0,2}"),
     # postgres://name:password@host
-    re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:@/\"'<>]{0,80}:(?!(?:password|pass|pwd|\*+|\$\{|<|\{))[^\s@/\"'<>]{3,120}@"),
+    re.compile(
+        r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:@/\"'<>]{0,80}:(?!(?:password|pass|pwd|\*+|\$\{|<|\{))[^\s@/\"'<>]{3,120}@"
+    ),
     re.compile(r"(?i)(?:\bcurl\b[^\n]{0,120}|\s)(?:-u|--user)[ =][\"']?[\w.@-]{1,60}:(?!\$)[^\s\"']{3,100}"),
-    re.compile(r"(?i)\b(?:sshpass|mysql|mysqldump|psql|redis-cli|htpasswd)\b[^\n]{0,80}?\s(?:-p|-a|--password=|-pw )['\"]?(?!\$)[^\s'\"-][^\s'\"]{3,60}"),
+    re.compile(
+        r"(?i)\b(?:sshpass|mysql|mysqldump|psql|redis-cli|htpasswd)\b[^\n]{0,80}?\s(?:-p|-a|--password=|-pw )['\"]?(?!\$)[^\s'\"-][^\s'\"]{3,60}"
+    ),
     re.compile(r"(?i)(?:AccountKey|SharedAccessKey|SharedAccessSignature|sig)=[A-Za-z0-9+/%]{30,200}={0,2}"),
     re.compile(r"otpauth://[^\s\"']{10,300}"),
 )
-_KEY_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9 ]{0,40})PRIVATE KEY(?: BLOCK)?-----|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-\d:")
+_KEY_BEGIN = re.compile(
+    r"-----BEGIN (?:[A-Z0-9 ]{0,40})PRIVATE KEY(?: BLOCK)?-----|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-\d:"
+)
 _MAX_KEY_BLOCK = 20_000  # characters between the begin and the end of a key
 
 _NAME = (
@@ -55,6 +63,13 @@ _NAME = (
     r"|client[_ -]?secret|consumer[_ -]?(?:key|secret)|credentials?|creds|db[_ -]?pass|pass|pw|psk|wpa2?[_ -]?key|wi-?fi[_ -]?(?:key|pass\w*)|x-api-key"
     r"|schlüssel|geheimnis|geheimschlüssel|zugangsdaten|api-?schlüssel|cl[ée] (?:api|secr[èe]te)|jeton|llave|chiave(?: api| segreta)?|chave(?: api| secreta)?|sleutel|klucz|nyckel)"
 )
+# One of these stands in every name above, and in that of a phrase of words.
+_STEMS = (
+    "pass", "pwd", "kenn", "code", "mdp", "contrase", "clave", "senha", "palavra", "parola", "wacht", "has", "lösen", "losen",
+    "secret", "key", "token", "cred", "pw", "psk", "wpa", "schlüssel", "geheim", "zugang", "clé", "cle", "jeton", "llave",
+    "chiave", "chave", "sleutel", "klucz", "nyckel", "mnemonic", "phrase", "semilla", "words", "wifi", "wi-fi",
+)  # fmt: skip
+_FOUR_DIGITS = re.compile(r"\d{3}")
 # What code writes behind `password =` without giving one away.
 _NO_VALUE = re.compile(
     r"(?i)(?:(?:none|null|nil|true|false|str|string|text|varchar|char|bytes|int|integer|bool|self|this|undefined|optional|required"
@@ -74,7 +89,9 @@ _SAID = re.compile(
     r"[ :]{0,3}(?P<quote>[\"'`“«*]{0,3})(?P<value>[^\s\"'`“”«»]{4,200})"
 )
 _BESIDE = re.compile(rf"(?i)(?<![A-Za-z]){_NAME} {{1,2}}[\"'`“]?(?P<value>[^\s\"'`“”«»]{{8,100}})")
-_NEAR = re.compile(rf"(?i)(?<![A-Za-z]){_NAME}(?![a-z])[^\n]{{0,60}}?(?<![A-Za-z0-9+/_=.-])(?P<value>[A-Za-z0-9+/_=.~-]{{16,300}})(?![A-Za-z0-9+/_-])")
+_NEAR = re.compile(
+    rf"(?i)(?<![A-Za-z]){_NAME}(?![a-z])[^\n]{{0,60}}?(?<![A-Za-z0-9+/_=.-])(?P<value>[A-Za-z0-9+/_=.~-]{{16,300}})(?![A-Za-z0-9+/_-])"
+)
 _WORDS = re.compile(
     r"(?i)\b(?:pass ?phrase|(?:seed|recovery|mnemonic|backup|secret)[ _-]?(?:phrase|words)|mnemonic|wiederherstellungsphrase|frase semilla|phrase secr[èe]te)\b"
     r"[^\n:=]{0,20}(?::|=|\bis\b)\s{0,3}[\"'`“]?(?P<value>[a-z]{3,12}(?:[ -][a-z]{3,12}){3,24})"
@@ -85,7 +102,9 @@ _PIN = re.compile(
     r"|kod pin|säkerhetskod|beveiligingscode|entsperrcode|passcode|door code|gate code|alarm code|unlock code)\b"
     r"(?:[ ]?(?:number|nummer|code))?[ ]?(?:is|ist|est|es|è|é|jest|är|to|lautet|:|=|#)[: ]{0,3}[\"'`]?(?P<value>\d{3,8})(?!\d|[.,]\d)"
 )
-_SOFT_NAMES = re.compile(r"(?i)(?:pass|pw|key|clave|schlüssel|token|nyckel|sleutel|klucz|chiave|chave|llave|cl[ée]|creds?|credentials?|jeton)\Z")
+_SOFT_NAMES = re.compile(
+    r"(?i)(?:pass|pw|key|clave|schlüssel|token|nyckel|sleutel|klucz|chiave|chave|llave|cl[ée]|creds?|credentials?|jeton)\Z"
+)
 _LINE_END = re.compile(r"[\"'`]?[ \t.,;]{0,3}(?:\n|\Z)")
 _TRAILING = ".,;:!?)]}>*"
 _CODE_VALUE = re.compile(r"[A-Za-z_][\w.]*[\[({]|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z")
@@ -128,6 +147,11 @@ def _key_blocks(text: str) -> Iterator[Span]:
 
 
 def _named(text: str) -> Iterator[Span]:
+    lower = text.lower()
+    for match in _PIN.finditer(text) if _FOUR_DIGITS.search(text) else ():
+        yield Span(match.start("value"), match.end("value"), "SECRET", 0.8)
+    if not any(stem in lower for stem in _STEMS):
+        return
     for match in _ASSIGNED.finditer(text):
         quoted = bool(match["quote"])
         value = match["value"] if quoted else match["value"].rstrip(_TRAILING)
@@ -138,7 +162,7 @@ def _named(text: str) -> Iterator[Span]:
             yield Span(match.start("value"), match.start("value") + len(value), "SECRET", 0.9)
     for match in _SAID.finditer(text):
         value = match["value"].rstrip(_TRAILING)
-        likely = _is_password(value) or bool(match["quote"]) and _is_odd_word(value)
+        likely = _is_password(value) or (bool(match["quote"]) and _is_odd_word(value))
         if len(value) >= 4 and not _NO_VALUE.match(value) and likely and not _CODE_VALUE.match(value):
             yield Span(match.start("value"), match.start("value") + len(value), "SECRET", 0.7)
     for match in _BESIDE.finditer(text):
@@ -148,16 +172,20 @@ def _named(text: str) -> Iterator[Span]:
     for match in _NEAR.finditer(text):
         if _is_random(match["value"].rstrip(_TRAILING)):
             yield Span(match.start("value"), match.end("value"), "SECRET", 0.7)
-    for match in (*_WORDS.finditer(text), *_PIN.finditer(text)):
+    for match in _WORDS.finditer(text):
         yield Span(match.start("value"), match.end("value"), "SECRET", 0.8)
 
 
 def _is_value(value: str, quoted: bool, colon: bool, soft: bool) -> bool:
     """Whether what stands behind the sign is a secret, and not code or prose."""
-    if len(value) < 4 or (_NO_VALUE.match(value) and not _is_password(value)) or value.startswith(("<", "$", "%", "{", "[", "(")):
+    if (
+        len(value) < 4
+        or (_NO_VALUE.match(value) and not _is_password(value))
+        or value.startswith(("<", "$", "%", "{", "[", "("))
+    ):
         return False
     if quoted:
-        return not soft or len(value) >= 6 and (_is_password(value) or len(value) >= 8) and not value.endswith("_")
+        return not soft or (len(value) >= 6 and (_is_password(value) or len(value) >= 8) and not value.endswith("_"))
     if _CODE_VALUE.match(value) and not _is_random(value):
         return False
     if any(char in value for char in "(){}[]<>;,") and not _is_password(value):
@@ -172,7 +200,12 @@ def _is_value(value: str, quoted: bool, colon: bool, soft: bool) -> bool:
 def _is_odd_word(value: str) -> bool:
     """A lower-case word that is none of the common ones: a password without digits, where nothing stands behind it."""
     plain = value.replace("-", "").replace("_", "")
-    return 6 <= len(plain) <= 40 and plain.isalpha() and not _NO_VALUE.match(value) and plain.casefold() not in lexicon().common
+    return (
+        6 <= len(plain) <= 40
+        and plain.isalpha()
+        and not _NO_VALUE.match(value)
+        and plain.casefold() not in lexicon().common
+    )
 
 
 def _is_password(value: str) -> bool:
@@ -182,7 +215,7 @@ def _is_password(value: str) -> bool:
     marks = any(not char.isalnum() and char not in "'’.,-/_()" for char in value)
     inner = any(a.islower() and b.isupper() for a, b in zip(value, value[1:], strict=False))
     many_digits = value.isdigit() and len(value) >= 6
-    return letters and (digits or marks) or letters and inner and len(value) >= 8 or many_digits
+    return (letters and (digits or marks)) or (letters and inner and len(value) >= 8) or many_digits
 
 
 def _is_strong_password(value: str) -> bool:

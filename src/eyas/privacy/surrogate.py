@@ -105,12 +105,14 @@ class Surrogates:
         digits = re.sub(r"\D", "", text)
         places = [place for place, char in enumerate(text) if char.isdigit()]
         fresh = [str(self._number(f"PHONE.{place}", digits, 10)) for place in range(len(digits))]
-        if len(digits) == 10 and digits[0] not in "01" or len(digits) == 11 and digits[0] == "1":
+        if (len(digits) == 10 and digits[0] not in "01") or (len(digits) == 11 and digits[0] == "1"):
             fresh[-10] = str(self._number("PHONE.area", digits, 8) + 2)
             fresh[-7:-2] = "55501"
             fresh[: len(digits) - 10] = digits[: len(digits) - 10]
         else:
-            kept = 2 if text.lstrip("(").startswith("+") else 4 if digits.startswith("00") else 1  # country code, trunk 0
+            kept = (
+                2 if text.lstrip("(").startswith("+") else 4 if digits.startswith("00") else 1
+            )  # country code, trunk 0
             fresh[:kept] = digits[:kept]
         if "".join(fresh) == digits:
             fresh[-1] = str((int(digits[-1]) + 1) % 10)
@@ -123,7 +125,9 @@ class Surrogates:
         value = _canonical(text)
         names = _last(_LOCALES.get(language, "en_US"))
         name = names[self._number("ADDRESS.name", value, len(names))]
-        return _STREETS.get(language, _STREETS["en"]).format(name=name, number=self._number("ADDRESS.number", value, 199) + 1)
+        return _STREETS.get(language, _STREETS["en"]).format(
+            name=name, number=self._number("ADDRESS.number", value, 199) + 1
+        )
 
     def _scrambled(self, kind: str, text: str) -> str:
         """Other digits for digits and other letters for letters, the rest as it is."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # What French, Italian and Portuguese write before a name: "d'Anna", "dell'Anna", "qu'Anna".
 _ELISION = re.compile(r"(?:[dlnsjcmt]|qu|dell|all|dall|nell|sull|un|jusqu|lorsqu|puisqu)'(?=[^\W\d_])")
-_SENTENCE_END = ".!?:;\n\"“”„«»()[]{}•*-–—>|/\t#=,"
+_SENTENCE_END = '.!?:;\n"“”„«»()[]{}•*-–—>|/\t#=,'
 
 
 @dataclass(frozen=True)
