@@ -1,4 +1,5 @@
 import traceback
+from typing import Any
 
 import pytest
 from tests.privacy.found import KEY, detector, make_filter
@@ -9,8 +10,12 @@ from eyas.privacy.entity import Span
 from eyas.privacy.filter import Cleaned, PrivacyFilter, Refused, make_detectors
 
 
-def clean(*texts, language="en", **settings):
+def clean(*texts, language="en", **settings) -> Any:
     return make_filter(**settings).clean([(texts, language)])[0]
+
+
+def clean_all(records, **settings) -> list[Any]:
+    return list(make_filter(**settings).clean(records))
 
 
 @pytest.mark.parametrize(
@@ -43,11 +48,11 @@ def test_what_is_replaced_everywhere_in_the_record():
 
 def test_one_person_stays_one_over_the_run_and_another_key_changes_all():
     records = [(("Anna Schmidt left.",), "en"), (("I saw Anna.",), "en"), (("Anna Schmidt said so.",), "en")]
-    one, two, three = make_filter().clean(records)
+    one, two, three = clean_all(records)
     first, last = one.texts[0].split()[:2]
     assert two.texts[0] == f"I saw {first}."
     assert three.texts[0] == f"{first} {last} said so."
-    assert make_filter(key=b"another key of sixteen").clean(records)[0].texts != one.texts
+    assert clean_all(records, key=b"another key of sixteen")[0].texts != one.texts
 
 
 def test_an_address_of_e_mail_tells_a_name():
@@ -78,7 +83,7 @@ def test_languages():
 def test_a_detector_adds_its_languages():
     class Finnish:
         name = "finnish"
-        name_languages = frozenset(("fi",))
+        name_languages: frozenset[str] = frozenset(("fi",))
 
         def find(self, texts, languages):
             return [[Span(5, 10, "PERSON")] for _ in texts]
@@ -115,7 +120,7 @@ def test_the_digest_knows_settings_and_detectors_but_not_the_key():
     assert make_filter().digest == make_filter(key=bytes(32)).digest
     assert make_filter(key_file="here").digest == make_filter(key_file="there").digest
     assert make_filter(replace=()).digest != make_filter().digest
-    other = type("Other", (), {"name": "other", "name_languages": frozenset(), "find": None})()
+    other: Any = type("Other", (), {"name": "other", "name_languages": frozenset(), "find": None})()
     assert PrivacyFilter(PrivacyConfig(), KEY, [other]).digest != make_filter().digest
 
 
@@ -124,7 +129,7 @@ def test_no_value_in_an_error_or_a_repr():
 
     class Broken:
         name = "broken"
-        name_languages = frozenset(("en",))
+        name_languages: frozenset[str] = frozenset(("en",))
 
         def find(self, texts, languages):
             raise ValueError(f"cannot read {texts[0]}")

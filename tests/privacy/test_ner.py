@@ -27,7 +27,6 @@ def directory(tmp_path_factory):
         num_hidden_layers=0,
         num_attention_heads=1,
         intermediate_size=8,
-        num_labels=len(LABELS),
         id2label=dict(enumerate(LABELS)),
         label2id={label: index for index, label in enumerate(LABELS)},
     )

@@ -1,4 +1,4 @@
-"""Time is linear in the text whatever it holds. CPU time, with room for a slow machine: a quadratic pattern takes minutes."""
+"""Time is linear in the text whatever it holds. CPU time, with room for slow machines: quadratic means minutes."""
 
 import base64
 import time
@@ -12,7 +12,8 @@ PIECES = [
     "a.", "a@", "1 ", "A ", "-", "a", "1", "1.", "1-", "a@a.", "é", "\n", "O'", "d'A", "::", "日本語 ",
     "password=", "password: ", "password ", "token ", "key a1 ", "eyJ", "eyJaaaaaaaa.", "sk-", "aws key ", "x://a:",
     "-----BEGIN PRIVATE KEY-----", "4111 ", "4111 1111 1111 1111 ", "123456789 ", "12-34-56 ", "GB29 NWBK ", "0x",
-    "+49 171 1234567 ", "81.2.69.142 ", "ssn ", "passport 12345678 ", "Calle ", "12 Elm Street ", "de la ", "12 the of ",
+    "+49 171 1234567 ", "81.2.69.142 ", "ssn ", "passport 12345678 ", "Calle ", "12 Elm Street ", "de la ",
+    "12 the of ",
     "I live at 1 A ", "Anna ", "anna ", "Anna Schmidt, ", "Dr. Dr. ", "Name: ", "my name is ", "Aa Bb ", "Berlin ",
 ]  # fmt: skip
 

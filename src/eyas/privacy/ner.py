@@ -1,4 +1,4 @@
-"""Models that find names: a token classification model of transformers, or GLiNER. Both read a directory on disk only."""
+"""Models that find names: token classification by transformers, or GLiNER. Both read a directory on disk only."""
 
 import hashlib
 from collections.abc import Iterator, Sequence

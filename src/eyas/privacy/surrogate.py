@@ -67,7 +67,7 @@ class Surrogates:
         return self._scrambled(kind, text)
 
     def part(self, text: str, role: str, language: str) -> str:
-        """Another name for one part of a name, in its shape: "anna" stays lower-case, "ANNA" upper-case, "J" a letter."""
+        """Another name for one part of a name, in its shape: "anna" lower-case, "ANNA" upper-case, "J" a letter."""
         if len(text) == 1:
             letters = "ABCDEFGHJKLMNPRSTVW"
             return _shaped(self._picked("INITIAL", text, tuple(letters)), text)
@@ -90,7 +90,8 @@ class Surrogates:
         value = _canonical(text)
         locale = _LOCALES.get(language, "en_US")
         first, last = _first(locale), _last(locale)
-        name = f"{first[self._number('EMAIL.first', value, len(first))]}.{last[self._number('EMAIL.last', value, len(last))]}"
+        given = first[self._number("EMAIL.first", value, len(first))]
+        name = f"{given}.{last[self._number('EMAIL.last', value, len(last))]}"
         domain = _DOMAINS[self._number("EMAIL.domain", value, len(_DOMAINS))]
         return f"{_ascii(name)}{self._number('EMAIL.number', value, 90) + 10}@{domain}"
 
