@@ -7,9 +7,10 @@ import sys
 import pytest
 from stdnum import luhn
 from stdnum.gb import nhs
-from tests.privacy.found import found, values
+from tests.privacy.found import KEY, found, values
 
 from eyas.privacy.identifier import OVERLAP, WINDOW, analyzer, windows
+from eyas.privacy.surrogate import FIRST, Surrogates
 
 POSITIVE = [
     ("SSN 536-22-1234", "en"),
@@ -59,9 +60,13 @@ from eyas.privacy.builtin import BuiltinDetector
 text = "Mail jane@example.com, http://a.example.co.uk, SSN 536-22-1234, 81.2.69.142, key AKIAIOSFODNN7EXAMPLE"
 kinds = {span.kind for span in BuiltinDetector().find([text], ["en"])[0]}
 assert kinds == {"EMAIL", "GOVERNMENT_ID", "IP_ADDRESS", "SECRET"}, kinds
+from eyas.privacy.surrogate import FIRST, Surrogates
+print(Surrogates(bytes(range(32))).part("Anna", FIRST, "de"))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    # Another process, with another salt of hash(), chooses the same surrogate.
+    assert done.stdout.strip() == Surrogates(KEY).part("Anna", FIRST, "de")
 
 
 def test_trap_2_context_lifts_a_weak_format_without_a_language_model():

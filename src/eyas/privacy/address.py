@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 
 from eyas.privacy.entity import Span
+from eyas.privacy.lexicon import lexicon
 
 _UP = "A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ"
 _LOW = "a-zß-öø-ÿąćęłńśźżščž"
@@ -38,6 +39,25 @@ _EN = re.compile(
     rf"(?:(?:N|S|E|W|NE|NW|SE|SW|North|South|East|West)\.? )?(?:(?:{_CAP}|\d{{1,3}}(?:st|nd|rd|th)|the|of) ){{1,4}}"
     rf"(?:{'|'.join(word.title() for word in _EN_STREET.split('|'))}|ST|AVE|RD|BLVD|LN|DR|CT|STREET|AVENUE|ROAD|LANE"
     rf"|DRIVE)\b"
+)
+_NO_STREET_NAME = frozenset(
+    [
+        "minutes",
+        "minute",
+        "hours",
+        "hour",
+        "miles",
+        "mile",
+        "feet",
+        "foot",
+        "meters",
+        "piece",
+        "people",
+        "lane",
+        "way",
+        "east",
+        "west",
+    ]
 )
 # A street without a number, with its postcode on the next line.
 _NO_NUMBER = re.compile(
@@ -226,7 +246,9 @@ def addresses(text: str, language: str) -> Iterator[Span]:
         for match in pattern.finditer(text):
             yield _whole(text, match.start(1), match.end(1), 0.7)
     for match in _EN_LOWER.finditer(text):
-        yield _whole(text, match.start(1), match.end(1), 0.6)
+        words = match[1].lower().replace(",", "").split()[1:-1]
+        if not any(word in _NO_STREET_NAME or word in lexicon().stop for word in words):
+            yield _whole(text, match.start(1), match.end(1), 0.6)
     for pattern in (_VIA, _BOX, _POSTCODE, _US_PLACE, _FLAT):
         for match in pattern.finditer(text):
             if pattern is not _BOX or not match[0].lower().startswith(("box", "bp", "b.p")) or language in ("sv", "fr"):

@@ -302,7 +302,7 @@ def _names(locales: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _stop_words() -> frozenset[str]:
-    stop = set(_NO_NAMES)
+    stop: set[str] = set(_NO_NAMES)
     for language in LANGUAGES:
         stop.update(_module(f"spacy.lang.{language}.stop_words").STOP_WORDS)
     for locale in ("en_US", "de_DE", "fr_FR", "es_ES", "it_IT", "pt_PT", "nl_NL", "pl_PL", "sv_SE"):

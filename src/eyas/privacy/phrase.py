@@ -161,7 +161,8 @@ _CLOSE = """
 # Verbs whose subject is a person; the word before them is a name where it is no other word.
 SPEAKS = frozenset(
     """
-    met meets said says told asked asks called calls wrote writes texted emailed replied replies answered lives
+    owns owned drinks drank eats drives adopted watched walked cooked rented enjoys played collected bakes decides
+    planned won saved borrowed met meets said says told asked asks called calls wrote writes texted emailed replied replies answered lives
     lived works worked
     bought buys paid pays signed ordered owes owed wants wanted needs loves loved likes liked phoned complained reported
     thinks thought prescribed requested married died agreed refused earns earned decided spent sold sells went goes
