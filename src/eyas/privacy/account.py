@@ -26,19 +26,24 @@ _ISSUERS = re.compile(
 )
 _CARD_CUE = re.compile(
     r"(?i)(?:\bcards?\b|credit|debit|visa\b|master ?card|amex|american express|\bpan\b|kreditkarte\w*|karte\w*|carte\b"
-    r"|bancaire|tarjeta|carta\b|cart[ãa]o|creditcard|kaart\w*|kart[aąęy]\w*|kort\w*|maestro|discover|\bcc\b|ccnum|cc_num"
+    r"|bancaire|tarjeta|carta\b|cart[ãa]o|creditcard|kaart\w*|kart[aąęy]\w*|kort\w*|maestro|discover|\bcc\b|ccnum"
+    r"|cc_num"
     r"|card_?num\w*|cardnumber)[^\n]{0,40}\Z"
 )
 _CARD_LABEL = re.compile(
-    r"(?i)(?:card (?:number|no|nr|num|#)|card_?number|cardno|cc_?num\w*|credit ?card|debit ?card|kreditkarte(?:nnummer)?"
+    r"(?i)(?:card (?:number|no|nr|num|#)|card_?number|cardno|cc_?num\w*|credit ?card|debit ?card"
+    r"|kreditkarte(?:nnummer)?"
     r"|kartennummer|num[ée]ro de (?:la )?carte|carte bancaire|n[úu]mero de (?:la )?tarjeta|tarjeta de cr[ée]dito"
     r"|numero (?:di|della) carta|carta di credito|n[úu]mero do cart[ãa]o|cart[ãa]o de cr[ée]dito|kaartnummer"
     r"|numer karty|kortnummer|kontokort)[^\w\n]{0,6}(?:(?:is|ist|est|es|è|é|to|[äa]r)\b[^\w\n]{0,3})?\Z"
 )
 _OTHER_LABEL = re.compile(
-    r"(?i)\b(?:order|id|ref|reference|tracking|shipment|invoice|ticket|serial|sku|timestamp|ts|transaction|txn|trace|span"
-    r"|request|session|seed|nonce|imei|iccid|ean|upc|isbn|gtin|bestell\w*|auftrag\w*|sendung\w*|rechnung\w*|commande|colis"
-    r"|pedido|env[íi]o|ordine|spedizione|encomenda|bestelling|zending|zam[óo]wieni\w*|przesy[łl]k\w*|f[öo]rs[äa]ndelse\w*"
+    r"(?i)\b(?:order|id|ref|reference|tracking|shipment|invoice|ticket|serial|sku|timestamp|ts|transaction|txn|trace"
+    r"|span"
+    r"|request|session|seed|nonce|imei|iccid|ean|upc|isbn|gtin|bestell\w*|auftrag\w*|sendung\w*|rechnung\w*|commande"
+    r"|colis"
+    r"|pedido|env[íi]o|ordine|spedizione|encomenda|bestelling|zending|zam[óo]wieni\w*|przesy[łl]k\w*"
+    r"|f[öo]rs[äa]ndelse\w*"
     r"|build|job|run|pid|hash|key|offset|cursor|snowflake|tweet|message|user|customer|event|node|order_id|orderid)\b"
     r"(?:[ _-]?(?:id|ids|number|no|nr|num|ref|code|n[°º]))?[^\w\n]{0,4}\Z"
 )
@@ -46,10 +51,14 @@ _IBAN = re.compile(r"(?i)(?<![A-Za-z0-9])[A-Z]{2}[ -]?\d{2}(?:[ \u00a0.-]{0,2}[A
 _IBAN_LABEL = re.compile(r"(?i)\biban\b[^\n]{0,16}\Z")
 # The length of an IBAN by country (SWIFT's IBAN registry); others are taken as far as the checksum holds.
 _ACCOUNT_LABEL = re.compile(
-    r"(?i)(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id|manager))"
-    r"|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b|\bkto\b|bankleitzahl\b"
-    r"|\bblz\b|\bcompte\b|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b|\bcbu\b|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b|\bnib\b"
-    r"|\bag[êe]ncia\b|rekening(?:nummer)?\b|bankrekening\w*|\bnumer rachunku\b|\brachun\w*|\bkont[oa]\b|bankgiro\w*|plusgiro\w*"
+    r"(?i)(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id"
+    r"|manager))"
+    r"|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b|\bkto\b"
+    r"|bankleitzahl\b"
+    r"|\bblz\b|\bcompte\b|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b|\bcbu\b|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b"
+    r"|\bnib\b"
+    r"|\bag[êe]ncia\b|rekening(?:nummer)?\b|bankrekening\w*|\bnumer rachunku\b|\brachun\w*|\bkont[oa]\b|bankgiro\w*"
+    r"|plusgiro\w*"
     r"|kontonummer\b|clearing(?:nummer)?\b|account_?n(?:umber|o|r)\b|accountnumber\b|iban\b|\bdemat\b|\bifsc\b|transit)"
     r"[^\n\d]{0,32}\Z"
 )
@@ -62,8 +71,10 @@ _WALLETS = re.compile(
     r"|4[0-9AB][1-9A-HJ-NP-Za-km-z]{93}|cosmos1[a-z0-9]{38})(?![A-Za-z0-9])"
 )
 _WALLET_LABEL = re.compile(
-    r"(?i)(?:wallet|btc|bitcoin|eth(?:ereum)?|crypto|ltc|litecoin|doge|xmr|monero|tron|trx|usdt|xrp|ripple|solana|\bsol\b"
-    r"|cardano|\bada\b|deposit|donat\w*|send|pay|address|adresse|portafoglio|carteira|cartera|portefeuille|portfel|pl[åa]nbok)"
+    r"(?i)(?:wallet|btc|bitcoin|eth(?:ereum)?|crypto|ltc|litecoin|doge|xmr|monero|tron|trx|usdt|xrp|ripple|solana"
+    r"|\bsol\b"
+    r"|cardano|\bada\b|deposit|donat\w*|send|pay|address|adresse|portafoglio|carteira|cartera|portefeuille|portfel"
+    r"|pl[åa]nbok)"
     r"[^\n]{0,60}\Z"
 )
 _ANY_WALLET = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{32,44}(?![A-Za-z0-9])")
@@ -91,6 +102,7 @@ def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
     """How many groups from `begin` on are a card number; 0 where none is."""
     start = groups[begin][0]
     before = text[max(0, start - 64) : start]
+    fraction = before[-1:] == "." and before[-2:-1].isdigit()  # 0.4111111111111111
     label: bool | None = None  # looked up when needed: most runs are no numbers of that length
     number, sizes = "", []
     for count, (left, right) in enumerate(groups[begin : begin + 10], start=1):
@@ -109,14 +121,16 @@ def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
             continue
         if _CARD_CUE.search(before) or (_is_usual(sizes) and (len(number) > 12 or sizes == [4] * 3)):
             return count
-        if count == 1 and len(number) > 12 and not _OTHER_LABEL.search(before):
+        if count == 1 and len(number) > 12 and not fraction and not _OTHER_LABEL.search(before):
             return count
     return 0
 
 
 def _is_usual(sizes: list[int]) -> bool:
     """Groups of four, the last shorter or longer; four, six and five or four. Small groups separate numbers."""
-    return len(sizes) > 1 and min(sizes[:-1]) >= 3 and (sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8))
+    return (
+        len(sizes) > 1 and min(sizes[:-1]) >= 3 and (sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8))
+    )
 
 
 def accounts(text: str) -> Iterator[Span]:
@@ -133,7 +147,11 @@ def accounts(text: str) -> Iterator[Span]:
         yield Span(match.start(), match.end(), "ACCOUNT", 0.7)
     for match in _WALLETS.finditer(text):
         before = text[max(0, match.start() - 80) : match.start()]
-        if match[0].startswith(("0x", "bc1", "ltc1", "addr1")) or bitcoin.is_valid(match[0]) or _WALLET_LABEL.search(before):
+        if (
+            match[0].startswith(("0x", "bc1", "ltc1", "addr1"))
+            or bitcoin.is_valid(match[0])
+            or _WALLET_LABEL.search(before)
+        ):
             yield Span(match.start(), match.end(), "ACCOUNT", 0.9)
     for match in _ANY_WALLET.finditer(text):
         if _WALLET_WORD.search(text[max(0, match.start() - 60) : match.start()]) and any(map(str.isdigit, match[0])):

@@ -26,7 +26,7 @@ class BuiltinDetector:
                 "run: pip install 'eyas[data]'",
             ) from None
         self._names = names.Names(self._lexicon)
-        self.name_languages = frozenset(lexicon.LANGUAGES)
+        self.name_languages: frozenset[str] = frozenset(lexicon.LANGUAGES)
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
         """Spans that do not overlap, in order, for each text."""

@@ -23,16 +23,20 @@ _NO_PERSON = frozenset(("git", "hg", "svn"))  # git@github.com:owner/name.git na
 
 # Digits in groups. What decides is the number library, the grouping and the words before it.
 _PHONE = re.compile(
-    r"(?<![\w.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ \u00a0.\-–/()]{0,3}\d){5,18}"
-    r"(?:(?: ?x|,? ?ext\.?:? ?| ?# ?| Durchwahl | poste | int\. | interno | ramal | toestel | wewn\. )(?P<extension>\d{1,6}))?"
-    r"(?![\w@]|[.,:]\d|[-/]\d)"
+    r"(?<![A-Za-z0-9_À-ɏ.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ \u00a0.\-–/()]{0,3}\d){5,18}"
+    r"(?:(?: ?x|,? ?ext\.?:? ?| ?# ?| Durchwahl | poste | int\. | interno | ramal | toestel "
+    r"| wewn\. )(?P<extension>\d{1,6}))?"
+    r"(?![A-Za-z0-9_À-ɏ@]|[.,:]\d|[-/]\d)"
 )
 _PHONE_CUE = re.compile(
-    r"(?i)(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|phones|cell|mobile|mob"
+    r"(?i)(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|phones|cell|mobile"
+    r"|mob"
     r"|mobil\w*|m[óo]vil|cellulare|celular|portable|handy\w*|gsm|fax|whatsapp|signal|telegram|sms|call|called|calling"
     r"|text|texted|reach|ring|dial|hotline|rufnummer\w*|anrufen|ruf|erreichbar|erreichen|appeler|appelez|appelle"
-    r"|joindre|joignable|llama\w*|ll[áa]me\w*|chiama\w*|contatt\w*|liga\w*|ligue|telem[óo]vel|contacto|bel|bellen|bereikbaar"
-    r"|zadzwo\w*|dzwo\w*|kom[óo]rk\w*|numer telefonu|ring|n[åa]s|mobilnummer|number|numbers|nummer|num[ée]ro|n[úu]mero|numero"
+    r"|joindre|joignable|llama\w*|ll[áa]me\w*|chiama\w*|contatt\w*|liga\w*|ligue|telem[óo]vel|contacto|bel|bellen"
+    r"|bereikbaar"
+    r"|zadzwo\w*|dzwo\w*|kom[óo]rk\w*|numer telefonu|ring|n[åa]s|mobilnummer|number|numbers|nummer|num[ée]ro"
+    r"|n[úu]mero|numero"
     r"|numer|digits|contact|ph|t|m|f|p)\b|[☎📞📱✆])[^\n\d]{0,24}\Z"
 )
 _STRONG_CUE = re.compile(
@@ -42,15 +46,19 @@ _STRONG_CUE = re.compile(
 )
 _NO_PHONE = re.compile(
     r"(?i)\b(?:order|invoice|ticket|isbn|issn|ean|upc|sku|serial|version|timestamp|time|ts|epoch|unix|hash|commit|build"
-    r"|pid|id|ids|uuid|ref|reference|tracking|case|batch|lot|port|bestellung|rechnung\w*|auftrag\w*|commande|facture|pedido"
-    r"|factura|fattura|ordine|fatura|bestelling|factuur|zam[óo]wieni\w*|faktur\w*|order\w*|seed|offset|bytes|size|token|doi"
-    r"|account|konto\w*|iban|cuenta|conto|conta|rekening)\b[^\n\w]{0,3}(?:(?:number|nr|no|id|num|nummer|num[ée]ro|n[úu]mero|numero|numer|key|is|was)\b"
+    r"|pid|id|ids|uuid|ref|reference|tracking|case|batch|lot|port|bestellung|rechnung\w*|auftrag\w*|commande|facture"
+    r"|pedido"
+    r"|factura|fattura|ordine|fatura|bestelling|factuur|zam[óo]wieni\w*|faktur\w*|order\w*|seed|offset|bytes|size"
+    r"|token|doi"
+    r"|account|konto\w*|iban|cuenta|conto|conta|rekening)\b[^\n\w]{0,3}(?:(?:number|nr|no|id|num|nummer|num[ée]ro"
+    r"|n[úu]mero|numero|numer|key|is|was)\b"
     r"[^\n\w]{0,3}){0,2}\Z"
 )
 _DATE = re.compile(
-    r"(?:\d{1,2}[./-]\d{1,2}[./-](?:19|20)?\d\d|(?:19|20)\d\d[./-]\d{1,2}[./-]\d{1,2}|(?:19|20)\d\d ?[-–] ?(?:19|20)\d\d)"
+    r"(?:\d{1,2}[./-]\d{1,2}[./-](?:19|20)?\d\d|(?:19|20)\d\d[./-]\d{1,2}[./-]\d{1,2}|(?:19|20)\d\d ?[-–] ?(?:19"
+    r"|20)\d\d)"
 )
-# Groupings that phone numbers have and other numbers hardly: (555) 123-4567, 555-123-4567, 06 12 34 56 78, 070-123 45 67.
+# Groupings that phone numbers have and other numbers hardly: (555) 123-4567, 06 12 34 56 78, 070-123 45 67.
 _SHAPE = re.compile(
     r"(?:\+?1[ .-]?)?(?:\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}([ .-])\d{3}\1\d{4})"
     r"|0\d(?:([ .-])\d\d)(?:\2\d\d){3}"
@@ -124,11 +132,17 @@ def phones(text: str, language: str) -> Iterator[Span]:
             yield Span(match.start(), match.end(), "PHONE", 0.9)
         elif re.match(r"(?:19|20)\d\d[-/ ]", number) and not _STRONG_CUE.search(before):
             continue  # a year and a running number
-        elif _STRONG_CUE.search(before) or (_PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)):
+        elif _STRONG_CUE.search(before) or (
+            _PHONE_CUE.search(before) and _is_phone(number, regions, valid=not grouped)
+        ):
             yield Span(match.start(), match.end(), "PHONE", 0.8)
-        elif not grouped and _is_alone(text, match) and _is_phone(number, regions, valid=True) and number[0] != "1":
-            yield Span(match.start(), match.end(), "PHONE", 0.6)
-        elif (grouped or number.startswith("0")) and _is_phone(number, regions, valid=True) and not _is_amount(number):
+        elif (
+            not grouped and _is_alone(text, match) and _is_phone(number, regions, valid=True) and number[0] != "1"
+        ) or (
+            (grouped or number.startswith("0"))
+            and _is_phone(number, regions, valid=True)
+            and not _is_amount(number, language)
+        ):
             yield Span(match.start(), match.end(), "PHONE", 0.6)
 
 
@@ -138,12 +152,20 @@ def _is_alone(text: str, match: re.Match[str]) -> bool:
     return (before == "\n" and after in ("\n", "")) and "@" in text
 
 
-def _is_amount(number: str) -> bool:
-    """Whether the groups are those of a large number: "601 234 000", "1 732 098"; or of a fraction, a sum of years."""
+def _is_amount(number: str, language: str) -> bool:
+    """Whether the groups are those of a large number ("1 732 098") or of a part's number ("12345-67890").
+
+    Three groups of three are a phone number in Spain, Portugal and Poland.
+    """
     groups = re.split(r"[ \u00a0.]", number)
     if len(groups) == 1 and "-" in number and number[0] != "0":
         return True  # 12345-67890: a part number as well
-    return groups[-1] == "000" or len({len(group) for group in groups}) == 1 and len(groups[0]) != 3 and number[0] != "0"
+    if groups[-1] == "000":
+        return True
+    threes = all(len(group) == 3 for group in groups[1:]) and len(groups[0]) <= 3
+    if threes and number[0] != "0":
+        return len(groups) != 3 or len(groups[0]) != 3 or language not in ("es", "pt", "pl")
+    return len({len(group) for group in groups}) == 1 and number[0] != "0"
 
 
 def _is_possible(number: str, region: str | None) -> bool:

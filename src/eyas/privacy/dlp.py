@@ -43,14 +43,14 @@ INFO_TYPES = {
 }
 _SCORES = {"VERY_LIKELY": 1.0, "LIKELY": 0.8, "POSSIBLE": 0.5, "UNLIKELY": 0.3, "VERY_UNLIKELY": 0.1}
 # The service's documentation does not list the languages of PERSON_NAME; these are the ones that eyas relies on.
-NAME_LANGUAGES = frozenset(("de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "sv", "zh"))
+NAME_LANGUAGES: frozenset[str] = frozenset(("de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "sv", "zh"))
 _RETRIED = ("ResourceExhausted", "TooManyRequests", "ServiceUnavailable", "DeadlineExceeded", "InternalServerError")
 
 Rows = list[tuple[int, int, str]]  # number of the text, where the row begins in it, the row
 
 
 class DlpDetector:
-    """Asks the service of a Google Cloud project. `client` stands in for its DlpServiceClient; `sleep` waits seconds."""
+    """Asks the service of a Google Cloud project. `client`: its DlpServiceClient; `sleep` waits seconds."""
 
     def __init__(self, project: str, client: Any = None, sleep: Callable[[float], None] = time.sleep) -> None:
         if client is None:
@@ -126,7 +126,9 @@ class DlpDetector:
             if turn + 1 < MAX_TRIES:
                 self._sleep(FIRST_WAIT_S * 2**turn)
         raise StageError(
-            f"{failure} from Google Sensitive Data Protection", "an answer", "check project, rights and quota; run again"
+            f"{failure} from Google Sensitive Data Protection",
+            "an answer",
+            "check project, rights and quota; run again",
         )
 
 

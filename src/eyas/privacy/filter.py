@@ -51,7 +51,9 @@ class PrivacyFilter:
 
     def clean(self, records: Sequence[tuple[Sequence[str], str]]) -> list[Cleaned | Refused]:
         """What becomes of each record (its texts, its language), in order. Detectors see all texts at once."""
-        wanted = [self._config.unsupported_language == "keep" or language in self.name_languages for _, language in records]
+        wanted = [
+            self._config.unsupported_language == "keep" or language in self.name_languages for _, language in records
+        ]
         texts = [text for (group, _), want in zip(records, wanted, strict=True) if want for text in group]
         languages = [language for (group, language), want in zip(records, wanted, strict=True) if want for _ in group]
         spans = iter(self._find(texts, languages))
@@ -109,7 +111,9 @@ class PrivacyFilter:
             more += mention.exact(text, values)
             places = _beside(group, more)
             changed.update(span.kind for span in places)
-            clean.append(mention.replaced(text, places, lambda span, text=text: self._surrogate(text, span, language, names)))
+            clean.append(
+                mention.replaced(text, places, lambda span, text=text: self._surrogate(text, span, language, names))
+            )
         return Cleaned(tuple(clean), _ordered(changed))
 
     def _surrogate(self, text: str, span: Span, language: str, names: mention.Named) -> str:

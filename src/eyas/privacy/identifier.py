@@ -5,7 +5,7 @@ Checksums are python-stdnum's. What the analyzer must not do is closed here, eac
 
 1. It must not ask the network: its e-mail and URL recognisers, which load a list of suffixes, are not in the set.
 2. Context must work without a language model: words stand in for the lemmas that a blank pipeline leaves empty.
-3. A checksum of one digit must not make certain: every tenth number passes it. Only strong forms are sure by themselves.
+3. A checksum of one digit must not make certain: every tenth number passes it. Only strong forms are sure alone.
 4. Time must stay linear: patterns are case-sensitive and bounded, and the analyzer sees windows of a text.
 """
 
@@ -53,16 +53,19 @@ _FORMATS: tuple[tuple[str, str, str | None, bool, str], ...] = (
     ("de-rvnr", r"\b\d{2} ?(?:0[1-9]|[12]\d|3[01])(?:0[1-9]|1[0-2])\d{2} ?[A-Z] ?\d{3}\b", None, True, ""),
     ("de-card", r"\b[LMNPRTVWXY][CFGHJKLMNPRTVWXYZ0-9]{8}\d?[D]?\b", None, False,
      "personalausweis ausweis reisepass pass perso passport"),
-    ("de-health", r"\b[A-Z]\d{9}\b", None, False, "versichertennummer krankenkasse krankenversicherung versicherung kvnr"),
+    ("de-health", r"\b[A-Z]\d{9}\b", None, False,
+     "versichertennummer krankenkasse krankenversicherung versicherung kvnr"),
     ("at-svnr", r"\b\d{4} ?\d{6}\b", "at.vnr", False, "sozialversicherung svnr versicherungsnummer sv"),
     ("ch-ahv", r"\b756[. ]?\d{4}[. ]?\d{4}[. ]?\d{2}\b", "ch.ssn", True, ""),
-    ("fr-nir", r"\b[1-478] ?\d{2} ?(?:0[1-9]|1[0-2]|[2-9]\d) ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2}\b", "fr.nir", True, ""),
+    ("fr-nir", r"\b[1-478] ?\d{2} ?(?:0[1-9]|1[0-2]|[2-9]\d) ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2}\b", "fr.nir",
+     True, ""),
     ("fr-nif", r"\b[0-3]\d ?\d{2} ?\d{3} ?\d{3} ?\d{3}\b", "fr.nif", False, "fiscal fiscale impôts spi"),
     ("es-dni", r"\b\d{8}[- ]?[A-Z]\b|\b\d{2}\.\d{3}\.\d{3}[- ]?[A-Z]\b", "es.dni", True, ""),
     ("es-nie", r"\b[XYZ][- ]?\d{7}[- ]?[A-Z]\b", "es.nie", True, ""),
     ("es-naf", r"\b\d{2}[ /-]?\d{8}[ /-]?\d{2}\b", None, False, "seguridad social naf afiliación"),
     ("it-cf", r"\b[A-Z]{6}\d{2}[A-EHLMPR-T]\d{2}[A-Z]\d{3}[A-Z]\b", None, True, ""),
-    ("it-cie", r"\b[A-Z]{2}\d{5}[A-Z]{2}\b|\b[A-Z]{2} ?\d{7}\b", None, False, "identità carta documento passaporto patente"),
+    ("it-cie", r"\b[A-Z]{2}\d{5}[A-Z]{2}\b|\b[A-Z]{2} ?\d{7}\b", None, False,
+     "identità carta documento passaporto patente"),
     ("pt-nif", r"\b[1-9]\d{2} ?\d{3} ?\d{3}\b", "pt.nif", False, "nif contribuinte fiscal"),
     ("pt-cc", r"\b\d{8}[ -]?\d[ -]?[A-Z]{2}\d\b", "pt.cc", True, ""),
     ("br-cpf", r"\b\d{3}\.\d{3}\.\d{3}-\d{2}\b", None, True, ""),
@@ -103,34 +106,52 @@ _HOME = {
     "nl": ("nl.bsn", r"(?<![\w.-])\d{9}(?![\w-])"),
 }
 _OTHER = re.compile(
-    r"(?i)(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*|0)[ :.#]{0,3}\Z"
+    r"(?i)(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*"
+    r"|0)[ :.#]{0,3}\Z"
 )
 # What an identifier is called: behind it, any number with letters or without is one, whatever its checksum.
 _LABEL = re.compile(
-    r"(?i)(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id|identification|file|reference)"
-    r"|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number|nhs(?: number| no)?|passport|driver'?s?[ _-]?licen[cs]e|driving[ _-]?licen[cs]e"
-    r"|(?:government|state|identity|id|resident)[ _-]?(?:id|card|permit)(?: (?:number|no))|id card|medicare|medicaid|social insurance|green card|alien (?:registration )?number|visa number"
-    r"|voter id|aadhaar|aadhar|pan card|emirates id|nric|curp|rfc|cuit|cuil|(?-i:RUT)|c[ée]dula|green ?card|health (?:card|insurance)(?: number| no| id)?|insurance (?:number|id|no)|member id|military id"
-    r"|steuer[- ]?(?:id|identifikationsnummer|nummer|nr)|steuerliche identifikationsnummer|idnr|sozialversicherungs(?:nummer|nr)|rentenversicherungsnummer|rvnr|svnr|sv-nummer|personalausweis\w*|ausweis\w*|reisepass\w*|passnummer|passnr|führerschein\w*|krankenversicher\w*|versicherten\w*|versicherungsnummer|ahv(?:-nummer)?"
-    r"|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|n[°º] ?(?:de )?s[ée]cu|nir|carte (?:nationale )?d['’]identit[ée]|cni|passeport|permis de conduire|num[ée]ro fiscal|carte vitale|num[ée]ro d['’]identit[ée]"
-    r"|dni|nie|nif|nuss|seguridad social|pasaporte|carn[ée]t? de conducir|permiso de conducir|documento (?:nacional )?de identidad|tarjeta sanitaria|documento d['’]identit[àa]"
-    r"|codice fiscale|cod\. ?fisc\w*|c\.f\.|carta d['’]identit[àa]|passaporto|patente(?: di guida)?|tessera sanitaria|partita iva"
-    r"|cpf|(?-i:RG)|cnh|contribuinte|cart[ãa]o (?:de )?cidad[ãa]o|bilhete de identidade|passaporte|carta de condu[çc][ãa]o|seguran[çc]a social|niss|t[íi]tulo de eleitor|(?-i:PIS)"
-    r"|bsn|burgerservicenummer|sofinummer|paspoort(?:nummer)?|rijbewijs(?:nummer)?|identiteitskaart(?:nummer)?|id-kaart|rijksregisternummer"
-    r"|pesel|nip|dow[óo]d(?:u|em)? (?:osobist\w+)|numer dowodu|paszport\w*|prawo jazdy|prawa jazdy|numer identyfikacyjny"
-    r"|personnummer|personnr|samordningsnummer|k[öo]rkort\w*|passnummer|id-kort\w*|legitimation\w*|f[øo]dselsnummer|cpr|hetu|(?-i:NIN)|mrn|medical record)(?![A-Za-z])"
+    r"(?i)(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
+    r"|identification|file|reference)"
+    r"|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number|nhs(?: number| no)?|passport"
+    r"|driver'?s?[ _-]?licen[cs]e|driving[ _-]?licen[cs]e"
+    r"|(?:government|state|identity|id|resident)[ _-]?(?:id|card|permit)(?: (?:number|no))|id card|medicare|medicaid"
+    r"|social insurance|(?-i:SIN)|green card|alien (?:registration )?number|visa number"
+    r"|voter id|aadhaar|aadhar|pan card|emirates id|nric|curp|rfc|cuit|cuil|(?-i:RUT)|c[ée]dula|green ?card"
+    r"|health (?:card|insurance)(?: number| no| id)?|insurance (?:number|id|no)|member id|military id"
+    r"|steuer[- ]?(?:id|identifikationsnummer|nummer|nr)|steuerliche identifikationsnummer|idnr"
+    r"|sozialversicherungs(?:nummer|nr)|rentenversicherungsnummer|rvnr|svnr|sv-nummer|personalausweis\w*|ausweis\w*"
+    r"|reisepass\w*|passnummer|passnr|führerschein\w*|krankenversicher\w*|versicherten\w*|versicherungsnummer"
+    r"|ahv(?:-nummer)?"
+    r"|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|n[°º] ?(?:de )?s[ée]cu|nir"
+    r"|carte (?:nationale )?d['’]identit[ée]|cni|passeport|permis de conduire|num[ée]ro fiscal|carte vitale"
+    r"|num[ée]ro d['’]identit[ée]"
+    r"|dni|nie|nif|nuss|seguridad social|pasaporte|carn[ée]t? de conducir|permiso de conducir"
+    r"|documento (?:nacional )?de identidad|tarjeta sanitaria|documento d['’]identit[àa]"
+    r"|codice fiscale|cod\. ?fisc\w*|c\.f\.|carta d['’]identit[àa]|passaporto|patente(?: di guida)?"
+    r"|tessera sanitaria|partita iva"
+    r"|cpf|(?-i:RG)|cnh|contribuinte|cart[ãa]o (?:de )?cidad[ãa]o|bilhete de identidade|passaporte"
+    r"|carta de condu[çc][ãa]o|seguran[çc]a social|niss|t[íi]tulo de eleitor|(?-i:PIS)"
+    r"|bsn|burgerservicenummer|sofinummer|paspoort(?:nummer)?|rijbewijs(?:nummer)?|identiteitskaart(?:nummer)?"
+    r"|id-kaart|rijksregisternummer"
+    r"|pesel|nip|dow[óo]d(?:u|em)? (?:osobist\w+)|numer dowodu|paszport\w*|prawo jazdy|prawa jazdy"
+    r"|numer identyfikacyjny"
+    r"|personnummer|personnr|samordningsnummer|k[öo]rkort\w*|passnummer|id-kort\w*|legitimation\w*|f[øo]dselsnummer"
+    r"|cpr|hetu|(?-i:NIN)|mrn|medical record)(?![A-Za-z])"
 )
 _BEHIND = re.compile(
-    r"[^\n\d]{0,44}?(?<![A-Za-z0-9])(?P<value>(?:[A-Za-z]{1,6}-?|[A-Z]{1,3} )?\d(?:[ ./-]{0,1}[A-Za-z]{0,3}\d|[A-Za-z]){4,24}(?:[ -]?[A-Za-z]{1,2}(?![A-Za-z]))?)(?![A-Za-z0-9])"
+    r"[^\n\d]{0,44}?(?<![A-Za-z0-9])(?P<value>(?:[A-Za-z]{1,6}-?|[A-Z]{1,3} )?\d(?:[ ./-]{0,1}[A-Za-z]{0,3}\d"
+    r"|[A-Za-z]){4,24}(?:[ -]?[A-Za-z]{1,2}(?![A-Za-z]))?)(?![A-Za-z0-9])"
 )
 _ON_NEXT_LINE = re.compile(r"[^\n\w]{0,6}\n\s{0,6}(?P<value>[A-Z]{0,4}\d[\dA-Z ./-]{4,24})(?![A-Za-z0-9])")
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -]\d{2,4}\Z|\d{4}[./ -]\d{1,2}[./ -]\d{1,2}\Z|\d{4} ?[-–] ?\d{4}\Z")
+_FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands behind a label holds four digits at least
 # Nothing of the formats fits a text without this: it saves most texts the analyzer.
 _MAY_HOLD = re.compile(r"(?:\d[ ./+-]?){6}|(?=[A-Z]{0,6}\d)[A-Z0-9]{8}|(?:bc1|[13])[a-zA-HJ-NP-Z0-9]{25}")
 
 
 class WordsAsLemmas(SlimSpacyNlpEngine):
-    """spaCy's blank pipeline, whose words in lower case stand in for lemmas (trap 2). It loads and downloads no model."""
+    """spaCy's blank pipeline, whose words in lower case stand in for lemmas (trap 2). It loads no model."""
 
     def __init__(self) -> None:
         super().__init__(auto_download=False)
@@ -152,7 +173,7 @@ class WordsAsLemmas(SlimSpacyNlpEngine):
 
 
 class Checked(PatternRecognizer):
-    """A format with its checksum: a wrong one refutes it, a right one proves it only where the form is strong (trap 3)."""
+    """A format with its checksum: a wrong one refutes it, a right one proves only a strong form (trap 3)."""
 
     def __init__(self, name: str, pattern: str, module: str | None, sure: bool, context: str) -> None:
         super().__init__(
@@ -166,7 +187,9 @@ class Checked(PatternRecognizer):
         self.check = _check(module) if module else None
         self.sure = sure
 
-    def analyze(self, text: str, entities: list[str], nlp_artifacts: Any = None, regex_flags: int | None = None) -> list:
+    def analyze(
+        self, text: str, entities: list[str], nlp_artifacts: Any = None, regex_flags: int | None = None
+    ) -> list:
         """A weak format is looked for only where a word of its context stands: nothing else would lift it."""
         if not self.sure:
             lower = text.lower()
@@ -207,7 +230,8 @@ def analyzer() -> AnalyzerEngine:
 
 def identifiers(text: str, language: str) -> Iterator[Span]:
     """Identifiers behind their name, and those that a format and its context, or its country's language, give away."""
-    yield from _labelled(text)
+    if _FEW_DIGITS.search(text):
+        yield from _labelled(text)
     for begin, window in windows(text):
         if _MAY_HOLD.search(window):
             for found in analyzer().analyze(window, _LANGUAGE, score_threshold=THRESHOLD):

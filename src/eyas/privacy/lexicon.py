@@ -18,8 +18,10 @@ LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "sv")  # those whos
 _LATIN = re.compile(r"[A-Za-zÀ-ɏ'’ .-]+\Z")
 # Small words inside a name: "Ana de la Cruz", "Vincent van der Berg".
 PARTICLES = frozenset(
-    "de la las los le du des del della dello dei degli di da das do dos van von vom der den ter ten te zu zum zur af av "
-    "bin bint ben ibn al el y e i st san santa mac mc op het 't".split()
+    """
+    de la las los le du des del della dello dei degli di da das do dos van von vom der den ter ten te zu zum zur
+    af av bin bint ben ibn al el y e i st san santa mac mc op het 't
+    """.split()  # noqa: SIM905
 )
 
 # First names that are ordinary words, months, places or products as well: names only where something else says so.
@@ -68,12 +70,16 @@ _AMBIGUOUS = frozenset(
 # First names that some list of words holds, and that are names all the same, but for a pronoun of one language.
 _SURE = frozenset(
     """
-    ada alba ali allen anders angela aurora aurore austin bartolomeo bianca björn blanca bob bonnie carol carolina cassandra
+    ada alba ali allen anders angela aurora aurore austin bartolomeo bianca björn blanca bob bonnie carol carolina
+    cassandra
     charlotte chiara christian claire clara claude consuelo cruz dan darin diego dina dolores dominique elena elke ella
     ernst esperanza fatima flora franco frans glen hanno hans heather helena hugo hélène inga jack jackson jan jasmine
-    jean jessa julia julio kelly klas leon leona lorraine lourdes lucia lucie lucía luna lúcia maarten madison malte marguerite
-    mariana marina marino martin maurice mauricio mia mila mina montserrat máximo nick noël orlando otto parker pedro pierre
-    pilar rico robin romeo rosa rosario rowan salomón salvador sam santiago sara sean socorro stella sten stig sue sydney
+    jean jessa julia julio kelly klas leon leona lorraine lourdes lucia lucie lucía luna lúcia maarten madison
+    malte marguerite
+    mariana marina marino martin maurice mauricio mia mila mina montserrat máximo nick noël orlando otto parker
+    pedro pierre
+    pilar rico robin romeo rosa rosario rowan salomón salvador sam santiago sara sean socorro stella sten stig sue
+    sydney
     taylor tomé travis trinidad tristan uwe ute vernon vicente victor vincent viola violeta vitória pip weng ling liza
     """.split()  # noqa: SIM905
 )
@@ -216,9 +222,15 @@ _CITIES = """
     Johannesburg|Durban|Casablanca|Tunis|Tel Aviv|Dubai|Doha|Riyadh|Tehran|Baghdad|Beirut|Amman
 """
 # Countries and states whose names people bear.
-_STATES = frozenset("jordan chad israel georgia virginia carolina washington dakota montana kenya india".split())
+_STATES = frozenset(
+    """
+    jordan chad israel georgia virginia carolina washington dakota montana kenya india
+    """.split()  # noqa: SIM905
+)
 _CORE_LOCALES = tuple(
-    "en_US en_GB de_DE de_AT de_CH fr_FR fr_CH es_ES es_MX it_IT pt_PT pt_BR nl_NL nl_BE pl_PL sv_SE da_DK no_NO".split()
+    """
+    en_US en_GB de_DE de_AT de_CH fr_FR fr_CH es_ES es_MX it_IT pt_PT pt_BR nl_NL nl_BE pl_PL sv_SE da_DK no_NO
+    """.split()  # noqa: SIM905
 )
 _CITY_LOCALES = ("de_AT", "de_CH", "de_DE", "nl_BE", "nl_NL", "pl_PL", "pt_PT", "sv_SE", "it_IT")
 
@@ -290,7 +302,7 @@ def _names(locales: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _stop_words() -> frozenset[str]:
-    stop = set(_NO_NAMES)
+    stop: set[str] = set(_NO_NAMES)
     for language in LANGUAGES:
         stop.update(_module(f"spacy.lang.{language}.stop_words").STOP_WORDS)
     for locale in ("en_US", "de_DE", "fr_FR", "es_ES", "it_IT", "pt_PT", "nl_NL", "pl_PL", "sv_SE"):

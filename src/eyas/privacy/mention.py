@@ -1,4 +1,4 @@
-"""Every mention of what was found in a record: a name's parts, a user's name made of them, a number written otherwise."""
+"""Every mention of what was found in a record: parts of a name, user names made of them, a number grouped otherwise."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,28 +85,34 @@ def people(text: str, names: Named) -> list[Span]:
 
     A part that is a word as well ("Mark", "Will") counts only with a capital letter in the middle of a sentence.
     """
-    lex = lexicon()
     words = split(text)
     result = []
     for i, lower in enumerate(words.lowers):
-        if lower in names.users:
-            pass
-        elif lower not in names.roles:
-            if "'" not in lower or lower.replace("'", "") not in names.roles:
-                continue
-        elif lower in names.hinted and not words.is_capital(i):
+        if lower not in names.users and not _is_mention(words, i, names):
             continue
-        elif lower in lex.common or lower in lex.ambiguous:
-            if not words.is_capital(i) or words.starts_sentence(i) and not _is_called(words, i):
-                continue
         result.append(Span(words.begins[i], words.ends[i], "PERSON", 0.5))
     return result
 
 
+def _is_mention(words: Words, i: int, names: Named) -> bool:
+    lower, lex = words.lowers[i], lexicon()
+    if lower not in names.roles:
+        return "'" in lower and lower.replace("'", "") in names.roles
+    if lower in names.hinted:
+        return words.is_capital(i)
+    return (lower not in lex.common and lower not in lex.ambiguous) or _is_sure(words, i)
+
+
+def _is_sure(words: Words, i: int) -> bool:
+    return words.is_capital(i) and (not words.starts_sentence(i) or _is_called(words, i))
+
+
 def _is_called(words: Words, i: int) -> bool:
-    """Whether a word that may open a sentence ("Will you") stands where a name does: "Will, ", "Will's", "Will Smith"."""
+    """Whether a word that may open a sentence ("Will you") stands where a name does: "Will," and "Will Smith"."""
     after = words.text[words.ends[i] : words.ends[i] + 2]
-    return after[:1] in (",", "!", "\n", "") or after in ("'s", "’s") or i + 1 < len(words) and words.is_capital(i + 1)
+    return (
+        after[:1] in (",", "!", "\n", "") or after in ("'s", "’s") or (i + 1 < len(words) and words.is_capital(i + 1))
+    )
 
 
 def numbers(text: str, digits: frozenset[str]) -> Iterator[Span]:

@@ -1,4 +1,4 @@
-"""Models that find names: a token classification model of transformers, or GLiNER. Both read a directory on disk only."""
+"""Models that find names: token classification by transformers, or GLiNER. Both read a directory on disk only."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -70,7 +70,9 @@ class TransformersDetector:
             ) from None
         kinds = {kind_of(label) for label in model.config.id2label.values()} - {None}
         if not kinds:
-            raise InputError(f"no label of {path} that names personal data", "labels such as B-PER", "take another model")
+            raise InputError(
+                f"no label of {path} that names personal data", "labels such as B-PER", "take another model"
+            )
         self._pipeline: Any = pipeline(
             "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="simple", device="cpu"
         )

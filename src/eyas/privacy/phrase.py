@@ -22,7 +22,9 @@ class Cue(Enum):
 
 
 _INTRO = """
-    my name is|my names|my name's|my full name is|hey its|hey it's|hi its|hi it's|yo its|yo it's|hey im|hey i'm|hi im|hi i'm|yo im|hey this is|hi this is|hello this is|hello i'm|hello i am|hi i am|you can call me|please call me|i am called
+    my name is|my names|my name's|my full name is|hey its|hey it's|hi its|hi it's|yo its|yo it's|hey im|hey i'm|hi im
+    hi i'm|yo im|hey this is|hi this is|hello this is|hello i'm|hello i am|hi i am|you can call me|please call me
+    i am called
     people call me|everyone calls me
     ich heiße|ich heisse|mein name ist|meine name ist|man nennt mich|nennt mich
     je m'appelle|je me nomme|mon nom est|mon prénom est|moi c'est|on m'appelle|il s'appelle|elle s'appelle
@@ -34,8 +36,10 @@ _INTRO = """
     jag heter|mitt namn är|kalla mig|heter jag|hon heter|han heter|som heter
 """
 _PERHAPS = """
-    name is|named|the name is|goes by the name of|goes by|by the name of|namens|heißt|nommé|nommée|llamado|llamada|di nome
-    chamado|chamada|genaamd|o imieniu|vid namn|i am|i'm|im|this is|it's|its|it is|here is|here's|call me|signed|signed by|written by|created by|reported by
+    name is|named|the name is|goes by the name of|goes by|by the name of|namens|heißt|nommé|nommée|llamado|llamada
+    di nome
+    chamado|chamada|genaamd|o imieniu|vid namn|i am|i'm|im|this is|it's|its|it is|here is|here's|call me|signed
+    signed by|written by|created by|reported by
     prepared by|approved by|reviewed by|assigned to|owned by|submitted by|requested by|posted by|sent by|sent from
     spoke to|spoke with|speak to|speak with|talk to|talked to|talk with|talked with|met with|meet with|ask for|reach
     contact|tell|told|ask|asked|text|texted|email|emailed|ping|pinged|thanks to|met|with|and|hey its|hey it's|hi its
@@ -61,15 +65,20 @@ _TITLE = """
     fru|fröken|farbror|moster|doktorn
 """
 _LABEL = """
-    name|full name|first name|last name|surname|firstname|lastname|fullname|given name|family name|middle name|maiden name
-    customer|customer name|client|client name|patient|patient name|employee|contact|contact person|attn|attention|bill to
+    name|full name|first name|last name|surname|firstname|lastname|fullname|given name|family name|middle name
+    maiden name
+    customer|customer name|client|client name|patient|patient name|employee|contact|contact person|attn|attention
+    bill to
     billed to|ship to|sold to|deliver to|from|to|cc|bcc|author|signed|signature|prepared by|physician|doctor|provider
     tenant|landlord|buyer|seller|account holder|cardholder|card holder|holder|name on card|recipient|sender|applicant
     candidate|guest|passenger|witness|insured|beneficiary|guardian|next of kin|emergency contact|mother|father|spouse
-    husband|wife|son|daughter|user|username|display name|owner|assignee|reporter|reviewer|reviewed by|approved by|committer
+    husband|wife|son|daughter|user|username|display name|owner|assignee|reporter|reviewer|reviewed by|approved by
+    committer
     maintainer|student|teacher|parent|manager|supervisor|referring physician|attending|nurse|lawyer|attorney|plaintiff
-    defendant|agent|member|subscriber|caller|requester|submitted by|created by|issued to|payable to|payee|payer|attendees
-    participant|participants|speaker|interviewer|host|driver|consultant|technician|displayname|created_by|updated_by|dear
+    defendant|agent|member|subscriber|caller|requester|submitted by|created by|issued to|payable to|payee|payer
+    attendees
+    participant|participants|speaker|interviewer|host|driver|consultant|technician|displayname|created_by|updated_by
+    dear
     kunde|kundin|kundenname|patientin|patientenname|vorname|nachname|familienname|ansprechpartner|ansprechpartnerin
     empfänger|absender|rechnung an|lieferung an|von|an|unterschrift|kontoinhaber|karteninhaber|mieter|vermieter|käufer
     verkäufer|arzt|ärztin|hausarzt|behandelnder arzt|versicherter|antragsteller|mitarbeiter|mitarbeiterin|auftraggeber
@@ -82,7 +91,8 @@ _LABEL = """
     proprietario|acquirente|venditore|medico|assicurato|dipendente|contatto|referente|autore|beneficiario|spett
     apelido|sobrenome|utente|destinatário|remetente|faturar a|inquilino|proprietário|comprador|vendedor|segurado
     contato|contacto|responsável|assinatura|beneficiário|solicitante|funcionário
-    naam|voornaam|achternaam|volledige naam|klant|klantnaam|patiënt|ontvanger|afzender|factuur aan|rekeninghouder|huurder
+    naam|voornaam|achternaam|volledige naam|klant|klantnaam|patiënt|ontvanger|afzender|factuur aan|rekeninghouder
+    huurder
     verhuurder|koper|verkoper|huisarts|arts|verzekerde|werknemer|aan|van|contactpersoon|ondertekend|auteur|t.a.v
     imię|nazwisko|imię i nazwisko|klient|klientka|pacjent|pacjentka|odbiorca|nadawca|nabywca|sprzedawca|lekarz|najemca
     właściciel|posiadacz|ubezpieczony|pracownik|kontakt|osoba kontaktowa|podpis|od|do|autor|wystawca|zleceniodawca
@@ -90,17 +100,24 @@ _LABEL = """
     hyresgäst|hyresvärd|köpare|säljare|läkare|försäkrad|anställd|från|till|kontaktperson|underskrift|författare
 """
 _PERSON = """
-    my friend|my best friend|my boss|my wife|my husband|my brother|my sister|my mother|my mom|my mum|my father|my dad|my son
-    my daughter|my colleague|my coworker|my co-worker|my manager|my neighbor|my neighbour|my doctor|my landlord|my cousin
-    my teacher|my aunt|my uncle|my roommate|my girlfriend|my boyfriend|my fiancé|my fiancée|my partner|my ex|my therapist
-    my nephew|my niece|my grandmother|my grandfather|my lawyer|my client|my patient|my flatmate|my mate|our friend|our boss
+    my friend|my best friend|my boss|my wife|my husband|my brother|my sister|my mother|my mom|my mum|my father|my dad
+    my son
+    my daughter|my colleague|my coworker|my co-worker|my manager|my neighbor|my neighbour|my doctor|my landlord
+    my cousin
+    my teacher|my aunt|my uncle|my roommate|my girlfriend|my boyfriend|my fiancé|my fiancée|my partner|my ex
+    my therapist
+    my nephew|my niece|my grandmother|my grandfather|my lawyer|my client|my patient|my flatmate|my mate|our friend
+    our boss
     our neighbor|our neighbour|our colleague|our manager|our son|our daughter|friend|colleague|coworker|classmate|buddy
-    his wife|her husband|his brother|her brother|his sister|her sister|his friend|her friend|his son|her son|his daughter
-    her daughter|her boss|his boss|their son|their daughter|bestie|homie|bro|the patient|the client|the tenant|the customer
+    his wife|her husband|his brother|her brother|his sister|her sister|his friend|her friend|his son|her son
+    his daughter
+    her daughter|her boss|his boss|their son|their daughter|bestie|homie|bro|the patient|the client|the tenant
+    the customer
     mein freund|meine freundin|mein chef|meine chefin|mein mann|meine frau|mein bruder|meine schwester|meine mutter
     mein vater|mein sohn|meine tochter|mein kollege|meine kollegin|mein nachbar|meine nachbarin|meiner frau|meinem mann
     meinem freund|meiner freundin|meinem chef|meiner chefin|meinem bruder|meiner schwester|meinem sohn|meiner tochter
-    meinem kollegen|meiner kollegin|meinen freund|meinen chef|meinen kollegen|meinen bruder|unser kollege|unsere kollegin
+    meinem kollegen|meiner kollegin|meinen freund|meinen chef|meinen kollegen|meinen bruder|unser kollege
+    unsere kollegin
     mon ami|mon amie|ma femme|mon mari|mon frère|ma sœur|ma soeur|ma mère|mon père|mon fils|ma fille|mon collègue
     ma collègue|mon patron|mon chef|mon voisin|ma voisine|mon copain|ma copine|mon cousin|ma cousine|mon pote
     mi amigo|mi amiga|mi esposa|mi mujer|mi marido|mi esposo|mi hermano|mi hermana|mi madre|mi padre|mi hijo|mi hija
@@ -128,9 +145,11 @@ _GREET = """
     hej|hejsan|kära|käre|bästa|god morgon|tack|tjena
 """
 _CLOSE = """
-    regards|best regards|kind regards|warm regards|sincerely|yours sincerely|yours faithfully|yours truly|best|best wishes
+    regards|best regards|kind regards|warm regards|sincerely|yours sincerely|yours faithfully|yours truly|best
+    best wishes
     cheers|thanks|thank you|many thanks|cordially|respectfully|love|xoxo|yours|please|plz|all the best|take care|thx|ty
-    grüße|grüßen|gruß|grüsse|grüssen|mit freundlichen grüßen|viele grüße|liebe grüße|bitte|hochachtungsvoll|mfg|lg|vg|danke
+    grüße|grüßen|gruß|grüsse|grüssen|mit freundlichen grüßen|viele grüße|liebe grüße|bitte|hochachtungsvoll|mfg|lg|vg
+    danke
     cordialement|bien à vous|amicalement|salutations|sentiments distingués|bises|merci|distinguées|sincèrement
     saludos|un saludo|atentamente|cordialmente|un abrazo|abrazos|gracias|besos
     saluti|cordiali saluti|distinti saluti|un saluto|cordialmente|un abbraccio|grazie|a presto
@@ -142,7 +161,9 @@ _CLOSE = """
 # Verbs whose subject is a person; the word before them is a name where it is no other word.
 SPEAKS = frozenset(
     """
-    met meets said says told asked asks called calls wrote writes texted emailed replied replies answered lives lived works worked
+    owns owned drinks drank eats drives adopted watched walked cooked rented enjoys played collected bakes decides
+    planned won saved borrowed met meets said says told asked asks called calls wrote writes texted emailed replied replies answered lives
+    lived works worked
     bought buys paid pays signed ordered owes owed wants wanted needs loves loved likes liked phoned complained reported
     thinks thought prescribed requested married died agreed refused earns earned decided spent sold sells went goes
     got gave received baked ate eats drove visited has had will'll moved grew promised invited sent sends forgot

@@ -1,4 +1,4 @@
-"""Towns, where they say something about a person: "I live in X", or any town of the list beside a name or an address."""
+"""Towns, where they say something about a person: "I live in X", or a town of the list in a text with a name in it."""
 
 import re
 from collections.abc import Iterator
@@ -7,21 +7,31 @@ from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import Lexicon
 
 _NAME = r"[A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ][a-zß-öø-ÿąćęłńśźżščž'’-]{2,30}"
-_NAMES = re.compile(rf"(?<![\w.@/_-])(?:St\. )?{_NAME}(?:(?: (?:am|an der|de|del|do|la|upon|aan den|sur) | |-){_NAME}){{0,3}}(?![\w@_(])")
+_NAMES = re.compile(
+    rf"(?<![\w.@/_-])(?:St\. )?{_NAME}(?:(?: (?:am|an der|de|del|do|la|upon|aan den|sur) | "
+    rf"|-){_NAME}){{0,3}}(?![\w@_(])"
+)
 _LIVES = re.compile(
-    r"(?i)(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated|hometown is|city is|town is)"
+    r"(?i)(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated"
+    r"|hometown is|city is|town is)"
     r"(?: (?:in|to|from|near|at|right|here|now|currently|back|over|up|down|of))* "
     r"|\b(?:i'?m|i am|we'?re|comes?|from) from |\bhere in |\bresident of "
-    r"|\b(?:wohn\w*|leb[et]\w*|geboren|komme|kommt|stamm\w*|umgezogen|ziehe) (?:(?:jetzt|seit \d+|derzeit|zurzeit|immer|noch) )*(?:in|aus|nach|bei) "
-    r"|\b(?:j'habite|habite|habitons|vis|vit|née?|viens|vient|domicilié|installée?|déménagé)(?: actuellement| maintenant)? (?:à|de|sur|d'|près de) ?"
+    r"|\b(?:wohn\w*|leb[et]\w*|geboren|komme|kommt|stamm\w*|umgezogen|ziehe) (?:(?:jetzt|seit \d+|derzeit|zurzeit"
+    r"|immer|noch) )*(?:in|aus|nach|bei) "
+    r"|\b(?:j'habite|habite|habitons|vis|vit|née?|viens|vient|domicilié|installée?|déménagé)(?: actuellement"
+    r"| maintenant)? (?:à|de|sur|d'|près de) ?"
     r"|\b(?:vivo|vive|vivimos|nac[ií]|nació|soy|resido|reside|vengo|mudé) (?:actualmente )?(?:en|de|a|cerca de) "
-    r"|\b(?:abito|abita|vivo|vive|nato|nata|vengo|viene|risiede|residente|trasferit[oa]) (?:attualmente )?(?:a|in|da|di|vicino a) "
+    r"|\b(?:abito|abita|vivo|vive|nato|nata|vengo|viene|risiede|residente|trasferit[oa]) (?:attualmente )?(?:a|in|da"
+    r"|di|vicino a) "
     r"|\b(?:moro|mora|vivo|vive|nasci|nasceu|sou|resido|mudei) (?:atualmente )?(?:em|no|na|de|do|da|para) "
     r"|\b(?:woon|woont|wonen|geboren|kom|komt|verhuisd)(?: nu| momenteel| sinds \d+)? (?:in|uit|naar|te) "
-    r"|\b(?:mieszkam|mieszka|mieszkamy|urodzi\w+(?: się)?|pochodzę|pochodzi|przeprowadzi\w+(?: się)?)(?: obecnie)? (?:we?|z|ze|do|pod) "
+    r"|\b(?:mieszkam|mieszka|mieszkamy|urodzi\w+(?: się)?|pochodzę|pochodzi"
+    r"|przeprowadzi\w+(?: się)?)(?: obecnie)? (?:we?|z|ze|do|pod) "
     r"|\b(?:bor|bodde|född|kommer|flyttade)(?: nu| just nu)? (?:i|från|till|på) "
-    r"|\b(?:city|town|location|ort|wohnort|stadt|geburtsort|place of birth|birthplace|ville|lieu de naissance|ciudad|localidad|lugar de nacimiento"
-    r"|citt[àa]|luogo di nascita|comune|cidade|localidade|naturalidade|plaats|woonplaats|geboorteplaats|miasto|miejscowo[śs][ćc]|miejsce urodzenia"
+    r"|\b(?:city|town|location|ort|wohnort|stadt|geburtsort|place of birth|birthplace|ville|lieu de naissance|ciudad"
+    r"|localidad|lugar de nacimiento"
+    r"|citt[àa]|luogo di nascita|comune|cidade|localidade|naturalidade|plaats|woonplaats|geboorteplaats|miasto"
+    r"|miejscowo[śs][ćc]|miejsce urodzenia"
     r"|ort|stad|f[öo]delseort)\"?\s?[:=]\s?\"?)\Z"
 )
 

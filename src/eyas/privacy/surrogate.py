@@ -67,7 +67,7 @@ class Surrogates:
         return self._scrambled(kind, text)
 
     def part(self, text: str, role: str, language: str) -> str:
-        """Another name for one part of a name, in its shape: "anna" stays lower-case, "ANNA" upper-case, "J" a letter."""
+        """Another name for one part of a name, in its shape: "anna" lower-case, "ANNA" upper-case, "J" a letter."""
         if len(text) == 1:
             letters = "ABCDEFGHJKLMNPRSTVW"
             return _shaped(self._picked("INITIAL", text, tuple(letters)), text)
@@ -90,7 +90,8 @@ class Surrogates:
         value = _canonical(text)
         locale = _LOCALES.get(language, "en_US")
         first, last = _first(locale), _last(locale)
-        name = f"{first[self._number('EMAIL.first', value, len(first))]}.{last[self._number('EMAIL.last', value, len(last))]}"
+        given = first[self._number("EMAIL.first", value, len(first))]
+        name = f"{given}.{last[self._number('EMAIL.last', value, len(last))]}"
         domain = _DOMAINS[self._number("EMAIL.domain", value, len(_DOMAINS))]
         return f"{_ascii(name)}{self._number('EMAIL.number', value, 90) + 10}@{domain}"
 
@@ -105,12 +106,14 @@ class Surrogates:
         digits = re.sub(r"\D", "", text)
         places = [place for place, char in enumerate(text) if char.isdigit()]
         fresh = [str(self._number(f"PHONE.{place}", digits, 10)) for place in range(len(digits))]
-        if len(digits) == 10 and digits[0] not in "01" or len(digits) == 11 and digits[0] == "1":
+        if (len(digits) == 10 and digits[0] not in "01") or (len(digits) == 11 and digits[0] == "1"):
             fresh[-10] = str(self._number("PHONE.area", digits, 8) + 2)
             fresh[-7:-2] = "55501"
             fresh[: len(digits) - 10] = digits[: len(digits) - 10]
         else:
-            kept = 2 if text.lstrip("(").startswith("+") else 4 if digits.startswith("00") else 1  # country code, trunk 0
+            kept = (
+                2 if text.lstrip("(").startswith("+") else 4 if digits.startswith("00") else 1
+            )  # country code, trunk 0
             fresh[:kept] = digits[:kept]
         if "".join(fresh) == digits:
             fresh[-1] = str((int(digits[-1]) + 1) % 10)
@@ -123,7 +126,9 @@ class Surrogates:
         value = _canonical(text)
         names = _last(_LOCALES.get(language, "en_US"))
         name = names[self._number("ADDRESS.name", value, len(names))]
-        return _STREETS.get(language, _STREETS["en"]).format(name=name, number=self._number("ADDRESS.number", value, 199) + 1)
+        return _STREETS.get(language, _STREETS["en"]).format(
+            name=name, number=self._number("ADDRESS.number", value, 199) + 1
+        )
 
     def _scrambled(self, kind: str, text: str) -> str:
         """Other digits for digits and other letters for letters, the rest as it is."""

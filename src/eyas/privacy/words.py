@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # What French, Italian and Portuguese write before a name: "d'Anna", "dell'Anna", "qu'Anna".
 _ELISION = re.compile(r"(?:[dlnsjcmt]|qu|dell|all|dall|nell|sull|un|jusqu|lorsqu|puisqu)'(?=[^\W\d_])")
-_SENTENCE_END = ".!?:;\n\"“”„«»()[]{}•*-–—>|/\t#=,"
+_SENTENCE_END = '.!?:;\n"“”„«»()[]{}•*-–—>|/\t#=,'
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Words:
         return len(self.words[i]) == 1 and self.words[i].isupper()
 
     def starts_sentence(self, i: int) -> bool:
-        """Whether a capital letter is expected here in any case: at the start, behind a full stop, a bullet, a quote."""
+        """Whether a capital letter is expected in any case: at the start, behind a full stop, a bullet, a quote."""
         if i == 0:
             return True
         before = self.gap(i - 1)

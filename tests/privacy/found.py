@@ -1,0 +1,27 @@
+"""What the tests share: the built-in detector, built once, and what it finds as text."""
+
+from functools import cache
+
+from eyas.privacy.builtin import BuiltinDetector
+from eyas.privacy.config import PrivacyConfig
+from eyas.privacy.filter import PrivacyFilter
+
+KEY = bytes(range(32))
+
+
+@cache
+def detector() -> BuiltinDetector:
+    return BuiltinDetector()
+
+
+def found(text: str, language: str = "en") -> list[tuple[str, str]]:
+    """(kind, what was found) in order."""
+    return [(span.kind, text[span.begin : span.end]) for span in detector().find([text], [language])[0]]
+
+
+def values(kind: str, text: str, language: str = "en") -> list[str]:
+    return [value for each, value in found(text, language) if each == kind]
+
+
+def make_filter(key: bytes = KEY, **settings) -> PrivacyFilter:
+    return PrivacyFilter(PrivacyConfig(**settings), key, [detector()])

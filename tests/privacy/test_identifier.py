@@ -1,0 +1,127 @@
+"""The four traps of Presidio are closed, and identifiers of many countries are found. All numbers are made up."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from stdnum import luhn
+from stdnum.gb import nhs
+from tests.privacy.found import KEY, found, values
+
+from eyas.privacy.identifier import OVERLAP, WINDOW, analyzer, windows
+from eyas.privacy.surrogate import FIRST, Surrogates
+
+POSITIVE = [
+    ("SSN 536-22-1234", "en"),
+    ("ssn: 536221234", "en"),
+    ("my social security number as on the old form 536 22 1234", "en"),
+    ("NI number QQ123456C", "en"),
+    ("NHS number 943 476 5919", "en"),
+    ("passport no. C01X00T47", "en"),
+    ("driver license number is S530-4200-5678", "en"),
+    ("SIN 046 454 286", "en"),
+    ("Aadhaar 2345 6789 0124", "en"),
+    ("Steuer-ID: 65 929 970 489", "de"),
+    ("Sozialversicherungsnummer 15 070649 C 103", "de"),
+    ("bitte 15 070649 C 103 eintragen", "de"),
+    ("Reisepassnummer: C4VK7L3H2", "de"),
+    ("756.9217.0769.85", "de"),
+    ("NIR 1 85 05 78 006 084 91", "fr"),
+    ("voici 1850578006084 91", "fr"),
+    ("DNI 12345678Z", "es"),
+    ("X1234567L es mi NIE", "es"),
+    ("RSSMRA85T10A562S", "it"),
+    ("la mia carta d'identità è CA12345AB", "it"),
+    ("NIF: 123456789", "pt"),
+    ("CPF 123.456.789-09", "pt"),
+    ("cartão de cidadão 12345678 9 ZZ4", "pt"),
+    ("BSN 123456782", "nl"),
+    ("PESEL 44051401359", "pl"),
+    ("dowód osobisty ABC123456", "pl"),
+    ("personnummer 19811228-9874", "sv"),
+    ("811228-9874", "sv"),
+]
+
+
+@pytest.mark.parametrize(("text", "language"), POSITIVE)
+def test_found(text, language):
+    assert values("GOVERNMENT_ID", text, language)
+
+
+def test_trap_1_nothing_asks_the_network():
+    # In a process of its own, so that nothing is loaded or cached before the sockets are taken away.
+    code = """
+import socket
+def refused(*args, **kwargs):
+    raise AssertionError("a socket was opened")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused
+from eyas.privacy.builtin import BuiltinDetector
+text = "Mail jane@example.com, http://a.example.co.uk, SSN 536-22-1234, 81.2.69.142, key AKIAIOSFODNN7EXAMPLE"
+kinds = {span.kind for span in BuiltinDetector().find([text], ["en"])[0]}
+assert kinds == {"EMAIL", "GOVERNMENT_ID", "IP_ADDRESS", "SECRET"}, kinds
+from eyas.privacy.surrogate import FIRST, Surrogates
+print(Surrogates(bytes(range(32))).part("Anna", FIRST, "de"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    # Another process, with another salt of hash(), chooses the same surrogate.
+    assert done.stdout.strip() == Surrogates(KEY).part("Anna", FIRST, "de")
+
+
+def test_trap_2_context_lifts_a_weak_format_without_a_language_model():
+    def best(text):
+        return max((result.score for result in analyzer().analyze(text, "en")), default=0.0)
+
+    assert best("my nhs record says 9434765919") >= 0.4
+    assert best("my own record says 9434765919") < 0.4
+
+
+def test_trap_3_a_checksum_alone_does_not_make_an_identifier():
+    passes = [
+        number for number in range(1732098000, 1732099000) if nhs.is_valid(str(number)) or luhn.is_valid(str(number))
+    ]
+    assert len(passes) > 100  # the checksums do hold for many Unix times
+    for number in passes[:200]:
+        assert found(f"the job started at {number} and ran") == []
+    for number in range(4532015112830300, 4532015112830400):
+        assert found(f"order id {number} is delayed") == []
+
+
+def test_trap_4_case_counts():
+    # Presidio's own pattern for an Indian PAN takes prose, since it ignores case.
+    assert found("apple1234z and abcpd1234f are words here") == []
+    assert values("GOVERNMENT_ID", "ABCPD1234F") == ["ABCPD1234F"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Order 12345678 was shipped on 2023-01-15",
+        "passport expires 2029-05-01",
+        "serial 44051401359 of the unit",
+        "commit 9fceb02d0ae598e95dc970b74767f19372d61af8",
+        "UUID 550e8400-e29b-41d4-a716-446655440000 is duplicated.",
+        "MAC address 00:1A:2B:3C:4D:5E is not reachable.",
+        "id 123456789 created",
+        "SHA256 and UTF8 and ISO8601",
+        "The SSN field must have nine digits.",
+    ],
+)
+def test_clean(text):
+    assert found(text) == []
+
+
+def test_windows_lose_nothing_at_an_edge():
+    for shift in range(0, 2 * OVERLAP, 7):
+        text = "x " * ((WINDOW - OVERLAP) // 2) + "y" * shift + " RSSMRA85T10A562S " + "z " * WINDOW
+        assert values("GOVERNMENT_ID", text) == ["RSSMRA85T10A562S"], shift
+    text = "abc " * 1000
+    assert all(text[begin : begin + len(part)] == part for begin, part in windows(text))
+
+
+def test_presidio_logs_no_value(caplog):
+    caplog.set_level(logging.DEBUG)
+    found("my nhs record says 9434765919 and SSN 536-22-1234")
+    assert "9434765919" not in caplog.text
+    assert "536-22-1234" not in caplog.text
