@@ -11,6 +11,7 @@ from eyas.privacy.entity import Span
 
 # Digits with at most two separators between two of them; not the digits of a decimal fraction.
 _DIGITS = re.compile(r"(?<![\d\w])(?<!\d[.,])\d(?:[ \u00a0\t\r\n._*·–-]{0,2}\d)*+(?![A-Za-z])")
+_LETTER = re.compile(r"[^\W\d_]")
 _GROUP = re.compile(r"\d+")
 # Issuer ranges of ISO/IEC 7812 as the networks publish them: digits they begin with, and how many digits there are.
 _ISSUERS = re.compile(
@@ -103,6 +104,7 @@ def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
     start = groups[begin][0]
     before = text[max(0, start - 64) : start]
     fraction = before[-1:] == "." and before[-2:-1].isdigit()  # 0.4111111111111111
+    words = _LETTER.search(before) is not None  # deep in a run of numbers nothing announces a card
     label: bool | None = None  # looked up when needed: most runs are no numbers of that length
     number, sizes = "", []
     for count, (left, right) in enumerate(groups[begin : begin + 10], start=1):
@@ -113,13 +115,14 @@ def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
         if len(number) < 12 or not number.isascii():
             continue
         if label is None:
-            label = bool(_CARD_LABEL.search(before))
+            label = words and bool(_CARD_LABEL.search(before))
         whole = begin + count == len(groups) or count == 1 or sizes == [4] * 4
         if label and len(number) >= 13 and (whole or luhn.is_valid(number)):
             return count
-        if not _ISSUERS.fullmatch(number) or not luhn.is_valid(number):
+        usual = count == 1 or _is_usual(sizes)
+        if not (usual or words) or not _ISSUERS.fullmatch(number) or not luhn.is_valid(number):
             continue
-        if _CARD_CUE.search(before) or (_is_usual(sizes) and (len(number) > 12 or sizes == [4] * 3)):
+        if (words and _CARD_CUE.search(before)) or (_is_usual(sizes) and (len(number) > 12 or sizes == [4] * 3)):
             return count
         if count == 1 and len(number) > 12 and not fraction and not _OTHER_LABEL.search(before):
             return count

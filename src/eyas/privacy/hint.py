@@ -74,7 +74,8 @@ BE_AND = AND | frozenset(
 )
 THINGS = frozenset(
     """
-    falls hills bells heights springs river lake bridge park airport university college county island islands station center centre prize
+    falls hills bells heights springs river lake bridge park airport university college county island islands
+    station center centre prize
     theorem effect law laws equation syndrome disease museum stadium hospital school institute foundation inc
     ltd gmbh bank award cup square tower hall mountain mountains bay beach ocean desert test principle paradox
     constant method algorithm distribution series sequence

@@ -162,8 +162,8 @@ _CLOSE = """
 SPEAKS = frozenset(
     """
     owns owned drinks drank eats drives adopted watched walked cooked rented enjoys played collected bakes decides
-    planned won saved borrowed met meets said says told asked asks called calls wrote writes texted emailed replied replies answered lives
-    lived works worked
+    planned won saved borrowed met meets said says told asked asks called calls wrote writes texted emailed replied
+    replies answered lives lived works worked
     bought buys paid pays signed ordered owes owed wants wanted needs loves loved likes liked phoned complained reported
     thinks thought prescribed requested married died agreed refused earns earned decided spent sold sells went goes
     got gave received baked ate eats drove visited has had will'll moved grew promised invited sent sends forgot
