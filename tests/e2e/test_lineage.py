@@ -35,7 +35,7 @@ def test_what_became_of_a_record(recipe, run, trained, capsys):
     number = int(trained[0].split(":")[1])
     assert told[0] == trained[0]
     assert told[1].split() == f"came from sums.jsonl:{number + 1}, source sums, licence MIT (allowed)".split()
-    assert told[2].split() == "prompts kept, nothing changed".split()
+    assert told[2].split() == ["prompts", "kept,", "nothing", "changed"]
     assert re.fullmatch(r"  respond     1 answers, \d+ tokens \((stop|length)\)", told[3])
     assert re.fullmatch(r"  capture     \d+ tokens for train", told[4])
     assert re.fullmatch(r"  head        sha256:[0-9a-f]{64} was trained on it", told[5])

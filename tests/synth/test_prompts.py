@@ -91,7 +91,7 @@ def test_what_comes_and_what_goes(tmp_path):
         "unknown_shape": {"count": 1, "lines": ["my.jsonl:8"]},
         "unsupported_language": {"count": 1, "lines": ["my.jsonl:38"]},
     }
-    assert found["dropped"] == {reason: 1 for reason in source["dropped"]}
+    assert found["dropped"] == dict.fromkeys(source["dropped"], 1)
     assert (found["came"], found["kept"], found["over_limit"], found["answers_thrown_away"]) == (37, 28, 0, 1)
     assert found["shapes"] == {"messages": 1, "prompt": 1, "question": 31, "turns": 2, "unknown": 1}
     assert found["languages"] == {"de": 1, "en": 27}
@@ -259,3 +259,34 @@ def test_a_place_that_cannot_be_written(tmp_path):
 def test_a_limit_of_nothing_is_refused():
     with pytest.raises(UsageError, match="limit=0"):
         PromptsConfig(limit=0)
+
+
+def test_bad_records_are_dropped_each_for_its_reason(tmp_path):
+    """Encodings mixed in one file, NUL bytes, five megabytes, turns that say nothing."""
+    good = [json.dumps(record).encode() for record in questions(*(asked(i) for i in range(80)))]
+    bad = {
+        "not_json": [
+            '{"question": "Wie groß ist das Häuschen?"}'.encode("latin-1"),
+            '{"question": "a"}'.encode("utf-16-le"),
+            b'{"question": "raw \x00 byte"}',
+            b"[" * 100_000,
+        ],
+        "too_long": [json.dumps({"question": "What comes after this? " + "word " * 1_000_000}).encode()],
+        "no_user_turn": [
+            b'{"question": ""}',
+            b'{"messages": [{"role": "user", "content": " \\n "}]}',
+            b'{"messages": [{"role": "assistant", "content": "only me"}]}',
+        ],
+        "not_text": [b'{"question": null}', b'{"question": "half a pair \\ud800"}'],
+        "control_characters": [b'{"question": "What is \\u0000 in C, and why?"}'],
+        "damaged_encoding": [
+            '{"question": "Was ist für dich ein schöner Tag?"}'.encode().replace(b"\xc3", b"\xc3\x83\xc2")
+        ],
+        "tool_turns": [b'{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]}'],
+    }
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(b"\n".join([*good, *(line for lines in bad.values() for line in lines)]))
+    go(path, tmp_path / "out")
+    assert ledger(tmp_path / "out")["dropped"] == {reason: len(lines) for reason, lines in sorted(bad.items())}
+    assert ledger(tmp_path / "out")["kept"] == len(good)
+    assert (tmp_path / "out" / "prompts.jsonl").stat().st_size < 100_000

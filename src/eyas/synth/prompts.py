@@ -3,7 +3,7 @@
     sources -> licence gate -> screened piece by piece, by many workers -> chosen -> prompts.jsonl, ledger, card
 
 The gate comes first: a source that it refuses is not read any further. A line that is not JSON is dropped and counted,
-its place named in the ledger. Where more than one line in twenty is not JSON the file counts as damaged, and is refused.
+its place named in the ledger. Where more than one line in twenty is not JSON the file counts as damaged: it is refused.
 """
 
 import datetime

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from eyas.base.provenance import write_atomic, write_json_atomic
 from eyas.chat.conversation import Conversation, Message
 from eyas.privacy.filter import PrivacyFilter, Refused
-from eyas.synth.contamination import Contamination
+from eyas.synth.contamination import CONTAMINATED, Contamination
 from eyas.synth.dedupe import NUM_ROWS, signature
 from eyas.synth.language import languages_of
 from eyas.synth.ledger import Ledger
@@ -36,7 +36,6 @@ from eyas.synth.shapes import Dropped, read_shape
 from eyas.synth.sources import Piece, Source
 
 NOT_JSON = "not_json"
-CONTAMINATED = "contaminated"
 FORGOTTEN = "forgotten"
 
 
