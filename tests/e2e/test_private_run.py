@@ -40,7 +40,7 @@ def sums(number):
     """Like the questions of GSM8K."""
     who, what = FIRST[number % 10], THINGS[number // 10 % 10]
     return (
-        f"{who} has {number + 3} {what} and gets {2 * number + 1} more on Monday. Then {who} gives a {number % 5 + 2}th "
+        f"{who} has {number + 3} {what} and gets {2 * number + 1} more. Then {who} gives a {number % 5 + 2}th "
         f"of the {what} to a friend who keeps {number * 7} in box {number}. How many {what} are left in the end?"
     )
 
