@@ -14,6 +14,7 @@ from eyas.base.errors import EyasError, StageError
 from eyas.privacy import mention
 from eyas.privacy.config import BUILTIN, MIN_KEY_BYTES, PrivacyConfig
 from eyas.privacy.entity import KINDS, Detector, Span, merge
+from eyas.privacy.kept import code_digest
 from eyas.privacy.surrogate import FIRST, Surrogates, parts
 
 UNSUPPORTED_LANGUAGE = "unsupported_language"
@@ -47,6 +48,7 @@ class PrivacyFilter:
         self._detectors = tuple(detectors) if detectors is not None else make_detectors(config.detectors)
         self.name_languages = frozenset[str]().union(*(detector.name_languages for detector in self._detectors))
         settings = asdict(config) | {"key_file": None, "names": [detector.name for detector in self._detectors]}
+        settings["code"] = code_digest()
         self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def clean(self, records: Sequence[tuple[Sequence[str], str]]) -> list[Cleaned | Refused]:
