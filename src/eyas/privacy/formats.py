@@ -90,7 +90,7 @@ _FORMATS: tuple[tuple[str, str, str | None, bool, str], ...] = (
     ("fi-hetu", r"\b\d{6}[-+A]\d{3}[0-9A-Y]\b", "fi.hetu", True, ""),
     ("cz-rc", r"\b\d{6}/\d{3,4}\b", "cz.rc", True, ""),
     ("ro-cnp", r"\b[1-8]\d{12}\b", "ro.cnp", False, "cnp personal"),
-    ("za-id", r"\b\d{13}\b", "za.idnr", False, "id identity"),
+    ("za-id", r"\b\d{13}\b", "za.idnr", False, "identity rsa"),
     ("tr-tc", r"\b[1-9]\d{10}\b", "tr.tckimlik", False, "kimlik tc tckn"),
     ("mx-curp", r"\b[A-Z]{4}\d{6}[HM][A-Z]{5}[A-Z0-9]\d\b", None, True, ""),
     ("mx-rfc", r"\b[A-ZÑ]{4}\d{6}[A-Z0-9]{3}\b", "mx.rfc", True, ""),
@@ -101,7 +101,7 @@ _FORMATS: tuple[tuple[str, str, str | None, bool, str], ...] = (
     ("cn-ric", r"\b[1-9]\d{5}(?:19|20)\d{9}[\dX]\b", "cn.ric", True, ""),
     ("kr-rrn", r"\b\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])-[1-8]\d{6}\b", None, True, ""),
     ("sg-nric", r"\b[STFGM]\d{7}[A-Z]\b", None, True, ""),
-    ("jp-my-number", r"\b\d{4} ?\d{4} ?\d{4}\b", "jp.in_", False, "マイナンバー number"),
+    ("jp-my-number", r"\b\d{4} ?\d{4} ?\d{4}\b", "jp.in_", False, "マイナンバー mynumber"),
 )  # fmt: skip
 
 
@@ -115,12 +115,14 @@ class WordsAsLemmas(SlimSpacyNlpEngine):
         self._blank_languages = {LANGUAGE}
 
     def _doc_to_nlp_artifact(self, doc: Any, language: str) -> NlpArtifacts:
-        words: Any = [token.text for token in doc]  # a list: Presidio walks over it for each match, over a Doc slowly
+        # Lists, from one walk: Presidio walks over them for each match, and over a Doc slowly.
+        pairs = [(token.text, token.idx) for token in doc]
+        words: Any = [word for word, _ in pairs]
         return NlpArtifacts(
             entities=[],
             tokens=words,
-            tokens_indices=[token.idx for token in doc],
-            lemmas=[token.lower_ for token in doc],
+            tokens_indices=[place for _, place in pairs],
+            lemmas=[word.lower() for word in words],
             nlp_engine=self,
             language=language,
             scores=[],

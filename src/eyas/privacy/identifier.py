@@ -20,7 +20,7 @@ OVERLAP = 200
 THRESHOLD = 0.4
 LANGUAGE = "en"  # one pipeline for all: it only splits words, and prompts mix languages
 
-# In a text of this language a number that passes the checksum, and carries a date or a rule besides, is one.
+# In a text of this language such a number that passes the checksum is one beside a word that says so.
 _HOME = {
     "pl": ("pl.pesel", r"(?<![\w.-])\d{11}(?![\w-])"),
     "de": ("de.idnr", r"(?<![\w.-])\d{2} ?\d{3} ?\d{3} ?\d{3}(?![\w-])"),
@@ -31,6 +31,13 @@ _OTHER = re.compile(
     r"(?i)(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*"
     r"|0)[ :.#]{0,3}\Z"
 )
+# What says, beside such a number, that it is one: a run of digits with a right checksum alone is a number.
+_OWN = re.compile(
+    r"(?i)pesel|dow[óo]d|ewidencyj|urodz|tożsamo|obywatel|pacjent|ubezpiecz|zameld|steuer|idnr|identifikation|finanzamt"
+    r"|elster|personn|person-?nr|född|samordning|folkbok|patient|legitim|\bbsn\b|burgerserv|sofi|persoonsn|geboren"
+    r"|patiënt|zorg|belasting|gemeente|digid"
+)
+_NEAR = 60  # characters before such a number; half as many behind it
 # What an identifier is called: behind it, any number with letters or without is one, whatever its checksum.
 _LABEL = re.compile(
     r"(?i)(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
@@ -90,7 +97,11 @@ def identifiers(text: str, language: str) -> Iterator[Span]:
         module, pattern = _HOME[language]
         check = stdnum_check(module)
         for match in re.finditer(pattern, text):
-            if check(match[0]) and not _OTHER.search(text, max(0, match.start() - 24), match.start()):
+            if (
+                not _OTHER.search(text, max(0, match.start() - 24), match.start())
+                and _OWN.search(text, max(0, match.start() - _NEAR), match.end() + _NEAR // 2)
+                and check(match[0])
+            ):
                 yield Span(match.start(), match.end(), "GOVERNMENT_ID", 0.5)
 
 
