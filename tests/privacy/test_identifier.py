@@ -9,7 +9,8 @@ from stdnum import luhn
 from stdnum.gb import nhs
 from tests.privacy.found import KEY, found, values
 
-from eyas.privacy.identifier import OVERLAP, WINDOW, analyzer, windows
+from eyas.privacy.formats import analyzer
+from eyas.privacy.identifier import OVERLAP, WINDOW, windows
 from eyas.privacy.surrogate import FIRST, Surrogates
 
 POSITIVE = [

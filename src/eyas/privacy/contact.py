@@ -58,6 +58,10 @@ _DATE = re.compile(
     r"(?:\d{1,2}[./-]\d{1,2}[./-](?:19|20)?\d\d|(?:19|20)\d\d[./-]\d{1,2}[./-]\d{1,2}|(?:19|20)\d\d ?[-–] ?(?:19"
     r"|20)\d\d)"
 )
+_DECIMAL = re.compile(r"\d+\.\d+\Z")  # "9283.530700": a time, a measurement
+_UNIT = re.compile(
+    r" ?(?:ms|µs|us|ns|s|sec|seconds?|kg|g|mg|km|cm|mm|m|kB|KB|MB|GB|TB|bytes?|Hz|kHz|MHz|GHz|W|kWh|V|%|€|\$)(?![\w])"
+)
 # Groupings that phone numbers have and other numbers hardly: (555) 123-4567, 06 12 34 56 78, 070-123 45 67.
 _SHAPE = re.compile(
     r"(?:\+?1[ .-]?)?(?:\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}([ .-])\d{3}\1\d{4})"
@@ -126,6 +130,8 @@ def phones(text: str, language: str) -> Iterator[Span]:
         if number.startswith(("+", "(+", "00")):
             if _is_possible(number.replace("(0)", ""), None):
                 yield Span(match.start(), match.end(), "PHONE")
+            continue
+        if (_DECIMAL.match(number) and not _STRONG_CUE.search(before)) or _UNIT.match(text, match.end()):
             continue
         grouped = not number.isdigit()
         if grouped and _SHAPE.fullmatch(number):

@@ -14,7 +14,9 @@ from eyas.base.errors import EyasError, StageError
 from eyas.privacy import mention
 from eyas.privacy.config import BUILTIN, MIN_KEY_BYTES, PrivacyConfig
 from eyas.privacy.entity import KINDS, Detector, Span, merge
+from eyas.privacy.kept import code_digest
 from eyas.privacy.surrogate import FIRST, Surrogates, parts
+from eyas.privacy.words import split
 
 UNSUPPORTED_LANGUAGE = "unsupported_language"
 _REPEATED = ("EMAIL", "IP_ADDRESS", "LOCATION")  # kinds whose values are sought letter by letter in the whole record
@@ -47,6 +49,7 @@ class PrivacyFilter:
         self._detectors = tuple(detectors) if detectors is not None else make_detectors(config.detectors)
         self.name_languages = frozenset[str]().union(*(detector.name_languages for detector in self._detectors))
         settings = asdict(config) | {"key_file": None, "names": [detector.name for detector in self._detectors]}
+        settings["code"] = code_digest()
         self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def clean(self, records: Sequence[tuple[Sequence[str], str]]) -> list[Cleaned | Refused]:
@@ -101,37 +104,41 @@ class PrivacyFilter:
     def _replace(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> Cleaned:
         names = mention.named(texts, spans)
         digits, values = _repeatable(texts, spans)
+        held = frozenset(word for text in texts for word in split(text).lowers)
         clean, changed = [], Counter[str]()
         for text, group in zip(texts, spans, strict=True):
             more: list[Span] = []
             if "PERSON" in self._config.replace and names.roles:
-                more += mention.people(text, names)
+                more += mention.people(text, names, language)
             if digits:
                 more += mention.numbers(text, digits)
             more += mention.exact(text, values)
             places = _beside(group, more)
             changed.update(span.kind for span in places)
             clean.append(
-                mention.replaced(text, places, lambda span, text=text: self._surrogate(text, span, language, names))
+                mention.replaced(text, places, lambda span, text=text: self._surrogate(text, span, language, names, held))
             )
         return Cleaned(tuple(clean), _ordered(changed))
 
-    def _surrogate(self, text: str, span: Span, language: str, names: mention.Named) -> str:
+    def _surrogate(
+        self, text: str, span: Span, language: str, names: mention.Named, held: frozenset[str]
+    ) -> str:
+        """Another value for a span. `held`: the words of the record, which no surrogate may be."""
         value = text[span.begin : span.end]
         if span.kind != "PERSON":
-            return self._surrogates.value(span.kind, value, language)
+            return self._surrogates.value(span.kind, value, language, held)
         user = names.users.get(value.casefold())
         if user:
-            made = "".join(self._part(word, word, language, names) for word in user)
+            made = "".join(self._part(word, word, language, names, held) for word in user)
             return made if value.islower() else made.title()
         pieces, done = [], 0
         for part in parts(value):
-            pieces += [value[done : part.start()], self._part(part[0], part[0].casefold(), language, names)]
+            pieces += [value[done : part.start()], self._part(part[0], part[0].casefold(), language, names, held)]
             done = part.end()
         return "".join((*pieces, value[done:]))
 
-    def _part(self, written: str, lower: str, language: str, names: mention.Named) -> str:
-        return self._surrogates.part(written, names.roles.get(lower, FIRST), language)
+    def _part(self, written: str, lower: str, language: str, names: mention.Named, held: frozenset[str]) -> str:
+        return self._surrogates.part(written, names.roles.get(lower, FIRST), language, held)
 
 
 def make_detectors(names: Sequence[str]) -> tuple[Detector, ...]:

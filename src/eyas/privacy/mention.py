@@ -11,6 +11,13 @@ from eyas.privacy.words import Words, split
 
 _DIGITS = re.compile(r"(?<!\d)\+?\(?\d(?:[ \u00a0.()/–-]{0,3}\d){5,18}(?!\d)")
 _LOCAL_PART = re.compile(r"[._+-]")
+# Endings that a name's case adds, by language; the longest first.
+_ENDINGS = {
+    "de": ("s",),
+    "sv": ("s",),
+    "nl": ("s",),
+    "pl": ("owi", "iem", "ami", "em", "im", "ie", "ów", "ej", "ą", "ę", "a", "u", "y", "i", "o"),
+}
 _MIN_USER = 5  # letters of a user's name
 
 
@@ -80,7 +87,7 @@ def _from_addresses(texts: Sequence[str], spans: Sequence[Sequence[Span]], roles
     return frozenset(hinted)
 
 
-def people(text: str, names: Named) -> list[Span]:
+def people(text: str, names: Named, language: str = "en") -> list[Span]:
     """Where the parts of the names stand in a text, beyond what the detectors found. Linear in the text.
 
     A part that is a word as well ("Mark", "Will") counts only with a capital letter in the middle of a sentence.
@@ -88,10 +95,29 @@ def people(text: str, names: Named) -> list[Span]:
     words = split(text)
     result = []
     for i, lower in enumerate(words.lowers):
-        if lower not in names.users and not _is_mention(words, i, names):
-            continue
-        result.append(Span(words.begins[i], words.ends[i], "PERSON", 0.5))
+        if lower in names.users or _is_mention(words, i, names):
+            result.append(Span(words.begins[i], words.ends[i], "PERSON", 0.5))
+        elif words.is_capital(i) and language in _ENDINGS and lower not in lexicon().common:
+            length = _stem(lower, names, _ENDINGS[language])
+            if length:
+                result.append(Span(words.begins[i], words.begins[i] + length, "PERSON", 0.5))
     return result
+
+
+def _stem(lower: str, names: Named, endings: tuple[str, ...]) -> int:
+    """How many letters of a word with an ending of its case are to be replaced; 0 where no name stands in it.
+
+    "Annas": the name alone, its ending stays. Polish "Annie", "Annę": the name has lost its last letter, all goes.
+    """
+    for ending in endings:
+        stem = lower[: -len(ending)]
+        if len(stem) < 3 or not lower.endswith(ending):
+            continue
+        if stem in names.roles:
+            return len(stem)
+        if len(endings) > 1 and any(stem + vowel in names.roles for vowel in "aoe"):
+            return len(lower)
+    return 0
 
 
 def _is_mention(words: Words, i: int, names: Named) -> bool:

@@ -29,6 +29,8 @@ from eyas.privacy.hint import (
 from eyas.privacy.lexicon import PARTICLES, PRONOUNS, Lexicon
 from eyas.privacy.nearby import Nearby
 from eyas.privacy.phrase import Cue, phrases
+from eyas.privacy.prose import Prose
+from eyas.privacy.term import TERMS, is_quoted_word, is_technical
 from eyas.privacy.words import Words, split
 
 _SPACE = re.compile(r"[ \u00a0]{1,2}\Z")
@@ -67,6 +69,8 @@ class _Search:
         self.lex = lexicon
         self.language = language
         self.near = Nearby(words, lexicon, language)
+        self.prose = Prose(words, lexicon, self.near, language)
+        self.technical: bool | None = None  # looked up when a term stands in the text
         self.spans: list[Span] = []
         self.done = -1  # the last word that is part of a name already
 
@@ -76,15 +80,35 @@ class _Search:
         for i, lower in enumerate(lowers):
             if lower in cues:
                 self._behind_phrase(i, cues[lower])
-            if i <= self.done:
+            behind = self.prose.behind(i)
+            if behind and behind[0] > self.done:
+                self._take(*behind, 0.6)
+            if i <= self.done or self._is_term(i):
                 continue
             if lower in lex.first_names:
                 self._first_name(i)
             elif self.w.words[i][0].isupper():
                 self._unknown(i)
+                found = self.prose.at(i) if i > self.done else None
+                if found:
+                    self._take(*found, 0.5)
         return self.spans
 
+    def _is_term(self, i: int) -> bool:
+        """ "Gauss", "Julia", "Boyer-Moore" in a technical text, where nothing says that a person is meant."""
+        w = self.w
+        if w.lowers[i] not in TERMS or self.near.speaks(i) or w.lowers[max(0, i - 1)] in self.lex.sure_names - TERMS:
+            return False
+        following = i + 1 < len(w) and w.gap(i) == " " and w.is_capital(i + 1) and w.lowers[i + 1] not in TERMS
+        if following and w.lowers[i + 1] in self.lex.last_names and not self.near.is_word(i + 1):
+            return False
+        if self.technical is None:
+            self.technical = is_technical(w.text)
+        return self.technical
+
     def _take(self, first: int, last: int, score: float) -> bool:
+        if first == last and is_quoted_word(self.w.text, self.w.begins[first], self.w.ends[first]):
+            return False
         if last > self.done:
             self.spans.append(Span(self.w.begins[first], self.w.ends[last], "PERSON", score))
             self.done = last
@@ -118,7 +142,7 @@ class _Search:
             if "." in w.gap(i) and len(w.words[i]) > 4 and "\n" not in w.gap(i):
                 return False  # a word at a sentence's end, no abbreviation
             good = w.is_capital(first) and (not self.near.is_stop(first) or w.lowers[first] in AFTER_TITLE)
-            if w.lowers[first] in PARTICLES and not w.is_capital(first) and self.near.particle_leads_on(first):
+            if w.lowers[first] in PARTICLES and self.near.particle_leads_on(first):
                 return self._take(first, self.near.extend(first), 0.9)
             lower_title = w.lowers[first] in self.lex.last_names and w.lowers[first] not in self.lex.common
             return (good or lower_title) and self._take(first, self.near.extend(first, strong=True), 0.9)
@@ -308,10 +332,13 @@ class _Search:
             listed = any(part in lex.last_names and part not in lex.common and len(part) > 3 for part in tail)
             if last + 1 < len(w) and w.lowers[last + 1] in COMPANY:
                 return
+            start = w.starts_sentence(i)
+            # A German sentence may begin with a verb and a noun: "Erstelle Tabelle".
+            verb = start and self.near.nouns_are_capital and lower.endswith(("e", "en", "ern"))
             if (
-                listed
-                or self.near.speaks(last)
-                or self.near.joined(last)
+                (listed and not verb)
+                or (self.near.speaks(last) and not verb)
+                or (self.near.joined(last) and not start)
                 or (not w.starts_sentence(i) and not self.near.nouns_are_capital)
             ):
                 self._take(i, last, 0.5)

@@ -5,34 +5,59 @@ from collections.abc import Iterator
 
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import Lexicon
+from eyas.privacy.term import TERMS
 
-_NAME = r"[A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ][a-zß-öø-ÿąćęłńśźżščž'’-]{2,30}"
+_NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
-    rf"(?<![\w.@/_-])(?:St\. )?{_NAME}(?:(?: (?:am|an der|de|del|do|la|upon|aan den|sur) | "
-    rf"|-){_NAME}){{0,3}}(?![\w@_(])"
+    rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’])?{_NAME}"
+    rf"(?:(?: (?:am|an der|de|da|do|dos|del|della|di|la|upon|aan den|aan de|sur|in) | |-){_NAME}){{0,3}}(?![\w@_(])"
 )
 _LIVES = re.compile(
     r"(?i)(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated"
     r"|hometown is|city is|town is)"
     r"(?: (?:in|to|from|near|at|right|here|now|currently|back|over|up|down|of))* "
-    r"|\b(?:i'?m|i am|we'?re|comes?|from) from |\bhere in |\bresident of "
-    r"|\b(?:wohn\w*|leb[et]\w*|geboren|komme|kommt|stamm\w*|umgezogen|ziehe) (?:(?:jetzt|seit \d+|derzeit|zurzeit"
+    r"|\b(?:i'?m|i am|we'?re|comes?) from |\bhere in |\bresident of "
+    r"|\b(?:wohn\w*|leb[et]\w*|geboren|komme|kommt|stamm\w*|umgezogen|zieh\w*|zog) (?:(?:jetzt|seit \d+|derzeit|zurzeit"
     r"|immer|noch) )*(?:in|aus|nach|bei) "
     r"|\b(?:j'habite|habite|habitons|vis|vit|née?|viens|vient|domicilié|installée?|déménagé)(?: actuellement"
     r"| maintenant)? (?:à|de|sur|d'|près de) ?"
     r"|\b(?:vivo|vive|vivimos|nac[ií]|nació|soy|resido|reside|vengo|mudé) (?:actualmente )?(?:en|de|a|cerca de) "
     r"|\b(?:abito|abita|vivo|vive|nato|nata|vengo|viene|risiede|residente|trasferit[oa]) (?:attualmente )?(?:a|in|da"
     r"|di|vicino a) "
-    r"|\b(?:moro|mora|vivo|vive|nasci|nasceu|sou|resido|mudei) (?:atualmente )?(?:em|no|na|de|do|da|para) "
+    r"|\b(?:moro|mora|moram|vivo|vive|vivem|nasci|nasceu|sou|resido|mudei|viver|morar) (?:atualmente )?(?:em|no|na|de|do|da|para) "
     r"|\b(?:woon|woont|wonen|geboren|kom|komt|verhuisd)(?: nu| momenteel| sinds \d+)? (?:in|uit|naar|te) "
     r"|\b(?:mieszkam|mieszka|mieszkamy|urodzi\w+(?: się)?|pochodzę|pochodzi"
     r"|przeprowadzi\w+(?: się)?)(?: obecnie)? (?:we?|z|ze|do|pod) "
-    r"|\b(?:bor|bodde|född|kommer|flyttade)(?: nu| just nu)? (?:i|från|till|på) "
+    r"|\b(?:bor|bodde|född|kommer|flyttade|flyttat|flyttar)(?: nu| just nu)? (?:i|från|till|på) "
     r"|\b(?:city|town|location|ort|wohnort|stadt|geburtsort|place of birth|birthplace|ville|lieu de naissance|ciudad"
     r"|localidad|lugar de nacimiento"
     r"|citt[àa]|luogo di nascita|comune|cidade|localidade|naturalidade|plaats|woonplaats|geboorteplaats|miasto"
     r"|miejscowo[śs][ćc]|miejsce urodzenia"
     r"|ort|stad|f[öo]delseort)\"?\s?[:=]\s?\"?)\Z"
+)
+
+# Journeys and stays: behind them a capitalised word is a place where the text holds a person besides.
+_STAYS = re.compile(
+    r"(?i)(?:\b(?:arriv\w+|stay(?:s|ing|ed)?|settled|holidays?|vacation|trip|wedding|married|drives?|driving|drove"
+    r"|flight|fly(?:ing)?|flew|travel\w*|visit(?:s|ing|ed)?|back|home|house|flat|apartment|clinic|hospital|school|works?"
+    r"|working|studies|studying|party|weekend|retire[ds]?|office|job) (?:\w+ )?(?:in|to|at|from|near|for) "
+    r"|\b(?:angekommen|ankommen|urlaub|reise|ferien|hochzeit|wohnung|haus|fahr[et]\w*|fliegt?|fliege|arbeitet|studiert"
+    r"|heiratet|treffen|besuch\w*|klinik|praxis|schule) (?:\w+ )?(?:in|nach|aus|bei) |\baus (?=[^ ]+(?:[,.?!\n]|$))"
+    r"|\bnach (?=[^ ]+(?: \w+)? (?:gezogen|umgezogen|gefahren|ziehen|ziehe|zieht|fahren))"
+    r"|\b(?:arriv\w+|install\w+|vacances|voyage|mariage|appartement|maison|travaille|partir|part|étudie|médecin"
+    r"|déménage\w*|retraite) (?:\w+ )?(?:à|de|pour|d'|près de) ?"
+    r"|\b(?:mudar\w*|mudo|muda|instalad\w+|llega\w*|vacaciones|viaje|boda|piso|casa|trabaja|estudia|viaja\w*) "
+    r"(?:\w+ )?(?:en|a|de|para) "
+    r"|\b(?:arriv\w+|vacanza|vacanze|viaggio|matrimonio|sposan?o?|casa|lavora|studia|trasferi\w+|traslo\w+) "
+    r"(?:\w+ )?(?:a|in|di|da|per) "
+    r"|\b(?:cheg\w+|viver|férias|viagem|casamento|casa|trabalha|estuda|mudar\w*|mudou\w*|viaja\w*) (?:\w+ )?"
+    r"(?:a|em|para|de|no|na) "
+    r"|\b(?:aangekomen|vakantie|reis|bruiloft|huis|appartement|werkt|studeert|trouwt|trouwen|verhui\w+) (?:\w+ )?"
+    r"(?:in|naar|te|uit) |\bnaar (?=[^ ]+ (?:verhuisd|verhuist|verhuizen))"
+    r"|\b(?:przyjecha\w+|jedzie|jadę|jedziemy|wakacje|wyjazd|ślub|mieszkanie|pracuje|studiuje|wyjechał\w*) (?:\w+ )?"
+    r"(?:do|w|we|z|ze|na) "
+    r"|\b(?:anlän\w+|semester|resa|reser|åker|bröllop|lägenhet|jobbar|studerar|flyttat|flyttar) (?:\w+ )?"
+    r"(?:i|till|från|på) )\Z"
 )
 
 
@@ -48,8 +73,18 @@ def places(text: str, lexicon: Lexicon, personal: bool) -> Iterator[Span]:
         length = _city_at(match[0], lexicon)
         if length:
             yield Span(match.start(), match.start() + length, "LOCATION", 0.8 if lives else 0.5)
-        elif lives and " " not in match[0] and match[0].casefold() not in lexicon.common | lexicon.sure_names:
-            yield Span(match.start(), match.end(), "LOCATION", 0.5)
+        elif lives or _STAYS.search(text, max(0, match.start() - 60), match.start()):
+            if _is_place(match[0], lexicon):
+                yield Span(match.start(), match.end(), "LOCATION", 0.5)
+
+
+def _is_place(name: str, lexicon: Lexicon) -> bool:
+    """Whether capitalised words behind "lives in" are a place: no country, month, language, first name or usual word."""
+    words = [word for word in re.split(r"[ ’'-]", name.casefold()) if len(word) > 2]
+    if not words or words[0] in lexicon.sure_names or words[0] in TERMS:
+        return False
+    plain = [word for word in words if word in lexicon.common]
+    return len(plain) < len(words) and (len(words) > 1 or words[0] not in lexicon.stop)
 
 
 def _city_at(words: str, lexicon: Lexicon) -> int:

@@ -42,8 +42,12 @@ _STREETS = {
 
 
 def parts(name: str) -> list[re.Match[str]]:
-    """The words of a name that are replaced: no particles. Places count from the name's start."""
-    return [part for part in _PART.finditer(name) if part[0].casefold() not in PARTICLES or len(part[0]) == 1]
+    """The words of a name that are replaced: initials, no particles. Places count from the name's start."""
+    return [
+        part
+        for part in _PART.finditer(name)
+        if part[0].casefold() not in PARTICLES or (len(part[0]) == 1 and part[0].isupper())
+    ]
 
 
 class Surrogates:
@@ -52,10 +56,10 @@ class Surrogates:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def value(self, kind: str, text: str, language: str) -> str:
-        """Another value of this kind for `text`; for a PERSON see `part`."""
+    def value(self, kind: str, text: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
+        """Another value of this kind for `text`; for a PERSON see `part`. No town of `avoid`, in lower case."""
         if kind == "LOCATION":
-            return self._picked(kind, text, city_names(language))
+            return self._picked(kind, text, city_names(language), avoid)
         if kind == "EMAIL":
             return self._email(text, language)
         if kind == "IP_ADDRESS":
@@ -66,25 +70,28 @@ class Surrogates:
             return self._address(text, language)
         return self._scrambled(kind, text)
 
-    def part(self, text: str, role: str, language: str) -> str:
-        """Another name for one part of a name, in its shape: "anna" lower-case, "ANNA" upper-case, "J" a letter."""
+    def part(self, text: str, role: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
+        """Another name for one part of a name, in its shape: "anna" lower-case, "ANNA" upper-case, "J" a letter.
+
+        Never a word of `avoid`: what the record holds must not come back as somebody else's surrogate.
+        """
         if len(text) == 1:
             letters = "ABCDEFGHJKLMNPRSTVW"
             return _shaped(self._picked("INITIAL", text, tuple(letters)), text)
         locale = _LOCALES.get(language, "en_US")
-        return self._picked(f"PERSON.{role}", text, _first(locale) if role == FIRST else _last(locale))
+        return self._picked(f"PERSON.{role}", text, _first(locale) if role == FIRST else _last(locale), avoid)
 
     def _number(self, kind: str, value: str, below: int, turn: int = 0) -> int:
         message = f"{kind}\0{turn}\0{value}".encode("utf-8", "surrogatepass")
         return int.from_bytes(hmac.new(self._key, message, hashlib.sha256).digest()) % below
 
-    def _picked(self, kind: str, text: str, choices: tuple[str, ...]) -> str:
+    def _picked(self, kind: str, text: str, choices: tuple[str, ...], avoid: frozenset[str] = frozenset()) -> str:
         value = _canonical(text)
         for turn in range(100):
             choice = choices[self._number(kind, value, len(choices), turn)]
-            if _canonical(choice) != value:
+            if _canonical(choice) != value and _canonical(choice) not in avoid:
                 return _shaped(choice, text)
-        raise AssertionError("a list of names holds another name")
+        return _shaped(next(choice for choice in choices if _canonical(choice) != value), text)
 
     def _email(self, text: str, language: str) -> str:
         value = _canonical(text)
