@@ -4,13 +4,14 @@ Presidio and spaCy take a second to import: identifier.py imports this file when
 """
 
 import contextlib
-import importlib
 import logging
 import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
+
+from eyas.privacy.identifier import LANGUAGE, stdnum_check
 
 
 @contextlib.contextmanager
@@ -35,8 +36,6 @@ with _hidden("torch", "transformers", "tensorflow", "mxnet", "cupy"):
         UkDrivingLicenceRecognizer,
         UsMbiRecognizer,
     )
-
-from eyas.privacy.identifier import LANGUAGE, stdnum_check
 
 _WEAK, _SURE = 0.3, 0.85
 
