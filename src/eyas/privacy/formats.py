@@ -18,7 +18,8 @@ from eyas.privacy.identifier import LANGUAGE, stdnum_check
 def _hidden(*names: str) -> Iterator[None]:
     """While Presidio is imported: it and spaCy try these, which take seconds more and serve nothing here."""
     fresh = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(fresh))  # None: importing it raises ImportError
+    hidden: dict[str, Any] = dict.fromkeys(fresh)  # None: importing it raises ImportError
+    sys.modules.update(hidden)
     try:
         yield
     finally:
