@@ -47,5 +47,11 @@ class BuiltinDetector:
         yield from contacts
         yield from address.addresses(text, language)
         people = self._names.find(text, language)
-        yield from people
-        yield from place.places(text, self._lexicon, personal=bool(people or contacts))
+        towns = list(
+            place.places(text, self._lexicon, bool(people or contacts), frozenset(span.end for span in people))
+        )
+        yield from towns
+        for span in people:
+            # "lives in Caldas da Rainha": what stands where a place does, and is on no list of names, is a place.
+            if span.score > place.SCORE or not any(town.begin <= span.begin < town.end for town in towns):
+                yield span

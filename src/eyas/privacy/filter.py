@@ -116,13 +116,13 @@ class PrivacyFilter:
             places = _beside(group, more)
             changed.update(span.kind for span in places)
             clean.append(
-                mention.replaced(text, places, lambda span, text=text: self._surrogate(text, span, language, names, held))
+                mention.replaced(
+                    text, places, lambda span, text=text: self._surrogate(text, span, language, names, held)
+                )
             )
         return Cleaned(tuple(clean), _ordered(changed))
 
-    def _surrogate(
-        self, text: str, span: Span, language: str, names: mention.Named, held: frozenset[str]
-    ) -> str:
+    def _surrogate(self, text: str, span: Span, language: str, names: mention.Named, held: frozenset[str]) -> str:
         """Another value for a span. `held`: the words of the record, which no surrogate may be."""
         value = text[span.begin : span.end]
         if span.kind != "PERSON":

@@ -4,7 +4,6 @@ Presidio and spaCy take a second to import: identifier.py imports this file when
 """
 
 import contextlib
-import importlib
 import logging
 import re
 import sys
@@ -12,12 +11,15 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from eyas.privacy.identifier import LANGUAGE, stdnum_check
+
 
 @contextlib.contextmanager
 def _hidden(*names: str) -> Iterator[None]:
     """While Presidio is imported: it and spaCy try these, which take seconds more and serve nothing here."""
     fresh = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(fresh))  # None: importing it raises ImportError
+    hidden: dict[str, Any] = dict.fromkeys(fresh)  # None: importing it raises ImportError
+    sys.modules.update(hidden)
     try:
         yield
     finally:
@@ -35,8 +37,6 @@ with _hidden("torch", "transformers", "tensorflow", "mxnet", "cupy"):
         UkDrivingLicenceRecognizer,
         UsMbiRecognizer,
     )
-
-from eyas.privacy.identifier import LANGUAGE, stdnum_check
 
 _WEAK, _SURE = 0.3, 0.85
 

@@ -1,4 +1,4 @@
-"""Word lists that take seconds to compute, kept in the user's cache directory; and what the room's code is, as a digest.
+"""Word lists that take seconds to compute, kept in the user's cache directory; and a digest of the room's code.
 
 The file's name holds a digest of the packages and of this room's source, its first line one of its content: a file of
 other code is never read, a damaged one is made again.

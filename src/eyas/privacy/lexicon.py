@@ -104,6 +104,8 @@ _NO_NAMES = frozenset(
     settembre ottobre novembre dicembre janeiro fevereiro março maio junho julho setembro outubro novembro dezembro
     maandag dinsdag woensdag donderdag vrijdag zaterdag zondag januari februari maart juni juli augustus poniedziałek
     wtorek środa czwartek piątek sobota niedziela måndag tisdag onsdag torsdag fredag lördag söndag augusti
+    portal yesterday today tomorrow gestern heute hier demain aujourd'hui ayer hoy mañana ieri oggi domani ontem hoje
+    amanhã gisteren vandaag wczoraj dzisiaj jutro igår idag imorgon
     mr mrs ms dr prof sir madam dear hi hello hey thanks thank regards sincerely best kind please yes no ok okay also
     english german french spanish italian portuguese dutch polish swedish european american british chinese japanese
     russian indian african asian latin greek roman arabic hebrew hindi korean turkish deutsch englisch französisch

@@ -28,8 +28,9 @@ from eyas.privacy.hint import (
 )
 from eyas.privacy.lexicon import PARTICLES, PRONOUNS, Lexicon
 from eyas.privacy.nearby import Nearby
-from eyas.privacy.phrase import Cue, phrases
+from eyas.privacy.phrase import SPEAKS, Cue, phrases
 from eyas.privacy.prose import Prose
+from eyas.privacy.relation import THING_TOO
 from eyas.privacy.term import TERMS, is_quoted_word, is_technical
 from eyas.privacy.words import Words, split
 
@@ -126,6 +127,8 @@ class _Search:
             if first >= len(w) or not _GAPS[phrase.cue].match(w.gap(i)):
                 continue
             if phrase.cue is Cue.LABEL and "\n" in w.gap(i) and ":" not in w.gap(i) and not size:
+                continue
+            if phrase.cue is Cue.PERHAPS and self._is_term(first):
                 continue
             if phrase.cue is not Cue.LABEL and self.near.is_title(first):
                 continue  # the title itself is a phrase
@@ -247,17 +250,19 @@ class _Search:
     def _someone(self, first: int, cue: Cue) -> bool:
         w, lex = self.w, self.lex
         lower = w.lowers[first]
-        if self.near.is_stop(first) or w.is_code(first):
+        if self.near.is_stop(first) or w.is_code(first) or w.words[first] in SPEAKS:
             return False
         if not w.is_capital(first):
             known = lower in lex.sure_names and lower not in lex.cities
             unknown = cue is Cue.PERSON and not self.near.is_word(first)
             told = w.lowers[first - 1] in ASKED and w.text[:1].islower() and not self.near.is_word(first)
             told = told and first + 1 < len(w) and w.lowers[first + 1] in TOLD_WHAT
-            if known or told or (unknown and self.near.speaks(first)):
+            if known or told or (unknown and self.near.speaks(first) and w.lowers[first + 1] not in THING_TOO):
                 return self._take(first, self.near.extend(first, any_case=True), 0.6)
             return False
         if lower in lex.first_names:
+            if lower in lex.ambiguous and w.lowers[first - 1] in AND and not self._is_behind_person(first - 1):
+                return False  # "War and Peace"
             place = lower in lex.ambiguous and lower in lex.cities and w.lowers[first - 1] in (*AND, "with", "met")
             return (
                 not self.near.nouns_are_capital
@@ -332,6 +337,8 @@ class _Search:
             listed = any(part in lex.last_names and part not in lex.common and len(part) > 3 for part in tail)
             if last + 1 < len(w) and w.lowers[last + 1] in COMPANY:
                 return
+            if any(self._is_term(k) for k in range(i + 1, last + 1)):
+                return
             start = w.starts_sentence(i)
             # A German sentence may begin with a verb and a noun: "Erstelle Tabelle".
             verb = start and self.near.nouns_are_capital and lower.endswith(("e", "en", "ern"))
@@ -342,10 +349,16 @@ class _Search:
                 or (not w.starts_sentence(i) and not self.near.nouns_are_capital)
             ):
                 self._take(i, last, 0.5)
-        elif (self.near.speaks(i) and not self.near.nouns_are_capital and lower not in PARTICLES) or (
-            self.spans and not self.near.nouns_are_capital and self._beside_person(i)
-        ):
+        elif (
+            self.near.speaks(i)
+            and not self.near.nouns_are_capital
+            and lower not in PARTICLES
+            and not self.prose.is_thing(i)
+        ) or (self.spans and not self.near.nouns_are_capital and self._beside_person(i)):
             self._take(i, i, 0.4)
+
+    def _is_behind_person(self, i: int) -> bool:
+        return i > 0 and bool(self.spans) and self.spans[-1].end >= self.w.ends[i - 1]
 
     def _beside_person(self, i: int) -> bool:
         """One unknown word where a second person is expected: "Anna and Weng", "gives 3 to Weng"."""

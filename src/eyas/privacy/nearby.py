@@ -132,7 +132,7 @@ class Nearby:
         if self.is_stop(k) or len(lower) < 2 or (w.is_code(k) and w.text[w.ends[k] : w.ends[k] + 1] != "."):
             return False
         if not word[0].isupper():
-            return any_case and not self.is_word(k)
+            return any_case and word not in SPEAKS and not self.is_word(k)
         if lower in lex.last_names:
             return not (self.nouns_are_capital and lower in lex.common)
         return not self.is_word(k) and not (word.isupper() and not w.words[k - 1].isupper())

@@ -7,10 +7,11 @@ from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import Lexicon
 from eyas.privacy.term import TERMS
 
+SCORE = 0.5  # of a place that is on no list
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
     rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’])?{_NAME}"
-    rf"(?:(?: (?:am|an der|de|da|do|dos|del|della|di|la|upon|aan den|aan de|sur|in) | |-){_NAME}){{0,3}}(?![\w@_(])"
+    rf"(?:(?: (?:am|an der|de|da|do|dos|del|della|di|la|upon|aan den|aan de|sur) | |-){_NAME}){{0,3}}(?![\w@_(])"
 )
 _LIVES = re.compile(
     r"(?i)(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated"
@@ -24,7 +25,8 @@ _LIVES = re.compile(
     r"|\b(?:vivo|vive|vivimos|nac[ií]|nació|soy|resido|reside|vengo|mudé) (?:actualmente )?(?:en|de|a|cerca de) "
     r"|\b(?:abito|abita|vivo|vive|nato|nata|vengo|viene|risiede|residente|trasferit[oa]) (?:attualmente )?(?:a|in|da"
     r"|di|vicino a) "
-    r"|\b(?:moro|mora|moram|vivo|vive|vivem|nasci|nasceu|sou|resido|mudei|viver|morar) (?:atualmente )?(?:em|no|na|de|do|da|para) "
+    r"|\b(?:moro|mora|moram|vivo|vive|vivem|nasci|nasceu|sou|resido|mudei|viver|morar) (?:atualmente )?"
+    r"(?:em|no|na|de|do|da|para) "
     r"|\b(?:woon|woont|wonen|geboren|kom|komt|verhuisd)(?: nu| momenteel| sinds \d+)? (?:in|uit|naar|te) "
     r"|\b(?:mieszkam|mieszka|mieszkamy|urodzi\w+(?: się)?|pochodzę|pochodzi"
     r"|przeprowadzi\w+(?: się)?)(?: obecnie)? (?:we?|z|ze|do|pod) "
@@ -61,8 +63,13 @@ _STAYS = re.compile(
 )
 
 
-def places(text: str, lexicon: Lexicon, personal: bool) -> Iterator[Span]:
-    """Spans of kind LOCATION. `personal`: the text names a person or an e-mail address.
+_ARRIVED = re.compile(r" (?:angekommen|gezogen|umgezogen|gelandet|verhuisd|aangekomen|gefahren|geflogen)\b")
+# "Anna from Kelthorpe", "Anna, 34, aus Kelthorpe": behind a person.
+_FROM = re.compile(r"(?:,? ?\(?\d{1,2}\)?(?: \w+)?)?,? (?:from|of|aus|di|da|de|do|uit|z|ze|från|d') ?\Z")
+
+
+def places(text: str, lexicon: Lexicon, personal: bool, ends: frozenset[int] = frozenset()) -> Iterator[Span]:
+    """Spans of kind LOCATION. `personal`: the text names a person or an e-mail address; `ends`: where names end.
 
     "Paris is the capital of France" alone says nothing about anyone and is left as it is.
     """
@@ -73,15 +80,26 @@ def places(text: str, lexicon: Lexicon, personal: bool) -> Iterator[Span]:
         length = _city_at(match[0], lexicon)
         if length:
             yield Span(match.start(), match.start() + length, "LOCATION", 0.8 if lives else 0.5)
-        elif lives or _STAYS.search(text, max(0, match.start() - 60), match.start()):
-            if _is_place(match[0], lexicon):
-                yield Span(match.start(), match.end(), "LOCATION", 0.5)
+        elif (
+            lives
+            or _STAYS.search(text, max(0, match.start() - 60), match.start())
+            or _ARRIVED.match(text, match.end())
+            or _is_behind(text, match.start(), ends)
+        ) and _is_place(match[0], lexicon):
+            yield Span(match.start(), match.end(), "LOCATION", SCORE)
+
+
+def _is_behind(text: str, start: int, ends: frozenset[int]) -> bool:
+    """Whether "from" and the end of a person's name stand before a place."""
+    near = [end for end in range(max(0, start - 24), start) if end in ends]
+    return any(_FROM.match(text[end:start]) for end in near)
 
 
 def _is_place(name: str, lexicon: Lexicon) -> bool:
-    """Whether capitalised words behind "lives in" are a place: no country, month, language, first name or usual word."""
+    """Whether capitalised words behind "lives in" are a place: no country, no month, no first name."""
     words = [word for word in re.split(r"[ ’'-]", name.casefold()) if len(word) > 2]
-    if not words or words[0] in lexicon.sure_names or words[0] in TERMS:
+    alone = " " not in name and "'" not in name
+    if not words or (alone and (words[0] in lexicon.sure_names or words[0] in TERMS)):
         return False
     plain = [word for word in words if word in lexicon.common]
     return len(plain) < len(words) and (len(words) > 1 or words[0] not in lexicon.stop)

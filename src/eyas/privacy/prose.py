@@ -1,19 +1,20 @@
 """Names in running prose that stand in no list: by who is named, by what they do, by their age, by a pronoun.
 
-    "text to my sister zofka about"   a relation, and what follows it
-    "nachricht an Zorvek"             a message to somebody
-    "R. Garenstead"                   an initial
-    "Zorvek (34)", "Zorvek, 34,"      an age
-    "Zorvek wohnt in"                 a verb whose subject is a person
-    "Zorvek ... She"                  a pronoun of a person behind it
+"text to my sister zofka about"   a relation, and what follows it
+"nachricht an Zorvek"             a message to somebody
+"R. Garenstead"                   an initial
+"Zorvek (34)", "Zorvek, 34,"      an age
+"Zorvek wohnt in"                 a verb whose subject is a person
+"Zorvek ... She"                  a pronoun of a person behind it
 """
 
 import re
 from dataclasses import dataclass
 
-from eyas.privacy.hint import DETERMINERS
+from eyas.privacy.hint import AND, COMPANY, DETERMINERS
 from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.nearby import Nearby
+from eyas.privacy.phrase import SPEAKS
 from eyas.privacy.relation import (
     GERMAN_BEFORE,
     GOES_ON,
@@ -33,6 +34,16 @@ _ENDS = re.compile(r"[ ]?(?:[,.!?;:\n)]|\Z)")
 # Endings of verbs and adjectives in lower case, which hardly end a name behind "my sister".
 _NO_NAME = re.compile(r".{2,}(?:s|ed|ing|ly|er|ir|ar|re|ra|ría|ando|endo|ował|owała|nie|łby|t|te|ten|ade|ar|ade)\Z")
 _ABOUT = frozenset("about saying asking telling wegen dass über sobre dizendo diciendo dicendo over że om att".split())  # noqa: SIM905
+# Small words between a name and its verb: "a dit", "me preguntó", "ha detto".
+_BETWEEN = frozenset("a ha me te le les se si mi ti ci lhe nos nous vous m'a się mnie mi has had har heeft hat".split())  # noqa: SIM905
+_PARTICIPLES = frozenset(
+    """
+    dit demandé écrit répondu adoré parlé pensé detto chiesto scritto risposto raccontato pensato dicho escrito dito
+    sagt skrivit frågat gezegd gevraagd geschreven asked told said married
+    """.split()  # noqa: SIM905
+)
+_TOLD = frozenset("that me us him her them dass que che że att dat his".split())  # noqa: SIM905
+_COUNTED = frozenset("has had gives gave got takes needs wants bought sold ordered received saved".split())  # noqa: SIM905
 _CHAIN = 24  # words behind a name in which a pronoun of a person speaks for it
 
 
@@ -56,16 +67,31 @@ class Prose:
         elif not (lower in TO and any(word in MESSAGES for word in w.lowers[max(0, i - 2) : i])):
             return None
         first = i + 1
-        if w.lowers[first] in DETERMINERS or w.lowers[first] in RELATIONS or self.near.is_stop(first) or w.is_code(first):
+        if (
+            w.lowers[first] in DETERMINERS
+            or w.lowers[first] in RELATIONS
+            or self.near.is_stop(first)
+            or w.is_code(first)
+        ):
             return None
         if w.is_capital(first):
+            sure = owned or self.near.nouns_are_capital
+            if not sure and (self.near.is_word(first) or self._is_title_case(i, first)):
+                return None
             return self._capital(first, place=lower in TO)
-        message = lower in TO
-        return self._lower(first) if owned or message else None
+        return self._lower(first) if owned or lower in TO else None
+
+    def _is_title_case(self, i: int, first: int) -> bool:
+        """ "Teacher Appreciation Week", "customer Acme Corp": a heading or a firm."""
+        w = self.w
+        last = self.near.extend(first)
+        following = last + 1 < len(w) and w.gap(last) in _SPACES and w.is_capital(last + 1)
+        return following and (w.is_capital(i) or w.lowers[last + 1] in COMPANY)
 
     def _capital(self, first: int, place: bool) -> tuple[int, int] | None:
         lower = self.w.lowers[first]
-        word = self.near.is_word(first)
+        # Behind a relation the ending of a word ("-lein") is no evidence, the list of words is.
+        word = self.near.is_word(first) if place else lower in self.lex.common
         if word and not (lower in self.lex.sure_names or lower in self.lex.ambiguous):
             return None
         if (self.near.nouns_are_capital and word) or self.w.words[first].isupper():
@@ -76,7 +102,14 @@ class Prose:
 
     def _lower(self, first: int) -> tuple[int, int] | None:
         w, lower = self.w, self.w.lowers[first]
-        if self.near.is_word(first) or len(lower) < 3 or lower in RELATIONS or lower in MESSAGES or "'" in lower:
+        if (
+            self.near.is_word(first)
+            or len(lower) < 3
+            or lower in RELATIONS
+            or lower in MESSAGES
+            or "'" in lower
+            or lower in SPEAKS
+        ):
             return None
         following = w.lowers[first + 1] if first + 1 < len(w) and w.gap(first) in _SPACES else ""
         sure = lower in self.lex.sure_names
@@ -84,7 +117,7 @@ class Prose:
         if w.lowers[first - 1] in TO and not sure:
             # "email to convince him": a verb follows as often; about whom or what does not follow a verb.
             return (first, first) if following in _ABOUT and not _NO_NAME.match(lower) else None
-        if sure or ((ends or following in GOES_ON or following in HUMAN) and not _NO_NAME.match(lower)):
+        if sure or ((ends or following in GOES_ON or following in HUMAN - THING_TOO) and not _NO_NAME.match(lower)):
             return first, first
         return None
 
@@ -130,10 +163,25 @@ class Prose:
 
     def _speaks(self, i: int, last: int) -> bool:
         w = self.w
-        if last + 1 >= len(w) or w.gap(last) not in _SPACES or w.words[last + 1] not in HUMAN:
+        if last + 2 >= len(w) or w.gap(last) not in _SPACES:
             return False
+        verb, behind = w.words[last + 1], w.words[last + 2]
+        if verb in AND:
+            return behind in PERSONAL_PRONOUNS and w.starts_sentence(i)
+        if verb in _BETWEEN and (behind in HUMAN or behind in _PARTICIPLES):
+            return True
         # "Photosynthesis works": what opens a sentence needs a verb that people alone do.
-        return not (w.starts_sentence(i) and last == i and w.words[last + 1] in THING_TOO)
+        thing = w.starts_sentence(i) and last == i and verb in THING_TOO and behind not in _TOLD
+        return verb in HUMAN and not thing
+
+    def is_thing(self, i: int) -> bool:
+        """Whether a thing may be meant: "Photosynthesis works by", but not "Zorvek has 12" or "Zorvek said"."""
+        w = self.w
+        verb = w.words[i + 1] if i + 1 < len(w) else ""
+        if i + 2 < len(w) and w.words[i + 2] in _TOLD:
+            return False
+        counts = verb in _COUNTED and any(char.isdigit() for char in w.text[w.ends[i] : w.ends[i] + 30])
+        return w.starts_sentence(i) and verb in THING_TOO and not counts
 
     def _has_pronoun(self, i: int, last: int) -> bool:
         """ "Zorvek has 12 apples. She ...": a pronoun of a person soon behind what opens a sentence with a verb."""
