@@ -33,7 +33,7 @@ class BuiltinDetector:
         return [merge(self._find(text, language)) for text, language in zip(texts, languages, strict=True)]
 
     def _find(self, text: str, language: str) -> Iterator[Span]:
-        from eyas.privacy import account, address, contact, identifier, place, secret
+        from eyas.privacy import account, address, contact, identifier, place, secret, structure
 
         yield from secret.secrets(text)
         if any(char.isdigit() for char in text):  # none of these goes without a digit
@@ -45,10 +45,14 @@ class BuiltinDetector:
             yield from address.towns(text, self._lexicon.cities)
         contacts = list(contact.emails(text))
         yield from contacts
+        framed = list(structure.structured(text, self._lexicon, language))
+        yield from framed
         yield from address.addresses(text, language)
         people = self._names.find(text, language)
         towns = list(
-            place.places(text, self._lexicon, bool(people or contacts), frozenset(span.end for span in people))
+            place.places(
+                text, self._lexicon, bool(people or contacts or framed), frozenset(span.end for span in people)
+            )
         )
         yield from towns
         for span in people:

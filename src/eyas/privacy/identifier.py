@@ -55,7 +55,9 @@ _LABEL = re.compile(
     r"|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|n[°º] ?(?:de )?s[ée]cu|nir"
     r"|carte (?:nationale )?d['’]identit[ée]|cni|passeport|permis de conduire|num[ée]ro fiscal|carte vitale"
     r"|num[ée]ro d['’]identit[ée]"
-    r"|dni|nie|nif|nuss|seguridad social|pasaporte|carn[ée]t? de conducir|permiso de conducir"
+    # In Polish "dni" are days and "nie" is no.
+    r"|(?-i:DNI|NIE)|(?:mi|tu|su|n[úu]mero de|n[º°]|con) (?:dni|nie)|nif|nuss|seguridad social|pasaporte"
+    r"|carn[ée]t? de conducir|permiso de conducir"
     r"|documento (?:nacional )?de identidad|tarjeta sanitaria|documento d['’]identit[àa]"
     r"|codice fiscale|cod\. ?fisc\w*|c\.f\.|carta d['’]identit[àa]|passaporto|patente(?: di guida)?"
     r"|tessera sanitaria|partita iva"
