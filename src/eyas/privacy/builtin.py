@@ -33,7 +33,7 @@ class BuiltinDetector:
         return [merge(self._find(text, language)) for text, language in zip(texts, languages, strict=True)]
 
     def _find(self, text: str, language: str) -> Iterator[Span]:
-        from eyas.privacy import account, address, contact, identifier, place, secret, structure
+        from eyas.privacy import account, address, contact, identifier, place, secret, stranger, structure
 
         yield from secret.secrets(text)
         if any(char.isdigit() for char in text):  # none of these goes without a digit
@@ -55,6 +55,7 @@ class BuiltinDetector:
             )
         )
         yield from towns
+        yield from stranger.strangers(text, self._lexicon, language, bool(people or contacts or framed))
         for span in people:
             # "lives in Caldas da Rainha": what stands where a place does, and is on no list of names, is a place.
             if span.score > place.SCORE or not any(town.begin <= span.begin < town.end for town in towns):

@@ -1,0 +1,86 @@
+"""Whether a word is in a language's dictionary: what no dictionary holds is a name, a brand or a slip.
+
+Dictionaries of inflected forms come from simplemma (MIT). In memory they would take a gigabyte; here each is a sorted
+row of 32-bit codes in the user's cache directory, mapped into the process: 4 bytes a form, 15 MB for Polish. Two words
+may share a code: one unknown word in a thousand (Polish; fewer elsewhere) passes for a known one.
+"""
+
+import contextlib
+import hashlib
+import mmap
+from bisect import bisect_left
+from functools import cache, lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from zlib import crc32
+
+from eyas.base.cache import cache_directory, keep_newest
+from eyas.base.errors import EyasError
+from eyas.base.provenance import write_atomic
+from eyas.privacy.lexicon import LANGUAGES
+
+_DIGEST = 32  # bytes before the codes
+_FILES = 2 * len(LANGUAGES)  # of this version and of the one before
+_LINKS = ("", "s", "n", "en", "es", "er", "e")  # between the parts of a compound
+_PART = 4  # letters of a compound's part
+_COMPOUND = {"de", "nl", "sv"}
+
+
+@lru_cache(maxsize=100_000)
+def is_known(lower: str, language: str) -> bool:
+    """Whether a word (in lower case) is a word of the language or of English; in German a noun too."""
+    if _holds(lower, language) or _holds(lower, "en"):
+        return True
+    return language == "de" and _holds(lower.capitalize(), language)
+
+
+@lru_cache(maxsize=100_000)
+def is_compound(lower: str, language: str) -> bool:
+    """Whether a word is two known words in one: "Terminverschiebung". So are many last names: "Steinbach"."""
+    return language in _COMPOUND and _is_compound(lower, language)
+
+
+def _is_compound(lower: str, language: str) -> bool:
+    for cut in range(_PART, len(lower) - _PART + 1):
+        last = lower[cut:]
+        if not (_holds(last, language) or (language == "de" and _holds(last.capitalize(), language))):
+            continue
+        for link in _LINKS:
+            first = lower[:cut].removesuffix(link) if link else lower[:cut]
+            if len(first) < _PART - 1 or (link and not lower[:cut].endswith(link)):
+                continue
+            if _holds(first, language) or (language == "de" and _holds(first.capitalize(), language)):
+                return True
+    return False
+
+
+def _holds(word: str, language: str) -> bool:
+    if language not in LANGUAGES:
+        return False
+    codes, code = _codes(language), crc32(word.encode())
+    place = bisect_left(codes, code)
+    return place < len(codes) and codes[place] == code
+
+
+@cache
+def _codes(language: str) -> memoryview:
+    """The codes of the forms of a language, sorted; made in seconds once, then mapped from the cache directory."""
+    path = cache_directory() / f"words-{language}-{version('simplemma')}.bin"
+    with contextlib.suppress(OSError, ValueError):  # not there, or damaged: it is made again
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if hashlib.sha256(data[_DIGEST:]).digest() == data[:_DIGEST]:
+            return data[_DIGEST:].cast("I")
+    made = _make(language)
+    with contextlib.suppress(EyasError, OSError):  # a place that cannot be written: the next process makes it as well
+        write_atomic(path, hashlib.sha256(made).digest() + made)
+        keep_newest(Path(path.parent), "words-*.bin", _FILES)
+    return memoryview(made).cast("I")
+
+
+def _make(language: str) -> bytes:
+    import numpy as np
+    from simplemma.strategies.dictionaries.stream_dictionary_factory import StreamDictionaryFactory
+
+    forms = StreamDictionaryFactory(cache_max_size=1).get_dictionary(language)  # forms one by one, no dictionary of all
+    return np.unique(np.fromiter((crc32(form.encode()) for form in forms), np.uint32)).tobytes()
