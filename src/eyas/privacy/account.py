@@ -56,7 +56,7 @@ _ACCOUNT_LABEL = re.compile(
     r"|manager))"
     r"|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b|\bkto\b"
     r"|bankleitzahl\b"
-    r"|\bblz\b|\bcompte\b|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b|\bcbu\b|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b"
+    r"|\bblz\b|\bcompte\b(?![ -](?:rendu|tenu|rond))|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b|\bcbu\b|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b"
     r"|\bnib\b"
     r"|\bag[êe]ncia\b|rekening(?:nummer)?\b|bankrekening\w*|\bnumer rachunku\b|\brachun\w*|\bkont[oa]\b|bankgiro\w*"
     r"|plusgiro\w*"
@@ -64,6 +64,8 @@ _ACCOUNT_LABEL = re.compile(
     r"[^\n\d]{0,32}\Z"
 )
 _ACCOUNT = re.compile(r"(?<![\w.@])\d(?:[ \u00a0./-]{0,2}\d){5,29}(?![\w@]|[.,]\d)")
+# Behind the name of an account, nearer to the number: "the account holder's phone 555-0100".
+_PHONE_WORD = re.compile(r"(?i)\b(?:tel|t[ée]l[ée]ph|phone|mobil|m[óo]vil|handy|cell|portable|fax|sms|call|whatsapp)")
 _SORT_CODE = re.compile(r"(?<![\d-])\d{2}-\d{2}-\d{2}(?![\d-])(?=[^\n]{0,40}?(?<!\d)\d{8}(?!\d))")
 _NO_AMOUNT = re.compile(r"(?i)[ ]?(?:€|\$|£|euro?s?\b|usd\b|dollars?\b|kr\b|z[łl]\b|pln\b|sek\b|gbp\b|%)")
 _WALLETS = re.compile(
@@ -143,7 +145,8 @@ def accounts(text: str) -> Iterator[Span]:
     for match in _ACCOUNT.finditer(text):
         before = text[max(0, match.start() - 64, last - 40) : match.start()]
         digits = re.sub(r"\D", "", match[0])
-        if _ACCOUNT_LABEL.search(before) and not _NO_AMOUNT.match(text, match.end()) and len(digits) >= 6:
+        label = _ACCOUNT_LABEL.search(before)
+        if label and not _PHONE_WORD.search(label[0]) and not _NO_AMOUNT.match(text, match.end()) and len(digits) >= 6:
             yield Span(match.start(), match.end(), "ACCOUNT", 0.9 if rtn.is_valid(digits) else 0.8)
             last = match.end()
     for match in _SORT_CODE.finditer(text):

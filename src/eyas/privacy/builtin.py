@@ -36,26 +36,23 @@ class BuiltinDetector:
         from eyas.privacy import account, address, contact, identifier, place, secret, stranger, structure
 
         yield from secret.secrets(text)
+        contacts = list(contact.emails(text))
+        framed = list(structure.structured(text, self._lexicon, language))
+        people = self._names.find(text, language)
+        personal = bool(contacts or framed or people)
+        yield from contacts
+        yield from framed
         if any(char.isdigit() for char in text):  # none of these goes without a digit
             yield from account.cards(text)
             yield from account.accounts(text)
             yield from identifier.identifiers(text, language)
-            yield from contact.phones(text, language)
+            yield from contact.phones(text, language, personal)
             yield from contact.ip_addresses(text)
             yield from address.towns(text, self._lexicon.cities)
-        contacts = list(contact.emails(text))
-        yield from contacts
-        framed = list(structure.structured(text, self._lexicon, language))
-        yield from framed
         yield from address.addresses(text, language)
-        people = self._names.find(text, language)
-        towns = list(
-            place.places(
-                text, self._lexicon, bool(people or contacts or framed), frozenset(span.end for span in people)
-            )
-        )
+        towns = list(place.places(text, self._lexicon, language, personal, frozenset(span.end for span in people)))
         yield from towns
-        yield from stranger.strangers(text, self._lexicon, language, bool(people or contacts or framed))
+        yield from stranger.strangers(text, self._lexicon, language, personal)
         for span in people:
             # "lives in Caldas da Rainha": what stands where a place does, and is on no list of names, is a place.
             if span.score > place.SCORE or not any(town.begin <= span.begin < town.end for town in towns):

@@ -115,10 +115,11 @@ def _is_local(text: str, begin: int, at: int) -> bool:
     return any(char.isalnum() for char in text[begin:at])
 
 
-def phones(text: str, language: str) -> Iterator[Span]:
+def phones(text: str, language: str, personal: bool) -> Iterator[Span]:
     """Phone numbers: with a country code, in a shape that only they have, or behind a word that announces one.
 
-    A bare run of digits is none without such a word: it may be a Unix time.
+    A bare run of digits is none without such a word, it may be a Unix time; but for a number that is valid in the
+    language's countries, where something else in the text is personal.
     """
     regions = _REGIONS.get(language, _ALL_REGIONS)
     for match in _PHONE.finditer(text):
@@ -143,10 +144,13 @@ def phones(text: str, language: str) -> Iterator[Span]:
         ):
             yield Span(match.start(), match.end(), "PHONE", 0.8)
         elif (
-            not grouped and _is_alone(text, match) and _is_phone(number, regions, valid=True) and number[0] != "1"
+            not grouped
+            and (personal or _is_alone(text, match))
+            and _is_phone(number, regions, valid=True)
+            and number[0] != "1"
         ) or (
             (grouped or number.startswith("0"))
-            and _is_phone(number, regions, valid=True)
+            and _is_phone(number, regions, valid=not (personal and len(re.findall(r"\d+", number)) > 2))
             and not _is_amount(number, language)
         ):
             yield Span(match.start(), match.end(), "PHONE", 0.6)

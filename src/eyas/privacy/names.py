@@ -162,7 +162,7 @@ class _Search:
         if w.lowers[i] not in SELF or w.is_capital(first) or self.near.is_word(first) or len(w.words[first]) < 3:
             return False
         greeted = begin == 0 or any(phrase.cue is Cue.GREET for phrase in phrases().get(w.lowers[begin - 1], ()))
-        return greeted and bool(_CLAUSE_END.match(w.gap(first))) and self._take(first, first, 0.6)
+        return greeted and bool(_CLAUSE_END.match(w.text, w.ends[first])) and self._take(first, first, 0.6)
 
     def _introduced(self, first: int) -> bool:
         w, lex = self.w, self.lex
@@ -228,11 +228,11 @@ class _Search:
             if self.near.is_word(first) and lower not in lex.first_names:
                 return False
             last = self.near.extend(first)
-            sure = lower in lex.first_names or last > first or bool(_CLOSED.match(w.gap(last)))
+            sure = lower in lex.first_names or last > first or bool(_CLOSED.match(w.text, w.ends[last]))
             return sure and self._take(first, last, 0.8)
         if "," in w.gap(first - 1):
             return False
-        unknown = not self.near.is_word(first) and bool(_CLOSED.match(w.gap(first))) and len(lower) > 2
+        unknown = not self.near.is_word(first) and bool(_CLOSED.match(w.text, w.ends[first])) and len(lower) > 2
         return (lower in lex.sure_names or unknown) and not w.is_code(first) and self._take(first, first, 0.6)
 
     def _closed(self, first: int) -> bool:
@@ -243,7 +243,7 @@ class _Search:
         ):
             return False
         last = self.near.extend(first, any_case=not w.is_capital(first), strong=True)
-        if not _LINE_END.match(w.gap(last)) or (self.near.is_word(first) and lower not in lex.first_names):
+        if not _LINE_END.match(w.text, w.ends[last]) or (self.near.is_word(first) and lower not in lex.first_names):
             return False
         return (w.is_capital(first) or "'" not in lower) and self._take(first, last, 0.8)
 

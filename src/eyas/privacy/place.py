@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 
 from eyas.privacy.entity import Span
-from eyas.privacy.lexicon import Lexicon
+from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.term import TERMS
+from eyas.privacy.vocabulary import is_known
 
 SCORE = 0.5  # of a place that is on no list
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
@@ -64,11 +65,19 @@ _STAYS = re.compile(
 
 
 _ARRIVED = re.compile(r" (?:angekommen|gezogen|umgezogen|gelandet|verhuisd|aangekomen|gefahren|geflogen)\b")
+# Before a place in any sentence, where the text is personal.
+_BEFORE = re.compile(
+    r"(?:\b(?:in|near|to|from|at|nach|bei|aus|à|en|vers|hacia|hasta|desde|a|da|em|para|w|we|do|z|i|till|från|naar|te|uit)"
+    r" |d')\Z"
+)
+_FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages that capitalise no months, no weekdays, no languages
 # "Anna from Kelthorpe", "Anna, 34, aus Kelthorpe": behind a person.
 _FROM = re.compile(r"(?:,? ?\(?\d{1,2}\)?(?: \w+)?)?,? (?:from|of|aus|di|da|de|do|uit|z|ze|från|d') ?\Z")
 
 
-def places(text: str, lexicon: Lexicon, personal: bool, ends: frozenset[int] = frozenset()) -> Iterator[Span]:
+def places(
+    text: str, lexicon: Lexicon, language: str, personal: bool, ends: frozenset[int] = frozenset()
+) -> Iterator[Span]:
     """Spans of kind LOCATION. `personal`: the text names a person or an e-mail address; `ends`: where names end.
 
     "Paris is the capital of France" alone says nothing about anyone and is left as it is.
@@ -77,7 +86,8 @@ def places(text: str, lexicon: Lexicon, personal: bool, ends: frozenset[int] = f
         lives = bool(_LIVES.search(text, max(0, match.start() - 60), match.start()))
         if not lives and not personal:
             continue
-        length = _city_at(match[0], lexicon)
+        before = lives or bool(_BEFORE.search(text, max(0, match.start() - 8), match.start()))
+        length = _city_at(match[0], lexicon, before)
         if length:
             yield Span(match.start(), match.start() + length, "LOCATION", 0.8 if lives else 0.5)
         elif (
@@ -85,6 +95,7 @@ def places(text: str, lexicon: Lexicon, personal: bool, ends: frozenset[int] = f
             or _STAYS.search(text, max(0, match.start() - 60), match.start())
             or _ARRIVED.match(text, match.end())
             or _is_behind(text, match.start(), ends)
+            or (before and _is_unheard(match[0], language))
         ) and _is_place(match[0], lexicon):
             yield Span(match.start(), match.end(), "LOCATION", SCORE)
 
@@ -93,6 +104,12 @@ def _is_behind(text: str, start: int, ends: frozenset[int]) -> bool:
     """Whether "from" and the end of a person's name stand before a place."""
     near = [end for end in range(max(0, start - 24), start) if end in ends]
     return any(_FROM.match(text[end:start]) for end in near)
+
+
+def _is_unheard(name: str, language: str) -> bool:
+    """Whether a name begins with a word of no dictionary, or stands where few words are capitalised."""
+    words = [word for word in re.split(r"[ ’'-]", name.casefold()) if len(word) > 2 and word not in PARTICLES]
+    return bool(words) and (language in _FEW_CAPITALS or not is_known(words[0], language))
 
 
 def _is_place(name: str, lexicon: Lexicon) -> bool:
@@ -105,12 +122,15 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
     return len(plain) < len(words) and (len(words) > 1 or words[0] not in lexicon.stop)
 
 
-def _city_at(words: str, lexicon: Lexicon) -> int:
-    """How many characters of the capitalised words, from their start, are a town of the list; the longest counts."""
+def _city_at(words: str, lexicon: Lexicon, before: bool) -> int:
+    """How many characters of the capitalised words, from their start, are a town of the list; the longest counts.
+
+    before: whether a word stands before it that leads to a place; else a town that is a word as well is none.
+    """
     length = len(words)
     while length > 0:
         name = words[:length].casefold()
-        if name in lexicon.cities and name not in lexicon.stop and (name not in lexicon.common or " " in name):
+        if name in lexicon.cities and name not in lexicon.stop and (before or name not in lexicon.common or " " in name):
             return length
         length = max(words.rfind(" ", 0, length), words.rfind("-", 0, length))
     return 0

@@ -113,7 +113,7 @@ class Prose:
             return None
         following = w.lowers[first + 1] if first + 1 < len(w) and w.gap(first) in _SPACES else ""
         sure = lower in self.lex.sure_names
-        ends = bool(_ENDS.match(w.gap(first)))
+        ends = bool(_ENDS.match(w.text, w.ends[first]))
         if w.lowers[first - 1] in TO and not sure:
             # "email to convince him": a verb follows as often; about whom or what does not follow a verb.
             return (first, first) if following in _ABOUT and not _NO_NAME.match(lower) else None

@@ -1,6 +1,14 @@
 """Words that a person's name follows or goes before in running prose, in nine languages. Our own lists."""
 
-POSSESSIVES = frozenset(
+from eyas.privacy.words import plain
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text, and longer ones without their accents as well: so they are written in a hurry."""
+    return frozenset(way for word in text.split() for way in ((word, plain(word)) if len(word) > 3 else (word,)))
+
+
+POSSESSIVES = word_set(
     """
     my our your his her their
     mein meine meinem meinen meiner meines unser unsere unserem unseren unserer sein seine seinem seinen seiner ihr ihre
@@ -11,12 +19,12 @@ POSSESSIVES = frozenset(
     mijn onze ons jouw zijn haar hun
     mój moja moje mojej mojego mojemu moją moim nasz nasza naszej naszego naszemu jego jej swojej swojego swojemu
     min mitt mina vår vårt din hans hennes
-    """.split()  # noqa: SIM905
+    """
 )
 # Who somebody is: a capitalised name may follow, behind a possessive in lower case too.
-RELATIONS = frozenset(
+RELATIONS = word_set(
     """
-    friend buddy mate pal bestie sister brother sis bro mother father mom mum dad mama papa son daughter wife husband
+    friend boyfriend girlfriend crush date buddy mate pal bestie sister brother sis bro mother father mom mum dad mama papa son daughter wife husband
     aunt uncle auntie cousin nephew niece grandma grandpa grandmother grandfather granny stepmother stepfather
     stepsister stepbrother boss manager colleague coworker supervisor landlord landlady neighbor neighbour roommate
     flatmate housemate girlfriend boyfriend fiancé fiancée partner ex therapist doctor dentist lawyer accountant teacher
@@ -41,17 +49,26 @@ RELATIONS = frozenset(
     sogra sogro cunhada cunhado
     vriend vriendin zus broer moeder vader zoon dochter vrouw man tante oom neef nicht oma opa baas collega huisbaas
     buurman buurvrouw huisgenoot huurder klant leraar lerares juf patiënt patiënte huisarts schoonmoeder
-    przyjaciel przyjaciółka przyjaciółki siostra siostry siostrze siostrą siostrę brat brata bratu matka mama mamy tata
+    przyjaciel przyjaciela przyjacielowi przyjaciółka przyjaciółki przyjaciółce przyjaciółkę przyjaciółką chłopak chłopaka
+    chłopakowi chłopakiem dziewczyna dziewczyny dziewczynie dziewczynę dziewczyną kumpel kumpla kumplowi kumplem
+    współlokator współlokatorka współlokatora współlokatorki współlokatorce współlokatorowi współlokatorem współlokatorką
+    sąsiadowi sąsiadce ziomek ziomka ziomkowi promotor promotora promotorowi promotorem trener trenera trenerowi trenerka
+    narzeczony narzeczona narzeczonego narzeczonej narzeczonemu wnuk wnuka wnukowi wnuczka wnuczki wnuczce wnuczkę teść
+    teścia szwagier szwagra szwagierka kuzyna kuzynowi kuzynce kuzynką wujka wujkowi cioci ciocię ciotka ciotki siostrzeniec
+    bratanek bratanica synek synka córeczka córeczki niania niani opiekunka wychowawczyni fryzjerka właścicielka
+    właściciela mężowi żonie ojciec ojca ojcu ojcem matki matce
+    koledze koleżance koleżankę szefowi szefem szefową bratem bratowa teściowa teściowej synem synowi córce mamie tacie
+    babci dziadkowi siostra siostry siostrze siostrą siostrę brat brata bratu matka mama mamy tata
     syn syna córka córki córkę żona żony mąż męża ciocia wujek kuzyn kuzynka babcia dziadek szef szefowa szefa kolega
     kolegi koleżanka koleżanki sąsiad sąsiadka sąsiada sąsiadki pacjent pacjentka pacjenta pacjentki klient klientka
     klienta najemca lokator nauczyciel nauczycielka uczeń uczennica lekarz
     vän vännen väninna kompis syster bror mamma pappa son dotter fru man moster faster morbror farbror kusin mormor
     farmor morfar farfar chef kollega kollegan hyresvärd granne grannen sambo flickvän pojkvän patient patienten kund
     kunden hyresgäst hyresgästen lärare läraren elev eleven svärmor
-    """.split()  # noqa: SIM905
+    """
 )
 # "A message for X", "nachricht an X".
-MESSAGES = frozenset(
+MESSAGES = word_set(
     """
     message messages msg text email e-mail mail note card letter dm sms reply invitation invite toast speech gift
     present nachricht mail brief karte einladung antwort geschenk whatsapp geburtstagskarte kärtchen
@@ -60,23 +77,23 @@ MESSAGES = frozenset(
     presente recado bericht berichtje mailtje brief kaartje kaart uitnodiging cadeau appje briefje
     wiadomość wiadomości maila list kartkę kartka zaproszenie prezent odpowiedź sms-a smsa życzenia
     meddelande mejl brev kort vykort inbjudan present svar hälsning
-    """.split()  # noqa: SIM905
+    """
 )
-TO = frozenset(
+TO = word_set(
     """
     to for an für à pour a para al per pra pro ao à aan voor do dla till åt
-    """.split()  # noqa: SIM905
+    """
 )
 # What stands behind a name in lower case at the end of "message to X": the clause goes on.
-GOES_ON = frozenset(
+GOES_ON = word_set(
     """
     that about saying telling asking and who because from with who's she he dass ob und wegen die der dass, mit weil
     que qui pour et parce qu' pourquoi avec con e y porque per che di perché sobre dizendo diciendo dicendo com
     dat om en over met waarin że żeby i z o bo att om och som med
-    """.split()  # noqa: SIM905
+    """
 )
 # Verbs of saying, living and feeling: their subject is a person, in every text.
-HUMAN = frozenset(
+HUMAN = word_set(
     """
     said says told tells asked asks wrote writes texted emailed replied replies answered lives lived married thinks
     thought believes hopes hoped adores adored loves loved likes hates hated smiled laughed cried shouted whispered
@@ -102,22 +119,22 @@ HUMAN = frozenset(
     przyjechała uczy
     sa säger frågade frågar skrev skriver bor bodde jobbar arbetar jobbade arbetade tror tycker berättar berättade
     älskar hatar spelar studerar sjunger dansar gråter reser flyttar flyttade
-    """.split()  # noqa: SIM905
+    """
 )
 # Of these a thing may be the subject as well: at a sentence's start they prove no name.
-THING_TOO = frozenset(
+THING_TOO = word_set(
     """
     has had works worked plays played opened closed turns turned won runs called calls goes went gives gave got takes
     needs wants moved grew reported reports saved spoke speaks drives drove sold sells teaches hat ha arrives arrived
     likes loves ordered received kommt zieht zog fährt lebt dit arrive part joue llega toca juega arriva suona gioca
     chega joga toca manda vive vit gra jedzie werkt speelt spelar lernt spielt writes asks asked tells
-    """.split()  # noqa: SIM905
+    """
 )
 # Pronouns of a person alone: nothing else is "she" in these languages.
 PERSONAL_PRONOUNS = frozenset("he she his her him han hon hans hennes henne honom".split())  # noqa: SIM905
 # German: a name may follow without an article; a noun hardly.
-GERMAN_BEFORE = frozenset(
+GERMAN_BEFORE = word_set(
     """
     mit von bei für an gegen ohne und oder über dass weil ob wenn wann warum wie ist war nach wo sind
-    """.split()  # noqa: SIM905
+    """
 )

@@ -1,6 +1,7 @@
 """A text as words with their places: what the search for names walks over."""
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 # Letters, with apostrophes inside ("O'Brien", "m'appelle"). Digits and underscores end a word.
@@ -8,6 +9,15 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # What French, Italian and Portuguese write before a name: "d'Anna", "dell'Anna", "qu'Anna".
 _ELISION = re.compile(r"(?:[dlnsjcmt]|qu|dell|all|dall|nell|sull|un|jusqu|lorsqu|puisqu)'(?=[^\W\d_])")
 _SENTENCE_END = '.!?:;\n"“”„«»()[]{}•*-–—>|/\t#=,'
+_NO_ACCENT = str.maketrans({"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ß": "ss"})
+
+
+def plain(word: str) -> str:
+    """The word without its accents: "wiadomosc" for "wiadomość"."""
+    if word.isascii():
+        return word
+    parts = unicodedata.normalize("NFD", word.translate(_NO_ACCENT))
+    return "".join(char for char in parts if not unicodedata.combining(char))
 
 
 @dataclass(frozen=True)
