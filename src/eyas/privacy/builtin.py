@@ -40,19 +40,19 @@ class BuiltinDetector:
         framed = list(structure.structured(text, self._lexicon, language))
         people = self._names.find(text, language)
         personal = bool(contacts or framed or people)
-        yield from contacts
         yield from framed
         if any(char.isdigit() for char in text):  # none of these goes without a digit
             yield from account.cards(text)
             yield from account.accounts(text)
             yield from identifier.identifiers(text, language)
-            yield from contact.phones(text, language, personal)
+            contacts += contact.phones(text, language, personal)
             yield from contact.ip_addresses(text)
             yield from address.towns(text, self._lexicon.cities)
+        yield from contacts
         yield from address.addresses(text, language)
         towns = list(place.places(text, self._lexicon, language, personal, frozenset(span.end for span in people)))
         yield from towns
-        yield from stranger.strangers(text, self._lexicon, language, personal)
+        yield from stranger.strangers(text, self._lexicon, language, personal, bool(contacts))
         for span in people:
             # "lives in Caldas da Rainha": what stands where a place does, and is on no list of names, is a place.
             if span.score > place.SCORE or not any(town.begin <= span.begin < town.end for town in towns):

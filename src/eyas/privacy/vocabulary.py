@@ -9,6 +9,7 @@ Forms stand there without their accents as well: so they are written in a hurry.
 import contextlib
 import hashlib
 import mmap
+import re
 from bisect import bisect_left
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -24,8 +25,16 @@ from eyas.privacy.words import plain
 _FORM = 2  # raised when the file's form changes
 _DIGEST = 32  # bytes before the codes
 _FILES = 2 * len(LANGUAGES)  # of this version and of the one before
+_SLIP = 8  # letters of a word from which on a slip is likelier than a name that differs from a word in one letter
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _LINKS = ("", "s", "n", "en", "es", "er", "e")  # between the parts of a compound
 _PART = 4  # letters of a compound's part
+# Pronouns behind a verb: "ayúdame", "dimmelo", "ajudá-lo".
+_CLITICS = {
+    "es": re.compile(r"(?<=[^\W\d_]{2})(?:me|te|se|nos|os)?(?:l[aeo]s?|me|te|se|nos|os)\Z"),
+    "it": re.compile(r"(?<=[^\W\d_]{2})(?:m?m[ie]|t[ie]|s[ie]|c[ie]|v[ie]|glie)?(?:l[aeio]|ne|mi|ti|si|ci|vi|gli)\Z"),
+    "pt": re.compile(r"(?<=[^\W\d_]{2})-?(?:me|te|se|nos|lhes?|l?[ao]s?)\Z"),
+}
 _COMPOUND = {"de", "nl", "sv"}
 
 
@@ -34,13 +43,30 @@ def is_known(lower: str, language: str) -> bool:
     """Whether a word (in lower case) is a word of the language or of English; in German a noun too."""
     if _holds(lower, language) or _holds(lower, "en"):
         return True
-    return language == "de" and _holds(lower.capitalize(), language)
+    if language == "de":
+        return _holds(lower.capitalize(), language)
+    clitic = _CLITICS[language].search(lower) if language in _CLITICS else None
+    if clitic is None:
+        return False
+    stem = plain(lower[: clitic.start()])
+    return any(_holds(stem + ending, language) for ending in ("", "r", "re", "e", "s"))
 
 
 @lru_cache(maxsize=100_000)
 def is_compound(lower: str, language: str) -> bool:
     """Whether a word is two known words in one: "Terminverschiebung". So are many last names: "Steinbach"."""
     return language in _COMPOUND and _is_compound(lower, language)
+
+
+@lru_cache(maxsize=100_000)
+def is_slip(lower: str, language: str) -> bool:
+    """Whether one letter more, less, other or exchanged makes a long word a known one: "portugese"."""
+    if len(lower) < _SLIP:
+        return False
+    halves = [(lower[:k], lower[k:]) for k in range(len(lower) + 1)]
+    near = {a + b[1:] for a, b in halves if b} | {a + b[1] + b[0] + b[2:] for a, b in halves if len(b) > 1}
+    near |= {a + letter + b[skip:] for a, b in halves for letter in _LETTERS for skip in (0, 1)}
+    return any(_holds(word, language) or _holds(word, "en") for word in near)
 
 
 def _is_compound(lower: str, language: str) -> bool:
