@@ -7,7 +7,7 @@ from eyas.base.errors import UsageError
 from eyas.privacy.entity import Span, merge
 
 VERSION = 1  # raised when what is found changes
-_PACKAGES = ("presidio-analyzer", "phonenumbers", "python-stdnum", "faker", "detect-secrets", "spacy")
+_PACKAGES = ("presidio-analyzer", "phonenumbers", "python-stdnum", "faker", "detect-secrets", "spacy", "simplemma")
 
 
 class BuiltinDetector:

@@ -130,7 +130,11 @@ def _city_at(words: str, lexicon: Lexicon, before: bool) -> int:
     length = len(words)
     while length > 0:
         name = words[:length].casefold()
-        if name in lexicon.cities and name not in lexicon.stop and (before or name not in lexicon.common or " " in name):
+        if (
+            name in lexicon.cities
+            and name not in lexicon.stop
+            and (before or name not in lexicon.common or " " in name)
+        ):
             return length
         length = max(words.rfind(" ", 0, length), words.rfind("-", 0, length))
     return 0

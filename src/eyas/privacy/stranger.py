@@ -101,7 +101,11 @@ def strangers(text: str, lexicon: Lexicon, language: str, personal: bool, contac
                 place = i > 0 and words.lowers[i - 1] in _IN and words.gap(i - 1) == " "
                 yield Span(words.begins[i], words.ends[last], "LOCATION" if place else "PERSON", 0.4)
                 done = last
-        elif lower_case and (contact or _is_led(words, i) or (i > 0 and near.is_title(i - 1))) and _may_be_name(words, i, near, language):
+        elif (
+            lower_case
+            and (contact or _is_led(words, i) or (i > 0 and near.is_title(i - 1)))
+            and _may_be_name(words, i, near, language)
+        ):
             last = i
             while last - i < 2 and last + 1 < len(words) and words.gap(last) == " ":
                 following = words.lowers[last + 1]
@@ -140,7 +144,14 @@ def _is_unknown(words: Words, i: int, near: Nearby, language: str) -> bool:
     lower, word = words.lowers[i], words.words[i]
     if len(lower) < 3 or words.is_code(i) or word.isupper() or word[1:] != word[1:].lower() or not _SHAPE.match(word):
         return False
-    if lower in near.lex.common or near.is_stop(i) or lower in TERMS or lower in near.lex.cities or lower in PARTICLES or _ODD.search(lower):
+    if (
+        lower in near.lex.common
+        or near.is_stop(i)
+        or lower in TERMS
+        or lower in near.lex.cities
+        or lower in PARTICLES
+        or _ODD.search(lower)
+    ):
         return False
     if is_known(lower, language):
         return False

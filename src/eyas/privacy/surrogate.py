@@ -12,6 +12,7 @@ import unicodedata
 from functools import cache
 
 from eyas.privacy.lexicon import PARTICLES, city_names, first_names, last_names
+from eyas.privacy.words import plain
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
 _LOCALES = {
@@ -173,5 +174,4 @@ def _shaped(choice: str, like: str) -> str:
 
 
 def _ascii(text: str) -> str:
-    plain = unicodedata.normalize("NFKD", text.replace("ł", "l").replace("Ł", "L").replace("ß", "ss").replace("ø", "o"))
-    return plain.encode("ascii", "ignore").decode().lower()
+    return plain(text).encode("ascii", "ignore").decode().lower()

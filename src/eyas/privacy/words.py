@@ -16,7 +16,7 @@ def plain(word: str) -> str:
     """The word without its accents: "wiadomosc" for "wiadomość"."""
     if word.isascii():
         return word
-    parts = unicodedata.normalize("NFD", word.translate(_NO_ACCENT))
+    parts = unicodedata.normalize("NFKD", word.translate(_NO_ACCENT))
     return "".join(char for char in parts if not unicodedata.combining(char))
 
 
