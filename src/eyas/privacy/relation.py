@@ -24,11 +24,14 @@ POSSESSIVES = word_set(
 # Who somebody is: a capitalised name may follow, behind a possessive in lower case too.
 RELATIONS = word_set(
     """
-    friend boyfriend girlfriend crush date buddy mate pal bestie sister brother sis bro mother father mom mum dad mama papa son daughter wife husband
+    friend boyfriend girlfriend crush date buddy mate pal bestie sister brother sis bro mother father mom mum
+    dad mama papa son daughter wife husband
     aunt uncle auntie cousin nephew niece grandma grandpa grandmother grandfather granny stepmother stepfather
     stepsister stepbrother boss manager colleague coworker supervisor landlord landlady neighbor neighbour roommate
-    flatmate housemate girlfriend boyfriend fiancé fiancée partner ex therapist doctor dentist lawyer accountant teacher
-    tutor coach patient client customer tenant employee intern student classmate babysitter nanny godmother godfather
+    flatmate housemate girlfriend boyfriend fiancé fiancée partner ex therapist doctor dentist lawyer accountant
+    teacher
+    tutor coach patient client customer tenant employee intern student classmate babysitter nanny godmother
+    godfather
     godson goddaughter trainer mentor hairdresser plumber
     freund freundin kumpel schwester bruder mutter vater sohn tochter frau mann ehefrau ehemann tante onkel cousine
     neffe nichte oma opa chef chefin kollege kollegin kollegen vermieter vermieterin nachbar nachbarin nachbarn
@@ -38,32 +41,44 @@ RELATIONS = word_set(
     ami amie copain copine sœur soeur frère mère père maman fils fille femme mari tante oncle cousin cousine neveu
     nièce mamie papi patron patronne collègue propriétaire voisin voisine colocataire patiente cliente locataire
     professeur maîtresse médecin avocat élève belle-mère beau-père
-    amigo amiga hermana hermano madre padre mamá papá hijo hija esposa esposo mujer marido tía tío primo prima sobrino
-    sobrina abuela abuelo jefe jefa compañero compañera colega casero casera vecino vecina novio novia paciente cliente
+    amigo amiga hermana hermano madre padre mamá papá hijo hija esposa esposo mujer marido tía tío primo prima
+    sobrino
+    sobrina abuela abuelo jefe jefa compañero compañera colega casero casera vecino vecina novio novia paciente
+    cliente
     inquilino inquilina profesor profesora alumno alumna médico abogada abogado suegra suegro cuñada cuñado
-    amico amica sorella fratello mamma papà figlio figlia moglie marito zia zio cugino cugina nipote nonna nonno capo
-    collega padrona vicino vicina fidanzato fidanzata ragazza ragazzo coinquilina coinquilino paziente maestra maestro
+    amico amica sorella fratello mamma papà figlio figlia moglie marito zia zio cugino cugina nipote nonna nonno
+    capo
+    collega padrona vicino vicina fidanzato fidanzata ragazza ragazzo coinquilina coinquilino paziente maestra
+    maestro
     insegnante alunno alunna suocera cognata cognato
     amiga irmã irmão mãe pai filho filha esposa marido mulher tia tio primo prima sobrinho sobrinha avó avô chefe
     senhorio senhoria vizinho vizinha namorado namorada paciente cliente inquilino inquilina professora aluno aluna
     sogra sogro cunhada cunhado
     vriend vriendin zus broer moeder vader zoon dochter vrouw man tante oom neef nicht oma opa baas collega huisbaas
     buurman buurvrouw huisgenoot huurder klant leraar lerares juf patiënt patiënte huisarts schoonmoeder
-    przyjaciel przyjaciela przyjacielowi przyjaciółka przyjaciółki przyjaciółce przyjaciółkę przyjaciółką chłopak chłopaka
+    przyjaciel przyjaciela przyjacielowi przyjaciółka przyjaciółki przyjaciółce przyjaciółkę przyjaciółką
+    chłopak chłopaka
     chłopakowi chłopakiem dziewczyna dziewczyny dziewczynie dziewczynę dziewczyną kumpel kumpla kumplowi kumplem
-    współlokator współlokatorka współlokatora współlokatorki współlokatorce współlokatorowi współlokatorem współlokatorką
-    sąsiadowi sąsiadce ziomek ziomka ziomkowi promotor promotora promotorowi promotorem trener trenera trenerowi trenerka
-    narzeczony narzeczona narzeczonego narzeczonej narzeczonemu wnuk wnuka wnukowi wnuczka wnuczki wnuczce wnuczkę teść
-    teścia szwagier szwagra szwagierka kuzyna kuzynowi kuzynce kuzynką wujka wujkowi cioci ciocię ciotka ciotki siostrzeniec
+    współlokator współlokatorka współlokatora współlokatorki współlokatorce współlokatorowi współlokatorem
+    współlokatorką
+    sąsiadowi sąsiadce ziomek ziomka ziomkowi promotor promotora promotorowi promotorem trener trenera trenerowi
+    trenerka
+    narzeczony narzeczona narzeczonego narzeczonej narzeczonemu wnuk wnuka wnukowi wnuczka wnuczki wnuczce
+    wnuczkę teść
+    teścia szwagier szwagra szwagierka kuzyna kuzynowi kuzynce kuzynką wujka wujkowi cioci ciocię ciotka ciotki
+    siostrzeniec
     bratanek bratanica synek synka córeczka córeczki niania niani opiekunka wychowawczyni fryzjerka właścicielka
     właściciela mężowi żonie ojciec ojca ojcu ojcem matki matce
-    koledze koleżance koleżankę szefowi szefem szefową bratem bratowa teściowa teściowej synem synowi córce mamie tacie
+    koledze koleżance koleżankę szefowi szefem szefową bratem bratowa teściowa teściowej synem synowi córce
+    mamie tacie
     babci dziadkowi siostra siostry siostrze siostrą siostrę brat brata bratu matka mama mamy tata
-    syn syna córka córki córkę żona żony mąż męża ciocia wujek kuzyn kuzynka babcia dziadek szef szefowa szefa kolega
+    syn syna córka córki córkę żona żony mąż męża ciocia wujek kuzyn kuzynka babcia dziadek szef szefowa szefa
+    kolega
     kolegi koleżanka koleżanki sąsiad sąsiadka sąsiada sąsiadki pacjent pacjentka pacjenta pacjentki klient klientka
     klienta najemca lokator nauczyciel nauczycielka uczeń uczennica lekarz
     vän vännen väninna kompis syster bror mamma pappa son dotter fru man moster faster morbror farbror kusin mormor
-    farmor morfar farfar chef kollega kollegan hyresvärd granne grannen sambo flickvän pojkvän patient patienten kund
+    farmor morfar farfar chef kollega kollegan hyresvärd granne grannen sambo flickvän pojkvän patient patienten
+    kund
     kunden hyresgäst hyresgästen lärare läraren elev eleven svärmor
     """
 )

@@ -6,6 +6,7 @@ place ("in Kelthorpe") or a person. In lower case a slip is as likely as a name:
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from eyas.privacy.entity import Span
 from eyas.privacy.hint import AND, ASKED, COMPANY, DETERMINERS
@@ -87,90 +88,91 @@ def strangers(text: str, lexicon: Lexicon, language: str, personal: bool, contac
     which is somebody's: in lower case no word need lead to a name.
     """
     words = split(text)
-    if not (personal or contact or (_is_about_people(words) and not is_technical(text))):
-        return
-    near = Nearby(words, lexicon, language)
-    done = -1
-    lower_case = sum(map(words.is_capital, range(len(words)))) * 12 <= len(words)
-    for i in range(len(words)):
-        if i <= done:
-            continue
-        if words.is_capital(i):
-            last = near.extend(i)
-            if _is_unknown(words, i, near, language) and _is_name(words, i, last, language):
-                place = i > 0 and words.lowers[i - 1] in _IN and words.gap(i - 1) == " "
-                yield Span(words.begins[i], words.ends[last], "LOCATION" if place else "PERSON", 0.4)
-                done = last
-        elif (
-            lower_case
-            and (contact or _is_led(words, i) or (i > 0 and near.is_title(i - 1)))
-            and _may_be_name(words, i, near, language)
-        ):
-            last = i
-            while last - i < 2 and last + 1 < len(words) and words.gap(last) == " ":
-                following = words.lowers[last + 1]
-                last_name = following in lexicon.last_names or (language == "pl" and _POLISH.search(following))
-                last_name = last_name and following not in lexicon.common
-                if not (last_name or _is_unknown(words, last + 1, near, language)):
-                    break
-                last += 1
-            yield Span(words.begins[i], words.ends[last], "PERSON", 0.4)
-            done = last
-
-
-def _may_be_name(words: Words, i: int, near: Nearby, language: str) -> bool:
-    """Whether a word in lower case is unknown or a listed name and no other word."""
-    lower, lex = words.lowers[i], near.lex
-    listed = lower in lex.sure_names or (lower in lex.last_names and not is_known(lower, language))
-    if listed and lower not in lex.common and len(lower) > 3:
-        return True
-    return _is_unknown(words, i, near, language) and not is_slip(lower, language)
+    if personal or contact or (_is_about_people(words) and not is_technical(text)):
+        yield from _Search(words, Nearby(words, lexicon, language), language, contact).run()
 
 
 def _is_about_people(words: Words) -> bool:
-    """Whether it speaks of "my sister", or of a message to somebody."""
+    """Whether it speaks of "my sister", of a message to somebody, of a wedding."""
     lowers = words.lowers
     for i, lower in enumerate(lowers):
-        if lower in RELATIONS and i > 0 and lowers[i - 1] in POSSESSIVES:
+        if lower in _TOGETHER or (lower in RELATIONS and i > 0 and lowers[i - 1] in POSSESSIVES):
             return True
         if lower in MESSAGES and any(word in TO or word in _LEADS for word in lowers[i + 1 : i + 4]):
-            return True
-        if lower in _TOGETHER:
             return True
     return False
 
 
-def _is_unknown(words: Words, i: int, near: Nearby, language: str) -> bool:
-    lower, word = words.lowers[i], words.words[i]
-    if len(lower) < 3 or words.is_code(i) or word.isupper() or word[1:] != word[1:].lower() or not _SHAPE.match(word):
-        return False
-    if (
-        lower in near.lex.common
-        or near.is_stop(i)
-        or lower in TERMS
-        or lower in near.lex.cities
-        or lower in PARTICLES
-        or _ODD.search(lower)
-    ):
-        return False
-    if is_known(lower, language):
-        return False
-    german = language == "de"
-    return not ((german or not words.is_capital(i)) and (is_compound(lower, language) or lower in _SLANG))
+@dataclass(frozen=True)
+class _Search:
+    """One walk over the words of one text that is about people."""
 
+    w: Words
+    near: Nearby
+    language: str
+    contact: bool
 
-def _is_name(words: Words, i: int, last: int, language: str) -> bool:
-    if i > 0 and words.gap(i - 1) == " " and words.lowers[i - 1] in DETERMINERS:
-        if words.lowers[i - 1] not in _IN | _ARTICLES_BEFORE_NAMES.get(language, frozenset()):
+    def run(self) -> Iterator[Span]:
+        w, done = self.w, -1
+        in_lower_case = sum(map(w.is_capital, range(len(w)))) * 12 <= len(w)
+        for i in range(len(w)):
+            if i <= done:
+                continue
+            if w.is_capital(i):
+                if not self._is_unknown(i) or self._is_thing(i):
+                    continue
+                done = self.near.extend(i)
+                place = i > 0 and w.lowers[i - 1] in _IN and w.gap(i - 1) == " "
+            elif in_lower_case and (self.contact or self._is_led(i)) and self._may_be_name(i):
+                done, place = self._end(i), False
+            else:
+                continue
+            yield Span(w.begins[i], w.ends[done], "LOCATION" if place else "PERSON", 0.4)
+
+    def _is_unknown(self, i: int) -> bool:
+        """Whether word i is a plain word that stands in no list and no dictionary."""
+        w, lower, word = self.w, self.w.lowers[i], self.w.words[i]
+        if len(lower) < 3 or not _SHAPE.match(word) or word.isupper() or word[1:] != word[1:].lower() or w.is_code(i):
             return False
-    following = words.lowers[last + 1] if last + 1 < len(words) else ""
-    return following not in COMPANY
+        if self.near.is_stop(i) or any(lower in words for words in (self.near.lex.common, self.near.lex.cities)):
+            return False
+        if lower in TERMS or lower in PARTICLES or _ODD.search(lower) or is_known(lower, self.language):
+            return False
+        # A capital letter inside a sentence is evidence enough that it is no compound and no slang; not in German.
+        proper = w.is_capital(i) and not self.near.nouns_are_capital
+        return proper or not (lower in _SLANG or is_compound(lower, self.language))
 
+    def _is_thing(self, i: int) -> bool:
+        """Whether an article stands before the capitalised word, or a company's form behind it."""
+        w, last = self.w, self.near.extend(i)
+        before = w.lowers[i - 1] if i > 0 and w.gap(i - 1) == " " else ""
+        named = before in _IN or before in _ARTICLES_BEFORE_NAMES.get(self.language, ())
+        return (before in DETERMINERS and not named) or (last + 1 < len(w) and w.lowers[last + 1] in COMPANY)
 
-def _is_led(words: Words, i: int) -> bool:
-    """Whether the word before leads to a person, or the word opens a clause and a verb of people follows."""
-    gap = words.gap(i - 1) if i else "\n"
-    if gap != " ":
-        return i + 1 < len(words) and words.gap(i) == " " and words.lowers[i + 1] in _DOES and not gap.strip(" ,.!?;\n")
-    before = words.lowers[i - 1]
-    return before in TO or before in _LEADS or before in RELATIONS or before in ASKED or before in AND
+    def _is_led(self, i: int) -> bool:
+        """Whether the word before leads to a person, or the word opens a clause and a verb of people follows."""
+        w, gap = self.w, self.w.gap(i - 1) if i else "\n"
+        if gap == " ":
+            before = w.lowers[i - 1]
+            return any(before in words for words in (TO, _LEADS, RELATIONS, ASKED, AND)) or self.near.is_title(i - 1)
+        opens = not gap.strip(" ,.!?;\n")
+        return opens and i + 1 < len(w) and w.gap(i) == " " and w.lowers[i + 1] in _DOES
+
+    def _may_be_name(self, i: int) -> bool:
+        """Whether a word in lower case is a listed name and no other word, or unknown and no slip."""
+        lower, lex = self.w.lowers[i], self.near.lex
+        listed = lower in lex.sure_names or (lower in lex.last_names and not is_known(lower, self.language))
+        if listed and lower not in lex.common and len(lower) > 3:
+            return True
+        return self._is_unknown(i) and not is_slip(lower, self.language)
+
+    def _end(self, i: int) -> int:
+        """The last word of the name in lower case that begins at word i."""
+        w, lex, last = self.w, self.near.lex, i
+        while last - i < 2 and last + 1 < len(w) and w.gap(last) == " ":
+            following = w.lowers[last + 1]
+            listed = following in lex.last_names or (self.language == "pl" and bool(_POLISH.search(following)))
+            if not (listed and following not in lex.common) and not self._is_unknown(last + 1):
+                break
+            last += 1
+        return last
