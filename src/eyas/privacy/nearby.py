@@ -167,5 +167,7 @@ class Nearby:
             return False
         if w.lowers[i] in lex.stop or w.gap(i - 1) not in (" ", ", ", "\u00a0") or w.lowers[i - 1] in DETERMINERS:
             return False
+        if w.lowers[i - 1] in AND and i > 1 and w.is_capital(i - 2) and self.is_word(i - 2):
+            return False  # "War and Peace"
         following = i + 1 < len(w) and w.gap(i) == " " and w.is_capital(i + 1)
         return not w.is_capital(i - 1) and not following

@@ -8,6 +8,15 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(way for word in text.split() for way in ((word, plain(word)) if len(word) > 3 else (word,)))
 
 
+def by_language(text: str) -> dict[str, frozenset[str]]:
+    """`word_set` for each language, whose code begins the lines of its words."""
+    found: dict[str, frozenset[str]] = {}
+    for line in filter(None, map(str.strip, text.split("\n"))):
+        language, _, words = line.partition(" ")
+        found[language] = found.get(language, frozenset()) | word_set(words)
+    return found
+
+
 POSSESSIVES = word_set(
     """
     my our your his her their

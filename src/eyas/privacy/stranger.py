@@ -12,62 +12,71 @@ from eyas.privacy.entity import Span
 from eyas.privacy.hint import AND, ASKED, COMPANY, DETERMINERS
 from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.nearby import Nearby
-from eyas.privacy.relation import HUMAN, MESSAGES, POSSESSIVES, RELATIONS, TO, word_set
+from eyas.privacy.relation import HUMAN, MESSAGES, POSSESSIVES, RELATIONS, TO, by_language, word_set
 from eyas.privacy.term import TERMS, is_technical
 from eyas.privacy.vocabulary import is_compound, is_known, is_slip
 from eyas.privacy.words import Words, split
 
 _IN = frozenset("in near at nach bei à en em w we i naar te till no na".split())  # noqa: SIM905
 # Before a person in lower case, beside what relation.TO and hint.ASKED hold.
-_LEADS = word_set(
+_LEADS = by_language(
     """
-    tu tutaj this here ici aquí qui aqui hier här między entre zwischen between
-    with from about of by im i'm its it's tell telling meet met meeting call calling calls see seeing thank invite
-    dating miss love bday birthday dear hi hey
-    mit von bei zu über bin frag sag treffe treff triff getroffen dem der wegen ohne gegen gute gratuliere
-    avec chez de à suis c'est dis demande rejoindre voir vois invite remercier retrouver anniv anniversaire
-    con de soy dile dime decirle pedirle ver invitar llamar a cumple cumpleaños felicidades
-    con di da sono a dille digli chiedere invitare vedere auguri compleanno
-    com de sou do da pro pra falar fala diz ver convidar chamar o a parabéns aniversário niver
-    met van bij ben vraag zeg zie bel bellen naar gefeliciteerd
-    do dla u od z ze przez jestem powiedz zapytaj spytaj powiedzieć pozdrów zaprosić spotkać za o odpisz napisz lat
-    med av från hos är fråga träffa ring bjuda hälsa svara grattis
+    en this here between with from about of by im i'm its it's tell telling meet met meeting call calling calls see
+    en seeing thank invite dating miss love bday birthday dear hi hey
+    de hier zwischen mit von bei zu über bin frag sag treffe treff triff getroffen dem der wegen ohne gegen gute
+    de gratuliere hi hey hallo liebe lieber
+    fr ici entre avec chez de à suis c'est dis demande rejoindre voir vois invite remercier retrouver anniv
+    fr anniversaire salut coucou
+    es aquí entre con de soy dile dime decirle pedirle ver invitar llamar a cumple cumpleaños felicidades hola
+    it qui tra fra con di da sono a dille digli chiedere invitare vedere auguri compleanno ciao
+    pt aqui entre com de sou do da pro pra falar fala diz ver convidar chamar o a parabéns aniversário niver oi olá
+    nl hier tussen met van bij ben vraag zeg zie bel bellen naar gefeliciteerd hoi hey
+    pl tu tutaj między do dla u od z ze przez jestem powiedz zapytaj spytaj powiedzieć pozdrów zaprosić spotkać za o
+    pl odpisz napisz lat hej cześć
+    sv här mellan med av från hos är fråga träffa ring bjuda hälsa svara grattis hej
     """
 )
-# Behind a name that opens a clause.
-_DOES = HUMAN | word_set(
+# Behind a name that opens a clause, beside relation.HUMAN.
+_DOES = by_language(
     """
-    is was has had didnt didn't doesnt doesn't wont won't isnt isn't never still keeps just wants needs and
-    ist war hat wird kann will hatte macht geht antwortet und est va n'a m'a ne me veut doit sera et
-    no ha es está era quiere se y non mi è sta vuole e não é foi está quer vai is heeft wil kan gaat doet reageert en
-    jest nie ma był była chce będzie się może odpisuje kończy i är har vill ska svarar inte var kan fyller och
+    en is was has had didnt didn't doesnt doesn't wont won't isnt isn't never still keeps just wants needs and
+    de ist war hat wird kann will hatte macht geht antwortet und
+    fr a est va n'a m'a ne me veut doit sera et
+    es no ha es está era quiere se me y
+    it non è ha sta va vuole mi e
+    pt não é foi está quer vai me e
+    nl is was heeft wil kan gaat doet reageert en
+    pl jest nie ma był była chce będzie się może odpisuje kończy i
+    sv är har vill ska svarar inte var kan fyller och
     """
 )
 # What is done with a person or said to one: a text that holds it is about people.
-_TOGETHER = word_set(
+_TOGETHER = by_language(
     """
-    telling reply apologize apologise invite invited congratulate birthday bday wedding anniversary dating breakup
-    argument
-    fight meeting turning marry answering miss
-    antworten antwortet einladen eingeladen geburtstag hochzeit getroffen verabredet entschuldigen entschuldige
-    gratulieren streit heiraten treff glückwunsch zum
-    répondre répond inviter invité anniversaire anniv mariage excuser m'excuser féliciter rendez-vous disputé dispute
-    vois épouser
-    contestar contesta responder invitar cumpleaños cumple boda disculparme perdón felicitar cita peleé pelea quedé
-    casarme
-    dirle dirgli rispondere risponde invitare compleanno compie matrimonio scusarmi scusa congratularmi auguri litigato
-    lasciato augurio vedere sposare
-    responder responde convidar aniversário niver casamento desculpar desculpa parabenizar parabéns briguei fala casar
-    antwoorden antwoordt reageert uitnodigen verjaardag bruiloft feliciteren gefeliciteerd afgesproken ruzie leuks
-    trouwen
-    odpisać odpisuje odpisz odzywa zaprosić urodziny urodzin imieniny ślub wesele przeprosić umówiłam umówiłem spotkać
-    spotykam pogratulować pokłóciłam pokłóciłem zagadać lat
-    svara svarar bjuda födelsedag bröllop ursäkt gratulera grattis träffade träffa gifta ses fyller
+    en telling reply apologize apologise invite invited congratulate birthday bday wedding anniversary dating breakup
+    en argument fight meeting turning marry answering miss
+    de antworten antwortet einladen eingeladen geburtstag hochzeit getroffen verabredet entschuldigen entschuldige
+    de gratulieren streit heiraten treff glückwunsch zum
+    fr répondre répond inviter invité anniversaire anniv mariage excuser m'excuser féliciter rendez-vous disputé
+    fr dispute vois épouser
+    es contestar contesta responder invitar cumpleaños cumple boda disculparme perdón felicitar cita peleé pelea quedé
+    es casarme
+    it dirle dirgli rispondere risponde invitare compleanno compie matrimonio scusarmi scusa congratularmi auguri
+    it litigato lasciato augurio vedere sposare
+    pt responder responde convidar aniversário niver casamento desculpar desculpa parabenizar parabéns briguei fala
+    pt casar
+    nl antwoorden antwoordt reageert uitnodigen verjaardag bruiloft feliciteren gefeliciteerd afgesproken ruzie leuks
+    nl trouwen
+    pl odpisać odpisuje odpisz odzywa zaprosić urodziny urodzin imieniny ślub wesele przeprosić umówiłam umówiłem
+    pl spotkać spotykam pogratulować pokłóciłam pokłóciłem zagadać lat
+    sv svara svarar bjuda födelsedag bröllop ursäkt gratulera grattis träffade träffa gifta ses fyller
     """
 )
+_NONE = frozenset[str]()
 _ARTICLES_BEFORE_NAMES = {"pt": frozenset("o a ao à do da no na pelo pela".split())}  # noqa: SIM905
 _SHAPE = re.compile(r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*\Z")
 _ODD = re.compile(r"(.)\1\1|(?:(.)(.)\2\3){2}|\A[^aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýąęó]+\Z")
+_OPENS = re.compile(r"[.!?\n]")  # between sentences
 _POLISH = re.compile(r"..(?:[cs]k|dzk)(?:a|i|iego|iej|iemu|im|ą)\Z")  # endings of last names
 _SLANG = word_set(
     """
@@ -88,17 +97,18 @@ def strangers(text: str, lexicon: Lexicon, language: str, personal: bool, contac
     which is somebody's: in lower case no word need lead to a name.
     """
     words = split(text)
-    if personal or contact or (_is_about_people(words) and not is_technical(text)):
+    if personal or contact or (_is_about_people(words, language) and not is_technical(text)):
         yield from _Search(words, Nearby(words, lexicon, language), language, contact).run()
 
 
-def _is_about_people(words: Words) -> bool:
+def _is_about_people(words: Words, language: str) -> bool:
     """Whether it speaks of "my sister", of a message to somebody, of a wedding."""
     lowers = words.lowers
+    together, leads = _TOGETHER.get(language, _NONE), TO | _LEADS.get(language, _NONE)
     for i, lower in enumerate(lowers):
-        if lower in _TOGETHER or (lower in RELATIONS and i > 0 and lowers[i - 1] in POSSESSIVES):
+        if lower in together or (lower in RELATIONS and i > 0 and lowers[i - 1] in POSSESSIVES):
             return True
-        if lower in MESSAGES and any(word in TO or word in _LEADS for word in lowers[i + 1 : i + 4]):
+        if lower in MESSAGES and any(word in leads for word in lowers[i + 1 : i + 4]):
             return True
     return False
 
@@ -114,7 +124,8 @@ class _Search:
 
     def run(self) -> Iterator[Span]:
         w, done = self.w, -1
-        in_lower_case = sum(map(w.is_capital, range(len(w)))) * 12 <= len(w)
+        opening = [w.is_capital(i) for i in range(len(w)) if i == 0 or _OPENS.search(w.gap(i - 1))]
+        in_lower_case = sum(opening) * 3 <= len(opening)
         for i in range(len(w)):
             if i <= done:
                 continue
@@ -154,14 +165,18 @@ class _Search:
         w, gap = self.w, self.w.gap(i - 1) if i else "\n"
         if gap == " ":
             before = w.lowers[i - 1]
-            return any(before in words for words in (TO, _LEADS, RELATIONS, ASKED, AND)) or self.near.is_title(i - 1)
-        opens = not gap.strip(" ,.!?;\n")
-        return opens and i + 1 < len(w) and w.gap(i) == " " and w.lowers[i + 1] in _DOES
+            led = any(before in words for words in (TO, RELATIONS, ASKED, AND))
+            return led or before in _LEADS.get(self.language, _NONE) or self.near.is_title(i - 1)
+        if gap.strip(" ,.!?;\n") or i + 1 == len(w) or w.gap(i) != " ":
+            return False
+        return w.lowers[i + 1] in HUMAN or w.lowers[i + 1] in _DOES.get(self.language, _NONE)
 
     def _may_be_name(self, i: int) -> bool:
         """Whether a word in lower case is a listed name and no other word, or unknown and no slip."""
         lower, lex = self.w.lowers[i], self.near.lex
         listed = lower in lex.sure_names or (lower in lex.last_names and not is_known(lower, self.language))
+        if lower in HUMAN or lower in RELATIONS:
+            return False
         if listed and lower not in lex.common and len(lower) > 3:
             return True
         return self._is_unknown(i) and not is_slip(lower, self.language)
