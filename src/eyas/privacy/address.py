@@ -128,7 +128,7 @@ _PREFIXED = re.compile(
     rf"|borgo|salita|rua|travessa|pra[çc]a|alameda|estrada|rodovia|beco|ladeira|ul\.|ulica|ulicy|al\.|aleja|alei"
     rf"|aleje|plac|pl\."
     rf"|os\.|osiedle|rynek|skwer|avenue|rue|boulevard|chemin|laan van|rambla|callej[óo]n|loc\.|vial|acceso|pasadizo"
-    rf"|c\.(?= de)|cuesta|ca[ñn]ada|canale|stretto|incrocio|rotonda|via)|Via|V\.|R\.|Av|Calz\.)"
+    rf"|c\.(?= de)|cuesta|cañada|canale|stretto|incrocio|rotonda|via)|Via|V\.|R\.|Av|Calz\.)"
     rf"(?: |(?<=[./]) ?)(?:(?:de|del|la|las|los|el|di|dei|degli|della|delle|dell|da|do|das|dos|e|y|św|gen|ks|ku|des"
     rf"|du|les|le|d|l)(?:\.|['’]| ) ?"
     rf"){{0,4}}{_ANY}(?:[ -](?:(?:de|del|la|las|los|el|di|dei|della|da|do|das|dos|e|y) ){{0,2}}{_CAP}){{0,4}}"
@@ -152,7 +152,7 @@ _LIVES_AT = re.compile(
     rf"|du|św) ){{0,2}}{_CAP}(?:[ -](?:(?:de|del|la|di|da|do|dos|das|van|der|den|e|y|des"
     rf"|du) )?{_CAP}){{0,4}},? (?:n[.º°o ]{{1,3}})?"
     r"(?:\d{1,5}[A-Za-z]?\b|S/N\b|s/n\b)(?! ?(?:years|months|weeks|days|minutes|Jahren?|Monate|ans|mois|años|meses"
-    r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|m²|%))))"
+    r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|mph|m²|%))))"
 )
 _BOX = re.compile(
     r"(?i)\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?"

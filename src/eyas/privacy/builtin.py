@@ -39,7 +39,7 @@ class BuiltinDetector:
         contacts = list(contact.emails(text))
         framed = list(structure.structured(text, self._lexicon, language))
         people = self._names.find(text, language)
-        personal = bool(contacts or framed or people)
+        personal = bool(contacts or framed or people) or stranger.is_about_people(text, language)
         yield from framed
         if any(char.isdigit() for char in text):  # none of these goes without a digit
             yield from account.cards(text)

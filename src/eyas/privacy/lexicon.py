@@ -72,7 +72,7 @@ _AMBIGUOUS = frozenset(
 # First names that some list of words holds, and that are names all the same, but for a pronoun of one language.
 _SURE = frozenset(
     """
-    ada alba ali allen anders angela aurora aurore austin bartolomeo bianca björn blanca bob bonnie carol carolina
+    ada alba ali allen anders angela aurora aurore austin bartolomeo ben bianca björn blanca bob bonnie carol carolina
     cassandra
     charlotte chiara christian claire clara claude consuelo cruz dan darin diego dina dolores dominique elena elke ella
     ernst esperanza fatima flora franco frans glen hanno hans heather helena hugo hélène inga jack jackson jan jasmine
@@ -91,6 +91,7 @@ PRONOUNS = {
     "pt": frozenset(("ela",)),
     "sv": frozenset(("hans", "inga", "mina", "dina")),
     "pl": frozenset(("sam",)),
+    "nl": frozenset(("ben",)),
 }
 
 # Words that stand capitalised without being a name. They complete what the packages bring.

@@ -147,7 +147,9 @@ class _Search:
             good = w.is_capital(first) and (not self.near.is_stop(first) or w.lowers[first] in AFTER_TITLE)
             if w.lowers[first] in PARTICLES and self.near.particle_leads_on(first):
                 return self._take(first, self.near.extend(first), 0.9)
-            lower_title = w.lowers[first] in self.lex.last_names and w.lowers[first] not in self.lex.common
+            lower = w.lowers[first]
+            # "aunt smith", but not "aunt said".
+            lower_title = lower in self.lex.last_names and not self.near.is_word(first) and lower not in SPEAKS
             return (good or lower_title) and self._take(first, self.near.extend(first, strong=True), 0.9)
         if cue is Cue.GREET:
             return self._greeted(first)

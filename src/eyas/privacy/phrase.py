@@ -167,6 +167,7 @@ SPEAKS = frozenset(
     bought buys paid pays signed ordered owes owed wants wanted needs loves loved likes liked phoned complained reported
     thinks thought prescribed requested married died agreed refused earns earned decided spent sold sells went goes
     got gave received baked ate eats drove visited has had will'll moved grew promised invited sent sends forgot
+    found took made put left came knew kept lost ran brought began
     sagte sagt fragte fragt schrieb schreibt wohnt arbeitet kaufte bat meinte meint rief hat bestellte unterschrieb
     dit disait demande écrit habite travaille a-dit répond veut achète
     dijo dice preguntó escribió vive trabaja compró quiere pidió llamó

@@ -26,6 +26,7 @@ from eyas.privacy.relation import (
     THING_TOO,
     TO,
 )
+from eyas.privacy.vocabulary import is_known
 from eyas.privacy.words import Words
 
 _SPACES = (" ", "\u00a0")
@@ -109,6 +110,7 @@ class Prose:
             or lower in MESSAGES
             or "'" in lower
             or lower in SPEAKS
+            or (is_known(lower, self.language) and lower not in self.lex.sure_names)
         ):
             return None
         following = w.lowers[first + 1] if first + 1 < len(w) and w.gap(first) in _SPACES else ""

@@ -5,7 +5,7 @@ place ("in Kelthorpe") or a person. In lower case a slip is as likely as a name:
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from eyas.privacy.entity import Span
@@ -17,7 +17,7 @@ from eyas.privacy.term import TERMS, is_technical
 from eyas.privacy.vocabulary import is_compound, is_known, is_slip
 from eyas.privacy.words import Words, split
 
-_IN = frozenset("in near at nach bei à en em w we i naar te till no na".split())  # noqa: SIM905
+_IN = frozenset("desde in near at nach bei à en em w we i naar te till no na".split())  # noqa: SIM905
 # Before a person in lower case, beside what relation.TO and hint.ASKED hold.
 _LEADS = by_language(
     """
@@ -54,22 +54,23 @@ _DOES = by_language(
 _TOGETHER = by_language(
     """
     en telling reply apologize apologise invite invited congratulate birthday bday wedding anniversary dating breakup
-    en argument fight meeting turning marry answering miss
+    en attendees participants argument fight meeting turning marry answering miss
     de antworten antwortet einladen eingeladen geburtstag hochzeit getroffen verabredet entschuldigen entschuldige
-    de gratulieren streit heiraten treff glückwunsch zum
+    de anwesend anwesende teilnehmer gratulieren streit heiraten treff glückwunsch zum
     fr répondre répond inviter invité anniversaire anniv mariage excuser m'excuser féliciter rendez-vous disputé
-    fr dispute vois épouser
+    fr présents participants dispute vois épouser
     es contestar contesta responder invitar cumpleaños cumple boda disculparme perdón felicitar cita peleé pelea quedé
-    es casarme
+    es casarme asistentes presentes
     it dirle dirgli rispondere risponde invitare compleanno compie matrimonio scusarmi scusa congratularmi auguri
-    it litigato lasciato augurio vedere sposare
+    it presenti partecipanti litigato lasciato augurio vedere sposare
     pt responder responde convidar aniversário niver casamento desculpar desculpa parabenizar parabéns briguei fala
-    pt casar
+    pt casar presentes participantes
     nl antwoorden antwoordt reageert uitnodigen verjaardag bruiloft feliciteren gefeliciteerd afgesproken ruzie leuks
-    nl trouwen
+    nl trouwen aanwezig aanwezigen deelnemers
     pl odpisać odpisuje odpisz odzywa zaprosić urodziny urodzin imieniny ślub wesele przeprosić umówiłam umówiłem
-    pl spotkać spotykam pogratulować pokłóciłam pokłóciłem zagadać lat
-    sv svara svarar bjuda födelsedag bröllop ursäkt gratulera grattis träffade träffa gifta ses fyller
+    pl obecni uczestnicy spotkać spotykam pogratulować pokłóciłam pokłóciłem zagadać lat
+    sv närvarande deltagare svara svarar bjuda födelsedag bröllop ursäkt gratulera grattis träffade träffa gifta ses
+    sv fyller
     """
 )
 _NONE = frozenset[str]()
@@ -93,17 +94,21 @@ _SLANG = word_set(
 def strangers(text: str, lexicon: Lexicon, language: str, personal: bool, contact: bool) -> Iterator[Span]:
     """Spans of unlisted names.
 
-    personal: something else in the text says that it is about people; contact: a number or an address stands there,
-    which is somebody's: in lower case no word need lead to a name.
+    personal: something in the text says that it is about people; contact: a number or an address stands there, which is
+    somebody's: in lower case no word need lead to a name.
     """
-    words = split(text)
-    if personal or contact or (_is_about_people(words, language) and not is_technical(text)):
+    if personal or contact:
+        words = split(text)
         yield from _Search(words, Nearby(words, lexicon, language), language, contact).run()
 
 
-def _is_about_people(words: Words, language: str) -> bool:
-    """Whether it speaks of "my sister", of a message to somebody, of a wedding."""
-    lowers = words.lowers
+def is_about_people(text: str, language: str) -> bool:
+    """Whether it speaks of "my sister", of a message to somebody, of a wedding; and of nothing technical."""
+    lowers = split(text).lowers
+    return _speaks_of_people(lowers, language) and not is_technical(text)
+
+
+def _speaks_of_people(lowers: Sequence[str], language: str) -> bool:
     together, leads = _TOGETHER.get(language, _NONE), TO | _LEADS.get(language, _NONE)
     for i, lower in enumerate(lowers):
         if lower in together or (lower in RELATIONS and i > 0 and lowers[i - 1] in POSSESSIVES):
