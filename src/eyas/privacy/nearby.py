@@ -129,6 +129,8 @@ class Nearby:
     def may_be_last(self, k: int, any_case: bool) -> bool:
         w, lex = self.w, self.lex
         lower, word = w.lowers[k], w.words[k]
+        if word[0].isupper() and lower in lex.last_names and w.lowers[k - 1] in lex.sure_names and len(lower) > 3:
+            return True  # "Heiko Graf"
         if self.is_stop(k) or len(lower) < 2 or (w.is_code(k) and w.text[w.ends[k] : w.ends[k] + 1] != "."):
             return False
         if not word[0].isupper():

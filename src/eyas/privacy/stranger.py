@@ -184,7 +184,7 @@ class _Search:
             return False
         if listed and lower not in lex.common and len(lower) > 3:
             return True
-        return self._is_unknown(i) and not is_slip(lower, self.language)
+        return self._is_unknown(i) and (self.contact or not is_slip(lower, self.language))
 
     def _end(self, i: int) -> int:
         """The last word of the name in lower case that begins at word i."""
