@@ -31,7 +31,7 @@ from eyas.privacy.nearby import Nearby
 from eyas.privacy.phrase import SPEAKS, Cue, phrases
 from eyas.privacy.prose import Prose
 from eyas.privacy.relation import THING_TOO
-from eyas.privacy.term import TERMS, is_quoted_word, is_technical
+from eyas.privacy.term import BRANDS, TERMS, is_quoted_word, is_technical
 from eyas.privacy.words import Words, split
 
 _SPACE = re.compile(r"[ \u00a0]{1,2}\Z")
@@ -84,7 +84,7 @@ class _Search:
             behind = self.prose.behind(i)
             if behind and behind[0] > self.done:
                 self._take(*behind, 0.6)
-            if i <= self.done or self._is_term(i):
+            if i <= self.done or self._is_term(i) or (lower in BRANDS and lower not in lex.first_names):
                 continue
             if lower in lex.first_names:
                 self._first_name(i)

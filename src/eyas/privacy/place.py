@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import PARTICLES, Lexicon
-from eyas.privacy.term import TERMS
+from eyas.privacy.term import BRANDS, TERMS
 from eyas.privacy.vocabulary import is_known
 
 SCORE = 0.5  # of a place that is on no list
@@ -116,7 +116,7 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
     """Whether capitalised words behind "lives in" are a place: no country, no month, no first name."""
     words = [word for word in re.split(r"[ ’'-]", name.casefold()) if len(word) > 2]
     alone = " " not in name and "'" not in name
-    if not words or (alone and (words[0] in lexicon.sure_names or words[0] in TERMS)):
+    if not words or (alone and (words[0] in lexicon.sure_names or words[0] in TERMS | BRANDS)):
         return False
     plain = [word for word in words if word in lexicon.common]
     return len(plain) < len(words) and (len(words) > 1 or words[0] not in lexicon.stop)

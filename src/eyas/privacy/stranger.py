@@ -13,7 +13,7 @@ from eyas.privacy.hint import AND, ASKED, COMPANY, DETERMINERS
 from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.nearby import Nearby
 from eyas.privacy.relation import HUMAN, MESSAGES, POSSESSIVES, RELATIONS, TO, by_language, word_set
-from eyas.privacy.term import TERMS, is_technical
+from eyas.privacy.term import BRANDS, TERMS, is_technical
 from eyas.privacy.vocabulary import is_compound, is_known, is_slip
 from eyas.privacy.words import Words, split
 
@@ -73,6 +73,9 @@ _TOGETHER = by_language(
     sv fyller
     """
 )
+# Languages that write few words with capitals: no months, no weekdays, no languages.
+FEW_CAPITALS = ("es", "fr", "it", "nl", "pl", "pt", "sv")
+_TERMS = TERMS | BRANDS
 _NONE = frozenset[str]()
 _ARTICLES_BEFORE_NAMES = {"pt": frozenset("o a ao à do da no na pelo pela".split())}  # noqa: SIM905
 _SHAPE = re.compile(r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*\Z")
@@ -135,7 +138,7 @@ class _Search:
             if i <= done:
                 continue
             if w.is_capital(i):
-                if not self._is_unknown(i) or self._is_thing(i):
+                if not (self._is_unknown(i) or self._is_proper(i)) or self._is_thing(i):
                     continue
                 done = self.near.extend(i)
                 place = i > 0 and w.lowers[i - 1] in _IN and w.gap(i - 1) == " "
@@ -152,11 +155,21 @@ class _Search:
             return False
         if self.near.is_stop(i) or any(lower in words for words in (self.near.lex.common, self.near.lex.cities)):
             return False
-        if lower in TERMS or lower in PARTICLES or _ODD.search(lower) or is_known(lower, self.language):
+        if lower in _TERMS or lower in PARTICLES or _ODD.search(lower) or is_known(lower, self.language):
             return False
         # A capital letter inside a sentence is evidence enough that it is no compound and no slang; not in German.
         proper = w.is_capital(i) and not self.near.nouns_are_capital
         return proper or not (lower in _SLANG or is_compound(lower, self.language))
+
+    def _is_proper(self, i: int) -> bool:
+        """Whether a capital letter inside a sentence makes a name of a word that only some dictionary holds."""
+        w, lower, word = self.w, self.w.lowers[i], self.w.words[i]
+        if self.language not in FEW_CAPITALS or w.starts_sentence(i) or not _SHAPE.match(word) or w.is_code(i):
+            return False
+        if len(lower) < 4 or word[1:] != word[1:].lower() or lower in _TERMS or self.near.is_word(i):
+            return False
+        alone = not (w.is_capital(i - 1) or (i + 1 < len(w) and w.is_capital(i + 1) and w.gap(i) == " "))
+        return alone and w.gap(i - 1) == " "
 
     def _is_thing(self, i: int) -> bool:
         """Whether an article stands before the capitalised word, or a company's form behind it."""

@@ -21,6 +21,33 @@ TERMS = frozenset(
     newtons arrhenius heron héron thales talete talès cavalieri torricelli pitagora pitágoras pythagore pythagore
     """.split()  # noqa: SIM905
 )
+# Products, firms, games, feasts and dishes that letters and chats name, and no list of common words holds.
+BRANDS = frozenset(
+    """
+    photoshop illustrator canva figma notion trello asana slack zoom skype discord twitch reddit pinterest tumblr
+    snapchat snap tinder bumble hinge linkedin xing duolingo chatgpt openai gpt claude gemini copilot midjourney bard
+    alexa siri roblox minecraft fortnite valorant overwatch skyrim pokemon pokémon pikachu tetris nintendo playstation
+    xbox wii steam sims zelda mario sega atari lego barbie disney pixar marvel hogwarts gryffindor narnia mordor
+    airtable zapier shopify woocommerce wordpress wix squarespace etsy ebay aliexpress alibaba temu shein zalando
+    vinted amazon costco walmart aldi lidl rewe edeka carrefour auchan mercadona leroy decathlon ikea zara primark
+    sephora hm nike nikes adidas puma reebok asics gucci prada chanel dior rolex casio swatch
+    toyota honda nissan mazda subaru suzuki hyundai kia volvo saab scania renault peugeot citroën dacia fiat alfa
+    lancia ferrari lamborghini maserati seat skoda škoda opel porsche audi bmw mini jaguar chevrolet chevy dodge jeep
+    buick cadillac chrysler harley vespa ducati yamaha kawasaki lufthansa ryanair easyjet delta emirates klm flixbus
+    samsung huawei xiaomi motorola nokia siemens bosch philips panasonic canon nikon fuji lenovo asus acer dell intel
+    nvidia amd cisco oracle salesforce hubspot mailchimp sap datev quickbooks stripe paypal revolut wise klarna swish
+    bizum venmo zelle netflix spotify hulu hbo youtube tiktok instagram facebook whatsapp telegram threads
+    nutella nespresso keurig starbucks frappuccino mcdonald mcdonalds mcdonald's burger subway domino doritos oreo oreos
+    snickers twix pringles pepsi coca coke fanta sprite redbull heineken ikea tupperware velcro kleenex lego playmobil
+    monopoly scrabble uno bitcoin ethereum dogecoin kubernetes golang pytorch tensorflow
+    paracetamol ibuprofen aspirin ozempic prozac xanax covid
+    navidad nochebuena reyes pascua natale pasqua ferragosto natal páscoa carnaval noël pâques toussaint
+    weihnachten ostern pfingsten karneval fasching silvester kerst pasen sinterklaas koningsdag
+    midsommar lucia valborg påsk jul wielkanoc wigilia sylwester boże narodzenie halloween thanksgiving hanukkah diwali
+    ramadan eid bible biblia koran quran internet wifi english inglés inglese anglais
+    gochujang kimchi ramen sushi paella tiramisu lasagna
+    """.split()  # noqa: SIM905
+)
 _TECHNICAL = re.compile(
     r"(?i)theorem|\bsatz|th[ée]or|teorem|stelling|twierdz|\bsats\b|algor[iy]t|transform|machine|m[áa]quina|macchina"
     r"|maszyn|maskin|m[ée]thod|m[ée]tod|\bchains?\b|kette|cha[iî]ne|catena|cadena|cadeia|łańcuch|kedj|keten|triangle"
