@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from eyas.base.errors import UsageError
 from eyas.privacy.entity import Span, merge
+from eyas.privacy.words import split
 
 VERSION = 1  # raised when what is found changes
 _PACKAGES = ("presidio-analyzer", "phonenumbers", "python-stdnum", "faker", "detect-secrets", "spacy", "simplemma")
@@ -52,8 +53,10 @@ class BuiltinDetector:
         yield from address.addresses(text, language)
         towns = list(place.places(text, self._lexicon, language, personal, frozenset(span.end for span in people)))
         yield from towns
-        yield from stranger.strangers(text, self._lexicon, language, personal, bool(contacts))
-        for span in people:
+        sure_towns = [town for town in towns if town.score > place.LOW]
+        names = frozenset(word for span in people for word in split(text[span.begin : span.end]).lowers)
+        strangers = stranger.strangers(text, self._lexicon, language, names, personal, bool(contacts))
+        for span in (*people, *strangers):
             # "lives in Caldas da Rainha": what stands where a place does, and is on no list of names, is a place.
-            if span.score > place.SCORE or not any(town.begin <= span.begin < town.end for town in towns):
+            if span.score > place.SCORE or not any(town.begin <= span.begin < town.end for town in sure_towns):
                 yield span

@@ -12,7 +12,7 @@ from eyas.privacy.words import Words, split
 _DIGITS = re.compile(r"(?<!\d)\+?\(?\d(?:[ \u00a0.()/–-]{0,3}\d){5,18}(?!\d)")
 _LOCAL_PART = re.compile(r"[._+-]")
 # Endings that a name's case adds, by language; the longest first.
-_ENDINGS = {
+ENDINGS = {
     "de": ("s",),
     "sv": ("s",),
     "nl": ("s",),
@@ -97,8 +97,8 @@ def people(text: str, names: Named, language: str = "en") -> list[Span]:
     for i, lower in enumerate(words.lowers):
         if lower in names.users or _is_mention(words, i, names):
             result.append(Span(words.begins[i], words.ends[i], "PERSON", 0.5))
-        elif words.is_capital(i) and language in _ENDINGS and lower not in lexicon().common:
-            length = _stem(lower, names, _ENDINGS[language])
+        elif words.is_capital(i) and language in ENDINGS and lower not in lexicon().common:
+            length = _stem(lower, names, ENDINGS[language])
             if length:
                 result.append(Span(words.begins[i], words.begins[i] + length, "PERSON", 0.5))
     return result

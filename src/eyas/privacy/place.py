@@ -8,7 +8,8 @@ from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.term import BRANDS, TERMS
 from eyas.privacy.vocabulary import is_known
 
-SCORE = 0.5  # of a place that is on no list
+SCORE = 0.5  # of a place that is on no list, behind a verb that only a place follows
+LOW = 0.3  # of one behind a preposition: a person may stand there as well
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
     rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’])?{_NAME}"
@@ -90,14 +91,12 @@ def places(
         length = _city_at(match[0], lexicon, before)
         if length:
             yield Span(match.start(), match.start() + length, "LOCATION", 0.8 if lives else 0.5)
-        elif (
-            lives
-            or _STAYS.search(text, max(0, match.start() - 60), match.start())
-            or _ARRIVED.match(text, match.end())
-            or _is_behind(text, match.start(), ends)
-            or (before and _is_unheard(match[0], language))
-        ) and _is_place(match[0], lexicon):
-            yield Span(match.start(), match.end(), "LOCATION", SCORE)
+        elif _is_place(match[0], lexicon):
+            moves = _STAYS.search(text, max(0, match.start() - 60), match.start()) or _ARRIVED.match(text, match.end())
+            if lives or moves or _is_behind(text, match.start(), ends):
+                yield Span(match.start(), match.end(), "LOCATION", SCORE)
+            elif before and _is_unheard(match[0], language):
+                yield Span(match.start(), match.end(), "LOCATION", LOW)
 
 
 def _is_behind(text: str, start: int, ends: frozenset[int]) -> bool:

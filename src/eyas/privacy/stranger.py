@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from eyas.privacy.entity import Span
 from eyas.privacy.hint import AND, ASKED, COMPANY, DETERMINERS
 from eyas.privacy.lexicon import PARTICLES, Lexicon
+from eyas.privacy.mention import ENDINGS
 from eyas.privacy.nearby import Nearby
 from eyas.privacy.relation import HUMAN, MESSAGES, POSSESSIVES, RELATIONS, TO, by_language, word_set
 from eyas.privacy.term import BRANDS, TERMS, is_technical
@@ -78,7 +79,8 @@ FEW_CAPITALS = ("es", "fr", "it", "nl", "pl", "pt", "sv")
 _TERMS = TERMS | BRANDS
 _NONE = frozenset[str]()
 _ARTICLES_BEFORE_NAMES = {"pt": frozenset("o a ao à do da no na pelo pela".split())}  # noqa: SIM905
-_SHAPE = re.compile(r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*\Z")
+_LETTER = "[A-Za-zÀ-ɏḀ-ỿ]"  # Latin: other scripts write no spaces or know no capitals
+_SHAPE = re.compile(rf"{_LETTER}{{2,}}(?:['’-]{_LETTER}+)*\Z")
 _ODD = re.compile(r"(.)\1\1|(?:(.)(.)\2\3){2}|\A[^aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýąęó]+\Z")
 _OPENS = re.compile(r"[.!?\n]")  # between sentences
 _POLISH = re.compile(r"..(?:[cs]k|dzk)(?:a|i|iego|iej|iemu|im|ą)\Z")  # endings of last names
@@ -94,15 +96,18 @@ _SLANG = word_set(
 )
 
 
-def strangers(text: str, lexicon: Lexicon, language: str, personal: bool, contact: bool) -> Iterator[Span]:
+def strangers(
+    text: str, lexicon: Lexicon, language: str, names: frozenset[str], personal: bool, contact: bool
+) -> Iterator[Span]:
     """Spans of unlisted names.
 
+    names: those found so far, in lower case: with an ending of a case they are no new ones, the filter replaces them;
     personal: something in the text says that it is about people; contact: a number or an address stands there, which is
     somebody's: in lower case no word need lead to a name.
     """
     if personal or contact:
         words = split(text)
-        yield from _Search(words, Nearby(words, lexicon, language), language, contact).run()
+        yield from _Search(words, Nearby(words, lexicon, language), language, names, contact).run()
 
 
 def is_about_people(text: str, language: str) -> bool:
@@ -128,6 +133,7 @@ class _Search:
     w: Words
     near: Nearby
     language: str
+    names: frozenset[str]
     contact: bool
 
     def run(self) -> Iterator[Span]:
@@ -138,7 +144,7 @@ class _Search:
             if i <= done:
                 continue
             if w.is_capital(i):
-                if not (self._is_unknown(i) or self._is_proper(i)) or self._is_thing(i):
+                if not (self._is_unknown(i) or self._is_proper(i)) or self._is_thing(i) or self._is_mention(i):
                     continue
                 done = self.near.extend(i)
                 place = i > 0 and w.lowers[i - 1] in _IN and w.gap(i - 1) == " "
@@ -177,6 +183,11 @@ class _Search:
         before = w.lowers[i - 1] if i > 0 and w.gap(i - 1) == " " else ""
         named = before in _IN or before in _ARTICLES_BEFORE_NAMES.get(self.language, ())
         return (before in DETERMINERS and not named) or (last + 1 < len(w) and w.lowers[last + 1] in COMPANY)
+
+    def _is_mention(self, i: int) -> bool:
+        """Whether word i is a name found before, with an ending of a case."""
+        lower = self.w.lowers[i]
+        return self.language in ENDINGS and any(lower[:-size] in self.names for size in (1, 2, 3))
 
     def _is_led(self, i: int) -> bool:
         """Whether the word before leads to a person, or the word opens a clause and a verb of people follows."""
