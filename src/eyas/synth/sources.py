@@ -297,10 +297,18 @@ def csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
     """The rows of a CSV or TSV file by their header. InputError for what is none."""
     csv.field_size_limit(2**31 - 1)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    # strict: else a quote that nobody closes takes all rows behind it for one field, and nothing would tell.
+    rows = csv.DictReader(text, delimiter="\t" if name.lower().endswith(".tsv") else ",", strict=True)
     try:
-        yield from csv.DictReader(text, delimiter="\t" if name.lower().endswith(".tsv") else ",")
-    except (csv.Error, UnicodeDecodeError):
+        yield from rows
+    except UnicodeDecodeError:
         raise InputError(f"{name}, which is not CSV in UTF-8", "a header and rows", "convert it") from None
+    except csv.Error:
+        raise InputError(
+            f"{name} with a quote out of place in the row that begins at line {rows.line_num + 1}",
+            'CSV: a field with a quote stands in quotes, with "" for each of its own',
+            "mend the file, or write it again with a CSV library",
+        ) from None
     finally:
         text.detach()  # whoever opened the file closes it
 
@@ -310,12 +318,13 @@ def decompressed(file: BinaryIO, name: str) -> Iterator[bytes]:
     import bz2
     import gzip
     import lzma
+    import zlib
 
     opened = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[Path(name).suffix.lower()]
     try:
         with opened(file, "rb") as lines:
             yield from lines  # type: ignore[misc]  # bytes in mode "rb"
-    except (OSError, EOFError, lzma.LZMAError):
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
         raise InputError(f"{name}, which is damaged or cut off", "a whole compressed file", "fetch it again") from None
 
 
