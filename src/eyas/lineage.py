@@ -163,7 +163,7 @@ def _forget_prompt(run: Run, record_id: str) -> None:
     kept = [prompt for prompt in read(directory / PROMPTS_FILE) if prompt.id != record_id]
     write_atomic(directory / PROMPTS_FILE, (prompt.to_line() for prompt in kept))
     lines = []
-    for line in (directory / DECISIONS_FILE).read_text(encoding="utf-8").splitlines():
+    for line in (directory / DECISIONS_FILE).read_bytes().splitlines():
         said = json.loads(line)
         if said["id"] == record_id:
             said = {"id": record_id, "where": said["where"], "dropped": FORGOTTEN}

@@ -20,6 +20,7 @@ from typing import BinaryIO, Literal
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import Place
+from eyas.chat.conversation import is_unicode
 from eyas.evalsets import FAMILIES, example
 from eyas.synth.extra import need
 
@@ -77,6 +78,8 @@ class SourceConfig:
     keep_system: bool = False
 
     def __post_init__(self) -> None:
+        if not self.path.strip():  # an unset variable of a script; taken as a path it is the working directory
+            raise UsageError("a source with an empty path", "a file, a directory or a pattern", "name it")
         if self.is_builtin and (self.license or BUILTIN_LICENSE) != BUILTIN_LICENSE:
             raise InputError(f"prompts.license={self.license} for {self.path}", BUILTIN_LICENSE, "leave it out")
         if self.is_builtin and (self.count is None or self.count < 1):
@@ -220,6 +223,8 @@ def _is_data(name: str) -> bool:
 
 
 def _format(place: Place) -> Format:
+    if not is_unicode(place.name):  # the ledger and every id would hold it
+        raise InputError(f"a file name that is not UTF-8, {place.name!r}", "one that is", "rename the file")
     found = FORMATS.get(Path(place.name).suffix.lower())
     if found is None:
         raise InputError(f"{place.name}, a file of unknown kind", " ".join(sorted(FORMATS)), "convert or rename it")
