@@ -204,10 +204,16 @@ def write_croissant(out_dir: Path, record: Mapping[str, Any]) -> None:
     )
 
 
+def work_directory(out_dir: Path) -> Path:
+    """Where an unfinished run keeps what it screened."""
+    return out_dir.with_name(out_dir.name + ".work")
+
+
 def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
     """The work beside the directory. What an unfinished run of this origin screened is kept, anything else cleared."""
-    directory = out_dir.with_name(out_dir.name + ".work")
-    wanted = {"origin": digest_json(asdict(opened.origin))}
+    directory = work_directory(out_dir)
+    forgotten = _forgotten(out_dir.with_name(FORGOTTEN_FILE))
+    wanted = {"origin": digest_json([asdict(opened.origin), sorted(forgotten)])}
     path = directory / ORIGIN_FILE
     try:
         same = json.loads(path.read_bytes()) == wanted
@@ -220,7 +226,7 @@ def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
             write_json_atomic(path, wanted)
         else:
             _wait_for(path, wanted)
-    return Work(config, opened.sources, directory, opened.key, _forgotten(out_dir.with_name(FORGOTTEN_FILE)))
+    return Work(config, opened.sources, directory, opened.key, forgotten)
 
 
 def _forgotten(path: Path) -> frozenset[str]:
