@@ -9,6 +9,7 @@ again. forgotten.jsonl keeps the id, so that the record does not come back with 
 
 import datetime
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,22 +25,30 @@ from eyas.base.provenance import (
     reopen,
     write_atomic,
     write_json_atomic,
+    writing,
 )
 from eyas.chat.conversation import Conversation, read
 from eyas.features import store
 from eyas.features.store import Manifest, RowInfo
 from eyas.formats.head_dir import digest_head
 from eyas.recipe import Run
+from eyas.synth import prompts, respond
 from eyas.synth.card import card
+from eyas.synth.ledger import MAX_LINES, Ledger
 from eyas.synth.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
 from eyas.synth.respond import LEDGER_FILE
 from eyas.synth.screen import FORGOTTEN
+from eyas.synth.tally import MAX_NAMED, Tally
 
 
 def explain(run: Run, record_id: str) -> Iterator[str]:
     """Lines for the terminal, without a word of what the record says. InputError for an id that did not come."""
-    said = _decision(run, record_id)
-    source = _source(json.loads((run.directory("prompts") / LEDGER_FILE).read_bytes()), said["where"])
+    number, said = _decision(run, record_id)
+    try:
+        ledger = json.loads((run.directory("prompts") / LEDGER_FILE).read_bytes())
+    except FileNotFoundError:  # it is written behind the decisions
+        raise InputError("prompts that are unfinished", "finished prompts", "run `eyas prompts` first") from None
+    source = _source(ledger, number)
     yield record_id
     licence = source["licence"]
     yield f"  came from   {said['where']}, source {source['name']}, licence {licence['spdx']} ({licence['verdict']})"
@@ -56,20 +65,32 @@ def explain(run: Run, record_id: str) -> Iterator[str]:
 
 
 def forget(run: Run, record_id: str) -> Iterator[str]:
-    """Removes the record from everything derived from it; lines that say what was done. InputError as `explain`."""
-    said = _decision(run, record_id)
+    """Removes the record from everything derived from it; lines that say what was done. InputError as `explain`.
+
+    Also where an earlier call was killed half-way, or prompts were chosen anew since the target answered.
+    """
+    number, said = _decision(run, record_id)
     heads = _heads(run, record_id)
     _note(run, record_id, heads)
+    shutil.rmtree(prompts.work_directory(run.directory("prompts")), ignore_errors=True)  # of an unfinished run
     yield record_id
+    renewed: dict[str, str] = {}
     if said["dropped"] is None:
-        _forget_prompt(run, record_id)
+        _forget_prompt(run, record_id, number, renewed)
         yield f"  removed from {run.directory('prompts')}"
-        if _is_finished(run.directory("respond")) and _forget_conversation(run, record_id):
-            yield f"  removed from {run.directory('respond')}"
-        if _is_finished(run.directory("capture")) and _forget_rows(run, record_id):
-            yield f"  removed from {run.directory('capture')}"
     else:
         yield f"  was not kept ({said['dropped']}); it will not come back"
+    for stage, remove, clear in (
+        ("respond", _forget_conversation, respond.clear),
+        ("capture", _forget_rows, _clear_features),
+    ):
+        directory = run.directory(stage)
+        if _is_finished(directory):
+            if remove(run, record_id, renewed):
+                yield f"  removed from {directory}"
+        elif directory.is_dir():
+            clear(directory)
+            yield f"  cleared {directory}, which was unfinished"
     for head in heads:
         yield f"  head {head} has seen it: train again (`eyas train`), and do not serve this one"
 
@@ -77,24 +98,27 @@ def forget(run: Run, record_id: str) -> Iterator[str]:
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-def _decision(run: Run, record_id: str) -> dict[str, Any]:
+def _decision(run: Run, record_id: str) -> tuple[int, dict[str, Any]]:
+    """What became of the record in `eyas prompts`, and its number among all that came."""
     path = run.directory("prompts") / DECISIONS_FILE
     try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
+        with path.open("rb") as file:
+            for number, line in enumerate(file):
                 said = json.loads(line)
                 if said["id"] == record_id:
-                    return said
+                    return number, said
     except FileNotFoundError:
         raise InputError(f"no {path}", "finished prompts", "run `eyas prompts` first") from None
     raise InputError(f"no record {record_id} in {path}", "the id of a record that came", "check the id")
 
 
-def _source(ledger: dict[str, Any], where: str) -> dict[str, Any]:
-    """The ledger's entry of the source that a place belongs to."""
-    name = where.rpartition(":")[0]
-    found = [source for source in ledger["sources"] if name in source["files"]]
-    return found[0] if found else ledger["sources"][0]
+def _source(ledger: dict[str, Any], number: int) -> dict[str, Any]:
+    """The ledger's entry of the source that a record came from: sources come one after the other."""
+    for source in ledger["sources"]:
+        if number < source["came"]:
+            return source
+        number -= source["came"]
+    raise InputError("a ledger of other records than decisions.jsonl", "those of one run", "run `eyas prompts` again")
 
 
 def _later(run: Run, record_id: str) -> Iterator[str]:
@@ -127,19 +151,26 @@ def _rows(manifest: Manifest, record_id: str) -> list[RowInfo]:
 
 
 def _heads(run: Run, record_id: str) -> list[str]:
-    """Digests of the run's heads that were trained on features with this record."""
+    """Digests of the run's heads that were trained on features with this record.
+
+    Also on what the features were before other records were forgotten: those rows were there as well.
+    """
     directory, features = run.directory("train"), run.directory("capture")
     if not (_is_finished(directory) and _is_finished(features)):
         return []
-    same = read_provenance(directory).parents.get("features") == read_provenance(features).digest
+    seen = {read_provenance(features).digest, *(said.get("features") for said in _all_forgotten(run))}
+    same = read_provenance(directory).parents.get("features") in seen
     rows = _rows(store.read_manifest(features), record_id)
     return [digest_head(directory)] if same and any(row.split == "train" for row in rows) else []
 
 
 def _forgotten(run: Run, record_id: str) -> list[dict[str, Any]]:
+    return [said for said in _all_forgotten(run) if said["id"] == record_id]
+
+
+def _all_forgotten(run: Run) -> list[dict[str, Any]]:
     path = run.out / FORGOTTEN_FILE
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return [said for said in map(json.loads, lines) if said["id"] == record_id]
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
 
 
 def _is_finished(directory: Path) -> bool:
@@ -154,70 +185,107 @@ def _note(run: Run, record_id: str, heads: list[str]) -> None:
     path = run.out / FORGOTTEN_FILE
     before = path.read_text() if path.is_file() else ""
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    write_atomic(path, before + json.dumps({"id": record_id, "when": when, "heads": heads}) + "\n")
+    features = run.directory("capture")
+    digest = read_provenance(features).digest if _is_finished(features) else None
+    said = {"id": record_id, "when": when, "heads": heads, "features": digest}
+    write_atomic(path, before + json.dumps(said) + "\n")
 
 
-def _forget_prompt(run: Run, record_id: str) -> None:
+def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str]) -> None:
+    """number: of the record among all that came. renewed: digests of directories, as they were and as they are."""
     directory = run.directory("prompts")
-    origin = _reopen(directory)
-    kept = [prompt for prompt in read(directory / PROMPTS_FILE) if prompt.id != record_id]
-    write_atomic(directory / PROMPTS_FILE, (prompt.to_line() for prompt in kept))
-    lines = []
-    for line in (directory / DECISIONS_FILE).read_text(encoding="utf-8").splitlines():
-        said = json.loads(line)
-        if said["id"] == record_id:
-            said = {"id": record_id, "where": said["where"], "dropped": FORGOTTEN}
-        lines.append(json.dumps(said, ensure_ascii=False) + "\n")
-    write_atomic(directory / DECISIONS_FILE, "".join(lines))
+    before, origin = _reopen(directory)
+    all_prompts = list(read(directory / PROMPTS_FILE))
+    write_atomic(directory / PROMPTS_FILE, (prompt.to_line() for prompt in all_prompts if prompt.id != record_id))
+    lines = (directory / DECISIONS_FILE).read_bytes().splitlines()
+    said = json.loads(lines[number])
+    lines[number] = json.dumps(
+        {"id": record_id, "where": said["where"], "dropped": FORGOTTEN}, ensure_ascii=False
+    ).encode()
+    write_atomic(directory / DECISIONS_FILE, (line + b"\n" for line in lines))
     ledger = json.loads((directory / LEDGER_FILE).read_bytes())
-    entry = _source(ledger, _decision(run, record_id)["where"])
-    ledger["kept"] -= 1
-    entry["kept"] -= 1
-    ledger["dropped"][FORGOTTEN] = ledger["dropped"].get(FORGOTTEN, 0) + 1
-    entry["dropped"].setdefault(FORGOTTEN, {"count": 0, "lines": []})["count"] += 1
+    entry = _source(ledger, number)
+    gone = next(prompt for prompt in all_prompts if prompt.id == record_id)
+    for counts in (ledger, entry):
+        _uncount(counts, gone)
+    ledger["dropped"] = dict(sorted({**ledger["dropped"], FORGOTTEN: ledger["dropped"].get(FORGOTTEN, 0) + 1}.items()))
+    places = entry["dropped"].pop(FORGOTTEN, {"count": 0, "lines": []})
+    places = {"count": places["count"] + 1, "lines": [*places["lines"], said["where"]][:MAX_LINES]}
+    entry["dropped"] = dict(sorted({**entry["dropped"], FORGOTTEN: places}.items()))
     write_json_atomic(directory / LEDGER_FILE, ledger)
     write_atomic(directory / "card.md", card(ledger))
     write_croissant(directory, ledger)
-    finish(directory, origin, time.time())
+    renewed[before] = finish(directory, origin, time.time()).digest
 
 
-def _forget_conversation(run: Run, record_id: str) -> bool:
+def _uncount(counts: dict[str, Any], gone: Conversation) -> None:
+    """Takes a prompt out of what a ledger counts of those that are kept, and its surrogates out of all."""
+    counted = Ledger()
+    counted.keep(sum(len(message.content) for message in gone.messages if message.role == "user"), gone.tags)
+    counts["kept"] -= 1
+    for name, mine in (("tasks", counted.tasks), ("languages", counted.languages)):
+        counts[name] = {key: left for key, count in counts[name].items() if (left := count - mine[key])}
+    for place, count in counted.lengths.items():
+        counts["lengths"]["counts"][place] -= count
+    for kind, count in gone.changed.items():
+        counts["entities"][kind]["replaced"] -= count
+    counts["entities"] = {kind: both for kind, both in counts["entities"].items() if any(both.values())}
+
+
+def _forget_conversation(run: Run, record_id: str, renewed: dict[str, str]) -> bool:
     directory = run.directory("respond")
-    found = None
-    origin = _reopen(directory)
+    found = _conversation(run, record_id) is not None
+    parents = read_provenance(directory).parents
+    if not found and not any(digest in renewed for digest in parents.values()):
+        return False
+    before, origin = _reopen(directory)
+    left = Tally()
     for path in sorted(directory.glob("*.jsonl")):
         conversations = list(read(path))
         kept = [one for one in conversations if one.id != record_id]
         if len(kept) < len(conversations):
-            found = next(one for one in conversations if one.id == record_id)
             write_atomic(path, (one.to_line() for one in kept))
-    if found is not None:
+        for one in kept:
+            left.keep(one)
+    if found:
         ledger = json.loads((directory / LEDGER_FILE).read_bytes())
-        ledger["conversations"] -= 1
-        ledger["answers"] -= len(found.turns)
-        ledger["tokens"] -= sum(len(turn.token_ids) for turn in found.turns)
-        ledger["dropped"].setdefault(FORGOTTEN, {"count": 0, "ids": []})["count"] += 1
-        write_json_atomic(directory / LEDGER_FILE, ledger)
-    parent = {"prompts": read_provenance(run.directory("prompts")).digest}
-    finish(directory, replace(origin, parents=dict(origin.parents) | parent), time.time())
-    return found is not None
+        dropped = ledger["dropped"].setdefault(FORGOTTEN, {"count": 0, "ids": []})
+        dropped["count"] += 1
+        dropped["ids"] = [*dropped["ids"], record_id][:MAX_NAMED]
+        write_json_atomic(directory / LEDGER_FILE, ledger | left.kept_json())
+    renewed[before] = finish(directory, _with_parents(origin, renewed), time.time()).digest
+    return found
 
 
-def _forget_rows(run: Run, record_id: str) -> bool:
+def _forget_rows(run: Run, record_id: str, renewed: dict[str, str]) -> bool:
     directory = run.directory("capture")
     manifest = store.read_manifest(directory)
     rows = _rows(manifest, record_id)
-    origin = _reopen(directory)
-    for number in sorted({row.shard for row in rows}):
+    if not rows and not any(digest in renewed for digest in read_provenance(directory).parents.values()):
+        return False
+    _, origin = _reopen(directory)
+    for number in sorted({row.shard for row in rows}, reverse=True):
         manifest = store.without_rows(directory, manifest, number, {row.id for row in rows})
     store.write_manifest(directory, manifest)
-    parent = {"conversations": read_provenance(run.directory("respond")).digest}
-    finish(directory, replace(origin, parents=dict(origin.parents) | parent), time.time())
+    finish(directory, _with_parents(origin, renewed), time.time())
     return bool(rows)
 
 
-def _reopen(directory: Path) -> Origin:
-    """The directory counts as unfinished from here on; what it was made from."""
+def _clear_features(directory: Path) -> None:
+    """Of an unfinished capture; the next one begins anew."""
+    for path in (*directory.glob("shard-*.safetensors"), directory / store.MANIFEST):
+        with writing(path):
+            path.unlink(missing_ok=True)
+
+
+def _reopen(directory: Path) -> tuple[str, Origin]:
+    """The directory counts as unfinished from here on; its digest, and what it was made from."""
     found = read_provenance(directory)
     reopen(directory)
-    return Origin(found.stage, found.recipe, found.parents, found.tokenizer, found.template, found.undigested)
+    origin = Origin(found.stage, found.recipe, found.parents, found.tokenizer, found.template, found.undigested)
+    return found.digest, origin
+
+
+def _with_parents(origin: Origin, renewed: dict[str, str]) -> Origin:
+    """Made from what its parents are now, where it was made from what they were; else it stays out of step."""
+    return replace(origin, parents={name: renewed.get(digest, digest) for name, digest in origin.parents.items()})

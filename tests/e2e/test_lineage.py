@@ -2,11 +2,13 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.e2e.small import ERROR
 
+from eyas import lineage
 from eyas.base.provenance import read_provenance, require_digest
 from eyas.chat.conversation import read, read_all
 from eyas.cli import main
@@ -121,6 +123,109 @@ def test_the_run_goes_on_behind_it(recipe, run, trained, capsys):
     capsys.readouterr()
     assert main(["doctor", str(run)]) == 2  # eval is of the old head
     assert "eval" in capsys.readouterr().err
+
+
+def sums_hold(run):
+    """What the ledgers count is what the files hold, source by source and in all."""
+    ledger = json.loads((run / "prompts" / "ledger.json").read_bytes())
+    kept = list(read(run / "prompts" / "prompts.jsonl"))
+    assert sum(source["kept"] for source in ledger["sources"]) == ledger["kept"] == len(kept)
+    for one in (ledger, *ledger["sources"]):
+        dropped = sum(said if isinstance(said, int) else said["count"] for said in one["dropped"].values())
+        assert one["came"] == one["kept"] + one["over_limit"] + dropped
+        counted = (one["tasks"].values(), one["languages"].values(), one["lengths"]["counts"])
+        assert [sum(counts) for counts in counted] == [one["kept"]] * 3
+    changed = sum((Counter(prompt.changed) for prompt in kept), Counter())
+    assert {kind: both["replaced"] for kind, both in ledger["entities"].items() if both["replaced"]} == changed
+    if (run / "conversations" / "ledger.json").is_file():
+        answers = json.loads((run / "conversations" / "ledger.json").read_bytes())
+        turns = [turn for one in read_all(run / "conversations") for turn in one.turns]
+        assert answers["prompts"] == answers["conversations"] + sum(one["count"] for one in answers["dropped"].values())
+        assert answers["answers"] == sum(answers["finish"].values()) == len(turns)
+        assert answers["tokens"] == sum(len(turn.token_ids) for turn in turns)
+        assert sum(answers["tasks"].values()) == answers["conversations"]
+
+
+def test_each_source_keeps_its_own_books(recipe, tmp_path, capsys):
+    """Also where another source has a file of the same name, and for the grammar's prompts."""
+    out = tmp_path / "run"
+    for place, texts in (("a", ("what is 3 plus 4?",)), ("b", ("Is Anna Kowalski there?", "Where do geese sleep?"))):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "q.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    table = f'{{path="{tmp_path}/b/q.jsonl",license="CC0-1.0",name="b"}},{{path="builtin:quickstart",count=3}}'
+    arguments = (f"prompts.source={tmp_path}/a/q.jsonl", f"prompts.sources=[{table}]")
+    assert prompts(recipe, out, *arguments) == 0
+    sums_hold(out)
+    for record, source in (("b:0", "b, licence CC0-1.0"), ("quickstart-code:0", "eyas-quickstart, licence Apache-2.0")):
+        capsys.readouterr()
+        assert prompts(recipe, out, *arguments, "--explain", record) == 0
+        assert f"source {source} (allowed)" in lines(capsys)[1]
+        assert prompts(recipe, out, *arguments, "--forget", record) == 0
+        sums_hold(out)
+    ledger = json.loads((out / "prompts" / "ledger.json").read_bytes())
+    assert [source["kept"] for source in ledger["sources"]] == [1, 1, 2]
+    assert ledger["sources"][1]["dropped"] == {"forgotten": {"count": 1, "lines": ["q.jsonl:1"]}}
+
+
+def test_all_rows_of_a_shard_may_go(recipe, run, capsys):
+    manifest = read_manifest(run / "features")
+    assert len(manifest.shards) > 1
+    for record in {row.id.partition("#")[0]: None for row in manifest.rows if row.shard == 0}:
+        capsys.readouterr()
+        assert prompts(recipe, run, "--forget", record) == 0
+        assert f"  removed from {run / 'features'}" in lines(capsys)
+    left = read_manifest(run / "features")
+    assert [shard.name for shard in left.shards] == [shard.name for shard in manifest.shards[1:]]
+    assert [row.id for row in left.rows] == [row.id for row in manifest.rows if row.shard]
+    assert sorted(path.name for path in (run / "features").glob("shard-*")) == [shard.name for shard in left.shards]
+    for i in range(len(left.rows)):
+        Features(run / "features").row(i)
+    sums_hold(run)
+    assert main(["train", str(recipe), "--out", str(run)]) == 0
+
+
+def test_a_head_is_named_for_every_record_that_it_saw(recipe, run, trained, capsys):
+    assert prompts(recipe, run, "--forget", trained[0]) == 0
+    capsys.readouterr()
+    assert prompts(recipe, run, "--forget", trained[1]) == 0
+    assert "has seen it: train again" in lines(capsys)[-1]
+
+
+def test_what_a_killed_call_left_is_removed_by_the_next(recipe, run, trained, capsys, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lineage, "_forget_conversation", killed)
+        assert prompts(recipe, run, "--forget", trained[0]) == 1
+    assert trained[0] in {one.id for one in read_all(run / "conversations")}
+    assert prompts(recipe, run, "--forget", trained[0]) == 0
+    assert trained[0] not in {one.id for one in read_all(run / "conversations")}
+    assert trained[0] not in {row.id.partition("#")[0] for row in read_manifest(run / "features").rows}
+
+
+def test_nothing_is_left_where_a_stage_is_unfinished(recipe, run, trained):
+    work = run / "prompts.work"
+    work.mkdir()
+    (work / "00000.jsonl").write_text("screened for other settings")
+    for stage in ("conversations", "features"):
+        (run / stage / "provenance.json").unlink()
+    assert prompts(recipe, run, "--forget", trained[0]) == 0
+    assert not work.exists()
+    assert not [*(run / "conversations").glob("part-*"), *(run / "features").glob("shard-*")]
+    assert not (run / "features" / "manifest.json").exists()
+
+
+def test_answers_to_older_prompts_stay_out_of_step(recipe, run):
+    """Forgetting does not make them answers to the prompts that were chosen since."""
+    assert prompts(recipe, run, "prompts.limit=5") == 0
+    kept = [prompt.id for prompt in read(run / "prompts" / "prompts.jsonl")]
+    left_out = next(f"sums:{i}" for i in range(24) if f"sums:{i}" not in kept)
+    for record in (kept[0], left_out):
+        assert prompts(recipe, run, "prompts.limit=5", "--forget", record) == 0
+        assert record not in {one.id for one in read_all(run / "conversations")}
+    assert main(["respond", str(recipe), "--out", str(run), "prompts.limit=5"]) == 0
+    assert [one.id for one in read_all(run / "conversations")] == kept[1:]
 
 
 def test_wrong_usage(recipe, run, tmp_path, capsys):

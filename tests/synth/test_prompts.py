@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -142,6 +143,44 @@ def test_several_sources_and_their_repetitions(tmp_path):
     ]
     assert list(found["sources"][1]["dropped"]) == ["near_duplicate"]
     assert found["tasks"]["other"] == 1
+
+
+def test_two_sources_whose_ids_would_be_the_same_are_refused(tmp_path):
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        write(tmp_path / place / "train.jsonl", *questions(asked(ord(place))))
+    one, two = (SourceConfig(str(tmp_path / place / "train.jsonl"), license="MIT") for place in ("a", "b"))
+    with pytest.raises(InputError, match=r"two sources with the name train, .*prompts\.sources its own name"):
+        run(PromptsConfig(sources=(one, two)), tmp_path / "out", progress=False)
+    with pytest.raises(InputError, match="two sources with the name builtin:quickstart"):
+        go(
+            "builtin:quickstart",
+            tmp_path / "out",
+            license=None,
+            limit=3,
+            sources=(SourceConfig("builtin:quickstart", count=3),),
+        )
+    run(PromptsConfig(sources=(one, replace(two, name="other"))), tmp_path / "out", progress=False)
+    assert [prompt.id for prompt in read(tmp_path / "out" / "prompts.jsonl")] == ["train:0", "other:0"]
+
+
+def test_file_names_of_all_kinds(tmp_path):
+    for number, name in enumerate(("a [1].jsonl", "b\u2028\x85#ü.jsonl")):
+        path = write(tmp_path / name, *questions(asked(1), asked(2)))
+        go(path, tmp_path / f"out{number}")
+        ids = [f"{name.removesuffix('.jsonl')}:{number}" for number in range(2)]
+        assert [prompt.id for prompt in read(tmp_path / f"out{number}" / "prompts.jsonl")] == ids
+        said = (tmp_path / f"out{number}" / "decisions.jsonl").read_bytes().splitlines()
+        assert [json.loads(line)["id"] for line in said] == ids
+    (tmp_path / "w").mkdir()
+    write(tmp_path / "w" / os.fsdecode(b"w\xfc.jsonl"), *questions(asked(1)))
+    with pytest.raises(InputError, match="a file name that is not UTF-8"):
+        go(tmp_path / "w", tmp_path / "out")
+
+
+def test_an_empty_path_is_not_the_working_directory():
+    with pytest.raises(UsageError, match="a source with an empty path"):
+        PromptsConfig(source="").all_sources()
 
 
 def test_the_limit_draws_with_the_seed_and_keeps_the_order(tmp_path):

@@ -52,6 +52,7 @@ def user(*texts):
         ({"text": "t", "label": 1}, "text", user("t"), 0),
         ("t", "text", user("t"), 0),
         ({"custom_id": "1", "body": {"messages": [{"role": "user", "content": "a"}]}}, "log", user("a"), 0),
+        ({"rendered": 5, "truncated": False, "body": {"prompt": "a"}}, "log", user("a"), 0),
     ],
 )
 def test_what_is_kept(value, shape, messages, num_answers):

@@ -79,6 +79,36 @@ def test_parquet(tmp_path):
     assert (found[650].id, found[650].where) == ("q:650", "q.parquet:651")
 
 
+def test_parquet_with_columns_that_python_cannot_hold_and_cells_without_a_value(tmp_path):
+    path = tmp_path / "q.parquet"
+    columns = {
+        "messages": pyarrow.array([None, [{"role": "user", "content": "b"}], None]),
+        "prompt": pyarrow.array(["a", None, None]),
+        "day": pyarrow.array([2**30] * 3, pyarrow.date32()),
+        "at": pyarrow.array([1, 2, 3], pyarrow.timestamp("us", tz="Mars/Base")),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    asked = {"messages": [{"role": "user", "content": "b"}]}
+    assert [record.value for record in records(SourceConfig(str(path)))] == [{"prompt": "a"}, asked, {}]
+    pyarrow.parquet.write_table(pyarrow.table({"day": columns["day"]}), path)
+    assert [record.value for record in records(SourceConfig(str(path)))] == [{}] * 3
+
+
+def test_a_line_with_null_is_a_record(tmp_path):
+    (tmp_path / "q.jsonl").write_text('null\n\n"a"\n')
+    assert [record.value for record in records(SourceConfig(str(tmp_path / "q.jsonl")))] == [None, "a"]
+
+
+def test_parquet_that_is_damaged_inside(tmp_path):
+    path = tmp_path / "q.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": [str(n) for n in range(500)]}), path)
+    damaged = bytearray(path.read_bytes())
+    damaged[20:200:20] = b"\xff" * 9
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match=r"q\.parquet with rows that cannot be read"):
+        records(SourceConfig(str(path)))
+
+
 @pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t")])
 def test_csv_with_line_breaks_in_cells(tmp_path, ending, mark):
     path = tmp_path / f"q{ending}"
@@ -155,6 +185,9 @@ def test_a_dataset_of_the_hub(tmp_path, monkeypatch):
         ("q.docx", b"x", "unknown kind"),
         ("q.bin.gz", b"x", "compressed"),
         ("q.jsonl.gz", b"no gzip", "damaged or cut off"),
+        ("q.jsonl.gz", gzip.compress(b"")[:10] + b"\xff" * 20, "damaged or cut off"),
+        ("q.csv", b'prompt\n"Why is that?\nWhat is this?\n', "quote out of place in the row that begins at line 2"),
+        ("q.csv", b'prompt\n"What does "hi" mean?"\n', "quote out of place in the row that begins at line 2"),
     ],
 )
 def test_bad_files(tmp_path, name, content, match):

@@ -87,12 +87,14 @@ class Place:
         """The files that a pattern matches or that lie in a directory, sorted; the place itself where it is a file."""
         fs, path = self._at
         try:
-            if PATTERN.search(path):
+            if fs.isfile(path):  # first of all: a file's own name may hold what makes a pattern
+                found = [path]
+            elif PATTERN.search(path):
                 found = [name for name in fs.glob(path) if fs.isfile(name)]
             elif fs.isdir(path):
                 found = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] == "file"]
             else:
-                found = [path] if fs.isfile(path) else []
+                found = []
         except OSError as error:
             raise InputError(f"{self.url} cannot be listed: {error}", "a readable place", "check the path") from error
         names = sorted(name for name in map(str, found) if not name.endswith(TEMP_SUFFIX))

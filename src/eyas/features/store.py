@@ -118,11 +118,19 @@ def check_shard(directory: Path, shard: ShardInfo) -> None:
 
 
 def without_rows(directory: Path, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
-    """Write a shard anew without these rows; the manifest as it is then, to be written by the caller."""
+    """Write a shard anew without these rows; the manifest as it is then, to be written by the caller.
+
+    A shard without a row goes, and those behind it move up: take the numbers from the last to the first.
+    """
     shard = manifest.shards[number]
     path = directory / shard.name
-    file = ShardFile(path)
     kept = [row for row in manifest.rows if row.shard == number and row.id not in ids]
+    if not kept:
+        path.unlink()
+        others = [row for row in manifest.rows if row.shard != number]
+        up = tuple(dataclasses.replace(row, shard=row.shard - (row.shard > number)) for row in others)
+        return dataclasses.replace(manifest, shards=manifest.shards[:number] + manifest.shards[number + 1 :], rows=up)
+    file = ShardFile(path)
     rows = [file.row(info) for info in kept]
     starts = [sum(info.length for info in kept[:place]) for place in range(len(kept))]
     moved = {info.id: dataclasses.replace(info, start=start) for info, start in zip(kept, starts, strict=True)}

@@ -84,6 +84,7 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
         source = open_source(one, number)
         decisions.append(policy.decide(claim_of(source), said))
         sources.append(source)
+    _require_own_names(sources)
     own = all(source.config.is_builtin for source in sources)
     key = b"" if own else surrogate_key(config.privacy.key_file)
     deciding = {
@@ -100,6 +101,20 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
     files = digest_json([source.digests for source in sources])
     origin = Origin(STAGE, digest_json(deciding), {"source": files}, undigested=("croissant.json",))
     return Opened(tuple(sources), tuple(decisions), policy, key, deciding["detectors"], origin)
+
+
+def _require_own_names(sources: list[Source]) -> None:
+    """Ids begin with the name: two sources of one name would have the same. InputError."""
+    seen: set[str] = set()
+    for source in sources:
+        names = {source.config.path} if source.config.is_builtin else {file.source for file in source.files}
+        if seen & names:
+            raise InputError(
+                f"two sources with the name {min(seen & names)}, which their records' ids begin with",
+                "names that differ",
+                "give each table of prompts.sources its own name, or both files as one pattern",
+            )
+        seen |= names
 
 
 def read_policy(config: PromptsConfig) -> Policy:
@@ -189,10 +204,16 @@ def write_croissant(out_dir: Path, record: Mapping[str, Any]) -> None:
     )
 
 
+def work_directory(out_dir: Path) -> Path:
+    """Where an unfinished run keeps what it screened."""
+    return out_dir.with_name(out_dir.name + ".work")
+
+
 def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
     """The work beside the directory. What an unfinished run of this origin screened is kept, anything else cleared."""
-    directory = out_dir.with_name(out_dir.name + ".work")
-    wanted = {"origin": digest_json(asdict(opened.origin))}
+    directory = work_directory(out_dir)
+    forgotten = _forgotten(out_dir.with_name(FORGOTTEN_FILE))
+    wanted = {"origin": digest_json([asdict(opened.origin), sorted(forgotten)])}
     path = directory / ORIGIN_FILE
     try:
         same = json.loads(path.read_bytes()) == wanted
@@ -205,7 +226,7 @@ def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
             write_json_atomic(path, wanted)
         else:
             _wait_for(path, wanted)
-    return Work(config, opened.sources, directory, opened.key, _forgotten(out_dir.with_name(FORGOTTEN_FILE)))
+    return Work(config, opened.sources, directory, opened.key, forgotten)
 
 
 def _forgotten(path: Path) -> frozenset[str]:
@@ -280,7 +301,7 @@ def _decisions(work: Work, choice: Choice, ledgers: list[Ledger]) -> Iterator[by
     ids: dict[int, str] = {}
     wanted = {repeat.of for repeat in choice.repeats.values()}
     for number, piece in enumerate(work.pieces):
-        for line in work.path(number, ".decisions.jsonl").read_text().splitlines():
+        for line in work.path(number, ".decisions.jsonl").read_bytes().splitlines():
             said = json.loads(line)
             if said["dropped"] is None:
                 if at in wanted:

@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from eyas.base.errors import InputError
 from eyas.base.storage import Place
 from eyas.evalsets import FAMILIES, example
 from eyas.synth.extra import need
 from eyas.synth.logs import NO_REQUEST, read_log_line
+from eyas.synth.shapes import KEYS
 from eyas.synth.sources import File, Piece, Source, csv_rows, decompressed
 
 BOM = b"\xef\xbb\xbf"
@@ -38,19 +40,17 @@ def read_piece(source: Source, piece: Piece) -> Iterator[Record]:
         yield from _written(source, piece, file)
         return
     for offset, (value, is_json) in enumerate(_values(piece, file)):
-        if value is not None or not is_json:
+        if value is not NO_REQUEST:
             where = f"{file.key}:{piece.line + offset}"
             yield Record(f"{file.source}:{piece.first + offset}", where, file.source, None, value, is_json)
 
 
 def _values(piece: Piece, file: File) -> Iterator[tuple[Any, bool]]:
-    """Value and whether it is JSON, for each record; (None, True) for a blank line, or one of a log without prompt."""
+    """Value and whether it is JSON, for each record; NO_REQUEST for a blank line, or one of a log without prompt."""
     place = Place(file.place)
     with place.open() as opened:
         if file.format == "parquet":
-            parquet = need("pyarrow.parquet").ParquetFile(opened)
-            for batch in parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=range(piece.begin, piece.end)):
-                yield from ((row, True) for row in batch.to_pylist())
+            yield from ((row, True) for row in _rows(opened, place.name, piece))
         elif file.format == "csv":
             yield from ((row, True) for row in csv_rows(opened, place.name))
         elif file.format == "compressed":
@@ -65,14 +65,32 @@ def _values(piece: Piece, file: File) -> Iterator[tuple[Any, bool]]:
                 yield _line(line, place.name, first=piece.begin == 0 and left + len(line) == piece.end)
 
 
+def _rows(opened: BinaryIO, name: str, piece: Piece) -> Iterator[dict[str, Any]]:
+    """Rows of Parquet, of the columns that a shape has a use for: others may hold what Python cannot.
+
+    A cell without a value is no key: in Parquet each row has each column.
+    """
+    pyarrow = need("pyarrow.parquet")
+    try:
+        parquet = pyarrow.ParquetFile(opened)
+        groups = range(piece.begin, piece.end)
+        columns = [column for column in parquet.schema_arrow.names if column in KEYS]
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
+            for row in batch.to_pylist() if columns else [{}] * batch.num_rows:
+                yield {key: value for key, value in row.items() if value is not None}
+    except Exception:  # pyarrow raises classes of its own for each way to be damaged, and its messages quote values
+        raise InputError(
+            f"{name} with rows that cannot be read", "whole Parquet, text in UTF-8", "fetch or write it again"
+        ) from None
+
+
 def _line(line: bytes, name: str, first: bool) -> tuple[Any, bool]:
     text = line.removeprefix(BOM) if first else line
     if not text.strip():
-        return None, True
+        return NO_REQUEST, True
     ending = Path(name).suffix.lower()
     if ending == ".log":
-        value = read_log_line(text)
-        return (None, True) if value is NO_REQUEST else (value, True)
+        return read_log_line(text), True
     if ending == ".txt":
         try:
             return text.decode().strip(), True

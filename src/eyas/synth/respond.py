@@ -127,7 +127,7 @@ def _require_some(ledger: dict[str, Any], config: RespondConfig, out_dir: Path, 
         return
     dropped = {reason: entry["count"] for reason, entry in ledger["dropped"].items() if entry["count"]}
     if list(dropped) == [tally.TOO_LONG]:
-        _clear(out_dir)
+        clear(out_dir)
         raise InputError(
             f"no conversation that fits: {ledger['prompts']} prompts with {config.max_tokens} answer tokens are too "
             "long",
@@ -157,11 +157,11 @@ def _begin(out_dir: Path, origin: Origin, parts: Sequence[Path]) -> None:
     if same and (all(part.exists() for part in parts) or not (out_dir / LEDGER_FILE).exists()):
         reopen(out_dir)
     else:
-        _clear(out_dir)
+        clear(out_dir)
         write_json_atomic(path, {"origin": wanted})
 
 
-def _clear(out_dir: Path) -> None:
+def clear(out_dir: Path) -> None:
     """Removes what this stage writes, provenance first, and nothing else."""
     reopen(out_dir)
     patterns = ("part-*.jsonl", f"part-*.jsonl{journal.SUFFIX}", f"part-*.jsonl{tally.SUFFIX}")

@@ -32,6 +32,19 @@ SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "ass
 SHAREGPT |= {"bard": "assistant", "bing": "assistant", "model": "assistant", "system": "system", "tool": "tool"}
 SHAREGPT |= {"function_call": "tool", "function_response": "tool", "observation": "tool"}
 LOGGED = ("body", "request", "payload")
+_SHAPES = (
+    "messages",
+    "conversation",
+    "conversations",
+    "turns",
+    "prompt",
+    "question",
+    "instruction",
+    "text",
+    "rendered",
+)
+KEYS = frozenset((*_SHAPES, "input", "context", "truncated", *LOGGED))
+"""All that is read of a record."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +101,9 @@ def _read(value: Any) -> Shaped | Dropped:
 
 def _from_log(value: dict[str, Any]) -> Shaped | Dropped:
     """A request inside a log's record, as an object or as JSON in a string."""
-    if "truncated" in value:
+    if value.get("truncated") is True:
         return Dropped(CUT_BY_LOG, "log")
-    if "rendered" in value:
+    if isinstance(value.get("rendered"), str):
         said = turns(value["rendered"])
         if said is None:
             return Dropped(UNKNOWN_TEMPLATE, "log")

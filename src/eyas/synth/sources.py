@@ -20,6 +20,7 @@ from typing import BinaryIO, Literal
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import Place
+from eyas.chat.conversation import is_unicode
 from eyas.evalsets import FAMILIES, example
 from eyas.synth.extra import need
 
@@ -77,6 +78,8 @@ class SourceConfig:
     keep_system: bool = False
 
     def __post_init__(self) -> None:
+        if not self.path.strip():  # an unset variable of a script; taken as a path it is the working directory
+            raise UsageError("a source with an empty path", "a file, a directory or a pattern", "name it")
         if self.is_builtin and (self.license or BUILTIN_LICENSE) != BUILTIN_LICENSE:
             raise InputError(f"prompts.license={self.license} for {self.path}", BUILTIN_LICENSE, "leave it out")
         if self.is_builtin and (self.count is None or self.count < 1):
@@ -220,6 +223,8 @@ def _is_data(name: str) -> bool:
 
 
 def _format(place: Place) -> Format:
+    if not is_unicode(place.name):  # the ledger and every id would hold it
+        raise InputError(f"a file name that is not UTF-8, {place.name!r}", "one that is", "rename the file")
     found = FORMATS.get(Path(place.name).suffix.lower())
     if found is None:
         raise InputError(f"{place.name}, a file of unknown kind", " ".join(sorted(FORMATS)), "convert or rename it")
@@ -297,10 +302,18 @@ def csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
     """The rows of a CSV or TSV file by their header. InputError for what is none."""
     csv.field_size_limit(2**31 - 1)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    # strict: else a quote that nobody closes takes all rows behind it for one field, and nothing would tell.
+    rows = csv.DictReader(text, delimiter="\t" if name.lower().endswith(".tsv") else ",", strict=True)
     try:
-        yield from csv.DictReader(text, delimiter="\t" if name.lower().endswith(".tsv") else ",")
-    except (csv.Error, UnicodeDecodeError):
+        yield from rows
+    except UnicodeDecodeError:
         raise InputError(f"{name}, which is not CSV in UTF-8", "a header and rows", "convert it") from None
+    except csv.Error:
+        raise InputError(
+            f"{name} with a quote out of place in the row that begins at line {rows.line_num + 1}",
+            'CSV: a field with a quote stands in quotes, with "" for each of its own',
+            "mend the file, or write it again with a CSV library",
+        ) from None
     finally:
         text.detach()  # whoever opened the file closes it
 
@@ -310,12 +323,13 @@ def decompressed(file: BinaryIO, name: str) -> Iterator[bytes]:
     import bz2
     import gzip
     import lzma
+    import zlib
 
     opened = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[Path(name).suffix.lower()]
     try:
         with opened(file, "rb") as lines:
             yield from lines  # type: ignore[misc]  # bytes in mode "rb"
-    except (OSError, EOFError, lzma.LZMAError):
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
         raise InputError(f"{name}, which is damaged or cut off", "a whole compressed file", "fetch it again") from None
 
 

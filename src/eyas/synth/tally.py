@@ -67,6 +67,18 @@ class Tally:
         for reason, ids in other.named.items():
             self.named[reason] = (self.named[reason] + ids)[:MAX_NAMED]
 
+    def kept_json(self) -> dict[str, Any]:
+        """What a ledger counts of the conversations that are written."""
+        return {
+            "conversations": self.conversations,
+            "looping": self.looping,
+            "answers": self.finish.total(),
+            "finish": {"stop": self.finish["stop"], "length": self.finish["length"]},
+            "tokens": self.tokens,
+            "rendered": self.rendered,
+            "tasks": dict(sorted(self.tasks.items())),
+        }
+
     def write(self, part: Path) -> None:
         """Beside the part."""
         write_json_atomic(place_of(part), vars(self))
@@ -100,13 +112,7 @@ def ledger_of(num_prompts: int, parts: Iterable[Path], scanned: bool) -> dict[st
     return {
         "schema": 1,
         "prompts": num_prompts,
-        "conversations": total.conversations,
+        **total.kept_json(),
         "dropped": {reason: {"count": total.dropped[reason], "ids": total.named[reason]} for reason in REASONS},
-        "looping": total.looping,
-        "answers": total.finish.total(),
-        "finish": {"stop": total.finish["stop"], "length": total.finish["length"]},
-        "tokens": total.tokens,
-        "rendered": total.rendered,
         "private": dict(sorted(total.private.items())) if scanned else None,
-        "tasks": dict(sorted(total.tasks.items())),
     }
