@@ -84,7 +84,7 @@ class _Search:
             behind = self.prose.behind(i)
             if behind and behind[0] > self.done:
                 self._take(*behind, 0.6)
-            if i <= self.done or self._is_term(i) or (lower in BRANDS and lower not in lex.first_names):
+            if i <= self.done or self._is_term(i) or (lower in BRANDS and lower not in lex.sure_names):
                 continue
             if lower in lex.first_names:
                 self._first_name(i)

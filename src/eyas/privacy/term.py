@@ -21,7 +21,7 @@ TERMS = frozenset(
     newtons arrhenius heron héron thales talete talès cavalieri torricelli pitagora pitágoras pythagore pythagore
     """.split()  # noqa: SIM905
 )
-# Products, firms, games, feasts and dishes that letters and chats name, and no list of common words holds.
+# Products, firms, games, feasts, dishes, planets and continents that letters and chats name, and no list of common words holds.
 BRANDS = frozenset(
     """
     photoshop illustrator canva figma notion trello asana slack zoom skype discord twitch reddit pinterest tumblr
@@ -45,6 +45,8 @@ BRANDS = frozenset(
     weihnachten ostern pfingsten karneval fasching silvester kerst pasen sinterklaas koningsdag
     midsommar lucia valborg påsk jul wielkanoc wigilia sylwester boże narodzenie halloween thanksgiving hanukkah diwali
     ramadan eid bible biblia koran quran internet wifi english inglés inglese anglais
+    mercury venus earth mars jupiter saturn uranus neptune pluto europe asia africa america antarctica oceania europa
+    amerika afrika asien europe
     gochujang kimchi ramen sushi paella tiramisu lasagna
     """.split()  # noqa: SIM905
 )
