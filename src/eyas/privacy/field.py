@@ -9,12 +9,13 @@ from eyas.privacy.label import MAX_LENGTH, Label, Trust, label
 from eyas.privacy.look import Look
 
 _MARK = re.compile(r"[:=]")
-_KEY_END = " \t\"'`*])”"
+_KEY_END = " \t\"'`*])”\\"
 _KEY = re.compile(r"[^\n,;{}(\[|<>&?!\"'`“:=]*\Z")
-_QUOTED = re.compile(r"[>=]?\s{0,4}([\"'“`])([^\n\"”`]{1,100}?)(?:\1|”)")
+_COUNT = re.compile(r"(?<=[^\W\d_])[ _#]{0,2}\d{1,2}\Z")  # "Witness 1"
+_QUOTED = re.compile(r"[>=]?\s{0,4}\\?([\"'“`])([^\n\"”`]{1,100}?)\\?(?:\1|”)")
 _PLAIN = re.compile(
     r"[>=]?[ \t]{0,12}[*_]{0,2}[ \t]{0,2}([^\n\"'`“,;|<>{}\[\]=:#*]{1,100}?)"
-    r"(?=\s+[\w.-]+[\"']?[=:]|\s{2}|[\n,;|<>{}\]*#]|\Z| - | – )"
+    r"(?=\s+[\w.-]+[\"']?[=:]|&[\w-]+=|\s{2}|[\n,;|<>{}\]*#]|\Z| - | – )"
 )
 _LAST_COMMA = re.compile(r", ?[^\W\d_][^\W\d_.-]+(?: [^\W\d_]\.?)?(?=[ \t]*(?:\n|\Z))")
 _BELOW = re.compile(r"[ \t]*\n[ \t]*([^\n:=|{}\[\]\"]{2,60})(?=\n|\Z)")
@@ -46,7 +47,7 @@ def fields(text: str, look: Look) -> Iterator[Span]:
             value = text[field.begin : field.end]
             sure = field.label.trust is Trust.SURE
             if field.label.trust is Trust.ROLE:
-                sure = field.whole or " " in value or look.known(value)
+                sure = field.whole or " " in value or "." in value or look.known(value)
             if not sure and not (field.label.trust is Trust.NAME and field.whole and _among_people(found, i)):
                 continue
         if kind in ("LOCATION", "ADDRESS") and not _among_people(found, i):
@@ -93,14 +94,15 @@ def _fields(text: str, look: Look) -> Iterator[_Field]:
 
 def _key(text: str, at: int) -> tuple[Label | None, bool]:
     """The label that ends at the mark, and whether it is all that stands before it: else its last words are tried."""
-    window = text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END)
+    counted = text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END)
+    window = _COUNT.sub("", counted)
     if not window or not (window[-1].isalpha() or window[-1] == ")"):
         return None, False
     match = _KEY.search(window.partition("(")[0].rstrip() if window[-1] == ")" else window)
     key = match[0].strip(" \t\r*_>#•-–$@") if match else ""
     head = label(key)
     if head is not None or " " not in key:
-        return head, True
+        return head, len(window) == len(counted)
     words = key.split()
     for size in (3, 2, 1):
         if len(words) > size:

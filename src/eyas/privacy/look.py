@@ -13,11 +13,11 @@ _NAME = re.compile(
     r"[^\W\d_][^\W\d_'’.]*(?:['’.][^\W\d_]*)*(?:(?:, | |\u00a0|-|  )[^\W\d_'’][^\W\d_'’.]*(?:['’.][^\W\d_]*)*){0,6}\Z"
 )
 _CAMEL = re.compile(r"(?!Mc|Mac|De|Di|Da|Du|La|Le|Van|Von|Fitz|Ó|O')[^\W\d_]*[a-zß-ÿ][A-ZÀ-Þ]")
-_TITLES = frozenset(
+TITLES = frozenset(
     """
     mr mrs ms miss dr prof sir madam mme mlle m herr frau fr hr sr sra srta don doña dña sig sigra dott dottssa dhr mevr
-    drs ir ing mgr inż pan pani herrn señor señora senhor senhora signor signora meneer mevrouw monsieur madame fru
-    professor doktor doctor
+    heer drs ir ing mgr inż pan pani panie herrn señor señora senhor senhora signor signora meneer mevrouw monsieur
+    madame fru professor doktor doctor
     """.split()  # noqa: SIM905
 )
 _NOBODY = frozenset(
@@ -60,7 +60,7 @@ class Look:
         near = Nearby(words, lex, self.language)
         good = neutral = 0
         for i, lower in enumerate(words.lowers):
-            if lower in _TITLES and len(words) > 1:
+            if lower in TITLES and len(words) > 1:
                 neutral += words.is_capital(i)
                 continue
             if lower in PARTICLES and not words.is_capital(i):

@@ -23,7 +23,6 @@ _RULE = re.compile(r"[\s|:+=_-]+\Z")
 _EDGE = " \t\r\u00a0\"'`*_“”„«»"
 _BEFORE = re.compile(r".*(?:\"\"\"|'''|```\w*|: |=)\s*", re.DOTALL)  # what stands before a header on its line
 _HEADER_LENGTH = 600
-_ROWS = 2000
 _MOST = 0.6  # of a column's cells must look like what the header says
 
 
@@ -33,6 +32,14 @@ class Line:
 
     begin: int
     end: int
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Cells by row. uneven: rows with a cell more or less, or with blanks behind commas where the header has none."""
+
+    even: list[list[tuple[int, int]]]
+    uneven: list[list[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -55,9 +62,17 @@ def tables(text: str, lines: Sequence[Line], look: Look) -> Iterator[Span]:
             heads = [_labelled(header[begin:end]) for begin, end in _cells(header, 0, split)]
             if len(heads) < 2 or not any(head and head.kind not in ("", "-") for head in heads):
                 continue
-            rows, after = _rows(text, lines, i + 1, mark, len(heads))
+            rows, after = _rows(text, lines, i + 1, mark, len(heads), ", " in header)
+            if len(heads) == 2 and _is_form(text, rows.even):
+                continue
             yield from _personal(text, heads, rows, look)
             break
+
+
+def _is_form(text: str, rows: Sequence[Sequence[tuple[int, int]]]) -> bool:
+    """Whether the first column holds labels: a form, which has no header. fields reads those."""
+    firsts = [text[row[0][0] : row[0][1]] for row in rows]
+    return sum(label(first) is not None for first in firsts) * 2 > len(firsts)
 
 
 def _goes_on(text: str, lines: Sequence[Line], i: int, mark: str) -> bool:
@@ -93,13 +108,12 @@ def _cells(line: str, offset: int, split: re.Pattern[str]) -> list[tuple[int, in
     return result
 
 
-def _rows(
-    text: str, lines: Sequence[Line], first: int, mark: str, width: int
-) -> tuple[list[list[tuple[int, int]]], int]:
-    """The rows below a header and the line behind them. A row with other cells is left out; two of them end a table."""
-    rows: list[list[tuple[int, int]]] = []
+def _rows(text: str, lines: Sequence[Line], first: int, mark: str, width: int, has_blanks: bool) -> tuple[_Rows, int]:
+    """The rows below a header and the line behind them. A cell may be missing or hold a comma of its own; of rows that
+    differ by more, the second ends the table, as another header does."""
+    rows = _Rows([], [])
     k, odd = first, 0
-    while k < len(lines) and len(rows) < _ROWS:
+    while k < len(lines):
         line = text[lines[k].begin : lines[k].end]
         if _RULE.match(line) and line.strip():
             k += 1
@@ -107,23 +121,25 @@ def _rows(
         if mark not in line:
             break
         cells = _cells(line, lines[k].begin, _SPLITS[mark])
-        odd = 0 if len(cells) == width else odd + 1
-        if odd > 1 or (odd and mark == "," and not rows):
+        if len(cells) != width and sum(_labelled(text[b:e]) is not None for b, e in cells) > 1:
             break
-        if not odd:
-            rows.append(cells)
+        odd = odd + 1 if abs(len(cells) - width) > 1 else 0
+        if odd > 1:
+            break
+        is_prose = mark == "," and not has_blanks and ", " in line and '"' not in line
+        (rows.even if len(cells) == width and not is_prose else rows.uneven).append(cells)
         k += 1
     return rows, k
 
 
-def _personal(
-    text: str, heads: Sequence[Label | None], rows: Sequence[Sequence[tuple[int, int]]], look: Look
-) -> Iterator[Span]:
+def _personal(text: str, heads: Sequence[Label | None], rows: _Rows, look: Look) -> Iterator[Span]:
     columns = []
     for place, head in enumerate(heads):
-        if head is not None and rows:
-            cells = tuple(row[place] for row in rows if row[place][1] - row[place][0] > 1)
-            columns.append(_Column(place, head, cells))
+        if head is not None and rows.even:  # uneven rows count only where they look like what the header says
+            cells = [row[place] for row in rows.even if row[place][1] - row[place][0] > 1]
+            others = [row[place] for row in rows.uneven if len(row) > place]
+            cells += [(b, e) for b, e in others if e - b > 1 and _fits(text[b:e], head, look)]
+            columns.append(_Column(place, head, tuple(cells)))
     things = sum(column.label.is_thing for column in columns)
     fitting = {
         column.place: [(b, e) for b, e in column.cells if _fits(text[b:e], column.label, look)] for column in columns
