@@ -91,9 +91,9 @@ def identifiers(text: str, language: str) -> Iterator[Span]:
         yield from _labelled(text)
     for begin, window in windows(text):
         if _MAY_HOLD.search(window):
-            from eyas.privacy.formats import analyzer
+            from eyas.privacy.formats import matches
 
-            for found in analyzer().analyze(window, LANGUAGE, score_threshold=THRESHOLD):
+            for found in matches(window):
                 yield Span(begin + found.start, begin + found.end, found.entity_type, min(1.0, found.score))
     if language in _HOME:
         module, pattern = _HOME[language]
