@@ -14,6 +14,7 @@ A number is always needed, but behind "lives in".
 import re
 from collections.abc import Iterator
 
+from eyas.privacy.caseless import Caseless
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import lexicon
 
@@ -64,8 +65,8 @@ _NO_NUMBER = re.compile(
     rf"(?:^|\n)((?i:rue|avenue|boulevard|chemin|impasse|place|quai|all[ée]e|calle|via|rua) (?:(?:de|du|des|la|le|les"
     rf"|del|di|da|do|dos|d['’]|l['’]) ?){{0,3}}{_CAP}(?: {_CAP}){{0,3}}\n\d{{5}} {_CAP})"
 )
-_EN_LOWER = re.compile(
-    r"(?i)\b(?:live|lives|living|lived|stay|staying|address|addy|house|home|located|come|drop|deliver\w*|send|ship"
+_EN_LOWER = Caseless(
+    r"\b(?:live|lives|living|lived|stay|staying|address|addy|house|home|located|come|drop|deliver\w*|send|ship"
     r"|moved|place"
     r"|pick|meet|at|to|from|is)\b[^\n.]{0,30}?(?<![\w.$#])(\d{1,5}[a-z]?,? (?:[a-z'’]{2,20} ){1,3}"
     r"(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|grove|mews|way"
@@ -154,8 +155,8 @@ _LIVES_AT = re.compile(
     r"(?:\d{1,5}[A-Za-z]?\b|S/N\b|s/n\b)(?! ?(?:years|months|weeks|days|minutes|Jahren?|Monate|ans|mois|años|meses"
     r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|m²|%))))"
 )
-_BOX = re.compile(
-    r"(?i)\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?"
+_BOX = Caseless(
+    r"\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?"
     r"|apdo\.?"
     r"|casella postale|c\.p\.|caixa postal|postbus|skr(?:ytka|\.) poczt(?:owa|\.)|skrytka|postbox"
     r"|box)[ :.#]{1,3}\d{2,6}(?: \d{2,4})?\b"
@@ -180,8 +181,8 @@ _FLAT = re.compile(
     rf"|Piano)\.? ?#?\d{{1,4}}\b"
 )
 _TOWN = re.compile(rf"(?<![\d.,-])(?:\d{{5}}|\d{{3}} \d{{2}}|[1-9]\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})")
-_LABEL = re.compile(
-    r"(?i)(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office"
+_LABEL = Caseless(
+    r"(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office"
     r"|permanent"
     r"|customer|patient|property|physical)[ _]?)?(?:address(?:_?line)?(?:[ _]?[12])?|addr|street|residence"
     r"|wohnadresse|anschrift"
@@ -192,8 +193,8 @@ _LABEL = re.compile(
     r"|zamieszka[łl][ay]|adress|bostadsadress|gatuadress|postadress)[\"'’*\]]{0,3}[ ]?(?::|="
     r"|\n)\s{0,8}[\"'*<]{0,3}([^\n]{4,120})"
 )
-_NO_ADDRESS = re.compile(
-    r"(?i)(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
+_NO_ADDRESS = Caseless(
+    r"(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
     r"|server|host|bind|listen|remote|peer|source|destination|subnet|start|end|virtual|physical)[ -_]?|[*&_])\Z"
 )
 _NO_VALUE = re.compile(
@@ -212,8 +213,8 @@ _TAIL = re.compile(
 )
 _THREE_LETTERS = re.compile(rf"[{_UP}{_LOW}]{{3}}")
 _DIGIT = re.compile(r"\d")
-_COUNTED = re.compile(
-    r"(?i)\b(?:chapter|section|figure|table|page|step|question|example|exercise|problem|version|python|room|level"
+_COUNTED = Caseless(
+    r"\b(?:chapter|section|figure|table|page|step|question|example|exercise|problem|version|python|room|level"
     r"|stage|part|line"
     r"|item|day|week|year|season|episode|task|issue|bug|pr|ticket|article|volume|no|top|first|last|next|the|these"
     r"|those|all)\.? \Z"

@@ -13,6 +13,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator
 
+from eyas.privacy.caseless import Caseless
 from eyas.privacy.entity import Span
 
 WINDOW = 1_000  # characters that the analyzer sees at a time: its search for context is quadratic
@@ -27,20 +28,20 @@ _HOME = {
     "sv": ("se.personnummer", r"(?<![\w.-])(?:19|20)?\d{10}(?![\w-])"),
     "nl": ("nl.bsn", r"(?<![\w.-])\d{9}(?![\w-])"),
 }
-_OTHER = re.compile(
-    r"(?i)(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*"
+_OTHER = Caseless(
+    r"(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*"
     r"|0)[ :.#]{0,3}\Z"
 )
 # What says, beside such a number, that it is one: a run of digits with a right checksum alone is a number.
-_OWN = re.compile(
-    r"(?i)pesel|dow[óo]d|ewidencyj|urodz|tożsamo|obywatel|pacjent|ubezpiecz|zameld|steuer|idnr|identifikation|finanzamt"
+_OWN = Caseless(
+    r"pesel|dow[óo]d|ewidencyj|urodz|tożsamo|obywatel|pacjent|ubezpiecz|zameld|steuer|idnr|identifikation|finanzamt"
     r"|elster|personn|person-?nr|född|samordning|folkbok|patient|legitim|\bbsn\b|burgerserv|sofi|persoonsn|geboren"
     r"|patiënt|zorg|belasting|gemeente|digid"
 )
 _NEAR = 60  # characters before such a number; half as many behind it
 # What an identifier is called: behind it, any number with letters or without is one, whatever its checksum.
-_LABEL = re.compile(
-    r"(?i)(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
+_LABEL = Caseless(
+    r"(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
     r"|identification|file|reference)"
     r"|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number|nhs(?: number| no)?|passport"
     r"|driver'?s?[ _-]?licen[cs]e|driving[ _-]?licen[cs]e"
