@@ -13,25 +13,32 @@ _PART = re.compile(r"\\.|\(\?P|.", re.DOTALL)  # an escape, a group's name, a ch
 _SHORT = 128  # characters of a text that is put into lower case anew each time
 
 
-class Caseless:
+class Tested:
+    """A pattern that is searched only where a test succeeds: a pattern in lower case that every match holds."""
+
+    def __init__(self, exact: str, test: str, flags: int = 0) -> None:
+        self._exact = re.compile(exact, flags)
+        lower = _PART.sub(lambda part: part[0] if part[0][0] in "\\(" else part[0].lower(), test)
+        self._test = re.compile(lower, flags & ~re.IGNORECASE)
+
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        return self._exact.finditer(text) if self._test.search(lowered(text)) else iter(())
+
+
+class Caseless(Tested):
     """A pattern, without (?i), and the methods of re.Pattern that are used here.
 
     What it excludes may hold no part that heeds case, (?-i:A): the test in lower case would exclude too much.
     """
 
     def __init__(self, pattern: str, flags: int = 0) -> None:
-        self._exact = re.compile(pattern, flags | re.IGNORECASE)
-        lower = _PART.sub(lambda part: part[0] if part[0][0] in "\\(" else part[0].lower(), pattern)
-        self._test = re.compile(lower, flags)
+        super().__init__(pattern, pattern, flags | re.IGNORECASE)
 
     def search(self, text: str, begin: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
         return self._exact.search(text, begin, end) if self._test.search(lowered(text), begin, end) else None
 
     def match(self, text: str, begin: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
         return self._exact.match(text, begin, end) if self._test.match(lowered(text), begin, end) else None
-
-    def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        return self._exact.finditer(text) if self._test.search(lowered(text)) else iter(())
 
 
 def lowered(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The formats of identifiers in Presidio's frame: its analyzer matches them and lifts weak ones by the words around.
+"""The formats of identifiers in Presidio's frame: its recognizers match them, its enhancer lifts weak ones by context.
 
 Presidio and spaCy take a second to import: identifier.py imports this file when a text first holds a candidate.
 """
@@ -29,11 +29,9 @@ def _hidden(*names: str) -> Iterator[None]:
 
 with _hidden("torch", "transformers", "tensorflow", "mxnet", "cupy"):
     from presidio_analyzer import (
-        AnalyzerEngine,
         EntityRecognizer,
         Pattern,
         PatternRecognizer,
-        RecognizerRegistry,
         RecognizerResult,
     )
     from presidio_analyzer.context_aware_enhancers import LemmaContextAwareEnhancer
@@ -44,6 +42,9 @@ with _hidden("torch", "transformers", "tensorflow", "mxnet", "cupy"):
         UkDrivingLicenceRecognizer,
         UsMbiRecognizer,
     )
+
+# At its debug level Presidio writes words around what it found.
+logging.getLogger("presidio-analyzer").setLevel(logging.WARNING)
 
 _WEAK, _SURE = 0.3, 0.85
 
@@ -172,52 +173,65 @@ class Checked(PatternRecognizer):
 
 
 @cache
-def _recognizers() -> tuple[tuple[Checked, ...], tuple[PatternRecognizer, ...]]:
-    """Our formats and Presidio's own."""
+def _recognizers() -> tuple[tuple[Checked, ...], tuple[Checked, ...], tuple[PatternRecognizer, ...]]:
+    """The sure formats, the weak ones, Presidio's own."""
+    formats = [Checked(*row) for row in _FORMATS]
     kinds = (UkDrivingLicenceRecognizer, UsMbiRecognizer)
     others = [kind(supported_language=LANGUAGE, supported_entity="GOVERNMENT_ID") for kind in kinds]
-    return tuple(Checked(*row) for row in _FORMATS), (CryptoRecognizer(supported_entity="ACCOUNT"), *others)
+    return (
+        tuple(recognizer for recognizer in formats if recognizer.sure),
+        tuple(recognizer for recognizer in formats if not recognizer.sure),
+        (CryptoRecognizer(supported_entity="ACCOUNT"), *others),
+    )
 
 
 @cache
-def _tests() -> tuple[re.Pattern[str], tuple[Checked, ...], re.Pattern[str]]:
-    """One pattern of all sure formats, the weak formats, one pattern of Presidio's own."""
-    formats, others = _recognizers()
-    sure = "|".join(recognizer.form.pattern for recognizer in formats if recognizer.sure)
-    weak = tuple(recognizer for recognizer in formats if not recognizer.sure)
-    own = "|".join(pattern.regex for recognizer in others for pattern in recognizer.patterns)
-    return re.compile(rf"\b(?:{sure})"), weak, re.compile(f"(?i){own}")  # Presidio ignores case in its own
+def _tests() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """One pattern of all sure formats, one of the weak ones, one of Presidio's own, which ignore case."""
+    sure, weak, others = _recognizers()
+    any_sure = "|".join(recognizer.form.pattern for recognizer in sure)
+    any_weak = "|".join(recognizer.form.pattern for recognizer in weak)
+    any_other = "|".join(pattern.regex for recognizer in others for pattern in recognizer.patterns)
+    return (
+        # In every sure format a digit stands behind six letters at most.
+        re.compile(rf"\b(?=[A-ZÑ]{{0,6}}[ -]?\d)(?:{any_sure})"),
+        re.compile(rf"\b(?=[A-Z\d])(?:{any_weak})"),
+        re.compile(any_other, re.IGNORECASE),
+    )
+
+
+def graded(window: str) -> list[RecognizerResult]:
+    """Every match with its score, as Presidio's analyzer grades it.
+
+    That one asks every recognizer and splits every window into words. Here it is those that may match, and the words
+    count where they may lift a match: a sure format has no context.
+    """
+    sure, weak, others = _recognizers()
+    any_sure, any_weak, any_other = _tests()
+    asked: list[PatternRecognizer] = []
+    if any_weak.search(window):
+        lower = window.lower()
+        asked += [recognizer for recognizer in weak if recognizer.may_match(window, lower)]
+    if any_other.search(window):
+        asked += others
+    in_context = [result for recognizer in asked for result in recognizer.analyze(window, [])]
+    if in_context:
+        words = _engine().process_text(window, LANGUAGE)
+        in_context = _ENHANCER.enhance_using_context(window, in_context, words, asked)
+    alone = sure if any_sure.search(window) else ()
+    return [*in_context, *(result for recognizer in alone for result in recognizer.analyze(window, []))]
 
 
 def matches(window: str) -> list[RecognizerResult]:
-    """What the analyzer finds, without it where it need not be asked: it takes milliseconds."""
-    sure, weak, own = _tests()
-    lower = window.lower()
-    formats, others = _recognizers()
-    if any(recognizer.may_match(window, lower) for recognizer in weak) or (
-        own.search(window) and any(recognizer.analyze(window, []) for recognizer in others)
-    ):
-        return analyzer().analyze(window, LANGUAGE, score_threshold=THRESHOLD)
-    if not sure.search(window):
-        return []
-    # No words around a sure format change its score.
-    found = [result for recognizer in formats if recognizer.sure for result in recognizer.analyze(window, [])]
-    return EntityRecognizer.remove_duplicates(found)
+    """What is found: no match twice, and none that is too weak."""
+    return EntityRecognizer.remove_duplicates([result for result in graded(window) if result.score >= THRESHOLD])
+
+
+_ENHANCER = LemmaContextAwareEnhancer(context_prefix_count=8, context_suffix_count=4)
 
 
 @cache
-def analyzer() -> AnalyzerEngine:
-    """Presidio with the curated set, built once in a process: about 0.3 s."""
-    # At its debug level it writes words around what it found.
-    logging.getLogger("presidio-analyzer").setLevel(logging.WARNING)
-    registry = RecognizerRegistry(supported_languages=[LANGUAGE])
-    for recognizer in (recognizer for group in _recognizers() for recognizer in group):
-        registry.add_recognizer(recognizer)
+def _engine() -> WordsAsLemmas:
     engine = WordsAsLemmas()
     engine.load()
-    return AnalyzerEngine(
-        registry=registry,
-        nlp_engine=engine,
-        supported_languages=[LANGUAGE],
-        context_aware_enhancer=LemmaContextAwareEnhancer(context_prefix_count=8, context_suffix_count=4),
-    )
+    return engine
