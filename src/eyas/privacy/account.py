@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 
-from stdnum import bitcoin, iban, luhn
+from stdnum import bitcoin, iban, luhn, numdb
 from stdnum.us import rtn
 
 from eyas.privacy.caseless import Caseless
@@ -169,14 +170,21 @@ def _ibans(text: str) -> Iterator[Span]:
     for match in _IBAN.finditer(text):
         places = [k for k in range(match.start(), match.end()) if text[k].isalnum()]
         compact = "".join(text[k] for k in places).upper()
+        longest = min(34, len(compact)) if _has_ibans(compact[:2]) else 0
         # The pattern runs on into the words behind: the longest beginning that is an IBAN counts.
-        for length in range(min(34, len(compact)), 14, -1):
+        for length in range(longest, 14, -1):
             if iban.is_valid(compact[:length]):
                 yield Span(match.start(), places[length - 1] + 1, "ACCOUNT")
                 break
         else:
             if _IBAN_LABEL.search(text[max(0, match.start() - 32) : match.start()]):
                 yield Span(match.start(), _last_digit_group(text, places), "ACCOUNT", 0.8)
+
+
+@cache
+def _has_ibans(country: str) -> bool:
+    """Whether a country has IBANs: two letters of prose before a number are rarely such a one."""
+    return bool(numdb.get("iban").info(country)[0][1])
 
 
 def _last_digit_group(text: str, places: list[int]) -> int:

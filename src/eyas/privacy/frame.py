@@ -12,6 +12,7 @@ What stands there is a name whatever its words are, but for the words of _NOBODY
 import re
 from collections.abc import Iterator
 
+from eyas.privacy.caseless import Caseless, Tested
 from eyas.privacy.entity import Span
 from eyas.privacy.look import Look
 
@@ -22,7 +23,7 @@ _GREETINGS = (
     r"querid[oa]s?|hola|estimad[oa]s?|buenos días|car[oaie]|ciao|gentile|egregi[oa]|buongiorno|salve|"
     r"olá|oi|prezad[oa]|bom dia|beste|lieve|hoi|geachte|drog[ia]|cześć|hej|szanown[ya]|witaj|kära|käre|hejsan|bästa"
 )
-_GREETING = re.compile(rf"(?im)^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|$)")
+_GREETING = Caseless(rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|$)", re.MULTILINE)
 _CLOSINGS = (
     r"yours(?: (?:sincerely|truly|faithfully))?|best(?: wishes| regards)?|kind regards|warm regards|regards|"
     r"many thanks|thanks(?: a lot| again)?|thank you|cheers|love|sincerely|all the best|take care|xoxo|"
@@ -35,18 +36,21 @@ _CLOSINGS = (
     r"pozdrawiam(?: serdecznie)?|z poważaniem|serdecznie|całuję|ściskam|dziękuję|do zobaczenia|"
     r"(?:med )?vänlig(?:a)? hälsning(?:ar)?|hälsningar|kram(?:ar)?|mvh|tack|vi ses|hjärtliga hälsningar"
 )
-_CLOSING = re.compile(
-    rf"(?im)(?:^|[.!?][ \t]+)[ \t>]*(?:{_CLOSINGS})[ \t]*[,.!:–-]?[ \t]*(?:\n[ \t>]*\n?[ \t>]*)?"
-    rf"[-–—]?[ \t]*({_WORDS})[ \t]*\.?[ \t]*(?=\n|$)"
+_CLOSING = Caseless(
+    rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{_CLOSINGS})[ \t]*[,.!:–-]?[ \t]*(?:\n[ \t>]*\n?[ \t>]*)?"
+    rf"[-–—]?[ \t]*({_WORDS})[ \t]*\.?[ \t]*(?=\n|$)",
+    re.MULTILINE,
 )
-_HEADER = re.compile(
-    r"(?im)^[ \t>]*(?:from|to|cc|bcc|reply-to|von|an|de|à|a|para|da|van|aan|od|do|dw|från|till|kopia)[ \t]*:[ \t]*\"?"
-    rf"({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)"
+_HEADER = Caseless(
+    r"^[ \t>]*(?:from|to|cc|bcc|reply-to|von|an|de|à|a|para|da|van|aan|od|do|dw|från|till|kopia)[ \t]*:[ \t]*\"?"
+    rf"({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)",
+    re.MULTILINE,
 )
 _WROTE = r"wrote|a écrit|escribió|ha scritto|escreveu|schreef|napisał[ao]?|skrev"
-_REPLY = re.compile(
+_REPLY = Tested(
     rf"(?im)(?:^|[\d,][ \t]+)[ \t>]*({_WORDS})[ \t]+(?:{_WROTE})[ \t]*:"
-    rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)"
+    rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)",
+    rf"{_WROTE}|schrieb",
 )
 _NOBODY = frozenset(
     """

@@ -284,7 +284,8 @@ def _plugins() -> Sequence[Any]:
 
 
 # All of their forms need a run of key characters with a digit in it.
-_MAY_HOLD_KEY = re.compile(r"(?=[A-Za-z_./+-]{0,40}[0-9])[A-Za-z0-9_./+-]{16}")
+_KEY_RUN = re.compile(r"[A-Za-z0-9_./+-]{16,}")
+_DIGIT = re.compile(r"[0-9]")
 
 
 def _by_plugins(text: str) -> Iterator[Span]:
@@ -292,7 +293,7 @@ def _by_plugins(text: str) -> Iterator[Span]:
     for line in text.split("\n"):
         for offset in range(0, max(1, len(line)), MAX_LINE - _LINE_OVERLAP):
             part = line[offset : offset + MAX_LINE]
-            if len(part) >= 16 and _MAY_HOLD_KEY.search(part):
+            if len(part) >= 16 and any(_DIGIT.search(run) for run in _KEY_RUN.findall(part)):
                 yield from _in_line(part, begin + offset)
         begin += len(line) + 1
 
