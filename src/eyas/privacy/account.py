@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 
-from stdnum import bitcoin, iban, luhn
+from stdnum import bitcoin, iban, luhn, numdb
 from stdnum.us import rtn
 
+from eyas.privacy.caseless import Caseless
 from eyas.privacy.entity import Span
 
 # Digits with at most two separators between two of them; not the digits of a decimal fraction.
@@ -25,21 +27,21 @@ _ISSUERS = re.compile(
     r"|(?:50|5[6-9]|6[0-9])\d{10,17}"  # Maestro, RuPay
     r"|220[0-4]\d{12,15}|9792\d{12}"  # Mir, Troy
 )
-_CARD_CUE = re.compile(
-    r"(?i)(?:\bcards?\b|credit|debit|visa\b|master ?card|amex|american express|\bpan\b|kreditkarte\w*|karte\w*|carte\b"
+_CARD_CUE = Caseless(
+    r"(?:\bcards?\b|credit|debit|visa\b|master ?card|amex|american express|\bpan\b|kreditkarte\w*|karte\w*|carte\b"
     r"|bancaire|tarjeta|carta\b|cart[ãa]o|creditcard|kaart\w*|kart[aąęy]\w*|kort\w*|maestro|discover|\bcc\b|ccnum"
     r"|cc_num"
     r"|card_?num\w*|cardnumber)[^\n]{0,40}\Z"
 )
-_CARD_LABEL = re.compile(
-    r"(?i)(?:card (?:number|no|nr|num|#)|card_?number|cardno|cc_?num\w*|credit ?card|debit ?card"
+_CARD_LABEL = Caseless(
+    r"(?:card (?:number|no|nr|num|#)|card_?number|cardno|cc_?num\w*|credit ?card|debit ?card"
     r"|kreditkarte(?:nnummer)?"
     r"|kartennummer|num[ée]ro de (?:la )?carte|carte bancaire|n[úu]mero de (?:la )?tarjeta|tarjeta de cr[ée]dito"
     r"|numero (?:di|della) carta|carta di credito|n[úu]mero do cart[ãa]o|cart[ãa]o de cr[ée]dito|kaartnummer"
     r"|numer karty|kortnummer|kontokort)[^\w\n]{0,6}(?:(?:is|ist|est|es|è|é|to|[äa]r)\b[^\w\n]{0,3})?\Z"
 )
-_OTHER_LABEL = re.compile(
-    r"(?i)\b(?:order|id|ref|reference|tracking|shipment|invoice|ticket|serial|sku|timestamp|ts|transaction|txn|trace"
+_OTHER_LABEL = Caseless(
+    r"\b(?:order|id|ref|reference|tracking|shipment|invoice|ticket|serial|sku|timestamp|ts|transaction|txn|trace"
     r"|span"
     r"|request|session|seed|nonce|imei|iccid|ean|upc|isbn|gtin|bestell\w*|auftrag\w*|sendung\w*|rechnung\w*|commande"
     r"|colis"
@@ -49,10 +51,10 @@ _OTHER_LABEL = re.compile(
     r"(?:[ _-]?(?:id|ids|number|no|nr|num|ref|code|n[°º]))?[^\w\n]{0,4}\Z"
 )
 _IBAN = re.compile(r"(?i)(?<![A-Za-z0-9])[A-Z]{2}[ -]?\d{2}(?:[ \u00a0.-]{0,2}[A-Z0-9]){11,30}")
-_IBAN_LABEL = re.compile(r"(?i)\biban\b[^\n]{0,16}\Z")
+_IBAN_LABEL = Caseless(r"\biban\b[^\n]{0,16}\Z")
 # The length of an IBAN by country (SWIFT's IBAN registry); others are taken as far as the checksum holds.
-_ACCOUNT_LABEL = re.compile(
-    r"(?i)(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id"
+_ACCOUNT_LABEL = Caseless(
+    r"(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id"
     r"|manager))"
     r"|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b|\bkto\b"
     r"|bankleitzahl\b"
@@ -66,7 +68,7 @@ _ACCOUNT_LABEL = re.compile(
 )
 _ACCOUNT = re.compile(r"(?<![\w.@])\d(?:[ \u00a0./-]{0,2}\d){5,29}(?![\w@]|[.,]\d)")
 # Behind the name of an account, nearer to the number: "the account holder's phone 555-0100".
-_PHONE_WORD = re.compile(r"(?i)\b(?:tel|t[ée]l[ée]ph|phone|mobil|m[óo]vil|handy|cell|portable|fax|sms|call|whatsapp)")
+_PHONE_WORD = Caseless(r"\b(?:tel|t[ée]l[ée]ph|phone|mobil|m[óo]vil|handy|cell|portable|fax|sms|call|whatsapp)")
 _SORT_CODE = re.compile(r"(?<![\d-])\d{2}-\d{2}-\d{2}(?![\d-])(?=[^\n]{0,40}?(?<!\d)\d{8}(?!\d))")
 _NO_AMOUNT = re.compile(r"(?i)[ ]?(?:€|\$|£|euro?s?\b|usd\b|dollars?\b|kr\b|z[łl]\b|pln\b|sek\b|gbp\b|%)")
 _WALLETS = re.compile(
@@ -74,15 +76,15 @@ _WALLETS = re.compile(
     r"|T[1-9A-HJ-NP-Za-km-z]{33}|[LMD][1-9A-HJ-NP-Za-km-z]{33}|r[1-9A-HJ-NP-Za-km-z]{24,34}|addr1[a-z0-9]{50,100}"
     r"|4[0-9AB][1-9A-HJ-NP-Za-km-z]{93}|cosmos1[a-z0-9]{38})(?![A-Za-z0-9])"
 )
-_WALLET_LABEL = re.compile(
-    r"(?i)(?:wallet|btc|bitcoin|eth(?:ereum)?|crypto|ltc|litecoin|doge|xmr|monero|tron|trx|usdt|xrp|ripple|solana"
+_WALLET_LABEL = Caseless(
+    r"(?:wallet|btc|bitcoin|eth(?:ereum)?|crypto|ltc|litecoin|doge|xmr|monero|tron|trx|usdt|xrp|ripple|solana"
     r"|\bsol\b"
     r"|cardano|\bada\b|deposit|donat\w*|send|pay|address|adresse|portafoglio|carteira|cartera|portefeuille|portfel"
     r"|pl[åa]nbok)"
     r"[^\n]{0,60}\Z"
 )
 _ANY_WALLET = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{32,44}(?![A-Za-z0-9])")
-_WALLET_WORD = re.compile(r"(?i)(?:wallet|solana|\bsol\b|crypto|phantom)[^\n]{0,40}\Z")
+_WALLET_WORD = Caseless(r"(?:wallet|solana|\bsol\b|crypto|phantom)[^\n]{0,40}\Z")
 
 
 def cards(text: str) -> Iterator[Span]:
@@ -169,14 +171,21 @@ def _ibans(text: str) -> Iterator[Span]:
     for match in _IBAN.finditer(text):
         places = [k for k in range(match.start(), match.end()) if text[k].isalnum()]
         compact = "".join(text[k] for k in places).upper()
+        longest = min(34, len(compact)) if _has_ibans(compact[:2]) else 0
         # The pattern runs on into the words behind: the longest beginning that is an IBAN counts.
-        for length in range(min(34, len(compact)), 14, -1):
+        for length in range(longest, 14, -1):
             if iban.is_valid(compact[:length]):
                 yield Span(match.start(), places[length - 1] + 1, "ACCOUNT")
                 break
         else:
             if _IBAN_LABEL.search(text[max(0, match.start() - 32) : match.start()]):
                 yield Span(match.start(), _last_digit_group(text, places), "ACCOUNT", 0.8)
+
+
+@cache
+def _has_ibans(country: str) -> bool:
+    """Whether a country has IBANs: two letters of prose before a number are rarely such a one."""
+    return bool(numdb.get("iban").info(country)[0][1])
 
 
 def _last_digit_group(text: str, places: list[int]) -> int:

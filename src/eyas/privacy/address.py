@@ -14,6 +14,7 @@ A number is always needed, but behind "lives in".
 import re
 from collections.abc import Iterator
 
+from eyas.privacy.caseless import Caseless, Tested, lowered
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import lexicon
 
@@ -64,21 +65,24 @@ _NO_NUMBER = re.compile(
     rf"(?:^|\n)((?i:rue|avenue|boulevard|chemin|impasse|place|quai|all[ée]e|calle|via|rua) (?:(?:de|du|des|la|le|les"
     rf"|del|di|da|do|dos|d['’]|l['’]) ?){{0,3}}{_CAP}(?: {_CAP}){{0,3}}\n\d{{5}} {_CAP})"
 )
-_EN_LOWER = re.compile(
-    r"(?i)\b(?:live|lives|living|lived|stay|staying|address|addy|house|home|located|come|drop|deliver\w*|send|ship"
+_EN_LOWER = Caseless(
+    r"\b(?:live|lives|living|lived|stay|staying|address|addy|house|home|located|come|drop|deliver\w*|send|ship"
     r"|moved|place"
     r"|pick|meet|at|to|from|is)\b[^\n.]{0,30}?(?<![\w.$#])(\d{1,5}[a-z]?,? (?:[a-z'’]{2,20} ){1,3}"
     r"(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|grove|mews|way"
     r"|place))\b"
 )
-_BARE_STREET = re.compile(
-    rf"(?i:\b(?:live|lives|living|lived|moved|house|flat|apartment|wohn\w*|habit\w*|viv[eo]\w*|abit\w*|mor[oa]\w*"
-    rf"|woon\w*"
-    rf"|mieszka\w*|bor|bodde)\b)[^\n.]{{0,25}}? ((?:{_CAP} ){{1,3}}(?:Street|St|Avenue|Ave|Road|Rd|Lane|Drive"
+_HOUSED = (
+    r"\b(?:live|lives|living|lived|moved|house|flat|apartment|wohn\w*|habit\w*|viv[eo]\w*|abit\w*|mor[oa]\w*"
+    r"|woon\w*|mieszka\w*|bor|bodde)\b"
+)
+_BARE_STREET = Tested(
+    rf"(?i:{_HOUSED})[^\n.]{{0,25}}? ((?:{_CAP} ){{1,3}}(?:Street|St|Avenue|Ave|Road|Rd|Lane|Drive"
     rf"|Boulevard|Court)\b"
     rf"|{_CAP}(?:straße|strasse|str\.|weg|gasse|allee|platz|straat|laan|gracht|gatan|vägen|gränd)\b"
     rf"|(?i:rue|boulevard|chemin|impasse|place|avenue|calle|avenida|via|viale|piazza|rua|ulicy|ul\.) (?:(?:de|du|des"
-    rf"|la|le|del|di|da|do|dos|d'|l') ?){{0,3}}{_CAP})"
+    rf"|la|le|del|di|da|do|dos|d'|l') ?){{0,3}}{_CAP})",
+    _HOUSED,
 )
 _FR = re.compile(
     r"(?<![\w.,])\d{1,4}(?: ?(?:bis|ter|quater|[A-D]))?,? (?:(?:place|cours|passage) (?=(?:de|du|des|d')\b)|(?i:rue"
@@ -90,15 +94,18 @@ _FR = re.compile(
     rf"|et) {_CAP}){{0,3}}"
 )
 # German, Dutch and Swedish: name and kind in one word, or the kind behind the name.
+_ONE_WORD_KIND = (
+    r"straße|strasse|str\.|straat|gatan|gata|vägen|gränden|gränd|stigen|gracht|plein|laan|kade|dijk|singel"
+    r"|steeg|gasse|allee|chaussee|dreef|baan|weg|platz|damm|ufer|ring|pfad|stieg|berg|torget|backen|väg|torg"
+    r"|hof|markt|park|wall|graben|steig|twiete|kamp|brink|wiese|feld|winkel|burgwal|haven|hage|dreef|pad"
+    r"|boulevard|lei|steenweg|plantsoen|tie"
+)
+_ONE_WORD_KINDS = tuple(_ONE_WORD_KIND.replace("\\", "").split("|"))
+_NUMBER_BEHIND = re.compile(r",? (?:nr\.? ?)?\d")
 _ONE_WORD = re.compile(
     rf"(?<![{_LOW}{_UP}])(?:(?:{_CAP}|Am|An|Auf|Alte|Neue|Lange|Große|Kleine|Hohe|van|der|den|de|het|op|Sankt"
     rf"|St\.)[ -]){{0,3}}"
-    rf"[{_UP}{_LOW}'’-]{{0,30}}(?i:straße|strasse|str\.|straat|gatan|gata|vägen|gränden|gränd|stigen|gracht|plein"
-    rf"|laan|kade|dijk"
-    rf"|singel|steeg|gasse|allee|chaussee|dreef|baan|weg|platz|damm|ufer|ring|pfad|stieg|berg|torget|backen|väg|torg"
-    rf"|hof|markt|park|wall"
-    rf"|graben|steig|twiete|kamp|brink|wiese|feld|winkel|burgwal|haven|hage|dreef|pad|boulevard|lei|steenweg"
-    rf"|plantsoen|tie)"
+    rf"[{_UP}{_LOW}'’-]{{0,30}}(?i:{_ONE_WORD_KIND})"
     rf"(?:,? (?:nr\.? ?)?)({_NUMBER})(?![\d%€$]|[.,:]\d| ?(?:€|Euro|EUR|kr|%|km|m²|kg))"
 )
 _SURE_KIND = re.compile(
@@ -120,68 +127,77 @@ _COMPOUND_KINDS = (
     "allee",
     "kade",
 )
-_PREFIXED = re.compile(
-    rf"(?<![\w.])(?:(?i:calle|c/|avda\.?|avenida|av\.|paseo|p\.º|plaza|pza\.?|plza\.?|camino|carretera|ctra\.?|ronda"
-    rf"|traves[íi]a"
-    rf"|glorieta|urbanizaci[óo]n|pasaje|viale|v\.le|piazza|p\.zza|piazzale|corso|c\.so|vicolo|largo|strada|contrada"
-    rf"|lungomare"
-    rf"|borgo|salita|rua|travessa|pra[çc]a|alameda|estrada|rodovia|beco|ladeira|ul\.|ulica|ulicy|al\.|aleja|alei"
-    rf"|aleje|plac|pl\."
-    rf"|os\.|osiedle|rynek|skwer|avenue|rue|boulevard|chemin|laan van|rambla|callej[óo]n|loc\.|vial|acceso|pasadizo"
-    rf"|c\.(?= de)|cuesta|cañada|canale|stretto|incrocio|rotonda|via)|Via|V\.|R\.|Av|Calz\.)"
+_PREFIX = (
+    r"calle|c/|avda\.?|avenida|av\.|paseo|p\.º|plaza|pza\.?|plza\.?|camino|carretera|ctra\.?|ronda"
+    r"|traves[íi]a"
+    r"|glorieta|urbanizaci[óo]n|pasaje|viale|v\.le|piazza|p\.zza|piazzale|corso|c\.so|vicolo|largo|strada|contrada"
+    r"|lungomare"
+    r"|borgo|salita|rua|travessa|pra[çc]a|alameda|estrada|rodovia|beco|ladeira|ul\.|ulica|ulicy|al\.|aleja|alei"
+    r"|aleje|plac|pl\."
+    r"|os\.|osiedle|rynek|skwer|avenue|rue|boulevard|chemin|laan van|rambla|callej[óo]n|loc\.|vial|acceso|pasadizo"
+    r"|c\.(?= de)|cuesta|cañada|canale|stretto|incrocio|rotonda|via"
+)
+_PREFIXED = Tested(
+    rf"(?<![\w.])(?:(?i:{_PREFIX})|Via|V\.|R\.|Av|Calz\.)"
     rf"(?: |(?<=[./]) ?)(?:(?:de|del|la|las|los|el|di|dei|degli|della|delle|dell|da|do|das|dos|e|y|św|gen|ks|ku|des"
     rf"|du|les|le|d|l)(?:\.|['’]| ) ?"
     rf"){{0,4}}{_ANY}(?:[ -](?:(?:de|del|la|las|los|el|di|dei|della|da|do|das|dos|e|y) ){{0,2}}{_CAP}){{0,4}}"
-    rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?(?:{_NUMBER}(?![\d%€$]|[.,:]\d)|(?i:s/n\b|snc\b))"
+    rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?(?:{_NUMBER}(?![\d%€$]|[.,:]\d)|(?i:s/n\b|snc\b))",
+    rf"(?<![\w.])(?:{_PREFIX}|v\.|r\.|av|calz\.)(?: |(?<=[./]))",
 )
 _VIA = re.compile(
     rf"(?<![\w.])via (?:(?:dei|degli|della|delle|del|di|dell['’]) ?)?{_CAP}(?: {_CAP}){{0,3}}(?:, ?\d{{1,4}}"
     rf"| \d{{1,4}}(?=,? \d{{5}}\b))"
 )
 # Behind "I live at", a number beside capitalised words is an address, whatever kind of street it is.
-_LIVES_AT = re.compile(
-    r"(?i:\b(?:(?:i |we |he |she |they |who )?(?:live|lives|living|lived|reside|resides) (?:at|on)|address is"
+_LIVING_AT = (
+    r"\b(?:(?:i |we |he |she |they |who )?(?:live|lives|living|lived|reside|resides) (?:at|on)|address is"
     r"|deliver (?:it |this )?to|send (?:it|this|the [a-z]{2,12}) to"
     r"|(?:wohne|wohnt|wohnen|wohnhaft|lebe) (?:in der|in dem|im|am|an der|auf der|auf dem|in)|(?:habite|habitons|vis"
     r"|demeure|domicilié[e]?)(?: au| à la| à l['’]| à| dans)?"
     r"|(?:vivo|vive|vivimos|resido|domicilio) en(?: la| el)?|(?:abito|abita|vivo|risiedo|residente) (?:in|a|al)"
     r"|(?:moro|mora|vivo|resido) (?:na|no|em)"
     r"|(?:woon|woont|wonen) (?:op|aan de|aan het|aan|in de|in)|(?:mieszkam|mieszka|mieszkamy) (?:przy|na)|(?:bor"
-    r"|bodde) (?:på|vid)) )"
+    r"|bodde) (?:på|vid)) "
+)
+_LIVES_AT = Tested(
+    rf"(?i:{_LIVING_AT})"
     rf"((?:\d{{1,5}}[A-Za-z]?,? (?:{_CAP} ?){{1,4}}|(?:(?:de|del|la|las|los|el|di|da|do|dos|das|van|der|den|les|des"
     rf"|du|św) ){{0,2}}{_CAP}(?:[ -](?:(?:de|del|la|di|da|do|dos|das|van|der|den|e|y|des"
     rf"|du) )?{_CAP}){{0,4}},? (?:n[.º°o ]{{1,3}})?"
     r"(?:\d{1,5}[A-Za-z]?\b|S/N\b|s/n\b)(?! ?(?:years|months|weeks|days|minutes|Jahren?|Monate|ans|mois|años|meses"
-    r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|mph|m²|%))))"
+    r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|mph|m²|%))))",
+    _LIVING_AT,
 )
-_BOX = re.compile(
-    r"(?i)\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?"
+_BOX = Caseless(
+    r"\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?"
     r"|apdo\.?"
     r"|casella postale|c\.p\.|caixa postal|postbus|skr(?:ytka|\.) poczt(?:owa|\.)|skrytka|postbox"
     r"|box)[ :.#]{1,3}\d{2,6}(?: \d{2,4})?\b"
 )
 # A postcode that is hardly another number, with its town.
 _POSTCODE = re.compile(
-    rf"\b[A-Z]{{1,2}}\d[A-Z\d]? ?\d[ABD-HJLNP-UW-Z]{{2}}\b(?![-_])"  # GB
+    rf"(?=[A-Z\d])(?:\b[A-Z]{{1,2}}\d[A-Z\d]? ?\d[ABD-HJLNP-UW-Z]{{2}}\b(?![-_])"  # GB
     rf"|(?<![\d.,-])[1-9]\d{{3}} ?[A-Z]{{2}},? {_CAP}"  # NL
     rf"|(?<![\d.,-])\d{{2}}-\d{{3}} [{_UP}][{_LOW}ó-]{{2,}}"  # PL
     rf"|(?<![\d.,-])\d{{4}}-\d{{3}},? {_CAP}"  # PT
     rf"|(?<![\d.,-])\d{{5}}-\d{{3}}(?![\d-])"  # BR
     rf"|\b(?:D|A|CH|F|E|I|B|NL|SE|S|DE|PL)-\d{{3}} ?\d{{1,2}} {_CAP}"
-    r"|\b[ABCEGHJ-NPRSTVXY]\d[ABCEGHJ-NPRSTV-Z] \d[ABCEGHJ-NPRSTV-Z]\d\b"  # CA
+    r"|\b[ABCEGHJ-NPRSTVXY]\d[ABCEGHJ-NPRSTV-Z] \d[ABCEGHJ-NPRSTV-Z]\d\b)"  # CA
 )
-_US_PLACE = re.compile(
+_US_PLACE = Tested(
     rf"(?:{_CAP} ){{0,3}}{_CAP},? (?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]"
     rf"|PA|RI|S[CD]|T[NX]"
-    r"|UT|V[AT]|W[AIVY]) \d{5}(?:-\d{4})?\b"
+    r"|UT|V[AT]|W[AIVY]) \d{5}(?:-\d{4})?\b",
+    r" [a-z]{2} \d{5}",
 )
 _FLAT = re.compile(
     rf"(?<![\w.$])\d{{1,6}} (?:{_CAP} ){{1,4}}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Appartamento"
     rf"|Piano)\.? ?#?\d{{1,4}}\b"
 )
 _TOWN = re.compile(rf"(?<![\d.,-])(?:\d{{5}}|\d{{3}} \d{{2}}|[1-9]\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})")
-_LABEL = re.compile(
-    r"(?i)(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office"
+_LABEL = Caseless(
+    r"(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office"
     r"|permanent"
     r"|customer|patient|property|physical)[ _]?)?(?:address(?:_?line)?(?:[ _]?[12])?|addr|street|residence"
     r"|wohnadresse|anschrift"
@@ -192,8 +208,8 @@ _LABEL = re.compile(
     r"|zamieszka[łl][ay]|adress|bostadsadress|gatuadress|postadress)[\"'’*\]]{0,3}[ ]?(?::|="
     r"|\n)\s{0,8}[\"'*<]{0,3}([^\n]{4,120})"
 )
-_NO_ADDRESS = re.compile(
-    r"(?i)(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
+_NO_ADDRESS = Caseless(
+    r"(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
     r"|server|host|bind|listen|remote|peer|source|destination|subnet|start|end|virtual|physical)[ -_]?|[*&_])\Z"
 )
 _NO_VALUE = re.compile(
@@ -212,8 +228,8 @@ _TAIL = re.compile(
 )
 _THREE_LETTERS = re.compile(rf"[{_UP}{_LOW}]{{3}}")
 _DIGIT = re.compile(r"\d")
-_COUNTED = re.compile(
-    r"(?i)\b(?:chapter|section|figure|table|page|step|question|example|exercise|problem|version|python|room|level"
+_COUNTED = Caseless(
+    r"\b(?:chapter|section|figure|table|page|step|question|example|exercise|problem|version|python|room|level"
     r"|stage|part|line"
     r"|item|day|week|year|season|episode|task|issue|bug|pr|ticket|article|volume|no|top|first|last|next|the|these"
     r"|those|all)\.? \Z"
@@ -232,9 +248,9 @@ def addresses(text: str, language: str) -> Iterator[Span]:
                 pattern is _EN and _COUNTED.search(before)
             ):
                 yield _whole(text, match.start(), match.end(), 0.8)
-    lower = text.lower()
+    lower = lowered(text)
     compounds = language in ("de", "nl", "sv") or any(kind in lower for kind in _COMPOUND_KINDS)
-    for match in _ONE_WORD.finditer(text) if compounds else ():
+    for match in _ONE_WORD.finditer(text) if compounds and _has_numbered_kind(text, lower) else ():
         sure = bool(_SURE_KIND.search(match[0]))
         if (
             sure
@@ -265,6 +281,11 @@ def addresses(text: str, language: str) -> Iterator[Span]:
 _TOWN_BEHIND = re.compile(
     rf"(?:,|\n|, ?\n?| in|\s-)\s?(?:[A-Z]{{1,2}}-)?(?:\d{{4,5}}|\d{{3}} \d{{2}})(?: [A-Z]{{2}})? {_CAP}"
 )
+
+
+def _has_numbered_kind(text: str, lower: str) -> bool:
+    """Whether a number stands behind a kind of street, as it does in every match of _ONE_WORD."""
+    return any(lower.endswith(_ONE_WORD_KINDS, 0, match.start()) for match in _NUMBER_BEHIND.finditer(text))
 
 
 def towns(text: str, cities: frozenset[str]) -> Iterator[Span]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import phonenumbers
 
+from eyas.privacy.caseless import Caseless
 from eyas.privacy.entity import Span
 
 # Latin letters only: \w would swallow the kana that stand right behind an address in Japanese text.
@@ -15,8 +16,8 @@ _SPELT_OUT = re.compile(
     r"(?i)(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{2,64}(?: ?[\[({<] ?at ?[\])}>] ?| @ )"
     r"[A-Za-z0-9-]{1,63} ?(?:(?:[\[({<] ?(?:dot|punkt|point) ?[\])}>]|\.) ?[A-Za-z0-9-]{2,30}){1,4}"
 )
-_SPOKEN = re.compile(
-    r"(?i)(?<![\w.])[A-Za-z0-9_%+-]{2,40}(?:(?: dot |\.)[A-Za-z0-9_%+-]{2,40}){0,3} at [A-Za-z0-9-]{2,40}"
+_SPOKEN = Caseless(
+    r"(?<![\w.])[A-Za-z0-9_%+-]{2,40}(?:(?: dot |\.)[A-Za-z0-9_%+-]{2,40}){0,3} at [A-Za-z0-9-]{2,40}"
     r"(?: dot |\.)(?:com|org|net|de|fr|es|it|pt|nl|pl|se|io|edu|gov|co\.uk|eu)\b"
 )
 _NO_PERSON = frozenset(("git", "hg", "svn"))  # git@github.com:owner/name.git names no one
@@ -28,8 +29,8 @@ _PHONE = re.compile(
     r"| wewn\. )(?P<extension>\d{1,6}))?"
     r"(?![A-Za-z0-9_À-ɏ@]|[.,:]\d|[-/]\d)"
 )
-_PHONE_CUE = re.compile(
-    r"(?i)(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|phones|cell|mobile"
+_PHONE_CUE = Caseless(
+    r"(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|phones|cell|mobile"
     r"|mob"
     r"|mobil\w*|m[óo]vil|cellulare|celular|portable|handy\w*|gsm|fax|whatsapp|signal|telegram|sms|call|called|calling"
     r"|text|texted|reach|ring|dial|hotline|rufnummer\w*|anrufen|ruf|erreichbar|erreichen|appeler|appelez|appelle"
@@ -39,13 +40,13 @@ _PHONE_CUE = re.compile(
     r"|n[úu]mero|numero"
     r"|numer|digits|contact|ph|t|m|f|p)\b|[☎📞📱✆])[^\n\d]{0,24}\Z"
 )
-_STRONG_CUE = re.compile(
-    r"(?i)(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|cell|mobile|mobil\w*"
+_STRONG_CUE = Caseless(
+    r"(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|cell|mobile|mobil\w*"
     r"|m[óo]vil|cellulare|celular|handy\w*|gsm|fax|whatsapp|sms|call|text|rufnummer\w*|telem[óo]vel|kom[óo]rk\w*)\b"
     r"|[☎📞📱✆])[^\n\d]{0,24}\Z"
 )
-_NO_PHONE = re.compile(
-    r"(?i)\b(?:order|invoice|ticket|isbn|issn|ean|upc|sku|serial|version|timestamp|time|ts|epoch|unix|hash|commit|build"
+_NO_PHONE = Caseless(
+    r"\b(?:order|invoice|ticket|isbn|issn|ean|upc|sku|serial|version|timestamp|time|ts|epoch|unix|hash|commit|build"
     r"|pid|id|ids|uuid|ref|reference|tracking|case|batch|lot|port|bestellung|rechnung\w*|auftrag\w*|commande|facture"
     r"|pedido"
     r"|factura|fattura|ordine|fatura|bestelling|factuur|zam[óo]wieni\w*|faktur\w*|order\w*|seed|offset|bytes|size"
@@ -85,7 +86,7 @@ _ALL_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "PL")
 
 _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
-_VERSION = re.compile(r"(?i)(?:\bv|version|release|firmware|build|==|>=|<=|~=)[^\n\w]{0,3}\Z")
+_VERSION = Caseless(r"(?:\bv|version|release|firmware|build|==|>=|<=|~=)[^\n\w]{0,3}\Z")
 # Resolvers that anybody names: no person's address.
 _PUBLIC = frozenset(("8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208.67.222.222", "208.67.220.220"))
 

@@ -1,4 +1,4 @@
-"""The formats of identifiers in Presidio's frame: its analyzer matches them and lifts weak ones by the words around.
+"""The formats of identifiers in Presidio's frame: its recognizers match them, its enhancer lifts weak ones by context.
 
 Presidio and spaCy take a second to import: identifier.py imports this file when a text first holds a candidate.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from eyas.privacy.identifier import LANGUAGE, stdnum_check
+from eyas.privacy.identifier import LANGUAGE, THRESHOLD, stdnum_check
 
 
 @contextlib.contextmanager
@@ -28,7 +28,12 @@ def _hidden(*names: str) -> Iterator[None]:
 
 
 with _hidden("torch", "transformers", "tensorflow", "mxnet", "cupy"):
-    from presidio_analyzer import AnalyzerEngine, Pattern, PatternRecognizer, RecognizerRegistry
+    from presidio_analyzer import (
+        EntityRecognizer,
+        Pattern,
+        PatternRecognizer,
+        RecognizerResult,
+    )
     from presidio_analyzer.context_aware_enhancers import LemmaContextAwareEnhancer
     from presidio_analyzer.nlp_engine import NlpArtifacts
     from presidio_analyzer.nlp_engine.slim_spacy_nlp_engine import SlimSpacyNlpEngine
@@ -37,6 +42,9 @@ with _hidden("torch", "transformers", "tensorflow", "mxnet", "cupy"):
         UkDrivingLicenceRecognizer,
         UsMbiRecognizer,
     )
+
+# At its debug level Presidio writes words around what it found.
+logging.getLogger("presidio-analyzer").setLevel(logging.WARNING)
 
 _WEAK, _SURE = 0.3, 0.85
 
@@ -143,16 +151,20 @@ class Checked(PatternRecognizer):
         )
         self.check = stdnum_check(module) if module else None
         self.sure = sure
+        self.form = re.compile(pattern)  # faster than Presidio's engine
 
     def analyze(
         self, text: str, entities: list[str], nlp_artifacts: Any = None, regex_flags: int | None = None
     ) -> list:
-        """A weak format is looked for only where a word of its context stands: nothing else would lift it."""
-        if not self.sure:
-            lower = text.lower()
-            if not any(word in lower for word in self.context):
-                return []
+        if not self.may_match(text, text.lower()):
+            return []
         return super().analyze(text, entities, nlp_artifacts, regex_flags)
+
+    def may_match(self, text: str, lower: str) -> bool:
+        """A weak format is looked for only where a word of its context stands: nothing else would lift it."""
+        return (self.sure or any(word in lower for word in self.context)) and any(
+            self.check is None or self.check(match[0]) for match in self.form.finditer(text)
+        )
 
     def validate_result(self, pattern_text: str) -> bool | None:
         if self.check is not None and not self.check(pattern_text):
@@ -161,21 +173,65 @@ class Checked(PatternRecognizer):
 
 
 @cache
-def analyzer() -> AnalyzerEngine:
-    """Presidio with the curated set, built once in a process: about 0.3 s."""
-    # At its debug level it writes words around what it found.
-    logging.getLogger("presidio-analyzer").setLevel(logging.WARNING)
-    registry = RecognizerRegistry(supported_languages=[LANGUAGE])
-    for row in _FORMATS:
-        registry.add_recognizer(Checked(*row))
-    registry.add_recognizer(CryptoRecognizer(supported_entity="ACCOUNT"))
-    for kind in (UkDrivingLicenceRecognizer, UsMbiRecognizer):
-        registry.add_recognizer(kind(supported_language=LANGUAGE, supported_entity="GOVERNMENT_ID"))
+def _recognizers() -> tuple[tuple[Checked, ...], tuple[Checked, ...], tuple[PatternRecognizer, ...]]:
+    """The sure formats, the weak ones, Presidio's own."""
+    formats = [Checked(*row) for row in _FORMATS]
+    kinds = (UkDrivingLicenceRecognizer, UsMbiRecognizer)
+    others = [kind(supported_language=LANGUAGE, supported_entity="GOVERNMENT_ID") for kind in kinds]
+    return (
+        tuple(recognizer for recognizer in formats if recognizer.sure),
+        tuple(recognizer for recognizer in formats if not recognizer.sure),
+        (CryptoRecognizer(supported_entity="ACCOUNT"), *others),
+    )
+
+
+@cache
+def _tests() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """One pattern of all sure formats, one of the weak ones, one of Presidio's own, which ignore case."""
+    sure, weak, others = _recognizers()
+    any_sure = "|".join(recognizer.form.pattern for recognizer in sure)
+    any_weak = "|".join(recognizer.form.pattern for recognizer in weak)
+    any_other = "|".join(pattern.regex for recognizer in others for pattern in recognizer.patterns)
+    return (
+        # In every sure format a digit stands behind six letters at most.
+        re.compile(rf"\b(?=[A-ZÑ]{{0,6}}[ -]?\d)(?:{any_sure})"),
+        re.compile(rf"\b(?=[A-Z\d])(?:{any_weak})"),
+        re.compile(any_other, re.IGNORECASE),
+    )
+
+
+def graded(window: str) -> list[RecognizerResult]:
+    """Every match with its score, as Presidio's analyzer grades it.
+
+    That one asks every recognizer and splits every window into words. Here it is those that may match, and the words
+    count where they may lift a match: a sure format has no context.
+    """
+    sure, weak, others = _recognizers()
+    any_sure, any_weak, any_other = _tests()
+    asked: list[PatternRecognizer] = []
+    if any_weak.search(window):
+        lower = window.lower()
+        asked += [recognizer for recognizer in weak if recognizer.may_match(window, lower)]
+    if any_other.search(window):
+        asked += others
+    in_context = [result for recognizer in asked for result in recognizer.analyze(window, [])]
+    if in_context:
+        words = _engine().process_text(window, LANGUAGE)
+        in_context = _ENHANCER.enhance_using_context(window, in_context, words, [*asked])
+    alone = sure if any_sure.search(window) else ()
+    return [*in_context, *(result for recognizer in alone for result in recognizer.analyze(window, []))]
+
+
+def matches(window: str) -> list[RecognizerResult]:
+    """What is found: no match twice, and none that is too weak."""
+    return EntityRecognizer.remove_duplicates([result for result in graded(window) if result.score >= THRESHOLD])
+
+
+_ENHANCER = LemmaContextAwareEnhancer(context_prefix_count=8, context_suffix_count=4)
+
+
+@cache
+def _engine() -> WordsAsLemmas:
     engine = WordsAsLemmas()
     engine.load()
-    return AnalyzerEngine(
-        registry=registry,
-        nlp_engine=engine,
-        supported_languages=[LANGUAGE],
-        context_aware_enhancer=LemmaContextAwareEnhancer(context_prefix_count=8, context_suffix_count=4),
-    )
+    return engine

@@ -13,6 +13,7 @@ What stands there is a name whether a list holds it or not. A word that is no na
 import re
 from collections.abc import Iterator
 
+from eyas.privacy.caseless import Caseless, Tested
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import PARTICLES
 from eyas.privacy.look import TITLES, Look
@@ -25,7 +26,7 @@ _GREETINGS = (
     r"querid[oa]s?|hola|estimad[oa]s?|buenos días|car[oaie]|ciao|gentile|egregi[oa]|buongiorno|buonasera|salve|"
     r"olá|oi|prezad[oa]|bom dia|beste|lieve|hoi|geachte|drog[ia]|cześć|hej|szanown[ya]|witaj|kära|käre|hejsan|bästa"
 )
-_GREETING = re.compile(rf"(?im)^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)")
+_GREETING = Caseless(rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)", re.MULTILINE)
 _CLOSINGS = (
     r"yours(?: (?:sincerely|truly|faithfully))?|best(?: wishes| regards)?|kind regards|warm regards|regards|"
     r"many thanks|thanks(?: a lot| again)?|thank you|cheers|love|sincerely|warmly|all the best|take care|xoxo|"
@@ -39,18 +40,21 @@ _CLOSINGS = (
     r"pozdrawiam(?: serdecznie)?|z pozdrowieniami|z poważaniem|serdecznie|całuję|ściskam|dziękuję|do zobaczenia|"
     r"(?:med )?vänlig(?:a)? hälsning(?:ar)?|hälsningar|kram(?:ar)?|mvh|tack|vi ses|hjärtliga hälsningar"
 )
-_CLOSING = re.compile(
-    rf"(?im)(?:^|[.!?][ \t]+)[ \t>]*(?:{_CLOSINGS})\b(?:[ \t](?:from|aus|uit|från)[ \t]{_WORD})?[ \t]*[,.!:–-]?"
-    rf"[ \t]*(?:\n[ \t>]*\n?[ \t>]*)?(?:--[ \t]*\n)?[-–—]?[ \t]*({_WORDS})[ \t]*\.?[ \t]*(?=[,\n]|$)"
+_CLOSING = Caseless(
+    rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{_CLOSINGS})\b(?:[ \t](?:from|aus|uit|från)[ \t]{_WORD})?[ \t]*[,.!:–-]?"
+    rf"[ \t]*(?:\n[ \t>]*\n?[ \t>]*)?(?:--[ \t]*\n)?[-–—]?[ \t]*({_WORDS})[ \t]*\.?[ \t]*(?=[,\n]|$)",
+    re.MULTILINE,
 )
-_HEADER = re.compile(
-    r"(?im)^[ \t>]*(?:from|to|cc|bcc|reply-to|von|an|de|à|a|para|da|van|aan|od|do|dw|från|till|kopia)[ \t]*:[ \t]*\"?"
-    rf"({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)"
+_HEADER = Caseless(
+    r"^[ \t>]*(?:from|to|cc|bcc|reply-to|von|an|de|à|a|para|da|van|aan|od|do|dw|från|till|kopia)[ \t]*:[ \t]*\"?"
+    rf"({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)",
+    re.MULTILINE,
 )
 _WROTE = r"wrote|a écrit|escribió|ha scritto|escreveu|schreef|napisał[ao]?|skrev"
-_REPLY = re.compile(
+_REPLY = Tested(
     rf"(?im)(?:^|[\d,][ \t]+)[ \t>]*({_WORDS})[ \t]+(?:{_WROTE})[ \t]*:"
-    rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)"
+    rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)",
+    rf"{_WROTE}|schrieb",
 )
 _NOBODY = frozenset(
     """
@@ -85,7 +89,7 @@ def frames(text: str, look: Look) -> Iterator[Span]:
                 begin = both.end() if both else end
 
 
-def _name(text: str, begin: int, end: int, look: Look, pattern: re.Pattern[str] | None) -> Iterator[Span]:
+def _name(text: str, begin: int, end: int, look: Look, pattern: Tested | None) -> Iterator[Span]:
     words = list(_PLAIN.finditer(text, begin, end))
     while words and words[0][0].casefold().rstrip(".") in TITLES:
         words = words[1:]
@@ -96,7 +100,7 @@ def _name(text: str, begin: int, end: int, look: Look, pattern: re.Pattern[str] 
         yield Span(begin, end, "PERSON", 0.8)
 
 
-def _is_name(value: str, lowers: list[str], look: Look, pattern: re.Pattern[str] | None) -> bool:
+def _is_name(value: str, lowers: list[str], look: Look, pattern: Tested | None) -> bool:
     """Whether a value is a name; one word alone in a header may be any word."""
     lex, first = look.lexicon, lowers[0]
     listed = any(lower in lex.first_names or lower in lex.last_names for lower in lowers if lower not in PARTICLES)

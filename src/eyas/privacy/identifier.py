@@ -1,21 +1,23 @@
 """Identifiers that a state or a health service gives to a person: by form and checksum, or behind their name.
 
-The formats stand in Presidio's frame: its analyzer matches the patterns and lifts weak ones by the words around them.
-Checksums are python-stdnum's. What the analyzer must not do is closed here, each with a test:
+The formats stand in Presidio's frame: its recognizers match the patterns and its enhancer lifts weak ones by the
+words around them.
+Checksums are python-stdnum's. What Presidio must not do is closed here, each with a test:
 
 1. It must not ask the network: its e-mail and URL recognisers, which load a list of suffixes, are not in the set.
 2. Context must work without a language model: words stand in for the lemmas that a blank pipeline leaves empty.
 3. A checksum of one digit must not make certain: every tenth number passes it. Only strong forms are sure alone.
-4. Time must stay linear: patterns are case-sensitive and bounded, and the analyzer sees windows of a text.
+4. Time must stay linear: patterns are case-sensitive and bounded, and Presidio sees windows of a text.
 """
 
 import importlib
 import re
 from collections.abc import Callable, Iterator
 
+from eyas.privacy.caseless import Caseless
 from eyas.privacy.entity import Span
 
-WINDOW = 1_000  # characters that the analyzer sees at a time: its search for context is quadratic
+WINDOW = 1_000  # characters that Presidio sees at a time: its search for context is quadratic
 OVERLAP = 200
 THRESHOLD = 0.4
 LANGUAGE = "en"  # one pipeline for all: it only splits words, and prompts mix languages
@@ -27,20 +29,20 @@ _HOME = {
     "sv": ("se.personnummer", r"(?<![\w.-])(?:19|20)?\d{10}(?![\w-])"),
     "nl": ("nl.bsn", r"(?<![\w.-])\d{9}(?![\w-])"),
 }
-_OTHER = re.compile(
-    r"(?i)(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*"
+_OTHER = Caseless(
+    r"(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*"
     r"|0)[ :.#]{0,3}\Z"
 )
 # What says, beside such a number, that it is one: a run of digits with a right checksum alone is a number.
-_OWN = re.compile(
-    r"(?i)pesel|dow[óo]d|ewidencyj|urodz|tożsamo|obywatel|pacjent|ubezpiecz|zameld|steuer|idnr|identifikation|finanzamt"
+_OWN = Caseless(
+    r"pesel|dow[óo]d|ewidencyj|urodz|tożsamo|obywatel|pacjent|ubezpiecz|zameld|steuer|idnr|identifikation|finanzamt"
     r"|elster|personn|person-?nr|född|samordning|folkbok|patient|legitim|\bbsn\b|burgerserv|sofi|persoonsn|geboren"
     r"|patiënt|zorg|belasting|gemeente|digid"
 )
 _NEAR = 60  # characters before such a number; half as many behind it
 # What an identifier is called: behind it, any number with letters or without is one, whatever its checksum.
-_LABEL = re.compile(
-    r"(?i)(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
+_LABEL = Caseless(
+    r"(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
     r"|identification|file|reference)"
     r"|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number|nhs(?: number| no)?|passport"
     r"|driver'?s?[ _-]?licen[cs]e|driving[ _-]?licen[cs]e"
@@ -77,7 +79,7 @@ _BEHIND = re.compile(
 _ON_NEXT_LINE = re.compile(r"[^\n\w]{0,6}\n\s{0,6}(?P<value>[A-Z]{0,4}\d[\dA-Z ./-]{4,24})(?![A-Za-z0-9])")
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -]\d{2,4}\Z|\d{4}[./ -]\d{1,2}[./ -]\d{1,2}\Z|\d{4} ?[-–] ?\d{4}\Z")
 _FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands behind a label holds four digits at least
-# Nothing of the formats fits a text without this: it saves most texts the analyzer.
+# Nothing of the formats fits a text without this: it saves most texts the rest.
 _MAY_HOLD = re.compile(r"(?:\d[ ./+-]?){6}|(?=[A-Z]{0,6}\d)[A-Z0-9]{8}|(?:bc1|[13])[a-zA-HJ-NP-Z0-9]{25}")
 
 
@@ -91,9 +93,9 @@ def identifiers(text: str, language: str) -> Iterator[Span]:
         yield from _labelled(text)
     for begin, window in windows(text):
         if _MAY_HOLD.search(window):
-            from eyas.privacy.formats import analyzer
+            from eyas.privacy.formats import matches
 
-            for found in analyzer().analyze(window, LANGUAGE, score_threshold=THRESHOLD):
+            for found in matches(window):
                 yield Span(begin + found.start, begin + found.end, found.entity_type, min(1.0, found.score))
     if language in _HOME:
         module, pattern = _HOME[language]

@@ -23,7 +23,8 @@ TITLES = frozenset(
 _NOBODY = frozenset(
     """
     none null nil nan na unknown unbekannt inconnu desconocido sconosciuto desconhecido onbekend nieznany okänd
-    anonymous anonym anonyme yes no true false string text varchar int integer optional required total summe sum gesamt
+    anonymous anonym anonyme yes no true false str string text varchar int integer float
+    bool list dict any object date datetime optional required total summe sum gesamt
     average mean remote online value example name test team everyone all staff tbd todo redacted
     """.split()  # noqa: SIM905
 )

@@ -29,7 +29,7 @@ from eyas.privacy.hint import (
 from eyas.privacy.lexicon import PARTICLES, PRONOUNS, Lexicon
 from eyas.privacy.nearby import Nearby
 from eyas.privacy.phrase import SPEAKS, Cue, phrases
-from eyas.privacy.prose import Prose
+from eyas.privacy.prose import LEADING, Prose
 from eyas.privacy.relation import THING_TOO
 from eyas.privacy.term import BRANDS, TERMS, is_quoted_word, is_technical
 from eyas.privacy.words import Words, split
@@ -81,14 +81,17 @@ class _Search:
         for i, lower in enumerate(lowers):
             if lower in cues:
                 self._behind_phrase(i, cues[lower])
-            behind = self.prose.behind(i)
+            behind = self.prose.behind(i) if lower in LEADING else None
             if behind and behind[0] > self.done:
                 self._take(*behind, 0.6)
-            if i <= self.done or self._is_term(i) or (lower in BRANDS and lower not in lex.sure_names):
+            # Without a capital letter a phrase alone makes a name.
+            if i <= self.done or not self.w.words[i][0].isupper() or self._is_term(i):
+                continue
+            if lower in BRANDS and lower not in lex.sure_names:
                 continue
             if lower in lex.first_names:
                 self._first_name(i)
-            elif self.w.words[i][0].isupper():
+            else:
                 self._unknown(i)
                 found = self.prose.at(i) if i > self.done else None
                 if found:
@@ -98,7 +101,10 @@ class _Search:
     def _is_term(self, i: int) -> bool:
         """ "Gauss", "Julia", "Boyer-Moore" in a technical text, where nothing says that a person is meant."""
         w = self.w
-        if w.lowers[i] not in TERMS or self.near.speaks(i) or w.lowers[max(0, i - 1)] in self.lex.sure_names - TERMS:
+        if w.lowers[i] not in TERMS or self.near.speaks(i):
+            return False
+        before = w.lowers[max(0, i - 1)]
+        if before in self.lex.sure_names and before not in TERMS:
             return False
         following = i + 1 < len(w) and w.gap(i) == " " and w.is_capital(i + 1) and w.lowers[i + 1] not in TERMS
         if following and w.lowers[i + 1] in self.lex.last_names and not self.near.is_word(i + 1):
@@ -285,8 +291,6 @@ class _Search:
         w, lex = self.w, self.lex
         lower = w.lowers[i]
         if w.is_code(i) or (self.near.is_title(i) and lower not in lex.sure_names):
-            return
-        if not w.is_capital(i):
             return
         last = self.near.extend(i)
         if lower in lex.sure_names and (len(w.words[i]) > 2):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from eyas.privacy.caseless import Caseless
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.term import BRANDS, TERMS
@@ -15,8 +16,8 @@ _NAMES = re.compile(
     rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’])?{_NAME}"
     rf"(?:(?: (?:am|an der|de|da|do|dos|del|della|di|la|upon|aan den|aan de|sur) | |-){_NAME}){{0,3}}(?![\w@_(])"
 )
-_LIVES = re.compile(
-    r"(?i)(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated"
+_LIVES = Caseless(
+    r"(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated"
     r"|hometown is|city is|town is)"
     r"(?: (?:in|to|from|near|at|right|here|now|currently|back|over|up|down|of))* "
     r"|\b(?:i'?m|i am|we'?re|comes?) from |\bhere in |\bresident of "
@@ -41,8 +42,8 @@ _LIVES = re.compile(
 )
 
 # Journeys and stays: behind them a capitalised word is a place where the text holds a person besides.
-_STAYS = re.compile(
-    r"(?i)(?:\b(?:arriv\w+|stay(?:s|ing|ed)?|settled|holidays?|vacation|trip|wedding|married|drives?|driving|drove"
+_STAYS = Caseless(
+    r"(?:\b(?:arriv\w+|stay(?:s|ing|ed)?|settled|holidays?|vacation|trip|wedding|married|drives?|driving|drove"
     r"|flight|fly(?:ing)?|flew|travel\w*|visit(?:s|ing|ed)?|back|home|house|flat|apartment|clinic|hospital|school|works?"
     r"|working|studies|studying|party|weekend|retire[ds]?|office|job) (?:\w+ )?(?:in|to|at|from|near|for) "
     r"|\b(?:angekommen|ankommen|urlaub|reise|ferien|hochzeit|wohnung|haus|fahr[et]\w*|fliegt?|fliege|arbeitet|studiert"

@@ -45,6 +45,7 @@ _PARTICIPLES = frozenset(
 )
 _TOLD = frozenset("that me us him her them dass que che że att dat his".split())  # noqa: SIM905
 _COUNTED = frozenset("has had gives gave got takes needs wants bought sold ordered received saved".split())  # noqa: SIM905
+LEADING = RELATIONS | TO  # words that a name may follow
 _CHAIN = 24  # words behind a name in which a pronoun of a person speaks for it
 
 

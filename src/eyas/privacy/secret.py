@@ -11,6 +11,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from eyas.privacy.caseless import Caseless
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import lexicon
 
@@ -47,19 +48,19 @@ _PATTERNS = (
         r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{1,80}"
         r"|discord(?:app)?\.com/api/webhooks/\d{5,25}/[\w-]{10,90}"
     ),
-    re.compile(r"(?i)aws.{0,20}(?:secret|key).{0,20}[\s=:\"'][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"),
-    re.compile(r"(?i)\b(?:bearer|basic|token|apikey) (?=[A-Za-z._~+/-]{0,60}[0-9])[A-Za-z0-9._~+/-]{16,500}={0,2}"),
+    Caseless(r"aws.{0,20}(?:secret|key).{0,20}[\s=:\"'][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"),
+    Caseless(r"\b(?:bearer|basic|token|apikey) (?=[A-Za-z._~+/-]{0,60}[0-9])[A-Za-z0-9._~+/-]{16,500}={0,2}"),
     # postgres://name:password@host
     re.compile(
         r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:@/\"'<>]{0,80}:(?!(?:password|pass|pwd|\*+|\$\{|<"
         r"|\{))[^\s@/\"'<>]{3,120}@"
     ),
-    re.compile(r"(?i)(?:\bcurl\b[^\n]{0,120}|\s)(?:-u|--user)[ =][\"']?[\w.@-]{1,60}:(?!\$)[^\s\"']{3,100}"),
-    re.compile(
-        r"(?i)\b(?:sshpass|mysql|mysqldump|psql|redis-cli|htpasswd)\b[^\n]{0,80}?\s(?:-p|-a|--password="
+    Caseless(r"(?:\bcurl\b[^\n]{0,120}|\s)(?:-u|--user)[ =][\"']?[\w.@-]{1,60}:(?!\$)[^\s\"']{3,100}"),
+    Caseless(
+        r"\b(?:sshpass|mysql|mysqldump|psql|redis-cli|htpasswd)\b[^\n]{0,80}?\s(?:-p|-a|--password="
         r"|-pw )['\"]?(?!\$)[^\s'\"-][^\s'\"]{3,60}"
     ),
-    re.compile(r"(?i)(?:AccountKey|SharedAccessKey|SharedAccessSignature|sig)=[A-Za-z0-9+/%]{30,200}={0,2}"),
+    Caseless(r"(?:AccountKey|SharedAccessKey|SharedAccessSignature|sig)=[A-Za-z0-9+/%]{30,200}={0,2}"),
     re.compile(r"otpauth://[^\s\"']{10,300}"),
 )
 _KEY_BEGIN = re.compile(
@@ -106,30 +107,30 @@ _NO_VALUE = re.compile(
     r"|ist|sind|muss|soll|und|oder|bitte|vergessen|zurücksetzen|est|doit|oublié|es|debe|olvidada|è|deve|é|jest|är)"
     r"(?![A-Za-z0-9])|\.\.\.|\*{2,}|<|\$|\{\{|%\(|%s|\[)"
 )
-_ASSIGNED = re.compile(
-    rf"(?i)(?:(?<![A-Za-z])|(?<=PG)"
+_ASSIGNED = Caseless(
+    rf"(?:(?<![A-Za-z])|(?<=PG)"
     rf"|(?<=[a-z])(?=(?-i:[A-Z][a-z]))){_NAME}[\w-]{{0,24}}[\"'`\]*]{{0,3}}(?:\s{{0,3}}:\s{{0,3}}(?:str|string"
     rf"|String|bytes))?\s{{0,3}}"
     r"(?P<sign>:=|=>|->|=(?!=)"
     r"|:(?![:/]))\s{0,3}(?:[bru]{1,2}(?=[\"']))?(?P<quote>[\"'`“«]{0,3})(?P<value>[^\s\"'`“”«»]{3,500})"
 )
-_SAID = re.compile(
-    rf"(?i)(?<![A-Za-z]){_NAME}\b[^\n:=]{{0,40}}?(?:['’]s\b|\bis\b|\bwas\b|\bto\b|\bare\b|\bwith\b|\blautet\b"
+_SAID = Caseless(
+    rf"(?<![A-Za-z]){_NAME}\b[^\n:=]{{0,40}}?(?:['’]s\b|\bis\b|\bwas\b|\bto\b|\bare\b|\bwith\b|\blautet\b"
     rf"|\bist\b|\best\b|\bes\b|\bè\b|\bé\b|\bjest\b|\bto\b|\bär\b|\bis:|\bof\b|:|=|->|→| - |,)"
     r"[ :]{0,3}(?P<quote>[\"'`“«*]{0,3})(?P<value>[^\s\"'`“”«»]{4,200})"
 )
-_BESIDE = re.compile(rf"(?i)(?<![A-Za-z]){_NAME} {{1,2}}[\"'`“]?(?P<value>[^\s\"'`“”«»]{{8,100}})")
-_NEAR = re.compile(
-    rf"(?i)(?<![A-Za-z]){_NAME}(?![a-z])[^\n]{{0,60}}?(?<![A-Za-z0-9+/_=.-])(?P<value>[A-Za-z0-9+/_=.~-]{{16,300}})"
+_BESIDE = Caseless(rf"(?<![A-Za-z]){_NAME} {{1,2}}[\"'`“]?(?P<value>[^\s\"'`“”«»]{{8,100}})")
+_NEAR = Caseless(
+    rf"(?<![A-Za-z]){_NAME}(?![a-z])[^\n]{{0,60}}?(?<![A-Za-z0-9+/_=.-])(?P<value>[A-Za-z0-9+/_=.~-]{{16,300}})"
     rf"(?![A-Za-z0-9+/_-])"
 )
-_WORDS = re.compile(
-    r"(?i)\b(?:pass ?phrase|(?:seed|recovery|mnemonic|backup|secret)[ _-]?(?:phrase|words)|mnemonic"
+_WORDS = Caseless(
+    r"\b(?:pass ?phrase|(?:seed|recovery|mnemonic|backup|secret)[ _-]?(?:phrase|words)|mnemonic"
     r"|wiederherstellungsphrase|frase semilla|phrase secr[èe]te)\b"
     r"[^\n:=]{0,20}(?::|=|\bis\b)\s{0,3}[\"'`“]?(?P<value>[a-z]{3,12}(?:[ -][a-z]{3,12}){3,24})"
 )
-_PIN = re.compile(
-    r"(?i)\b(?:pin|pin[ -]?code|pincode|cvv2?|cvc2?|cvn|card verification|security code|otp|one[- ]time (?:code"
+_PIN = Caseless(
+    r"\b(?:pin|pin[ -]?code|pincode|cvv2?|cvc2?|cvn|card verification|security code|otp|one[- ]time (?:code"
     r"|password)|2fa(?: code)?|mfa code|tan|verification code|access code"
     r"|prüfziffer|prüfnummer|sicherheitscode|code (?:secret|de sécurité|pin)|c[óo]digo (?:de seguridad|de segurança"
     r"|pin|de verificaci[óo]n)|codice (?:di sicurezza|pin|segreto)"
@@ -283,7 +284,8 @@ def _plugins() -> Sequence[Any]:
 
 
 # All of their forms need a run of key characters with a digit in it.
-_MAY_HOLD_KEY = re.compile(r"(?=[A-Za-z_./+-]{0,40}[0-9])[A-Za-z0-9_./+-]{16}")
+_KEY_RUN = re.compile(r"[A-Za-z0-9_./+-]{16,}")
+_DIGIT = re.compile(r"[0-9]")
 
 
 def _by_plugins(text: str) -> Iterator[Span]:
@@ -291,7 +293,7 @@ def _by_plugins(text: str) -> Iterator[Span]:
     for line in text.split("\n"):
         for offset in range(0, max(1, len(line)), MAX_LINE - _LINE_OVERLAP):
             part = line[offset : offset + MAX_LINE]
-            if len(part) >= 16 and _MAY_HOLD_KEY.search(part):
+            if len(part) >= 16 and any(_DIGIT.search(run) for run in _KEY_RUN.findall(part)):
                 yield from _in_line(part, begin + offset)
         begin += len(line) + 1
 

@@ -21,7 +21,7 @@ TERMS = frozenset(
     newtons arrhenius heron héron thales talete talès cavalieri torricelli pitagora pitágoras pythagore pythagore
     """.split()  # noqa: SIM905
 )
-# Products, firms, games, feasts, dishes, planets, continents: letters name them, and no list of common words holds them.
+# Products, firms, games, feasts, dishes, planets, continents: named in letters, and in no list of common words.
 BRANDS = frozenset(
     """
     photoshop illustrator canva figma notion trello asana slack zoom skype discord twitch reddit pinterest tumblr

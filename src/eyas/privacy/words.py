@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 
 # Letters, with apostrophes inside ("O'Brien", "m'appelle"). Digits and underscores end a word.
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -67,24 +68,22 @@ class Words:
         return before[-1:] in ("_", "$", "@", "#", "\\") or (before[-1:] == "." and before[:1].isalnum())
 
 
+@lru_cache(maxsize=4)  # several detectors walk over one text, one after another
 def split(text: str) -> Words:
     """The words of the text. A possessive ("Anna's") and an elision ("d'Anna") are no part of a capitalised word."""
-    begins, ends, words, lowers = [], [], [], []
-    for match in _WORD.finditer(text):
-        word, begin, end = match[0], match.start(), match.end()
+    matches = list(_WORD.finditer(text))
+    words = [match[0] for match in matches]
+    begins, ends = [match.start() for match in matches], [match.end() for match in matches]
+    for i, word in enumerate(words) if "'" in text or "’" in text else ():
         if "'" in word or "’" in word:
             plain = word.replace("’", "'")
             elision = _ELISION.match(plain)
             if elision and plain[elision.end()].isupper():
-                begin += elision.end()
+                begins[i] += elision.end()
                 plain = plain[elision.end() :]
             # "It's" and "name's" stay whole: phrases hold them.
             if plain.endswith(("'s", "'S")) and plain[0].isupper() and plain.lower() not in ("it's", "let's", "here's"):
-                end -= 2
+                ends[i] -= 2
                 plain = plain[:-2]
-            word = plain
-        begins.append(begin)
-        ends.append(end)
-        words.append(word)
-        lowers.append(word.casefold())
-    return Words(text, tuple(begins), tuple(ends), tuple(words), tuple(lowers))
+            words[i] = plain
+    return Words(text, tuple(begins), tuple(ends), tuple(words), tuple(map(str.casefold, words)))
