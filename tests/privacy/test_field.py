@@ -105,8 +105,8 @@ def test_code_stays(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "@dataclass\nclass Customer:\n    name: str\n    email: str\n    age: int = 0\n    owner: Optional[User] = None",
-        "class Item(BaseModel):\n    first_name: str = Field(...)\n    last_name: Optional[str]\n    customer: Customer",
+        "@dataclass\nclass Customer:\n    name: str\n    email: str\n    owner: Optional[User] = None",
+        "class Item(BaseModel):\n    first_name: str = Field(...)\n    last_name: str\n    customer: Customer",
         "def greet(customer: Customer, name: str) -> None:\n    print(name)",
         'first_name = row["first_name"]\nlast_name = data.last_name',
     ],
