@@ -109,6 +109,9 @@ def test_code_stays(text):
         "class Item(BaseModel):\n    first_name: str = Field(...)\n    last_name: str\n    customer: Customer",
         "def greet(customer: Customer, name: str) -> None:\n    print(name)",
         'first_name = row["first_name"]\nlast_name = data.last_name',
+        "first_name: str\nlast_name: str | None",
+        "sort:\n  last_name: asc\n  first_name: desc",
+        "full_name = first_name + last_name",
     ],
 )
 def test_types_are_no_values(text):

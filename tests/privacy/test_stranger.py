@@ -16,7 +16,7 @@ from tests.privacy.found import found, values
         ("fala pra jurandeva que vou atrasar pro aniversário", "pt", ["jurandeva"]),
         ("een bericht aan wiebrandus over zijn verjaardag", "nl", ["wiebrandus"]),
         ("powiedz zdzimirce że się spóźnię na urodziny", "pl", ["zdzimirce"]),
-        ("ska gratulera bröndulf på födelsedagen, vad skriver jag", "sv", ["bröndulf"]),
+        ("ska träffa bröndulf imorgon, vad säger jag", "sv", ["bröndulf"]),
     ],
 )
 def test_names_in_lower_case_chat(text, language, names):

@@ -25,6 +25,7 @@ _NOBODY = frozenset(
     none null nil nan na unknown unbekannt inconnu desconocido sconosciuto desconhecido onbekend nieznany okänd
     anonymous anonym anonyme yes no true false string text varchar int integer optional required total summe sum gesamt
     average mean remote online value example name test team everyone all staff tbd todo redacted
+    str char bool boolean float double datetime uuid attr args obj cust fname lname fn ln asc desc nullable
     """.split()  # noqa: SIM905
 )
 _COMPANIES = frozenset(
