@@ -105,10 +105,13 @@ def test_code_stays(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "@dataclass\nclass Customer:\n    name: str\n    email: str\n    age: int\n    owner: Optional[User] = None",
+        "@dataclass\nclass Customer:\n    name: str\n    email: str\n    owner: Optional[User] = None",
         "class Item(BaseModel):\n    first_name: str = Field(...)\n    last_name: str\n    customer: Customer",
         "def greet(customer: Customer, name: str) -> None:\n    print(name)",
         'first_name = row["first_name"]\nlast_name = data.last_name',
+        "first_name: str\nlast_name: str | None",
+        "sort:\n  last_name: asc\n  first_name: desc",
+        "full_name = first_name + last_name",
     ],
 )
 def test_types_are_no_values(text):

@@ -26,6 +26,7 @@ _NOBODY = frozenset(
     anonymous anonym anonyme yes no true false str string text varchar int integer float
     bool list dict any object date datetime optional required total summe sum gesamt
     average mean remote online value example name test team everyone all staff tbd todo redacted
+    str char bool boolean float double datetime uuid attr args obj cust fname lname fn ln asc desc nullable
     """.split()  # noqa: SIM905
 )
 _COMPANIES = frozenset(

@@ -9,6 +9,7 @@ from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.term import BRANDS, TERMS
 from eyas.privacy.vocabulary import is_known
 
+_TERMS = TERMS | BRANDS
 SCORE = 0.5  # of a place that is on no list, behind a verb that only a place follows
 LOW = 0.3  # of one behind a preposition: a person may stand there as well
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
@@ -116,7 +117,7 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
     """Whether capitalised words behind "lives in" are a place: no country, no month, no first name."""
     words = [word for word in re.split(r"[ ’'-]", name.casefold()) if len(word) > 2]
     alone = " " not in name and "'" not in name
-    if not words or (alone and (words[0] in lexicon.sure_names or words[0] in TERMS | BRANDS)):
+    if not words or (alone and (words[0] in lexicon.sure_names or words[0] in _TERMS)):
         return False
     plain = [word for word in words if word in lexicon.common]
     return len(plain) < len(words) and (len(words) > 1 or words[0] not in lexicon.stop)

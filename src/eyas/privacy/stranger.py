@@ -159,9 +159,10 @@ class _Search:
         w, lower, word = self.w, self.w.lowers[i], self.w.words[i]
         if len(lower) < 3 or not _SHAPE.match(word) or word.isupper() or word[1:] != word[1:].lower() or w.is_code(i):
             return False
-        if self.near.is_stop(i) or any(lower in words for words in (self.near.lex.common, self.near.lex.cities)):
+        lex = self.near.lex
+        if lower in lex.common or lower in lex.cities or lower in _TERMS or lower in PARTICLES or self.near.is_stop(i):
             return False
-        if lower in _TERMS or lower in PARTICLES or _ODD.search(lower) or is_known(lower, self.language):
+        if _ODD.search(lower) or is_known(lower, self.language):
             return False
         # A capital letter inside a sentence is evidence enough that it is no compound and no slang; not in German.
         proper = w.is_capital(i) and not self.near.nouns_are_capital
