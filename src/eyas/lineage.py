@@ -109,6 +109,8 @@ def _decision(run: Run, record_id: str) -> tuple[int, dict[str, Any]]:
                     return number, said
     except FileNotFoundError:
         raise InputError(f"no {path}", "finished prompts", "run `eyas prompts` first") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "a run directory that can be read", "check --out") from None
     raise InputError(f"no record {record_id} in {path}", "the id of a record that came", "check the id")
 
 
