@@ -49,6 +49,8 @@ class PromptsConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"prompts.{name}={value}", "a number from 1 on", "raise it, or leave it out")
+        if not 0 <= self.seed < 2**32:  # what the tools that draw take
+            raise UsageError(f"prompts.seed={self.seed}", "a whole number from 0 to 2^32 - 1", "change it")
         if not MIN_THRESHOLD <= self.duplicate <= 1:  # before all is screened for nothing
             raise UsageError(f"prompts.duplicate={self.duplicate}", f"a share from {MIN_THRESHOLD} to 1", "correct it")
         unknown = sorted(set(self.evalsets) - set(EVALSETS))
