@@ -71,7 +71,8 @@ def forget(run: Run, record_id: str) -> Iterator[str]:
     """
     number, said = _decision(run, record_id)
     heads = _heads(run, record_id)
-    _note(run, record_id, heads)
+    copies = _copies(run, record_id)
+    _note(run, [record_id, *copies], heads)
     shutil.rmtree(prompts.work_directory(run.directory("prompts")), ignore_errors=True)  # of an unfinished run
     yield record_id
     renewed: dict[str, str] = {}
@@ -79,7 +80,10 @@ def forget(run: Run, record_id: str) -> Iterator[str]:
         _forget_prompt(run, record_id, number, renewed)
         yield f"  removed from {run.directory('prompts')}"
     else:
-        yield f"  was not kept ({said['dropped']}); it will not come back"
+        of = f" of {said['of']}, which has to be forgotten, too" if "of" in said else ""
+        yield f"  was not kept ({said['dropped']}{of}); it will not come back"
+    if copies:
+        yield f"  nor will what was dropped as a repetition of it: {', '.join(copies)}"
     for stage, remove, clear in (
         ("respond", _forget_conversation, respond.clear),
         ("capture", _forget_rows, _clear_features),
@@ -109,7 +113,15 @@ def _decision(run: Run, record_id: str) -> tuple[int, dict[str, Any]]:
                     return number, said
     except FileNotFoundError:
         raise InputError(f"no {path}", "finished prompts", "run `eyas prompts` first") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "a run directory that can be read", "check --out") from None
     raise InputError(f"no record {record_id} in {path}", "the id of a record that came", "check the id")
+
+
+def _copies(run: Run, record_id: str) -> list[str]:
+    """Records that were dropped as repetitions of this one: without it they would be kept."""
+    with (run.directory("prompts") / DECISIONS_FILE).open("rb") as file:
+        return [said["id"] for said in map(json.loads, file) if said.get("of") == record_id]
 
 
 def _source(ledger: dict[str, Any], number: int) -> dict[str, Any]:
@@ -180,15 +192,15 @@ def _is_finished(directory: Path) -> bool:
 # --- removing --------------------------------------------------------------------------------------------------------
 
 
-def _note(run: Run, record_id: str, heads: list[str]) -> None:
+def _note(run: Run, ids: list[str], heads: list[str]) -> None:
     """First of all, so that a kill in between forgets the rest with the next `eyas prompts`."""
     path = run.out / FORGOTTEN_FILE
     before = path.read_text() if path.is_file() else ""
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     features = run.directory("capture")
     digest = read_provenance(features).digest if _is_finished(features) else None
-    said = {"id": record_id, "when": when, "heads": heads, "features": digest}
-    write_atomic(path, before + json.dumps(said) + "\n")
+    said = [{"id": name, "when": when, "heads": heads, "features": digest} for name in ids]
+    write_atomic(path, before + "".join(json.dumps(one) + "\n" for one in said))
 
 
 def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str]) -> None:

@@ -129,7 +129,8 @@ class Run:
 
         recipe.toml is written when the stage is finished, so a refused command leaves that of the work that is there.
         """
-        if self.out.is_dir():
+        # Where machines share the prompts, another one may be in the middle of a write.
+        if self.out.is_dir() and (stage != "prompts" or self.recipe.prompts.world == 1):
             sweep(self.out)
         self._require_chain(stage)
         self._stages[stage]()

@@ -86,3 +86,8 @@ def test_a_missing_package_names_the_extra(url, package, extra):
 def test_an_unknown_protocol_is_refused():
     with pytest.raises(UsageError, match=r"nosuch://x.*expected a local path, memory://, gs:// or s3://"):
         Place("nosuch://x").exists()
+
+
+def test_an_archive_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        Place(f"zip://q.jsonl::{tmp_path}/none.zip").exists()

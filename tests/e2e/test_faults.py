@@ -11,6 +11,8 @@ from tests.e2e.processes import Moment
 from tests.e2e.small import DIRECTORIES, STAGES, contents, write_prompts, write_recipe
 from tests.tiny import tiny_target
 
+from eyas.recipe import Run, load_recipe
+
 # Enough of everything for a moment in the middle: small parts, small shards, a checkpoint after each update.
 SLOW = (
     "prompts.limit=24",
@@ -148,3 +150,15 @@ def test_answers_survive_a_kill(undisturbed, slow_recipe, tmp_path):
     finished = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
     assert len({one["id"] for one in finished}) == len(finished) == total
     assert answered <= {one["id"] for one in finished}
+
+
+def test_machines_that_share_the_prompts_leave_each_others_writes_alone(tmp_path, monkeypatch):
+    """One that begins later sweeps nothing: a file that looks left behind is being written."""
+    monkeypatch.setattr(Run, "_prompts", lambda self: None)
+    half = tmp_path / "prompts.work" / ".00001.npz.0123456789ab.eyas-tmp"
+    half.parent.mkdir()
+    for world, stands in ((2, True), (1, False)):
+        half.write_bytes(b"half")
+        recipe = write_recipe(tmp_path / "small.toml", tmp_path, write_prompts(tmp_path / "sums.jsonl"))
+        Run(load_recipe(recipe, {"prompts": {"world": world}}), tmp_path).run("prompts")
+        assert half.exists() == stands

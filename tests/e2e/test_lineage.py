@@ -184,6 +184,21 @@ def test_all_rows_of_a_shard_may_go(recipe, run, capsys):
     assert main(["train", str(recipe), "--out", str(run)]) == 0
 
 
+def test_copies_of_a_forgotten_record_do_not_take_its_place(recipe, tmp_path, capsys):
+    source, out = tmp_path / "q.jsonl", tmp_path / "run"
+    text = "How do apples and bricks number 3 work together?"
+    texts = (text, "where do geese sleep?", text.replace("?", " ?"), text)
+    source.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    assert prompts(recipe, out, f"prompts.source={source}") == 0
+    for record, told in (("q:3", "(duplicate of q:0, which has to be forgotten, too)"), ("q:0", "of it: q:2, q:3")):
+        capsys.readouterr()
+        assert prompts(recipe, out, f"prompts.source={source}", "--forget", record) == 0
+        assert told in "".join(lines(capsys))
+    assert prompts(recipe, out, f"prompts.source={source}", "prompts.seed=5") == 0
+    assert [prompt.id for prompt in read(out / "prompts" / "prompts.jsonl")] == ["q:1"]
+    sums_hold(out)
+
+
 def test_a_head_is_named_for_every_record_that_it_saw(recipe, run, trained, capsys):
     assert prompts(recipe, run, "--forget", trained[0]) == 0
     capsys.readouterr()

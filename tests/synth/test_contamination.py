@@ -123,6 +123,13 @@ def test_a_file_that_is_missing_or_empty(tmp_path):
         Contamination.load([], [tmp_path / "empty.txt"])
 
 
+@pytest.mark.parametrize("name", ["exam.parquet", "exam.jsonl.GZ"])
+def test_a_packed_file_is_refused_for_it_would_guard_nothing(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PAR1 no words of a prompt")
+    with pytest.raises(InputError, match=r"write its prompts as JSON lines"):
+        Contamination.load([], [tmp_path / name])
+
+
 def test_ngrams_are_those_of_the_definition():
     text = "The quick brown Fox jumps over the lazy dog; the dog sleeps on and on."
     words = word_hashes([text])[0]

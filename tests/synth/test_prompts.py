@@ -1,13 +1,15 @@
+import errno
 import json
 import os
 from dataclasses import replace
 
 import pytest
 
-from eyas.base.errors import InputError, StageError, UsageError
+from eyas.base.errors import InputError, PlaceError, StageError, UsageError
 from eyas.base.provenance import digest_file, read_provenance, require_digest
 from eyas.chat.conversation import read
 from eyas.evalsets import FAMILIES, example
+from eyas.synth import language
 from eyas.synth.prompts import run
 from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.sources import SourceConfig
@@ -295,9 +297,29 @@ def test_a_place_that_cannot_be_written(tmp_path):
         go(write(tmp_path / "q.jsonl", *questions(asked(1))), tmp_path / "file" / "out")
 
 
-def test_a_limit_of_nothing_is_refused():
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("where", ["eyas.synth.dedupe.Duplicates.add", "py3langid.langid._load_model_file"])
+def test_a_full_disk_in_the_middle(tmp_path, monkeypatch, where):
+    source = write(tmp_path / "q.jsonl", *questions(asked(1)))
+    language._identifier.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(where, full)
+        with pytest.raises(PlaceError, match="no space left"):
+            go(source, tmp_path / "out")
+    go(source, tmp_path / "out")
+    assert not (tmp_path / "out.work").exists()
+
+
+def test_numbers_that_make_no_sense_are_refused():
     with pytest.raises(UsageError, match="limit=0"):
         PromptsConfig(limit=0)
+    with pytest.raises(UsageError, match="seed=-1"):
+        PromptsConfig(seed=-1)
+    with pytest.raises(UsageError, match=r"duplicate=0\.5; expected a share from 0\.7"):
+        PromptsConfig(duplicate=0.5)
 
 
 def test_bad_records_are_dropped_each_for_its_reason(tmp_path):

@@ -132,6 +132,19 @@ def test_compressed_lines(tmp_path, ending, pack):
         records(SourceConfig(str(path)))
 
 
+@pytest.mark.parametrize("name", ["q.csv", "q.jsonl", "q.jsonl.gz"])
+def test_a_file_that_changes_while_it_is_read(tmp_path, name):
+    """More in a file that is read as a whole, less in one of lines."""
+    path = tmp_path / name
+    pack = gzip.compress if name.endswith("gz") else bytes
+    text = b'"a"\n"b"\n"c"\n"d"\n'
+    path.write_bytes(pack(text))
+    source = open_source(SourceConfig(str(path)), 0)
+    path.write_bytes(pack(text[:8] if name == "q.jsonl" else text * 2))
+    with pytest.raises(InputError, match="with other records than when it was opened"):
+        list(read_piece(source, source.pieces[0]))
+
+
 def test_plain_text_is_a_prompt_a_line(tmp_path):
     (tmp_path / "q.txt").write_text("What is up?\n\n  {not json\n")
     assert [record.value for record in records(SourceConfig(str(tmp_path / "q.txt")))] == ["What is up?", "{not json"]

@@ -136,3 +136,5 @@ class Place:
         except ValueError as error:
             known = "a local path, memory://, gs:// or s3://"
             raise UsageError(f"{self.url}: {error}", known, f"check {protocol}://") from None
+        except OSError as error:  # an archive that is not there
+            raise InputError(f"{self.url}: {error.strerror or error}", "a readable place", "check the path") from None

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import digest_json
+from eyas.base.provenance import digest_json, writing
 from eyas.chat.conversation import Conversation, read
 from eyas.synth.dedupe import Duplicates
 from eyas.synth.ledger import Ledger
@@ -96,7 +96,7 @@ def _repeats(work: Work, digests_N: NDArray[np.uint64], sources_N: NDArray[np.in
     found = {int(number): Repeat(DUPLICATE, int(firsts_N[number])) for number in repeated}
     own = [number for number, source in enumerate(work.sources) if source.config.is_builtin]
     place_X = np.flatnonzero(~np.isin(sources_N, own))
-    with Duplicates(work.directory, work.config.duplicate) as nearly:
+    with writing(work.directory), Duplicates(work.directory, work.config.duplicate) as nearly:
         for number in range(len(work.pieces)):
             with np.load(work.path(number, ".npz")) as held:
                 nearly.add(held["signatures"])

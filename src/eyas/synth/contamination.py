@@ -25,7 +25,9 @@ from eyas.synth.shapes import Dropped, read_shape
 
 CONTAMINATED = "contaminated"
 DEFAULT_N = 13
-EXPECTED = "JSON lines (*.jsonl, *.json) in a shape that eyas prompts reads, or text, a prompt a line"
+LINES = (".jsonl", ".ndjson", ".json")
+PACKED = (".parquet", ".gz", ".bz2", ".xz", ".zst", ".zip")
+EXPECTED = "JSON lines (*.jsonl, *.ndjson, *.json) in a shape that eyas prompts reads, or text, a prompt a line"
 
 # What a name guards. Spec-Bench: its mathematical part is 80 questions of GSM8K test, its multi-turn part MT-bench; its
 # parts translation, summarisation, question answering and retrieval are not covered: name the file for them.
@@ -103,6 +105,9 @@ def _overlap(hashes: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 def _of_file(path: Path, n: int) -> Ngrams:
+    if path.suffix.lower() in PACKED:
+        # Taken as text its bytes would be words that no prompt has: a guard that guards nothing.
+        raise InputError(f"{path} as a file of evaluation prompts", EXPECTED, "write its prompts as JSON lines")
     try:
         made = ngrams.of_texts(path.name, _records(path), (n,))
     except OSError as error:
@@ -119,7 +124,7 @@ def _records(path: Path) -> Iterator[list[str]]:
             text = raw.decode("utf-8-sig", "replace")
             if not text.strip():
                 continue
-            if path.suffix not in (".jsonl", ".json"):
+            if path.suffix.lower() not in LINES:
                 yield [text]
                 continue
             try:

@@ -82,8 +82,10 @@ class Duplicates:
 
     def close(self) -> None:
         """Removes the scratch files."""
-        self._file.close()
-        self._scratch.cleanup()
+        try:
+            self._file.close()
+        finally:
+            self._scratch.cleanup()
 
     def add(self, signatures: np.ndarray) -> None:
         """Takes the signatures uint32 [n, 128] of the next n records."""

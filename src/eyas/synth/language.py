@@ -15,11 +15,14 @@ would take short texts away from them. What is written in one of those comes out
 """
 
 import re
+import tempfile
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError
+from eyas.base.provenance import writing
 
 MAX_CHARS = 1000  # of a text; 0.3 us each
 MIN_CONFIDENCE = 0.3
@@ -83,6 +86,7 @@ def _identifier() -> Any:
         raise InputError(
             "no py3langid", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
         ) from None
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    with writing(Path(tempfile.gettempdir())):  # it is unpacked there
+        identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     identifier.set_languages(list(LABELS))
     return identifier

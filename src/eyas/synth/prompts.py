@@ -267,12 +267,13 @@ def _trouble(source: Source, ledger: Ledger) -> InputError | None:
     path = source.config.path
     num_bad = ledger.dropped[NOT_JSON]
     if ledger.came == 0:
-        return InputError(f"no record in {path}", "one JSON object a line", "check how it was made")
+        expected = "one JSON object a line, rows below a header, or requests in a log"
+        return InputError(f"no record in {path}", expected, "check how it was made")
     if num_bad > MAX_NOT_JSON * ledger.came:
         return InputError(
             f"{num_bad} of {ledger.came} lines that are not JSON, the first at {ledger.places[NOT_JSON][0]}",
             f"one JSON object a line; up to {MAX_NOT_JSON:.0%} of the lines may be broken and are dropped",
-            "mend the file, or check that it is JSON lines",
+            "mend the file, or check that it is JSON lines in UTF-8 (a .txt file: lines in UTF-8)",
         )
     if ledger.dropped.total() == ledger.came:
         return InputError(

@@ -5,6 +5,7 @@ from typing import Literal
 
 from eyas.base.errors import InputError, UsageError
 from eyas.privacy.config import PrivacyConfig
+from eyas.synth.dedupe import MIN_THRESHOLD
 from eyas.synth.quality import QualityConfig
 from eyas.synth.sources import BUILTIN, SourceConfig
 
@@ -48,8 +49,10 @@ class PromptsConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"prompts.{name}={value}", "a number from 1 on", "raise it, or leave it out")
-        if not 0 < self.duplicate <= 1:
-            raise UsageError(f"prompts.duplicate={self.duplicate}", "a share above 0 and up to 1", "correct it")
+        if not 0 <= self.seed < 2**32:  # what the tools that draw take
+            raise UsageError(f"prompts.seed={self.seed}", "a whole number from 0 to 2^32 - 1", "change it")
+        if not MIN_THRESHOLD <= self.duplicate <= 1:  # before all is screened for nothing
+            raise UsageError(f"prompts.duplicate={self.duplicate}", f"a share from {MIN_THRESHOLD} to 1", "correct it")
         unknown = sorted(set(self.evalsets) - set(EVALSETS))
         if unknown:
             raise UsageError(f"prompts.evalsets with {unknown[0]}", " ".join(EVALSETS), "correct it")

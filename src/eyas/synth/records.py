@@ -39,10 +39,18 @@ def read_piece(source: Source, piece: Piece) -> Iterator[Record]:
     if file.format == "grammar":
         yield from _written(source, piece, file)
         return
+    count = 0
     for offset, (value, is_json) in enumerate(_values(piece, file)):
+        count = offset + 1
         if value is not NO_REQUEST:
             where = f"{file.key}:{piece.line + offset}"
             yield Record(f"{file.source}:{piece.first + offset}", where, file.source, None, value, is_json)
+    if count != piece.count:  # the ledger would name a digest of other records
+        raise InputError(
+            f"{file.key} with other records than when it was opened",
+            "a file that nobody writes to",
+            "run the same command again when it is whole",
+        )
 
 
 def _values(piece: Piece, file: File) -> Iterator[tuple[Any, bool]]:
