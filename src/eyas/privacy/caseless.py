@@ -24,9 +24,12 @@ class Tested:
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
         return self._exact.finditer(text) if self._test.search(lowered(text)) else iter(())
 
+    def search(self, text: str) -> re.Match[str] | None:
+        return self._exact.search(text) if self._test.search(lowered(text)) else None
+
 
 class Caseless(Tested):
-    """A pattern, without (?i), and the methods of re.Pattern that are used here.
+    """A pattern, without (?i), that matches no empty text; and the methods of re.Pattern that are used here.
 
     What it excludes may hold no part that heeds case, (?-i:A): the test in lower case would exclude too much.
     """
@@ -34,8 +37,21 @@ class Caseless(Tested):
     def __init__(self, pattern: str, flags: int = 0) -> None:
         super().__init__(pattern, pattern, flags | re.IGNORECASE)
 
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        found = self.search(text)
+        while found:
+            yield found
+            found = self.search(text, found.end())
+
     def search(self, text: str, begin: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        return self._exact.search(text, begin, end) if self._test.search(lowered(text), begin, end) else None
+        lower = lowered(text)
+        test = self._test.search(lower, begin, end)
+        while test:  # the pattern matches nowhere else; and not here where it heeds case
+            found = self._exact.match(text, test.start(), end)
+            if found:
+                return found
+            test = self._test.search(lower, test.start() + 1, end)
+        return None
 
     def match(self, text: str, begin: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
         return self._exact.match(text, begin, end) if self._test.match(lowered(text), begin, end) else None
