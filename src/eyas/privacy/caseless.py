@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 _PART = re.compile(r"\\.|\(\?P|.", re.DOTALL)  # an escape, a group's name, a character
+_LETTERS = re.compile(r"[^\W\d_]+")
 _SHORT = 128  # characters of a text that is put into lower case anew each time
 
 
@@ -60,6 +61,12 @@ class Caseless(Tested):
 def lowered(text: str) -> str:
     """The text in lower case as a pattern that ignores case takes it, letter for letter: as long as the text."""
     return _lowered(text) if len(text) > _SHORT else _lower(text)
+
+
+@lru_cache(maxsize=4)
+def letter_runs(text: str) -> frozenset[str]:
+    """The runs of letters in a text, in lower case: a pattern that needs a word is searched only where it stands."""
+    return frozenset(_LETTERS.findall(lowered(text)))
 
 
 def _lower(text: str) -> str:

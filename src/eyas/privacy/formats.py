@@ -230,7 +230,8 @@ def graded(window: str) -> list[RecognizerResult]:
     if in_context:
         words = _engine().process_text(window, LANGUAGE)
         in_context = _ENHANCER.enhance_using_context(window, in_context, words, asked)
-    alone = sure if any_sure.search(window) else ()
+    first = any_sure.search(window)
+    alone = [recognizer for recognizer in sure if first and recognizer.form.search(window, first.start())]
     return [*in_context, *(result for recognizer in alone for result in recognizer.analyze(window, []))]
 
 
