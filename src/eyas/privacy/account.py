@@ -8,11 +8,12 @@ from itertools import pairwise
 from stdnum import bitcoin, iban, luhn, numdb
 from stdnum.us import rtn
 
-from eyas.privacy.caseless import Caseless
+from eyas.privacy.caseless import Caseless, Tested
 from eyas.privacy.entity import Span
 
-# Digits with at most two separators between two of them; not the digits of a decimal fraction.
-_DIGITS = re.compile(r"(?<![\d\w])(?<!\d[.,])\d(?:[ \u00a0\t\r\n._*·–-]{0,2}\d)*+(?![A-Za-z])")
+# Digits with at most two separators between two of them; not the digits of a decimal fraction. What may not stand
+# before the first is looked up behind it: the engine then looks at digits only.
+_DIGITS = re.compile(r"\d(?<![\d\w]\d)(?<!\d[.,]\d)(?:[ \u00a0\t\r\n._*·–-]{0,2}\d)*+(?![A-Za-z])")
 _LETTER = re.compile(r"[^\W\d_]")
 _GROUP = re.compile(r"\d+")
 # Issuer ranges of ISO/IEC 7812 as the networks publish them: digits they begin with, and how many digits there are.
@@ -53,23 +54,24 @@ _OTHER_LABEL = Caseless(
 _IBAN = re.compile(r"(?i)(?<![A-Za-z0-9])[A-Z]{2}[ -]?\d{2}(?:[ \u00a0.-]{0,2}[A-Z0-9]){11,30}")
 _IBAN_LABEL = Caseless(r"\biban\b[^\n]{0,16}\Z")
 # The length of an IBAN by country (SWIFT's IBAN registry); others are taken as far as the checksum holds.
-_ACCOUNT_LABEL = Caseless(
-    r"(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id"
+_ACCOUNT_LABEL = Tested(
+    r"(?i)(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id"
     r"|manager))"
     r"|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b|\bkto\b"
     r"|bankleitzahl\b"
-    r"|\bblz\b|\bcompte\b(?![ -](?:rendu|tenu|rond))"
-    r"|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b|\bcbu\b|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b"
-    r"|\bnib\b"
+    r"|\bblz\b|\bcompte\b(?![ -](?:rendu|tenu|rond))|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b|\bcbu\b"
+    r"|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b|\bnib\b"
     r"|\bag[êe]ncia\b|rekening(?:nummer)?\b|bankrekening\w*|\bnumer rachunku\b|\brachun\w*|\bkont[oa]\b|bankgiro\w*"
     r"|plusgiro\w*"
     r"|kontonummer\b|clearing(?:nummer)?\b|account_?n(?:umber|o|r)\b|accountnumber\b|iban\b|\bdemat\b|\bifsc\b|transit)"
-    r"[^\n\d]{0,32}\Z"
+    r"[^\n\d]{0,32}\Z",
+    r"acc|a/c|routing|aba|rtn|sort|bsb|kont|kto|bankl|blz|compte|rib|cuenta|ccc|clabe|cbu|cont[oa]|c/c|nib|ncia"
+    r"|rekening|rachun|giro|clearing|iban|demat|ifsc|transit",
 )
-_ACCOUNT = re.compile(r"(?<![\w.@])\d(?:[ \u00a0./-]{0,2}\d){5,29}(?![\w@]|[.,]\d)")
+_ACCOUNT = re.compile(r"\d(?<![\w.@]\d)(?:[ \u00a0./-]{0,2}\d){5,29}(?![\w@]|[.,]\d)")
 # Behind the name of an account, nearer to the number: "the account holder's phone 555-0100".
 _PHONE_WORD = Caseless(r"\b(?:tel|t[ée]l[ée]ph|phone|mobil|m[óo]vil|handy|cell|portable|fax|sms|call|whatsapp)")
-_SORT_CODE = re.compile(r"(?<![\d-])\d{2}-\d{2}-\d{2}(?![\d-])(?=[^\n]{0,40}?(?<!\d)\d{8}(?!\d))")
+_SORT_CODE = re.compile(r"\d(?<![\d-]\d)\d-\d{2}-\d{2}(?![\d-])(?=[^\n]{0,40}?(?<!\d)\d{8}(?!\d))")
 _NO_AMOUNT = re.compile(r"(?i)[ ]?(?:€|\$|£|euro?s?\b|usd\b|dollars?\b|kr\b|z[łl]\b|pln\b|sek\b|gbp\b|%)")
 _WALLETS = re.compile(
     r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]{40}|(?:bc1|tb1|ltc1)[a-z0-9]{25,87}|[13][1-9A-HJ-NP-Za-km-z]{25,34}"

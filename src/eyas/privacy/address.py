@@ -14,7 +14,7 @@ A number is always needed, but behind "lives in".
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.caseless import Caseless, Tested, lowered
+from eyas.privacy.caseless import Caseless, Tested, letter_runs, lowered
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import lexicon
 
@@ -85,7 +85,7 @@ _BARE_STREET = Tested(
     _HOUSED,
 )
 _FR = re.compile(
-    r"(?<![\w.,])\d{1,4}(?: ?(?:bis|ter|quater|[A-D]))?,? (?:(?:place|cours|passage) (?=(?:de|du|des|d')\b)|(?i:rue"
+    r"\d(?<![\w.,]\d)\d{0,3}(?: ?(?:bis|ter|quater|[A-D]))?,? (?:(?:place|cours|passage) (?=(?:de|du|des|d')\b)|(?i:rue"
     r"|avenue|av\."
     r"|boulevard|bd|blvd|chemin|all[ée]es?|impasse|quai|route|square|villa|cit[ée]|sentier|rond-point|faubourg"
     r"|esplanade"
@@ -137,37 +137,49 @@ _PREFIX = (
     r"|os\.|osiedle|rynek|skwer|avenue|rue|boulevard|chemin|laan van|rambla|callej[óo]n|loc\.|vial|acceso|pasadizo"
     r"|c\.(?= de)|cuesta|cañada|canale|stretto|incrocio|rotonda|via"
 )
-_PREFIXED = Tested(
+_PREFIXED = re.compile(
     rf"(?<![\w.])(?:(?i:{_PREFIX})|Via|V\.|R\.|Av|Calz\.)"
     rf"(?: |(?<=[./]) ?)(?:(?:de|del|la|las|los|el|di|dei|degli|della|delle|dell|da|do|das|dos|e|y|św|gen|ks|ku|des"
     rf"|du|les|le|d|l)(?:\.|['’]| ) ?"
     rf"){{0,4}}{_ANY}(?:[ -](?:(?:de|del|la|las|los|el|di|dei|della|da|do|das|dos|e|y) ){{0,2}}{_CAP}){{0,4}}"
-    rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?(?:{_NUMBER}(?![\d%€$]|[.,:]\d)|(?i:s/n\b|snc\b))",
-    rf"(?<![\w.])(?:{_PREFIX}|v\.|r\.|av|calz\.)(?: |(?<=[./]))",
+    rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?(?:{_NUMBER}(?![\d%€$]|[.,:]\d)|(?i:s/n\b|snc\b))"
+)
+# The first letters of each kind.
+_PREFIX_WORDS = frozenset(
+    """
+    calle c avda avenida av paseo p plaza pza plza camino carretera ctra ronda travesía travesia glorieta urbanización
+    urbanizacion pasaje viale v piazza piazzale corso vicolo largo strada contrada lungomare borgo salita rua travessa
+    praça praca alameda estrada rodovia beco ladeira ul ulica ulicy al aleja alei aleje plac pl os osiedle rynek skwer
+    avenue rue boulevard chemin laan rambla callejón callejon loc vial acceso pasadizo cuesta cañada canada canale
+    stretto incrocio rotonda via r calz
+    """.split()  # noqa: SIM905
 )
 _VIA = re.compile(
     rf"(?<![\w.])via (?:(?:dei|degli|della|delle|del|di|dell['’]) ?)?{_CAP}(?: {_CAP}){{0,3}}(?:, ?\d{{1,4}}"
     rf"| \d{{1,4}}(?=,? \d{{5}}\b))"
 )
 # Behind "I live at", a number beside capitalised words is an address, whatever kind of street it is.
-_LIVING_AT = (
-    r"\b(?:(?:i |we |he |she |they |who )?(?:live|lives|living|lived|reside|resides) (?:at|on)|address is"
+_LIVES_AT = re.compile(
+    r"(?i:\b(?:(?:i |we |he |she |they |who )?(?:live|lives|living|lived|reside|resides) (?:at|on)|address is"
     r"|deliver (?:it |this )?to|send (?:it|this|the [a-z]{2,12}) to"
     r"|(?:wohne|wohnt|wohnen|wohnhaft|lebe) (?:in der|in dem|im|am|an der|auf der|auf dem|in)|(?:habite|habitons|vis"
     r"|demeure|domicilié[e]?)(?: au| à la| à l['’]| à| dans)?"
     r"|(?:vivo|vive|vivimos|resido|domicilio) en(?: la| el)?|(?:abito|abita|vivo|risiedo|residente) (?:in|a|al)"
     r"|(?:moro|mora|vivo|resido) (?:na|no|em)"
     r"|(?:woon|woont|wonen) (?:op|aan de|aan het|aan|in de|in)|(?:mieszkam|mieszka|mieszkamy) (?:przy|na)|(?:bor"
-    r"|bodde) (?:på|vid)) "
-)
-_LIVES_AT = Tested(
-    rf"(?i:{_LIVING_AT})"
+    r"|bodde) (?:på|vid)) )"
     rf"((?:\d{{1,5}}[A-Za-z]?,? (?:{_CAP} ?){{1,4}}|(?:(?:de|del|la|las|los|el|di|da|do|dos|das|van|der|den|les|des"
     rf"|du|św) ){{0,2}}{_CAP}(?:[ -](?:(?:de|del|la|di|da|do|dos|das|van|der|den|e|y|des"
     rf"|du) )?{_CAP}){{0,4}},? (?:n[.º°o ]{{1,3}})?"
     r"(?:\d{1,5}[A-Za-z]?\b|S/N\b|s/n\b)(?! ?(?:years|months|weeks|days|minutes|Jahren?|Monate|ans|mois|años|meses"
-    r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|mph|m²|%))))",
-    _LIVING_AT,
+    r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|mph|m²|%))))"
+)
+_LIVES_AT_WORDS = frozenset(
+    """
+    live lives living lived reside resides address deliver send wohne wohnt wohnen wohnhaft lebe habite habitons vis
+    demeure domicilié domiciliée vivo vive vivimos resido domicilio abito abita risiedo residente moro mora woon woont
+    wonen mieszkam mieszka mieszkamy bor bodde
+    """.split()  # noqa: SIM905
 )
 _BOX = Caseless(
     r"\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?"
@@ -192,10 +204,13 @@ _US_PLACE = Tested(
     r" [a-z]{2} \d{5}",
 )
 _FLAT = re.compile(
-    rf"(?<![\w.$])\d{{1,6}} (?:{_CAP} ){{1,4}}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Appartamento"
+    rf"\d(?<![\w.$]\d)\d{{0,5}} (?:{_CAP} ){{1,4}}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Appartamento"
     rf"|Piano)\.? ?#?\d{{1,4}}\b"
 )
-_TOWN = re.compile(rf"(?<![\d.,-])(?:\d{{5}}|\d{{3}} \d{{2}}|[1-9]\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})")
+# What may not stand before the first digit is looked up behind it: the engine then looks at digits only.
+_TOWN = re.compile(
+    rf"\d(?<![\d.,-]\d)(?:\d{{4}}|\d{{2}} \d{{2}}|(?<=[1-9])\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})"
+)
 _LABEL = Caseless(
     r"(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office"
     r"|permanent"
@@ -241,7 +256,8 @@ def addresses(text: str, language: str) -> Iterator[Span]:
     if not _DIGIT.search(text) and "s/n" not in text.lower():
         yield from _without_number(text)
         return
-    for pattern in (_EN, _FR, _PREFIXED):
+    runs = letter_runs(text)
+    for pattern in (_EN, _FR, *(() if _PREFIX_WORDS.isdisjoint(runs) else (_PREFIXED,))):
         for match in pattern.finditer(text):
             before = text[max(0, match.start() - 12) : match.start()]
             if not (pattern is _PREFIXED and _is_no_street(match, before, language)) and not (
@@ -258,7 +274,7 @@ def addresses(text: str, language: str) -> Iterator[Span]:
             or (language in ("de", "nl", "sv") and _TOWN_BEHIND.match(text, match.end()))
         ):
             yield _whole(text, match.start(), match.end(), 0.8)
-    for pattern in (_LIVES_AT, _NO_NUMBER):
+    for pattern in (*(() if _LIVES_AT_WORDS.isdisjoint(runs) else (_LIVES_AT,)), _NO_NUMBER):
         for match in pattern.finditer(text):
             yield _whole(text, match.start(1), match.end(1), 0.7)
     for match in _EN_LOWER.finditer(text):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 _PART = re.compile(r"\\.|\(\?P|.", re.DOTALL)  # an escape, a group's name, a character
+_LETTERS = re.compile(r"[^\W\d_]+")
 _SHORT = 128  # characters of a text that is put into lower case anew each time
 
 
@@ -24,9 +25,12 @@ class Tested:
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
         return self._exact.finditer(text) if self._test.search(lowered(text)) else iter(())
 
+    def search(self, text: str) -> re.Match[str] | None:
+        return self._exact.search(text) if self._test.search(lowered(text)) else None
+
 
 class Caseless(Tested):
-    """A pattern, without (?i), and the methods of re.Pattern that are used here.
+    """A pattern, without (?i), that matches no empty text; and the methods of re.Pattern that are used here.
 
     What it excludes may hold no part that heeds case, (?-i:A): the test in lower case would exclude too much.
     """
@@ -34,8 +38,21 @@ class Caseless(Tested):
     def __init__(self, pattern: str, flags: int = 0) -> None:
         super().__init__(pattern, pattern, flags | re.IGNORECASE)
 
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        found = self.search(text)
+        while found:
+            yield found
+            found = self.search(text, found.end())
+
     def search(self, text: str, begin: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        return self._exact.search(text, begin, end) if self._test.search(lowered(text), begin, end) else None
+        lower = lowered(text)
+        test = self._test.search(lower, begin, end)
+        while test:  # the pattern matches nowhere else; and not here where it heeds case
+            found = self._exact.match(text, test.start(), end)
+            if found:
+                return found
+            test = self._test.search(lower, test.start() + 1, end)
+        return None
 
     def match(self, text: str, begin: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
         return self._exact.match(text, begin, end) if self._test.match(lowered(text), begin, end) else None
@@ -44,6 +61,12 @@ class Caseless(Tested):
 def lowered(text: str) -> str:
     """The text in lower case as a pattern that ignores case takes it, letter for letter: as long as the text."""
     return _lowered(text) if len(text) > _SHORT else _lower(text)
+
+
+@lru_cache(maxsize=4)
+def letter_runs(text: str) -> frozenset[str]:
+    """The runs of letters in a text, in lower case: a pattern that needs a word is searched only where it stands."""
+    return frozenset(_LETTERS.findall(lowered(text)))
 
 
 def _lower(text: str) -> str:

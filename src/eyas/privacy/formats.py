@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from eyas.privacy.caseless import lowered
 from eyas.privacy.identifier import LANGUAGE, THRESHOLD, stdnum_check
 
 
@@ -42,6 +43,7 @@ with _hidden("torch", "transformers", "tensorflow", "mxnet", "cupy"):
         UkDrivingLicenceRecognizer,
         UsMbiRecognizer,
     )
+    from spacy.attrs import IS_PUNCT, IS_STOP
 
 # At its debug level Presidio writes words around what it found.
 logging.getLogger("presidio-analyzer").setLevel(logging.WARNING)
@@ -136,6 +138,13 @@ class WordsAsLemmas(SlimSpacyNlpEngine):
             scores=[],
         )
 
+    def load(self) -> None:
+        """Of a word Presidio asks but two things: what else spaCy notes of each new one takes most of its time."""
+        super().load()
+        assert self.nlp is not None, "load() makes the pipelines"
+        vocabulary = self.nlp[LANGUAGE].vocab
+        vocabulary.lex_attr_getters = {flag: vocabulary.lex_attr_getters[flag] for flag in (IS_STOP, IS_PUNCT)}
+
 
 class Checked(PatternRecognizer):
     """A format with its checksum: a wrong one refutes it, a right one proves only a strong form (trap 3)."""
@@ -160,16 +169,19 @@ class Checked(PatternRecognizer):
             return []
         return super().analyze(text, entities, nlp_artifacts, regex_flags)
 
-    def may_match(self, text: str, lower: str) -> bool:
+    def may_match(self, text: str, lower: str, begin: int = 0) -> bool:
         """A weak format is looked for only where a word of its context stands: nothing else would lift it."""
         return (self.sure or any(word in lower for word in self.context)) and any(
-            self.check is None or self.check(match[0]) for match in self.form.finditer(text)
+            self.check is None or self.check(match[0]) for match in self.form.finditer(text, begin)
         )
 
     def validate_result(self, pattern_text: str) -> bool | None:
         if self.check is not None and not self.check(pattern_text):
             return False
         return True if self.sure else None
+
+
+_LONG = re.compile(r"[0-9a-z-]{11}")  # the shortest of Presidio's own formats is as long
 
 
 @cache
@@ -209,16 +221,18 @@ def graded(window: str) -> list[RecognizerResult]:
     sure, weak, others = _recognizers()
     any_sure, any_weak, any_other = _tests()
     asked: list[PatternRecognizer] = []
-    if any_weak.search(window):
+    first = any_weak.search(window)
+    if first:
         lower = window.lower()
-        asked += [recognizer for recognizer in weak if recognizer.may_match(window, lower)]
-    if any_other.search(window):
+        asked += [recognizer for recognizer in weak if recognizer.may_match(window, lower, first.start())]
+    if _LONG.search(lowered(window)) and any_other.search(window):
         asked += others
     in_context = [result for recognizer in asked for result in recognizer.analyze(window, [])]
     if in_context:
         words = _engine().process_text(window, LANGUAGE)
         in_context = _ENHANCER.enhance_using_context(window, in_context, words, [*asked])
-    alone = sure if any_sure.search(window) else ()
+    first = any_sure.search(window)
+    alone = [recognizer for recognizer in sure if first and recognizer.form.search(window, first.start())]
     return [*in_context, *(result for recognizer in alone for result in recognizer.analyze(window, []))]
 
 

@@ -56,11 +56,11 @@ _REPLY = Tested(
     rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)",
     rf"{_WROTE}|schrieb",
 )
-_NOBODY = frozenset(
+NOBODY = frozenset(
     """
     all everyone everybody team there world sir madam friend friends customer customers colleague colleagues folks guys
     hiring manager support service reader readers neighbour neighbours family mum mom dad grandma grandpa diary
-    sirs madams students santa german french
+    sirs madams students santa german french chatgpt gpt claude gemini copilot siri alexa assistant bot
     zusammen alle welt team kunde kunden freund freunde kollege kollegen kolleginnen damen herren mama papa oma opa
     leute grüße grüsse gruß tagebuch
     tous toutes monde amis ami client clients équipe collègue collègues madame monsieur maman papa journal
@@ -93,7 +93,7 @@ def _name(text: str, begin: int, end: int, look: Look, pattern: Tested | None) -
     words = list(_PLAIN.finditer(text, begin, end))
     while words and words[0][0].casefold().rstrip(".") in TITLES:
         words = words[1:]
-    if not words or any(word[0].casefold() in _NOBODY for word in words):
+    if not words or any(word[0].casefold() in NOBODY for word in words):
         return
     begin = words[0].start()
     if _is_name(text[begin:end], [word[0].casefold() for word in words], look, pattern):

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 
 MAX_LENGTH = 48  # characters of a label
 
@@ -151,6 +151,7 @@ _TOKEN = re.compile(r"[a-z]+")
 _UPPER_MARKS = str.maketrans({"ł": "l", "ß": "ss", "ø": "o", "æ": "ae"})
 
 
+@lru_cache(maxsize=10_000)
 def label(text: str) -> Label | None:
     """What a label says; None for a label that is unknown."""
     if len(text) > MAX_LENGTH:

@@ -20,7 +20,7 @@ TITLES = frozenset(
     madame fru professor doktor doctor
     """.split()  # noqa: SIM905
 )
-_NOBODY = frozenset(
+NO_VALUES = frozenset(
     """
     none null nil nan na unknown unbekannt inconnu desconocido sconosciuto desconhecido onbekend nieznany okänd
     anonymous anonym anonyme yes no true false str string text varchar int integer float
@@ -69,7 +69,7 @@ class Look:
                 continue
             if not words.is_capital(i) and not (any_case and not near.is_word(i)):
                 return False
-            if lower in _NOBODY or lower in _COMPANIES:
+            if lower in NO_VALUES or lower in _COMPANIES:
                 return False
             if words.is_initial(i) or lower in PARTICLES:
                 continue
@@ -115,4 +115,4 @@ class Look:
         if not 3 <= len(value) <= MAX_NAME or not _PLACE.match(value) or value[0].islower():
             return False
         lowers = split(value).lowers
-        return bool(lowers) and not all(lower in self.lexicon.stop or lower in _NOBODY for lower in lowers)
+        return bool(lowers) and not all(lower in self.lexicon.stop or lower in NO_VALUES for lower in lowers)

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 
 from eyas.privacy.entity import Span
+from eyas.privacy.frame import NOBODY
 from eyas.privacy.hint import (
     AFTER_TITLE,
     AND,
@@ -27,6 +28,7 @@ from eyas.privacy.hint import (
     WEAK_LABELS,
 )
 from eyas.privacy.lexicon import PARTICLES, PRONOUNS, Lexicon
+from eyas.privacy.look import NO_VALUES
 from eyas.privacy.nearby import Nearby
 from eyas.privacy.phrase import SPEAKS, Cue, phrases
 from eyas.privacy.prose import LEADING, Prose
@@ -196,7 +198,7 @@ class _Search:
         w, lex = self.w, self.lex
         lower, label = w.lowers[first], w.lowers[i]
         weak = not size and label in WEAK_LABELS
-        if self.near.is_title(first):
+        if self.near.is_title(first) or w.is_code(first) or lower in NO_VALUES or w.text.startswith("[", w.ends[first]):
             return False
         known = lower in lex.first_names or lower in lex.last_names
         if self.near.is_stop(first) and not (known and w.is_capital(first)):
@@ -230,7 +232,7 @@ class _Search:
     def _greeted(self, first: int) -> bool:
         w, lex = self.w, self.lex
         lower = w.lowers[first]
-        if self.near.is_stop(first):
+        if self.near.is_stop(first) or lower in NOBODY:
             return False
         if w.is_capital(first):
             if self.near.is_word(first) and lower not in lex.first_names:

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from eyas.privacy.caseless import Caseless
+from eyas.privacy.caseless import Caseless, Tested
 from eyas.privacy.entity import Span
 from eyas.privacy.lexicon import lexicon
 
@@ -51,11 +51,12 @@ _PATTERNS = (
     Caseless(r"aws.{0,20}(?:secret|key).{0,20}[\s=:\"'][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"),
     Caseless(r"\b(?:bearer|basic|token|apikey) (?=[A-Za-z._~+/-]{0,60}[0-9])[A-Za-z0-9._~+/-]{16,500}={0,2}"),
     # postgres://name:password@host
-    re.compile(
+    Tested(
         r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:@/\"'<>]{0,80}:(?!(?:password|pass|pwd|\*+|\$\{|<"
-        r"|\{))[^\s@/\"'<>]{3,120}@"
+        r"|\{))[^\s@/\"'<>]{3,120}@",
+        r"://",
     ),
-    Caseless(r"(?:\bcurl\b[^\n]{0,120}|\s)(?:-u|--user)[ =][\"']?[\w.@-]{1,60}:(?!\$)[^\s\"']{3,100}"),
+    Tested(r"(?i)(?:\bcurl\b[^\n]{0,120}|\s)(?:-u|--user)[ =][\"']?[\w.@-]{1,60}:(?!\$)[^\s\"']{3,100}", r"-u"),
     Caseless(
         r"\b(?:sshpass|mysql|mysqldump|psql|redis-cli|htpasswd)\b[^\n]{0,80}?\s(?:-p|-a|--password="
         r"|-pw )['\"]?(?!\$)[^\s'\"-][^\s'\"]{3,60}"
@@ -85,9 +86,9 @@ _NAME = (
 )
 # One of these stands in every name above, and in that of a phrase of words.
 _STEMS = (
-    "pass", "pwd", "kenn", "code", "mdp", "contrase", "clave", "senha", "palavra", "parola", "wacht", "has",
-    "lösen", "losen",
-    "secret", "key", "token", "cred", "pw", "psk", "wpa", "schlüssel", "geheim", "zugang", "clé", "cle",
+    "pass", "pwd", "kennw", "code d", "mdp", "contrase", "clave", "senha", "palavra", "parola", "wachtw", "haslo",
+    "hasło", "hasłem", "lösenord", "losenord",
+    "secret", "key", "token", "cred", "pw", "psk", "wpa", "schlüssel", "geheim", "zugang", "clé ", "cle ",
     "jeton", "llave",
     "chiave", "chave", "sleutel", "klucz", "nyckel", "mnemonic", "phrase", "semilla", "words", "wifi", "wi-fi",
 )  # fmt: skip

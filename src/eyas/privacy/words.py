@@ -61,6 +61,8 @@ class Words:
         """Whether the word is part of an identifier, a call, a path or an attribute."""
         before = self.text[max(0, self.begins[i] - 2) : self.begins[i]]
         after = self.text[self.ends[i] : self.ends[i] + 2]
+        if before[-1:] == " " == after[:1]:
+            return False  # as most words stand
         if after[:1] in ("_", "(", "<") or after == "::" or after[:1].isdigit():
             return True
         if after[:1] == "." and after[1:].isalpha() and after[1:].islower():
