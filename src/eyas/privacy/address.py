@@ -189,7 +189,7 @@ _BOX = Caseless(
 )
 # A postcode that is hardly another number, with its town.
 _POSTCODE = re.compile(
-    rf"(?=[A-Z\d])(?:\b[A-Z]{{1,2}}\d[A-Z\d]? ?\d[ABD-HJLNP-UW-Z]{{2}}\b(?![-_])"  # GB
+    rf"(?=[A-Z]{{0,2}}-?\d)(?:\b[A-Z]{{1,2}}\d[A-Z\d]? ?\d[ABD-HJLNP-UW-Z]{{2}}\b(?![-_])"  # GB
     rf"|(?<![\d.,-])[1-9]\d{{3}} ?[A-Z]{{2}},? {_CAP}"  # NL
     rf"|(?<![\d.,-])\d{{2}}-\d{{3}} [{_UP}][{_LOW}ó-]{{2,}}"  # PL
     rf"|(?<![\d.,-])\d{{4}}-\d{{3}},? {_CAP}"  # PT
@@ -266,7 +266,7 @@ def addresses(text: str, language: str) -> Iterator[Span]:
                 yield _whole(text, match.start(), match.end(), 0.8)
     lower = lowered(text)
     compounds = language in ("de", "nl", "sv") or any(kind in lower for kind in _COMPOUND_KINDS)
-    for match in _ONE_WORD.finditer(text) if compounds and _has_numbered_kind(text, lower) else ():
+    for match in _in_one_word(text, lower) if compounds else ():
         sure = bool(_SURE_KIND.search(match[0]))
         if (
             sure
@@ -299,9 +299,11 @@ _TOWN_BEHIND = re.compile(
 )
 
 
-def _has_numbered_kind(text: str, lower: str) -> bool:
-    """Whether a number stands behind a kind of street, as it does in every match of _ONE_WORD."""
-    return any(lower.endswith(_ONE_WORD_KINDS, 0, match.start()) for match in _NUMBER_BEHIND.finditer(text))
+def _in_one_word(text: str, lower: str) -> Iterator[re.Match[str]]:
+    """The matches of _ONE_WORD: each holds a number behind a kind of street, fewer than 200 characters before it and
+    fewer than 100 behind."""
+    places = [at.start() for at in _NUMBER_BEHIND.finditer(text) if lower.endswith(_ONE_WORD_KINDS, 0, at.start())]
+    return _ONE_WORD.finditer(text, max(0, places[0] - 200), places[-1] + 100) if places else iter(())
 
 
 def towns(text: str, cities: frozenset[str]) -> Iterator[Span]:

@@ -1,6 +1,7 @@
 """What stands around a word of a text, and what that says about it: where a name ends, whether it is one at all."""
 
 import re
+from functools import lru_cache
 
 from eyas.privacy.hint import AND, BE_AND, BORN, DETERMINERS, MONTHS, PLACE_WORDS, THINGS
 from eyas.privacy.lexicon import PARTICLES, Lexicon
@@ -22,6 +23,11 @@ _GERMAN_NOUN = re.compile(
     r".{2,}(?:ung|ungen|heit|keit|keiten|schaft|tion|tionen|tät|nis|tum|ment|chen|lein|ling|keits|rechnung|ismus"
     r"|ität)\Z"
 )
+
+
+@lru_cache(maxsize=20_000)
+def _ends_as_word(lower: str, german: bool) -> bool:
+    return bool(_WORD_ENDING.match(lower)) or (german and bool(_GERMAN_NOUN.match(lower)))
 
 
 class Nearby:
@@ -69,6 +75,8 @@ class Nearby:
         lower = self.w.lowers[i]
         if lower in self.lex.stop:
             return True
+        if "'" not in lower:
+            return False
         stem, _, ending = lower.partition("'")
         return ending in ("ll", "ve", "re", "d", "m", "t", "s") and (stem in self.lex.stop or stem.endswith("n"))
 
@@ -79,11 +87,15 @@ class Nearby:
             return True
         if lower in self.lex.last_names or lower in self.lex.first_names:
             return False
-        if not lower.endswith("ss") and any(
-            lower.endswith(end) and len(lower) - len(end) > 3 and lower[: -len(end)] in common for end in _FORMS
+        if (
+            lower.endswith(_FORMS)
+            and not lower.endswith("ss")
+            and any(
+                lower.endswith(end) and len(lower) - len(end) > 3 and lower[: -len(end)] in common for end in _FORMS
+            )
         ):
             return True
-        return bool(_WORD_ENDING.match(lower)) or (self.nouns_are_capital and bool(_GERMAN_NOUN.match(lower)))
+        return _ends_as_word(lower, self.nouns_are_capital)
 
     def extend(self, first: int, any_case: bool = False, comma: bool = False, strong: bool = False) -> int:
         """The last word of the name that begins at `first`.

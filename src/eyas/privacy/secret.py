@@ -49,7 +49,10 @@ _PATTERNS = (
         r"|discord(?:app)?\.com/api/webhooks/\d{5,25}/[\w-]{10,90}"
     ),
     Caseless(r"aws.{0,20}(?:secret|key).{0,20}[\s=:\"'][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"),
-    Caseless(r"\b(?:bearer|basic|token|apikey) (?=[A-Za-z._~+/-]{0,60}[0-9])[A-Za-z0-9._~+/-]{16,500}={0,2}"),
+    Tested(
+        r"(?i)\b(?:bearer|basic|token|apikey) (?=[A-Za-z._~+/-]{0,60}[0-9])[A-Za-z0-9._~+/-]{16,500}={0,2}",
+        r"bearer |basic |token |apikey ",
+    ),
     # postgres://name:password@host
     Tested(
         r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:@/\"'<>]{0,80}:(?!(?:password|pass|pwd|\*+|\$\{|<"
@@ -57,9 +60,10 @@ _PATTERNS = (
         r"://",
     ),
     Tested(r"(?i)(?:\bcurl\b[^\n]{0,120}|\s)(?:-u|--user)[ =][\"']?[\w.@-]{1,60}:(?!\$)[^\s\"']{3,100}", r"-u"),
-    Caseless(
-        r"\b(?:sshpass|mysql|mysqldump|psql|redis-cli|htpasswd)\b[^\n]{0,80}?\s(?:-p|-a|--password="
-        r"|-pw )['\"]?(?!\$)[^\s'\"-][^\s'\"]{3,60}"
+    Tested(
+        r"(?i)\b(?:sshpass|mysql|mysqldump|psql|redis-cli|htpasswd)\b[^\n]{0,80}?\s(?:-p|-a|--password="
+        r"|-pw )['\"]?(?!\$)[^\s'\"-][^\s'\"]{3,60}",
+        r"sshpass|mysql|psql|redis-cli|htpasswd",
     ),
     Caseless(r"(?:AccountKey|SharedAccessKey|SharedAccessSignature|sig)=[A-Za-z0-9+/%]{30,200}={0,2}"),
     re.compile(r"otpauth://[^\s\"']{10,300}"),
