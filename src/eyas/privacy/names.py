@@ -198,7 +198,7 @@ class _Search:
         w, lex = self.w, self.lex
         lower, label = w.lowers[first], w.lowers[i]
         weak = not size and label in WEAK_LABELS
-        if self.near.is_title(first) or w.is_code(first) or lower in NO_VALUES or w.text.startswith("[", w.ends[first]):
+        if self.near.is_title(first):
             return False
         known = lower in lex.first_names or lower in lex.last_names
         if self.near.is_stop(first) and not (known and w.is_capital(first)):
@@ -207,6 +207,8 @@ class _Search:
             dotted = self._dotted(first)
             if dotted is not None:
                 return self._take(first, dotted, 0.7)
+        if lower in NO_VALUES or w.is_code(first) or w.text.startswith("[", w.ends[first]):
+            return False
         if self.near.is_word(first) and not known:
             return False
         if not w.is_capital(first):
