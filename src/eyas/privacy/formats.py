@@ -141,6 +141,7 @@ class WordsAsLemmas(SlimSpacyNlpEngine):
     def load(self) -> None:
         """Of a word Presidio asks but two things: what else spaCy notes of each new one takes most of its time."""
         super().load()
+        assert self.nlp is not None, "loaded above"
         vocabulary = self.nlp[LANGUAGE].vocab
         vocabulary.lex_attr_getters = {flag: vocabulary.lex_attr_getters[flag] for flag in (IS_STOP, IS_PUNCT)}
 
@@ -229,7 +230,7 @@ def graded(window: str) -> list[RecognizerResult]:
     in_context = [result for recognizer in asked for result in recognizer.analyze(window, [])]
     if in_context:
         words = _engine().process_text(window, LANGUAGE)
-        in_context = _ENHANCER.enhance_using_context(window, in_context, words, asked)
+        in_context = _ENHANCER.enhance_using_context(window, in_context, words, [*asked])
     first = any_sure.search(window)
     alone = [recognizer for recognizer in sure if first and recognizer.form.search(window, first.start())]
     return [*in_context, *(result for recognizer in alone for result in recognizer.analyze(window, []))]
