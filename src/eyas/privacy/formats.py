@@ -141,7 +141,7 @@ class WordsAsLemmas(SlimSpacyNlpEngine):
     def load(self) -> None:
         """Of a word Presidio asks but two things: what else spaCy notes of each new one takes most of its time."""
         super().load()
-        assert self.nlp is not None, "load() makes the pipelines"
+        assert self.nlp is not None, "loaded above"
         vocabulary = self.nlp[LANGUAGE].vocab
         vocabulary.lex_attr_getters = {flag: vocabulary.lex_attr_getters[flag] for flag in (IS_STOP, IS_PUNCT)}
 

@@ -95,9 +95,9 @@ class _Search:
                 self._first_name(i)
             else:
                 self._unknown(i)
-                found = self.prose.at(i) if i > self.done else None
-                if found:
-                    self._take(*found, 0.5)
+            found = self.prose.at(i) if i > self.done else None
+            if found:
+                self._take(*found, 0.5)
         return self.spans
 
     def _is_term(self, i: int) -> bool:
