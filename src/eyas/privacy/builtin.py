@@ -53,7 +53,7 @@ class BuiltinDetector:
         yield from address.addresses(text, language)
         towns = list(place.places(text, self._lexicon, language, personal, frozenset(span.end for span in people)))
         yield from towns
-        sure_towns = [town for town in towns if town.score > place.LOW]
+        sure_towns = [town for town in (*towns, *framed) if town.kind == "LOCATION" and town.score > place.LOW]
         names = frozenset(word for span in people for word in split(text[span.begin : span.end]).lowers)
         strangers = stranger.strangers(text, self._lexicon, language, names, personal, bool(contacts))
         for span in (*people, *strangers):

@@ -45,6 +45,8 @@ def is_known(lower: str, language: str) -> bool:
         return True
     if language == "de":
         return _holds(lower.capitalize(), language)
+    if language == "it" and lower.endswith(("tà", "tù", "dì")):
+        return True  # "novità", "lunedì": the dictionary holds few words that never change
     clitic = _CLITICS[language].search(lower) if language in _CLITICS else None
     if clitic is None:
         return False
