@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+import jsonschema_rs
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -63,6 +64,8 @@ def test_every_operation_is_described(schema):
 def test_bodies(schema, label, mode):
     method, path = label.split()
     statuses = set()
+    body = schema.raw_schema["paths"][path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
+    whole = jsonschema_rs.validator_for({**body, "components": schema.raw_schema["components"]})
 
     @given(case=schema[path][method].as_strategy(generation_mode=mode))
     @settings(
@@ -76,6 +79,8 @@ def test_bodies(schema, label, mode):
     def run(case):
         if mode is GenerationMode.POSITIVE and "model" in case.body:
             case.body["model"] = MODEL
+        if mode is GenerationMode.NEGATIVE and isinstance(case.body, dict):
+            assume(not whole.is_valid(case.body))  # broken for one alternative of a union, it may be right for another
         response = case.call()
         case.validate_response(response, checks=CHECKS)
         statuses.add(response.status_code)
