@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.features.small import mask, random_row
+from tests.features.small import mask, random_row, stored_row
 
 from eyas.base.errors import InputError
 from eyas.features.capture import CaptureConfig, run
@@ -13,7 +13,7 @@ from eyas.model.target import Target
 
 
 def info(length: int, num_supervised: int, split: Split = "train") -> RowInfo:
-    return RowInfo("id", "task", split, False, 0, 0, length, num_supervised)
+    return RowInfo("id", "task", split, False, 0, 0, length, 0, num_supervised + 1, num_supervised)
 
 
 def test_an_epoch_is_a_pure_function_and_reads_each_row_once() -> None:
@@ -79,7 +79,7 @@ def test_counts_are_of_generated_tokens_only(target: Target, conversations: Path
 
 
 def test_a_shard_is_the_same_bytes_and_knows_its_plan(tmp_path: Path) -> None:
-    rows = [random_row("..xxx", 4, 9, torch.bfloat16), random_row(".x.x", 4, 9, torch.bfloat16)]
+    rows = [stored_row(random_row(picture, 4, 9), "fp8") for picture in ("..xxx", ".x.x")]
     digest = write_shard(tmp_path / "a", rows, "plan")
     assert digest == write_shard(tmp_path / "b", rows, "plan") == finished_shard(tmp_path / "a", "plan")
     assert finished_shard(tmp_path / "a", "another plan") is None

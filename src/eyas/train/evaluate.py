@@ -200,10 +200,9 @@ def _entry(requests: Sequence[RequestRounds], seed: int) -> dict[str, Any]:
 
 
 def _top1(row: Row, target: Target) -> Tensor:
-    """The target's likeliest probability at each generated token, on the CPU."""
-    hidden_TD = row.hidden_TD[:-1][row.loss_mask_T[1:]]
+    """The target's likeliest probability at each generated token (`layout.taught`), on the CPU."""
     weight = next(target.lm_head.parameters())
-    return target.logits(hidden_TD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()
+    return target.logits(row.hidden_UD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()
 
 
 def _groups(features: Features, indices: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:
