@@ -165,8 +165,10 @@ def test_the_error_is_that_of_the_distributions(target: Target) -> None:
 
 
 def test_features_that_8_bits_would_spoil_are_refused(target: Target, conversations: Path, tmp_path: Path) -> None:
-    config = capture.CaptureConfig(max_error=1e-6)
-    with pytest.raises(StageError, match=r"that int8 changes by .* expected at most .* capture\.dtype=bfloat16"):
+    config = capture.CaptureConfig(dtype="int8", max_error=1e-6)
+    with pytest.raises(
+        StageError, match=r"that int8 changes by .* expected at most .* capture\.dtype=fp8, or bfloat16"
+    ):
         capture.run(config, conversations, target, tmp_path, progress=False)
     assert not list(tmp_path.iterdir()), "nothing was captured for nothing"
     # What the message advises helps.

@@ -69,5 +69,13 @@ def restore(codes_TL: Tensor, scales_TP: Tensor, dtype: torch.dtype) -> Tensor:
     parts = scales_TP.shape[-1]
     if not parts:
         return codes_TL.to(dtype)
-    values_TPD = codes_TL.to(dtype).unflatten(-1, (parts, -1))
+    values_TPD = _values(codes_TL, dtype).unflatten(-1, (parts, -1))
     return values_TPD.mul_(scales_TP.to(dtype)[..., None]).flatten(-2)
+
+
+def _values(codes_TL: Tensor, dtype: torch.dtype) -> Tensor:
+    """The codes as numbers, exactly. Of fp8 by table: torch on a CPU converts each alone, six times slower."""
+    if codes_TL.dtype != torch.float8_e4m3fn:
+        return codes_TL.to(dtype)
+    table = torch.arange(256, dtype=torch.uint8, device=codes_TL.device).view(codes_TL.dtype).to(dtype)
+    return table.index_select(0, codes_TL.view(torch.uint8).flatten().int()).view(codes_TL.shape)
