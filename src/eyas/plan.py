@@ -20,9 +20,10 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import Origin, is_finished
 from eyas.chat.conversation import Message, read
 from eyas.chat.render import prompt_ids
-from eyas.features.capture import PrefillAttend, token_bytes
-from eyas.features.layout import Row
+from eyas.features.capture import PrefillAttend
+from eyas.features.layout import Row, taught
 from eyas.features.reader import Features
+from eyas.features.store import token_bytes
 from eyas.model.dtypes import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
@@ -246,13 +247,13 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
     masters = Masters(Head.init(sizes, 0), config.weight_decay, config.clip)
     masters.head = head
     teacher = Teacher(target.lm_head, vocab, dtype, target.logit_cap)
-    stored = DTYPES[run.recipe.capture.dtype]
     mask_T = torch.arange(length) >= length - answer
+    num_taught = int(taught(mask_T).sum())
 
     def row() -> Row:
-        features_TL = torch.randn(length, 4 * hidden, generator=generator).to(stored)
-        ids_T = _random_ids(target, (length,), generator)
-        return Row("", "", ids_T, mask_T, features_TL[:, : 3 * hidden], features_TL[:, 3 * hidden :])
+        aux_TL = torch.randn(length, 3 * hidden, generator=generator).to(dtype)
+        hidden_UD = torch.randn(num_taught, hidden, generator=generator).to(dtype)
+        return Row("", "", _random_ids(target, (length,), generator), mask_T, aux_TL, hidden_UD)
 
     rows = [row() for _ in range(max(1, min(config.micro_tokens, MEASURED_TOKENS) // length))]
 
@@ -269,6 +270,12 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
 # --- the text --------------------------------------------------------------------------------------------------------
 
 
+def _feature_bytes(run: Run, amounts: Amounts) -> float:
+    """One position is taught for each answer token."""
+    share = amounts.answer_tokens / max(1, amounts.tokens)
+    return amounts.tokens * token_bytes(run.recipe.capture.dtype, run.target.facts.hidden_size, share)
+
+
 def _hours(tokens: float, rate: float | None) -> float | None:
     return None if rate is None else tokens / rate / 3600
 
@@ -276,7 +283,7 @@ def _hours(tokens: float, rate: float | None) -> float | None:
 def _lines(run: Run, amounts: Amounts, rates: Rates, finished: set[str], num_parameters: int) -> Iterator[Line]:
     recipe, facts = run.recipe, run.target.facts
     upto, most = "" if amounts.counted else "at most ", "" if amounts.answered else "at most "
-    num_bytes = amounts.tokens * token_bytes(recipe.capture, facts.hidden_size)
+    num_bytes = _feature_bytes(run, amounts)
     num_held_out = max(1, round(amounts.num_prompts * recipe.capture.held_out))
     reading, writing = _hours(amounts.prefill_tokens, rates.read), _hours(amounts.answer_tokens, rates.write)
     seen = amounts.tokens * (1 - recipe.capture.held_out) * recipe.train.epochs
@@ -343,7 +350,7 @@ def _notes(run: Run, amounts: Amounts, rates: Rates, lines: Sequence[Line]) -> I
     if unknown:
         yield f"not in the total: {', '.join(unknown)}, whose time is not estimated"
     if any(line.stage == "capture" and line.state != "finished" for line in lines):
-        need = amounts.tokens * token_bytes(run.recipe.capture, run.target.facts.hidden_size)
+        need = _feature_bytes(run, amounts)
         place = next(parent for parent in (run.out.resolve(), *run.out.resolve().parents) if parent.is_dir())
         free = shutil.disk_usage(place).free
         lack = "" if free > need else ": too little for the features"

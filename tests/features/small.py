@@ -10,7 +10,9 @@ from torch import Tensor
 from eyas.base.provenance import Origin, finish
 from eyas.chat.conversation import Conversation, Message, Turn
 from eyas.chat.render import prompt_ids
-from eyas.features.layout import Row
+from eyas.features.layout import Row, taught
+from eyas.features.quantise import StoredDtype, quantise
+from eyas.features.store import StoredRow
 from eyas.model.attention import DenseAttend
 from eyas.model.target import Target
 
@@ -54,8 +56,15 @@ def mask(picture: str) -> Tensor:
 def random_row(picture: str, width: int, vocab: int, dtype: torch.dtype = torch.float32) -> Row:
     """Random ids and features under the drawn loss mask."""
     length = len(picture.replace(" ", ""))
-    features = torch.randn(length, 3 * width, dtype=dtype), torch.randn(length, width, dtype=dtype)
-    return Row(picture, "any", torch.randint(0, vocab, (length,)), mask(picture), *features)
+    mask_T = mask(picture)
+    aux_TL, hidden_TD = torch.randn(length, 3 * width, dtype=dtype), torch.randn(length, width, dtype=dtype)
+    return Row(picture, "any", torch.randint(0, vocab, (length,)), mask_T, aux_TL, hidden_TD[taught(mask_T)])
+
+
+def stored_row(row: Row, dtype: StoredDtype) -> StoredRow:
+    """The row as a shard would hold it."""
+    aux, hidden = quantise(row.aux_TL, 3, dtype), quantise(row.hidden_UD, 1, dtype)
+    return StoredRow(row.ids_T, row.loss_mask_T, aux, hidden)
 
 
 def contents(directory: Path) -> dict[str, bytes]:

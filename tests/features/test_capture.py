@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from tests.features.small import LAYERS, contents
 from transformers import AutoModelForCausalLM
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import read_provenance
+from eyas.base.provenance import Origin, finish, read_provenance
 from eyas.chat.conversation import Conversation, Message, Turn
 from eyas.features.capture import CaptureConfig, TextRow, assign_splits, rows_of, run
 from eyas.features.reader import Features
@@ -30,7 +31,7 @@ def die(self, n=1, note=""):
     if self.done > self.total / 2:
         os.kill(os.getpid(), signal.SIGKILL)
 Progress.advance = die
-config = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2)
+config = CaptureConfig(dtype=sys.argv[4], shard_bytes=int(sys.argv[5]), batch_tokens=300, held_out=0.2)
 target = Target.load(sys.argv[1], torch.float32, layers=(1, 2, 3))
 run(config, Path(sys.argv[2]), target, Path(sys.argv[3]), progress=False)
 """
@@ -68,24 +69,29 @@ def test_features_are_the_hidden_states_of_transformers(captured: Path, target: 
         assert row.loss_mask_T.tolist() == [False] * (len(row.ids_T) - len(answer)) + [True] * len(answer)
         states = reference(row.ids_T[None], output_hidden_states=True).hidden_states
         torch.testing.assert_close(row.aux_TL, torch.cat([states[i][0] for i in LAYERS], -1), atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(row.hidden_TD, states[-1][0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(row.hidden_UD, states[-1][0, :-1][row.loss_mask_T[1:]], atol=1e-4, rtol=1e-4)
         # Greedy answers: the stored teacher says each generated token.
-        said = target.logits(row.hidden_TD[:-1]).argmax(-1)
-        assert torch.equal(said[row.loss_mask_T[1:]], row.ids_T[1:][row.loss_mask_T[1:]])
+        said = target.logits(row.hidden_UD).argmax(-1)
+        assert torch.equal(said, row.ids_T[1:][row.loss_mask_T[1:]])
 
 
+@pytest.mark.parametrize(("dtype", "shard_bytes"), [("float32", 120_000), ("int8", 30_000)])
 def test_killed_and_run_again_gives_the_same_bytes(
-    captured: Path, target: Target, conversations: Path, tmp_path: Path
+    dtype, shard_bytes: int, captured: Path, target: Target, conversations: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "features"
-    command = [sys.executable, "-c", KILLED, str(target.directory), str(conversations), str(out)]
+    out, config = tmp_path / "features", dataclasses.replace(CONFIG, dtype=dtype, shard_bytes=shard_bytes)
+    if config != CONFIG:
+        captured = tmp_path / "undisturbed"
+        run(config, conversations, target, captured, progress=False)
+    arguments = [str(target.directory), str(conversations), str(out), dtype, str(shard_bytes)]
+    command = [sys.executable, "-c", KILLED, *arguments]
     assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
     left = sorted(path.name for path in out.glob("shard-*"))
     assert left, "no shard was finished before the kill"
     assert not (out / "manifest.json").exists()
     kept = (out / left[0]).stat().st_mtime_ns
     # The undisturbed run was on the same target under another path: paths must not reach the bytes.
-    run(CONFIG, conversations, target, out, progress=False)
+    run(config, conversations, target, out, progress=False)
     assert (out / left[0]).stat().st_mtime_ns == kept
     assert contents(out) == contents(captured)
     assert read_provenance(out).digest == read_provenance(captured).digest
@@ -127,7 +133,7 @@ def test_long_rows_are_cut_and_counted(target: Target, conversations: Path, tmp_
     manifest = Features(tmp_path / "features").manifest
     assert max(row.length for row in manifest.rows) == 60
     assert 0 < manifest.num_cut <= 12
-    assert manifest.dtype == "bfloat16"
+    assert manifest.dtype == "fp8"
 
 
 def two_turns(first_ids: tuple[int, ...], text: str) -> Conversation:
@@ -135,6 +141,23 @@ def two_turns(first_ids: tuple[int, ...], text: str) -> Conversation:
     said = [("user", "a"), ("assistant", text), ("user", "b"), ("assistant", "fg")]
     messages = tuple(Message(role, content) for role, content in said)  # type: ignore[arg-type]
     return Conversation("two", "src", messages, {}, turns=turns)
+
+
+def test_a_row_ends_with_its_last_generated_token(target: Target, tmp_path: Path) -> None:
+    """Cut in the middle of the second prompt: what stands behind the first answer teaches nothing."""
+    ids = tuple(target.tokenizer.encode("hello<|end|>", add_special_tokens=False))
+    conversation = two_turns(ids, "hello")
+    (text,) = rows_of(conversation, target.tokenizer)
+    end = text.loss_mask.index(True) + len(ids)
+    (tmp_path / "said").mkdir()
+    (tmp_path / "said" / "part-00000.jsonl").write_bytes(conversation.to_line())
+    finish(tmp_path / "said", Origin("respond", "test", {}), 0.0)
+    run(CaptureConfig(max_length=end + 4, held_out=0.0), tmp_path / "said", target, tmp_path / "out", progress=False)
+    features = Features(tmp_path / "out")
+    (row,) = features.rows([0])
+    assert (len(row.ids_T), features.manifest.num_cut) == (end, 1)
+    assert (row.aux_TL.shape[0], row.hidden_UD.shape[0]) == (end, len(ids))
+    assert features.manifest.rows[0].num_taught == len(ids)
 
 
 def test_turns_share_a_row_where_the_text_allows(target: Target) -> None:

@@ -1,6 +1,10 @@
+import itertools
+
+import torch
 from tests.features.small import mask
 
-from eyas.features.layout import num_supervised, supervised
+from eyas.features.layout import num_needed, num_supervised, supervised, taught, teacher_index
+from eyas.train.walk import answers_of
 
 
 def draw(picture: str, step: int) -> str:
@@ -31,3 +35,33 @@ def test_nothing_is_asked_of_the_end_or_of_the_prompt() -> None:
 def test_a_text_shorter_than_the_unroll() -> None:
     for step in range(7):
         assert draw(".xx", step) == ("x.." if step == 0 else "...")
+
+
+def test_a_state_is_kept_where_any_step_or_the_evaluation_asks_for_it() -> None:
+    """Against all teachers of all chains and steps, and the positions before generated tokens, for every mask."""
+    for length in range(1, 10):
+        for bits in itertools.product((False, True), repeat=length):
+            mask_T = torch.tensor(bits)
+            teachers = {
+                teacher_index(t, step)
+                for step in range(length)
+                for t in supervised(mask_T, step).nonzero()[:, 0].tolist()
+            }
+            asked = {t for t in range(length - 1) if bits[t + 1]}
+            assert teachers <= asked
+            # All that training leaves to the evaluation alone is the state that says the first generated token.
+            assert asked - teachers <= {min(asked, default=0)}
+            assert set(taught(mask_T).nonzero()[:, 0].tolist()) == asked
+
+
+def test_what_follows_the_last_generated_token_is_read_by_none() -> None:
+    for length in range(1, 10):
+        for bits in itertools.product((False, True), repeat=length):
+            mask_T, needed = torch.tensor(bits), num_needed(bits)
+            for step in range(length):
+                assert torch.equal(supervised(mask_T[:needed], step), supervised(mask_T, step)[:needed])
+                assert not supervised(mask_T, step)[max(0, needed - 2) :].any()
+            assert torch.equal(taught(mask_T[:needed]), taught(mask_T)[:needed])
+            ids_T = torch.arange(length)
+            assert all(answer.end <= needed for answer in answers_of(0, ids_T, mask_T))
+    assert num_needed([False, False]) == 0

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.features.layout import Row
+from eyas.features.layout import Row, taught
 from eyas.model.attention import DenseAttend
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
@@ -286,7 +286,7 @@ def row_of(target: Target, text: Sequence[int], prompt_length: int) -> Row:
         out = target.forward(ids_1T, torch.arange(len(text))[None], DenseAttend(), want_aux=True)
     assert out.aux_BTL is not None
     mask_T = torch.arange(len(text)) >= prompt_length
-    return Row("row", "test", ids_1T[0], mask_T, out.aux_BTL[0], out.hidden_BTD[0])
+    return Row("row", "test", ids_1T[0], mask_T, out.aux_BTL[0], out.hidden_BTD[0, taught(mask_T)])
 
 
 def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, DraftVocab]:

@@ -44,7 +44,7 @@ def test_the_file_says_what_the_design_asks(target: Target, features: Path, head
             assert group["accepted"] == tokens
             assert group["acceptance_length"] == pytest.approx(tokens / group["rounds"])
             assert group["ci95"][0] <= group["acceptance_length"] <= group["ci95"][1]
-        logits = [target.logits(row.hidden_TD[:-1][row.loss_mask_T[1:]]) for row in mine]
+        logits = [target.logits(row.hidden_UD) for row in mine]
         unsure = torch.cat([one.softmax(-1).amax(-1) < 0.9 for one in logits])
         assert entry["uncertain_share"] == pytest.approx(float(unsure.float().mean()))
     assert found["all"]["accepted"] == sum(entry["accepted"] for entry in found["tasks"].values())

@@ -10,7 +10,7 @@ import torch
 from tests.features.small import random_row
 from torch import Tensor
 
-from eyas.features.layout import Row
+from eyas.features.layout import Row, taught
 from eyas.model.head import Head, HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.model.vocab import DraftVocab
@@ -124,7 +124,7 @@ def expected(reference: Reference, rows: list[Row], output: Tensor, draft_ids: l
                 continue
             logits = reference.chain(row, t, max(wanted) + 1)
             for k in wanted:
-                full = torch.softmax(output @ row.hidden_TD[t + 1 + k], 0)
+                full = torch.softmax(output @ row.hidden_UD[int(taught(row.loss_mask_T)[: t + 1 + k].sum())], 0)
                 inside = full[draft_ids]
                 q = torch.softmax(logits[k], 0)
                 best = int(full.argmax())
@@ -139,7 +139,7 @@ def expected(reference: Reference, rows: list[Row], output: Tensor, draft_ids: l
 def ours(head: Head, rows: list[Row], embedding: Tensor, teacher: Teacher) -> tuple[Graded, Tensor]:
     packed = pack(rows, STEPS, embedding.dtype)
     out_KQD = unroll(head, packed, embedding[packed.next_ids_P], embedding[packed.tokens_KQ])
-    lessons = Lessons(packed.hidden_PD[packed.teachers_J], packed.pupils_JK, packed.taught_JK)
+    lessons = Lessons(packed.hidden_JD, packed.pupils_JK, packed.taught_JK)
     return grade(head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, lessons, teacher, DECAY), packed.taught_JK
 
 
@@ -159,7 +159,7 @@ def test_loss_gradients_and_figures_over_seven_steps(flags: dict[str, bool], dty
             weight.copy_(torch.randn_like(weight) * 0.4 + (weight.ndim == 1))
     head.to(dtype)
     rows = [random_row(picture, WIDTH, VOCAB, torch.float64) for picture in PICTURES]
-    rows = [dataclasses.replace(row, aux_TL=row.aux_TL.to(dtype), hidden_TD=row.hidden_TD.to(dtype)) for row in rows]
+    rows = [dataclasses.replace(row, aux_TL=row.aux_TL.to(dtype), hidden_UD=row.hidden_UD.to(dtype)) for row in rows]
     embedding = torch.randn(VOCAB, WIDTH, dtype=dtype)
     output = torch.nn.Linear(WIDTH, VOCAB, bias=False, dtype=dtype)
     with torch.no_grad():
@@ -167,7 +167,7 @@ def test_loss_gradients_and_figures_over_seven_steps(flags: dict[str, bool], dty
     vocab = DraftVocab.from_counts(torch.rand(VOCAB), DRAFT)
 
     weights = {name: weight.detach().double().requires_grad_() for name, weight in head.named_parameters()}
-    wide = [dataclasses.replace(row, aux_TL=row.aux_TL.double(), hidden_TD=row.hidden_TD.double()) for row in rows]
+    wide = [dataclasses.replace(row, aux_TL=row.aux_TL.double(), hidden_UD=row.hidden_UD.double()) for row in rows]
     reference = Reference(weights, config, embedding.double())
     goal = expected(reference, wide, output.weight.detach().double(), vocab.target_ids_V.tolist())
     goal.loss.backward()

@@ -8,7 +8,7 @@ import torch
 from tests.tiny import tiny_target
 from torch import Tensor
 
-from eyas.features.layout import Row
+from eyas.features.layout import Row, taught
 from eyas.model.attention import DenseAttend
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
@@ -40,7 +40,9 @@ def rows(target: Target) -> list[Row]:
             features = target.forward(ids_1T, torch.arange(LENGTH)[None], DenseAttend(), want_aux=True)
         assert features.aux_BTL is not None
         mask_T = torch.arange(LENGTH) >= ANSWER
-        out.append(Row(str(seed), "any", ids_1T[0], mask_T, features.aux_BTL[0], features.hidden_BTD[0]))
+        out.append(
+            Row(str(seed), "any", ids_1T[0], mask_T, features.aux_BTL[0], features.hidden_BTD[0, taught(mask_T)])
+        )
     return out
 
 

@@ -1,6 +1,7 @@
 """Capture: the target reads every conversation once more and its features are stored.
 
-B rows of a batch, T tokens, D hidden, L = 3D captured features, N heads, G key-value heads, H head size.
+B rows of a batch, T tokens, U of them taught, D hidden, L = 3D captured features, N heads, G key-value heads, H head
+size.
 
 Which rows share a shard, and which share a forward, is decided from the ids alone before any forward. So a shard is a
 pure function of its plan, a finished shard is skipped, and a killed run ends with the bytes of an undisturbed one.
@@ -8,17 +9,17 @@ pure function of its plan, a finished shard is skipped, and a killed run ends wi
 
 import dataclasses
 import hashlib
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from eyas.base.errors import InputError, UsageError
+from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
     Origin,
@@ -33,24 +34,31 @@ from eyas.base.provenance import (
 )
 from eyas.chat.conversation import Conversation, read_all
 from eyas.chat.render import render
-from eyas.features.layout import Row, Split, num_supervised
+from eyas.features.drift import measure
+from eyas.features.layout import Row, Split, num_needed, num_supervised, taught
+from eyas.features.quantise import MEANING, StoredDtype, is_finite, quantise
 from eyas.features.store import (
     NORM_STATE,
+    NUM_LAYERS,
     SCHEMA,
     Manifest,
+    QuantisationError,
     RowInfo,
     ShardInfo,
+    StoredRow,
     finished_shard,
+    placed,
     shard_name,
+    token_bytes,
     write_manifest,
     write_shard,
 )
 from eyas.model.attention import Rule, causal_attention
-from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 
 STAGE = "capture"
 LOOPING = "looping"  # the tag that `eyas respond` gives an answer that got stuck
+SAMPLE_ROWS, SAMPLE_TOKENS = 32, 8192  # on which the error of storing is measured, whichever is reached first
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,15 @@ class CaptureConfig:
     """batch_tokens: padded tokens of one forward. held_out: share of each task's conversations kept from training.
 
     aux_layer_ids: Hugging Face indices, None for 2, n // 2, n - 3. max_length: longer rows are cut there; None: the
-    target's positions. dtype: of the stored features; 4 * D values a token. Raises UsageError.
+    target's positions. dtype: of the stored features (features.quantise). max_error: refused is what storing changes by
+    more, the teacher or a layer (features.drift). Raises UsageError.
+
+    The reasons for both defaults stand in docs/features.md: large channels hurt int8 and not fp8, and at an error of
+    13 % the embedded head lost 0.8 % of its acceptance length.
     """
 
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: StoredDtype = "fp8"
+    max_error: float = 0.1
     aux_layer_ids: tuple[int, ...] | None = None
     max_length: int | None = None
     batch_tokens: int = 8192
@@ -73,6 +86,8 @@ class CaptureConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"capture.{name} = {value}", f"at least {least}", f"raise capture.{name}")
+        if not 0 < self.max_error <= 1:
+            raise UsageError(f"capture.max_error = {self.max_error}", "above 0 and at most 1", "set for example 0.1")
         if not 0 <= self.held_out <= 1:
             raise UsageError(f"capture.held_out = {self.held_out}", "a share from 0 to 1", "set for example 0.05")
 
@@ -99,6 +114,7 @@ class PrefillAttend:
 def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) -> Origin:
     """What decides the features."""
     made_from = {
+        "schema": SCHEMA,
         "config": dataclasses.asdict(config),
         "aux_layer_ids": list(target.aux_layer_ids),
         "target_dtype": str(target.model.dtype),
@@ -110,11 +126,6 @@ def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) 
         tokenizer=target.tokenizer_digest,
         template=target.template_digest,
     )
-
-
-def token_bytes(config: CaptureConfig, hidden_size: int) -> int:
-    """Bytes that one token takes in a shard: three layers and the last state, its id, its mask."""
-    return 4 * hidden_size * DTYPES[config.dtype].itemsize + 5
 
 
 def run(
@@ -134,8 +145,9 @@ def run(
         return read_provenance(out_dir)
     texts, num_cut = _load_texts(config, conversations_dir, target)
     splits = assign_splits(texts, config.held_out)
-    plans = _plan_shards(config, texts, target.facts.hidden_size)
     reopen(out_dir)
+    error = _check_error(config, _sample(texts, splits), target, progress)
+    plans = _plan_shards(config, texts, target.facts.hidden_size)
     shards: list[ShardInfo] = []
     infos: list[RowInfo] = []
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
@@ -144,23 +156,18 @@ def run(
             plan_digest = digest_json([dataclasses.asdict(origin), [dataclasses.asdict(text) for text in members]])
             digest = finished_shard(path, plan_digest)
             if digest is None:
-                digest = write_shard(path, _forward(config, members, target, bar), plan_digest)
+                digest = write_shard(path, _stored(config, members, target, bar), plan_digest)
             else:
                 bar.skip(sum(len(text.ids) for text in members))
-            start = 0
-            for text in members:
-                count = num_supervised(torch.tensor(text.loss_mask, dtype=torch.bool))
-                split = splits[text.conversation]
-                place = number, start, len(text.ids)
-                infos.append(RowInfo(text.id, text.task, split, text.looping, *place, count))
-                start += len(text.ids)
-            shards.append(ShardInfo(path.name, digest, start))
+            infos += placed([_info(text, splits[text.conversation], number) for text in members])
+            shards.append(ShardInfo(path.name, digest, sum(len(text.ids) for text in members)))
     for stale in sorted(out_dir.glob("shard-*.safetensors")):
         if stale.name not in {shard.name for shard in shards}:
             stale.unlink()  # of an earlier recipe
     manifest = Manifest(
         schema=SCHEMA,
         target=_public_name(target.facts.name),
+        target_revision=_revision(target),
         target_digest=target.digest,
         tokenizer_digest=target.tokenizer_digest,
         template_digest=target.template_digest,
@@ -169,6 +176,8 @@ def run(
         hidden_size=target.facts.hidden_size,
         vocab_size=target.facts.vocab_size,
         dtype=config.dtype,
+        quantisation=MEANING[config.dtype],
+        quantisation_error=error,
         num_cut=num_cut,
         shards=tuple(shards),
         rows=tuple(infos),
@@ -177,9 +186,22 @@ def run(
     return finish(out_dir, origin, started_s)
 
 
+def _info(text: TextRow, split: Split, shard: int) -> RowInfo:
+    """Not yet `placed`."""
+    mask_T = torch.tensor(text.loss_mask, dtype=torch.bool)
+    counts = int(taught(mask_T).sum()), num_supervised(mask_T)
+    return RowInfo(text.id, text.task, split, text.looping, shard, 0, len(text.ids), 0, *counts)
+
+
 def _public_name(name: str) -> str:
     """A hub id as it is; of a directory the last part, for a path of this machine would make other bytes elsewhere."""
     return Path(name).resolve().name if Path(name).is_dir() else name
+
+
+def _revision(target: Target) -> str | None:
+    """The commit of a target that lies in the hub's cache, .../snapshots/<commit>."""
+    place = target.directory.resolve()
+    return place.name if place.parent.name == "snapshots" else None
 
 
 def rows_of(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[TextRow]:
@@ -236,8 +258,9 @@ def _load_texts(config: CaptureConfig, directory: Path, target: Target) -> tuple
                 )
             length = min(len(row.ids), config.max_length or len(row.ids))
             num_cut += length < len(row.ids)
+            length = num_needed(row.loss_mask[:length])
             row = dataclasses.replace(row, ids=row.ids[:length], loss_mask=row.loss_mask[:length])
-            if any(row.loss_mask):
+            if row.ids:
                 texts.append(row)
     if not texts:
         raise InputError(f"no generated token in {directory}", "at least one answer", "run `eyas respond` again")
@@ -247,41 +270,100 @@ def _load_texts(config: CaptureConfig, directory: Path, target: Target) -> tuple
 def _plan_shards(config: CaptureConfig, texts: Sequence[TextRow], hidden_size: int) -> list[list[int]]:
     """Rows in order, a new shard when the next row would exceed shard_bytes."""
     plans: list[list[int]] = []
-    size = 0
+    size = 0.0
     for number, text in enumerate(texts):
-        row_bytes = token_bytes(config, hidden_size) * len(text.ids)
+        length = len(text.ids)
+        row_bytes = length * token_bytes(config.dtype, hidden_size, sum(text.loss_mask[1:]) / length)
         if not plans or size + row_bytes > config.shard_bytes:
             plans.append([])
-            size = 0
+            size = 0.0
         plans[-1].append(number)
         size += row_bytes
     return plans
 
 
+def _sample(texts: Sequence[TextRow], splits: dict[str, Split]) -> list[TextRow]:
+    """The first held-out rows, the first of all where none is held out; at least one."""
+    rows = [text for text in texts if splits[text.conversation] == "held_out"] or texts
+    sample: list[TextRow] = []
+    for row in rows[:SAMPLE_ROWS]:
+        if not sample or sum(len(one.ids) for one in sample) + len(row.ids) <= SAMPLE_TOKENS:
+            sample.append(row)
+    return sample
+
+
+def _check_error(config: CaptureConfig, sample: list[TextRow], target: Target, progress: bool) -> QuantisationError:
+    """What storing changes on these rows; `StageError` where it is too much.
+
+    Before the first shard rather than after the last: what will be refused shall not take hours.
+    """
+    rows: list[Row] = []
+    for number, (aux_TL, hidden_UD) in _forward(config, sample, target):
+        text = sample[number]
+        if not (aux_TL.isfinite().all() and hidden_UD.isfinite().all()):
+            raise _not_finite(text)
+        ids_T, mask_T = torch.tensor(text.ids), torch.tensor(text.loss_mask)
+        rows.append(Row(text.id, text.task, ids_T, mask_T, aux_TL, hidden_UD))
+    error = measure(rows, config.dtype, target)
+    if progress:
+        layers = ", ".join(f"{layer:.2%}" for layer in error.aux)
+        print(
+            f"{STAGE}  stored as {config.dtype}: the teacher moves by {error.teacher:.2%}, the layers by {layers}",
+            file=sys.stderr,
+        )
+    worst = max(error.teacher, *error.aux)
+    if not worst <= config.max_error:
+        raise StageError(
+            f"features of {target.facts.name} that {config.dtype} changes by {worst:.1%} on {error.num_rows} rows",
+            f"at most {config.max_error:.1%}, capture.max_error",
+            "set capture.dtype=fp8, or bfloat16 for the target's own values, or raise capture.max_error",
+        )
+    return error
+
+
+def _stored(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar: Progress) -> list[StoredRow]:
+    """The rows as a shard holds them, in the order of the texts."""
+    rows: dict[int, StoredRow] = {}
+    for number, (aux_TL, hidden_UD) in _forward(config, texts, target):
+        text = texts[number]
+        aux, hidden = quantise(aux_TL, NUM_LAYERS, config.dtype), quantise(hidden_UD, 1, config.dtype)
+        if not (is_finite(*aux) and is_finite(*hidden)):
+            raise _not_finite(text)
+        ids_T, mask_T = torch.tensor(text.ids), torch.tensor(text.loss_mask)
+        rows[number] = StoredRow(ids_T, mask_T, *((codes.cpu(), scales.cpu()) for codes, scales in (aux, hidden)))
+        bar.advance(len(text.ids))
+    return [rows[number] for number in range(len(texts))]
+
+
+def _not_finite(text: TextRow) -> StageError:
+    return StageError(
+        f"a feature of conversation {text.id} that is no finite number",
+        "numbers",
+        "load the target as float32 or bfloat16 (target.dtype), or take that conversation out",
+    )
+
+
 @torch.no_grad()
-def _forward(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar: Progress) -> list[Row]:
-    """Rows of similar length share a forward; the result is in the order of the texts."""
+def _forward(
+    config: CaptureConfig, texts: Sequence[TextRow], target: Target
+) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
+    """aux_TL and hidden_UD of each text, by its index, as the target computes them. Similar lengths share a forward."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i].ids))
     batches: list[list[int]] = []
     for number in order:
         if not batches or (len(batches[-1]) + 1) * len(texts[number].ids) > config.batch_tokens:
             batches.append([])
         batches[-1].append(number)
-    rows: dict[int, Row] = {}
     device = next(target.model.parameters()).device
     for batch in batches:
-        lengths = [len(texts[number].ids) for number in batch]
-        ids_BT = torch.zeros(len(batch), max(lengths), dtype=torch.int64)
-        for slot, number in enumerate(batch):
-            ids_BT[slot, : lengths[slot]] = torch.tensor(texts[number].ids)
+        members = [texts[number] for number in batch]
+        ids_BT = torch.zeros(len(batch), len(members[-1].ids), dtype=torch.int64)
+        for slot, text in enumerate(members):
+            ids_BT[slot, : len(text.ids)] = torch.tensor(text.ids)
         positions_1T = torch.arange(ids_BT.shape[1], device=device)[None]
         out = target.forward(ids_BT.to(device), positions_1T, PrefillAttend(), want_aux=True)
         assert out.aux_BTL is not None
-        aux_BTL, hidden_BTD = (x.to("cpu", DTYPES[config.dtype]) for x in (out.aux_BTL, out.hidden_BTD))
         for slot, number in enumerate(batch):
-            text, length = texts[number], lengths[slot]
-            mask_T = torch.tensor(text.loss_mask, dtype=torch.bool)
-            features = aux_BTL[slot, :length].clone(), hidden_BTD[slot, :length].clone()
-            rows[number] = Row(text.id, text.task, ids_BT[slot, :length].clone(), mask_T, *features)
-        bar.advance(sum(lengths))
-    return [rows[number] for number in range(len(texts))]
+            length, hidden_TD = len(texts[number].ids), out.hidden_BTD[slot]
+            taught_T = taught(torch.tensor(texts[number].loss_mask)).to(hidden_TD.device)
+            yield number, (out.aux_BTL[slot, :length], hidden_TD[:length][taught_T])

@@ -31,9 +31,10 @@ class Update:
 class Features:
     """A finished features directory. Shards are opened, and compared with their digests, when first read."""
 
-    def __init__(self, directory: Path) -> None:
-        """`InputError` if the directory is unfinished or damaged."""
+    def __init__(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
+        """dtype: of the rows' features, whatever they are stored in. `InputError` if unfinished or damaged."""
         self.directory = directory
+        self.dtype = dtype
         self.digest = require(directory, "capture").digest
         self.manifest: Manifest = read_manifest(directory)
         self._shards: dict[int, ShardFile] = {}
@@ -45,7 +46,7 @@ class Features:
     def row(self, index: int) -> Row:
         """`InputError` if its shard is damaged."""
         info = self.manifest.rows[index]
-        return self._shard(info).row(info)
+        return self._shard(info).row(info, self.dtype)
 
     def rows(self, indices: Sequence[int]) -> Iterator[Row]:
         return (self.row(index) for index in indices)

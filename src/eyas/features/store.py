@@ -1,9 +1,11 @@
 """Feature files: shards of safetensors and the manifest that names them.
 
-N tokens of a shard (its rows one behind the other), T tokens of one row, D hidden, L = 3D captured features.
+N tokens of a shard (its rows one behind the other), M of them taught, T and U those of one row, D hidden, P captured
+layers, L = PD. What codes and scales mean is told in quantise.py; float dtypes have no scales: no columns.
 
     features/
-      shard-00000.safetensors    ids_N int32, loss_mask_N uint8, aux_NL, hidden_ND
+      shard-00000.safetensors    ids_N int32, loss_mask_N uint8,
+                                 aux_NL codes, aux_scales_NP, hidden_MD codes, hidden_scales_M1
       shard-00001.safetensors
       manifest.json              written when all shards are: what they hold, their digests, where each row lies
       provenance.json
@@ -26,15 +28,30 @@ from torch import Tensor
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes, digest_file, digest_json, write_atomic, write_json_atomic
 from eyas.features.layout import Row, Split
+from eyas.features.quantise import CODES, LARGEST, SCALE, StoredDtype, restore
 
 MANIFEST = "manifest.json"
-SCHEMA = 1
+SCHEMA = 2
+NUM_LAYERS = 3  # captured ones
 NORM_STATE = "aux: before any norm; hidden: after the final norm"
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRow:
+    """A row as its shard holds it: aux and hidden as (codes, scales)."""
+
+    ids_T: Tensor
+    loss_mask_T: Tensor
+    aux: tuple[Tensor, Tensor]
+    hidden: tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class RowInfo:
-    """Where a row lies: tokens [start, start + length) of a shard, which is an index into Manifest.shards."""
+    """Where a row lies: tokens [start, start + length) of a shard, which is an index into Manifest.shards.
+
+    Its hidden states, num_taught of them, begin at hidden_start.
+    """
 
     id: str
     task: str
@@ -43,6 +60,8 @@ class RowInfo:
     shard: int
     start: int
     length: int
+    hidden_start: int
+    num_taught: int
     num_supervised: int
 
 
@@ -54,11 +73,25 @@ class ShardInfo:
 
 
 @dataclass(frozen=True)
+class QuantisationError:
+    """What storing changed on a few rows (features.drift): teacher, mean total variation; aux, relative, by layer."""
+
+    teacher: float
+    aux: tuple[float, ...]
+    num_rows: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """The content of manifest.json. Layer ids are Hugging Face indices; digests bind the target and its words."""
+    """The content of manifest.json. Layer ids are Hugging Face indices; digests bind the target and its words.
+
+    target_revision: the commit of a target from the hub. quantisation: what the codes and scales of `dtype` mean.
+    """
 
     schema: int
     target: str
+    target_revision: str | None
     target_digest: str
     tokenizer_digest: str
     template_digest: str
@@ -66,7 +99,9 @@ class Manifest:
     norm_state: str
     hidden_size: int
     vocab_size: int
-    dtype: str
+    dtype: StoredDtype
+    quantisation: str
+    quantisation_error: QuantisationError
     num_cut: int
     shards: tuple[ShardInfo, ...]
     rows: tuple[RowInfo, ...]
@@ -76,13 +111,25 @@ def shard_name(index: int) -> str:
     return f"shard-{index:05}.safetensors"
 
 
-def write_shard(path: Path, rows: Sequence[Row], plan: str) -> str:
+def token_bytes(dtype: StoredDtype, hidden_size: int, taught_share: float) -> float:
+    """Bytes that one token takes in a shard, where this share of all tokens is taught.
+
+    Three layers, the final state of some, a scale for each, id and mask. At D = 4096, 60 % and in 8 bits:
+    3 * (4096 + 2) + 0.6 * (4096 + 2) + 5 = 14,758 bytes = 14.41 KiB, and 4 * 4096 * 2 = 32 KiB as bfloat16 throughout.
+    """
+    vector = hidden_size * CODES[dtype].itemsize + (SCALE.itemsize if dtype in LARGEST else 0)
+    return (NUM_LAYERS + taught_share) * vector + 5
+
+
+def write_shard(path: Path, rows: Sequence[StoredRow], plan: str) -> str:
     """Write the rows as one file, whole or not at all, and return its digest. `plan` says what they were made from."""
     tensors = {
         "ids_N": torch.cat([row.ids_T for row in rows]).to(torch.int32),
         "loss_mask_N": torch.cat([row.loss_mask_T for row in rows]).to(torch.uint8),
-        "aux_NL": torch.cat([row.aux_TL for row in rows]),
-        "hidden_ND": torch.cat([row.hidden_TD for row in rows]),
+        "aux_NL": torch.cat([row.aux[0] for row in rows]),
+        "aux_scales_NP": torch.cat([row.aux[1] for row in rows]),
+        "hidden_MD": torch.cat([row.hidden[0] for row in rows]),
+        "hidden_scales_M1": torch.cat([row.hidden[1] for row in rows]),
     }
     # One key only: safetensors keeps several in an order of its own, and the bytes must not depend on it.
     note = json.dumps({"plan": plan, "content": _content_digest(tensors)})
@@ -117,6 +164,16 @@ def check_shard(directory: Path, shard: ShardInfo) -> None:
         )
 
 
+def placed(rows: Sequence[RowInfo]) -> list[RowInfo]:
+    """All rows of one shard, in order, each where it begins."""
+    found: list[RowInfo] = []
+    start = hidden_start = 0
+    for row in rows:
+        found.append(dataclasses.replace(row, start=start, hidden_start=hidden_start))
+        start, hidden_start = start + row.length, hidden_start + row.num_taught
+    return found
+
+
 def without_rows(directory: Path, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
     """Write a shard anew without these rows; the manifest as it is then, to be written by the caller.
 
@@ -131,9 +188,8 @@ def without_rows(directory: Path, manifest: Manifest, number: int, ids: Abstract
         up = tuple(dataclasses.replace(row, shard=row.shard - (row.shard > number)) for row in others)
         return dataclasses.replace(manifest, shards=manifest.shards[:number] + manifest.shards[number + 1 :], rows=up)
     file = ShardFile(path)
-    rows = [file.row(info) for info in kept]
-    starts = [sum(info.length for info in kept[:place]) for place in range(len(kept))]
-    moved = {info.id: dataclasses.replace(info, start=start) for info, start in zip(kept, starts, strict=True)}
+    rows = [file.stored(info) for info in kept]
+    moved = {info.id: info for info in placed(kept)}
     # The old plan names what is gone: nobody may take this shard for what that plan makes.
     digest = write_shard(path, rows, f"without {len(ids)} forgotten rows")
     shards = list(manifest.shards)
@@ -148,18 +204,21 @@ class ShardFile:
     def __init__(self, path: Path) -> None:
         self._file: Any = safe_open(path, framework="pt")
         with self._file as file:
-            self._slices = {name: file.get_slice(name) for name in ("ids_N", "loss_mask_N", "aux_NL", "hidden_ND")}
+            self._slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
 
-    def row(self, info: RowInfo) -> Row:
+    def stored(self, info: RowInfo) -> StoredRow:
         """The row as it was written, token ids as int64."""
         span = slice(info.start, info.start + info.length)
+        taught_span = slice(info.hidden_start, info.hidden_start + info.num_taught)
+        aux = self._slices["aux_NL"][span], self._slices["aux_scales_NP"][span]
+        hidden = self._slices["hidden_MD"][taught_span], self._slices["hidden_scales_M1"][taught_span]
+        return StoredRow(*self.ids(info), aux, hidden)
+
+    def row(self, info: RowInfo, dtype: torch.dtype) -> Row:
+        """The row with its features as values of `dtype`."""
+        row = self.stored(info)
         return Row(
-            id=info.id,
-            task=info.task,
-            ids_T=self._slices["ids_N"][span].long(),
-            loss_mask_T=self._slices["loss_mask_N"][span].bool(),
-            aux_TL=self._slices["aux_NL"][span],
-            hidden_TD=self._slices["hidden_ND"][span],
+            info.id, info.task, row.ids_T, row.loss_mask_T, restore(*row.aux, dtype), restore(*row.hidden, dtype)
         )
 
     def ids(self, info: RowInfo) -> tuple[Tensor, Tensor]:
@@ -180,9 +239,11 @@ def read_manifest(directory: Path) -> Manifest:
         if raw["schema"] != SCHEMA or raw["norm_state"] != NORM_STATE:
             raise InputError(
                 f"{path} of schema {raw['schema']} ({raw['norm_state']})",
-                f"schema {SCHEMA} ({NORM_STATE})",
-                "capture again",
+                f"schema {SCHEMA} ({NORM_STATE}), which keeps final states at taught positions only",
+                "run `eyas capture` again: it replaces these features",
             )
+        error = raw.pop("quantisation_error")
+        raw["quantisation_error"] = QuantisationError(**error | {"aux": tuple(error["aux"])})
         shards = tuple(ShardInfo(**shard) for shard in raw.pop("shards"))
         rows = tuple(RowInfo(**row) for row in raw.pop("rows"))
         return Manifest(**{**raw, "aux_layer_ids": tuple(raw["aux_layer_ids"])}, shards=shards, rows=rows)

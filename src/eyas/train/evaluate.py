@@ -134,7 +134,7 @@ def evaluate(
             rows = [features.row(index) for index in group]
             loops = [features.manifest.rows[index].looping for index in group]
             for name, make in makers.items():
-                walked = zip(rows, loops, _walk_rows(rows, make(rows)), strict=True)
+                walked = zip(rows, loops, walk_rows(rows, make(rows)), strict=True)
                 found[name] += [_Walked(row.task, loop, one) for row, loop, one in walked if one.accepted]
             for row, loop in zip(rows, loops, strict=True):
                 if not loop:
@@ -174,7 +174,7 @@ def _by_task(walked: Sequence[_Walked], seed: int) -> dict[str, dict[str, Any]]:
     return {task: _entry(by_task[task], seed) for task in sorted(by_task)}
 
 
-def _walk_rows(rows: Sequence[Row], drafter: Drafter) -> list[RequestRounds]:
+def walk_rows(rows: Sequence[Row], drafter: Drafter) -> list[RequestRounds]:
     """One RequestRounds a text: the rounds of its answers one after the other, for they are one prompt's."""
     found = [([], []) for _ in rows]
     turns = [answers_of(text, row.ids_T, row.loss_mask_T) for text, row in enumerate(rows)]
@@ -200,10 +200,9 @@ def _entry(requests: Sequence[RequestRounds], seed: int) -> dict[str, Any]:
 
 
 def _top1(row: Row, target: Target) -> Tensor:
-    """The target's likeliest probability at each generated token, on the CPU."""
-    hidden_TD = row.hidden_TD[:-1][row.loss_mask_T[1:]]
+    """The target's likeliest probability at each generated token (`layout.taught`), on the CPU."""
     weight = next(target.lm_head.parameters())
-    return target.logits(hidden_TD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()
+    return target.logits(row.hidden_UD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()
 
 
 def _groups(features: Features, indices: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:

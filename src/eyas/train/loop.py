@@ -126,7 +126,7 @@ def run(
     that is no number.
     """
     started_s = time.time()
-    features = Features(features_dir)
+    features = Features(features_dir, DTYPES[config.dtype])
     features.check_target(target.digest)
     origin = origin_of(config, features, target)
     if is_finished(out_dir, origin):
@@ -181,7 +181,7 @@ def learn(head: Head, packed: Packed, teacher: Teacher, target: Target, decay: f
         rows_PD, chains_KQD = (target.embed(ids).to(dtype) for ids in (packed.next_ids_P, packed.tokens_KQ))
     out_KQD = unroll(head, packed, rows_PD, chains_KQD)
     normed_ND = head.norm(out_KQD).flatten(0, 1)
-    lessons = Lessons(packed.hidden_PD[packed.teachers_J], packed.pupils_JK, packed.taught_JK)
+    lessons = Lessons(packed.hidden_JD, packed.pupils_JK, packed.taught_JK)
     return grade(normed_ND, head.lm_head.weight, lessons, teacher, decay)
 
 

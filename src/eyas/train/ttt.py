@@ -1,7 +1,8 @@
 """Training-time test: the head runs several steps on its own output, as it will when it drafts.
 
 P rows of a packed batch (its texts one behind the other), Q chains (positions that any step supervises), D hidden,
-L = 3D, N heads, G key-value heads, R = N / G, H head size, C chains and T rows of one text, K steps, J teacher rows.
+L = 3D, N heads, G key-value heads, R = N / G, H head size, C chains and T rows of one text, K steps, J teacher rows
+among the S rows whose final state is stored.
 
 Step 0 reads all rows, for every row is a key. Later steps run on the chains alone: nobody ever attends to an unrolled
 row but its own chain. What a query at step k sees (T = 4, chains at t = 1, 2):
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.features.layout import Row, supervised, teacher_index
+from eyas.features.layout import Row, supervised, taught, teacher_index
 from eyas.model.attention import Rule
 from eyas.model.head import Head
 from eyas.train.chain_attention import Text, chain_attention
@@ -29,21 +30,21 @@ from eyas.train.chain_attention import Text, chain_attention
 class Packed:
     """A micro-batch.
 
-    ids_P, positions_P (place in its text), aux_PL, hidden_PD: all rows. chains_Q: the row of each chain. tokens_KQ:
-    what step k of each chain embeds. supervised_KQ: where step k has something to learn. teachers_J: the rows whose
-    final hidden state teaches, ascending. pupils_JK: index into the K * Q outputs (step-major) of the one that row j
-    teaches at step k, meaningless where `taught_JK` is False.
+    ids_P, positions_P (place in its text), aux_PL: all rows. chains_Q: the row of each chain. tokens_KQ: what step k of
+    each chain embeds. supervised_KQ: where step k has something to learn. teachers_J: the rows whose final hidden state
+    teaches, ascending; hidden_JD: that state. pupils_JK: index into the K * Q outputs (step-major) of the one that row
+    j teaches at step k, meaningless where `taught_JK` is False.
     """
 
     ids_P: Tensor
     positions_P: Tensor
     aux_PL: Tensor
-    hidden_PD: Tensor
     texts: tuple[Text, ...]
     chains_Q: Tensor
     tokens_KQ: Tensor
     supervised_KQ: Tensor
     teachers_J: Tensor
+    hidden_JD: Tensor
     pupils_JK: Tensor
     taught_JK: Tensor
 
@@ -77,16 +78,18 @@ def pack(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> Packed:
         num_chains += count
     chains_Q, supervised_KQ = torch.cat(chains), torch.cat(masks, 1)
     teachers_J, pupils_JK, taught_JK = _lessons(chains_Q, supervised_KQ)
+    stored_S = torch.cat([taught(row.loss_mask_T) for row in rows]).nonzero()[:, 0]
+    places_J = torch.searchsorted(stored_S, teachers_J)
     return Packed(
         ids_P=torch.cat([row.ids_T for row in rows]),
         positions_P=torch.cat(positions),
         aux_PL=torch.cat([row.aux_TL for row in rows]).to(dtype),
-        hidden_PD=torch.cat([row.hidden_TD for row in rows]).to(dtype),
         texts=tuple(texts),
         chains_Q=chains_Q,
         tokens_KQ=torch.cat(tokens, 1),
         supervised_KQ=supervised_KQ,
         teachers_J=teachers_J,
+        hidden_JD=torch.cat([row.hidden_UD for row in rows])[places_J].to(dtype),
         pupils_JK=pupils_JK,
         taught_JK=taught_JK,
     )

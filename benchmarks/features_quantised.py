@@ -1,0 +1,147 @@
+"""What 8-bit features take and what they cost, one JSON object a row on stdout; exit 1 if one misses.
+
+    python benchmarks/features_quantised.py [--run DIR] [--conversations N]
+
+The embedded target answers prompts of the evaluation split, which its head was not trained on; these conversations are
+captured as bfloat16, int8 and fp8, and the shipped head drafts them again from each (train.evaluate). Nothing is
+trained. Tokens are the same in all, so the share of the acceptance length that is lost is 1 - rounds / more rounds, and
+its interval is a paired bootstrap over conversations. --run keeps the answers there, or takes them from there.
+The embedded target has no large channels, so what they do is shown on random values. Progress goes to stderr; a quarter
+of an hour on one core.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from rows import Row
+
+from eyas.features import capture
+from eyas.features.quantise import StoredDtype, quantise, restore
+from eyas.features.reader import Features
+from eyas.features.store import token_bytes
+from eyas.formats.head_dir import read_head, require_fit
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import Recipe, Run, resolve_head
+from eyas.synth.prompts_config import PromptsConfig
+from eyas.synth.respond_config import RespondConfig
+from eyas.train.evaluate import EvalConfig, walk_rows
+from eyas.train.head_drafter import HeadDrafter
+from eyas.tree.stats import ratio_interval
+
+HIDDEN, SHARE = 4096, 0.6  # of the arithmetic: a target of 8 billion parameters, 60 % of the tokens generated
+MOST_KIB, MOST_LOST = 14.5, 0.01
+PLAIN: StoredDtype = "bfloat16"
+EIGHT_BITS: tuple[StoredDtype, ...] = ("int8", "fp8")
+CONFIG = EvalConfig()
+OUTLIERS = (5, 10, 50, 100, 1000)
+GROUP = 16  # texts walked together
+
+
+def answers(directory: Path, count: int) -> Run:
+    """A run directory with `count` answered prompts of the evaluation split."""
+    prompts = PromptsConfig(source="builtin:eval", limit=count)
+    run = Run(Recipe(prompts=prompts, respond=RespondConfig(max_tokens=160, batch_size=24)), directory)
+    for stage in ("prompts", "respond"):
+        run.run(stage)
+    return run
+
+
+@torch.inference_mode()
+def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
+    """Rounds that the shipped head takes for each conversation."""
+    stored = read_head(resolve_head(EMBEDDED), torch.float32)
+    require_fit(stored, target.facts, target.digest)
+    indices = sorted(features.indices("held_out"), key=lambda index: features.manifest.rows[index].length)
+    found: dict[str, int] = {}
+    for start in range(0, len(indices), GROUP):
+        rows = [features.row(index) for index in indices[start : start + GROUP]]
+        drafter = HeadDrafter(stored.head, stored.vocab, lambda ids: target.embed(ids).float(), CONFIG.shape, rows)
+        for row, rounds in zip(rows, walk_rows(rows, drafter), strict=True):
+            found[row.id] = len(rounds.accepted)
+        print(f"walked {len(found)}/{len(indices)} texts", file=sys.stderr)
+    return found
+
+
+def measured(run: Run, work: Path) -> Iterator[Row]:
+    """Every dtype on the same conversations."""
+    target = run.target
+    rounds: dict[str, dict[str, int]] = {}
+    for dtype in (PLAIN, *EIGHT_BITS):
+        out = work / dtype
+        config = capture.CaptureConfig(dtype=dtype, held_out=1.0, max_error=1.0)
+        began_s = time.monotonic()
+        capture.run(config, run.directory("respond"), target, out)
+        took_s = time.monotonic() - began_s
+        features = Features(out)
+        manifest = features.manifest
+        tokens = sum(row.length for row in manifest.rows)
+        share = sum(row.num_taught for row in manifest.rows) / tokens
+        on_disk = sum((out / shard.name).stat().st_size for shard in manifest.shards) / tokens
+        planned = token_bytes(dtype, manifest.hidden_size, share)
+        yield Row(f"{dtype}: capture, tokens/s", round(tokens / took_s), "told", True)
+        name = f"{dtype}: bytes a token on disk over the arithmetic, hidden {manifest.hidden_size}, {share:.0%} taught"
+        yield Row(f"{name}: {on_disk:.1f}", round(on_disk / planned, 4), "at most 1.01", on_disk <= 1.01 * planned)
+        error = manifest.quantisation_error
+        yield Row(f"{dtype}: total variation of the teacher", error.teacher, "told", True)
+        yield Row(f"{dtype}: relative error of a layer's channels, the worst layer", max(error.aux), "told", True)
+        rounds[dtype] = rounds_by_row(features, target)
+    ids = sorted(rounds[PLAIN])
+    plain = np.array([rounds[PLAIN][row] for row in ids])
+    walked = plain > 0
+    for dtype in EIGHT_BITS:
+        mine = np.array([rounds[dtype][row] for row in ids])
+        span = ratio_interval((mine - plain)[walked], mine[walked], CONFIG.seed)
+        lost = float((mine - plain).sum() / mine.sum())
+        name = f"{dtype}: share of the acceptance length lost, {int(walked.sum())} conversations"
+        told = f"{name}, 95% interval {span.low:.3%} to {span.high:.3%}"
+        yield Row(told, round(lost, 5), f"at most {MOST_LOST}", lost <= MOST_LOST)
+
+
+def outliers() -> Iterator[Row]:
+    """What large channels do to the others: normal values, one channel of a fixed magnitude that many times larger."""
+    x_TL = torch.randn(512, HIDDEN, generator=torch.Generator().manual_seed(0))
+    for times in OUTLIERS:
+        x_TL[:, 0] = times
+        for dtype in EIGHT_BITS:
+            change_TL = restore(*quantise(x_TL, 1, dtype), torch.float32) - x_TL
+            error = float((change_TL.norm(dim=0) / x_TL.norm(dim=0)).mean())
+            name = f"{dtype}: relative error of normal channels beside one {times} times as large"
+            yield Row(name, round(error, 4), "told", True)
+
+
+def main() -> int:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, help="a run directory with the answers, or for them")
+    parser.add_argument("--conversations", type=int, default=560)
+    parsed = parser.parse_args()
+    missed = 0
+
+    def show(row: Row) -> None:
+        nonlocal missed
+        print(json.dumps(asdict(row)), flush=True)
+        missed += not row.ok
+
+    for dtype in EIGHT_BITS:
+        kib = token_bytes(dtype, HIDDEN, SHARE) / 1024
+        name = f"{dtype}: KiB a token by arithmetic, hidden {HIDDEN}, {SHARE:.0%} taught"
+        show(Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB))
+    for row in outliers():
+        show(row)
+    with tempfile.TemporaryDirectory() as directory:
+        run = answers(parsed.run or Path(directory), parsed.conversations)
+        for row in measured(run, Path(directory)):
+            show(row)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
