@@ -160,16 +160,17 @@ def run(
     head.load_state_dict(trainer.masters.weights)
     write_head(out_dir, head, trainer.vocab, head_origin, DTYPES[config.stored_dtype])
     write_atomic(out_dir / "metrics.jsonl", metrics.to_jsonl(trainer.lines))
-    told = card(trainer.head, trainer.vocab, features, rows, trainer.lines[-1], _choices(config, origin))
+    told = card(
+        trainer.head, trainer.vocab, features, rows, trainer.lines[-1], _choices(config, trainer.head.config, origin)
+    )
     write_atomic(out_dir / "README.md", "\n".join(part for part in (told, data_card) if part))
     remove_checkpoint(out_dir)
     return finish(out_dir, origin, started_s)
 
 
-def _choices(config: TrainConfig, origin: Origin) -> dict[str, str]:
+def _choices(config: TrainConfig, sizes: HeadConfig, origin: Origin) -> dict[str, str]:
     """For the card: what differs from a plain EAGLE-3 head and its training."""
-    flags = [name for name in ("fc_norm", "norm_output") if getattr(config.head, name)]
-    choices = {"graph": f"EAGLE-3 with {', '.join(flags)}"} if flags else {}
+    choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output else {}
     if config.loss != "soft":
         choices["loss"] = config.loss
     if config.lm_head != "random":
