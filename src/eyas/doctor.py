@@ -96,6 +96,7 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
         yield _misfit(error)
         return
     size = f"{stored.head.num_parameters:,} parameters, {stored.vocab.size:,} of {stored.vocab.target_size:,} tokens"
+    size += f", {stored.config.variant}"
     yield Finding("ok", f"head {directory}", size)
     if target is None and stored.origin.target_name != EMBEDDED:
         made_for = stored.origin.target_name or "a target that it does not name"

@@ -102,7 +102,7 @@ def describe(run: Run, price_per_hour: float | None) -> str:
     run.target.require_chat_template()
     finished = finished_stages(run, opened.origin)
     amounts = _amounts(run, opened.sources, finished)
-    head = Head(loop.head_config(run.recipe.train, run.target.aux_layer_ids, run.target.facts))
+    head = Head(loop.head_config(run.train_config, run.target.aux_layer_ids, run.target.facts))
     rates = measure(run, amounts, set(STAGES) - finished)
     lines = list(_lines(run, amounts, rates, finished, head.num_parameters))
     return "\n".join([*_table(run, lines, price_per_hour), "", *_notes(run, amounts, rates, lines)])
@@ -258,7 +258,7 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
     rows = [row() for _ in range(max(1, min(config.micro_tokens, MEASURED_TOKENS) // length))]
 
     def micro() -> None:
-        graded = loop.learn(head, pack(rows, config.steps, dtype), teacher, target, config.decay)
+        graded = loop.learn(head, pack(rows, config.steps, dtype), teacher, target, config.decay, config.loss)
         graded.loss.backward()
         masters.collect()
 

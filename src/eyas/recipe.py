@@ -9,14 +9,14 @@ continues whatever was interrupted.
 import datetime
 import json
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import PROVENANCE, Origin, read_provenance, require, sweep, write_atomic
+from eyas.base.provenance import PROVENANCE, Origin, Provenance, read_provenance, require, sweep, write_atomic
 from eyas.bench import bench
 from eyas.bench.config import BenchConfig
 from eyas.features import capture
@@ -44,6 +44,7 @@ from eyas.synth.respond_config import RespondConfig
 from eyas.train import evaluate, loop
 from eyas.train.evaluate import EvalConfig
 from eyas.train.loop import TrainConfig
+from eyas.train.start import RANDOM
 from eyas.tree.sampling import Sampling
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
@@ -123,6 +124,12 @@ class Run:
     def head_directory(self) -> Path:
         """The trained head, or the one that `target.head` names."""
         return self.directory("train") if self.recipe.target.head is None else resolve_head(self.recipe.target.head)
+
+    @property
+    def train_config(self) -> TrainConfig:
+        """`train`, with the directory of the head that training starts from."""
+        train = self.recipe.train
+        return train if train.init == RANDOM else replace(train, init=str(resolve_head(train.init)))
 
     def run(self, stage: str) -> None:
         """One stage; nothing is done where it is finished. InputError where what it reads is out of step.
@@ -211,7 +218,7 @@ class Run:
     def _train(self) -> None:
         if self.recipe.target.head is None:
             loop.run(
-                self.recipe.train,
+                self.train_config,
                 self.directory("capture"),
                 self.target,
                 self.directory("train"),
@@ -248,7 +255,7 @@ class Run:
             "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements).origin,
             "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder(), self.scan()),
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
-            "train": lambda: loop.origin_of(recipe.train, Features(directory("capture")), self.target),
+            "train": lambda: loop.origin_of(self.train_config, Features(directory("capture")), self.target),
             "eval": of_eval,
             "bench": lambda: bench.origin_of(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
@@ -278,7 +285,7 @@ class Run:
             "tokens": answers["tokens"],
             "feature_bytes": sum((self.directory("capture") / name).stat().st_size for name in captured.files),
             "train_seconds": None if trained is None else trained.seconds,
-            "head_start": self.recipe.train.init if trained is not None else "trained before this run",
+            "head_start": _start_of(trained),
         }
 
     def scan(self) -> Scan | None:
@@ -367,6 +374,14 @@ class _Asked:
     def _next(self) -> Question | None:
         self.held = self.questions.next() if self.held is None else self.held
         return self.held
+
+
+def _start_of(trained: Provenance | None) -> str:
+    """Whose weights a head started from, as the report says it."""
+    if trained is None:
+        return "trained before this run"
+    parent = trained.parents.get("init")
+    return RANDOM if parent is None else f"another head's ({parent})"
 
 
 def resolve_head(name: str | Path) -> Path:

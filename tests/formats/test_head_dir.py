@@ -115,6 +115,36 @@ def test_tensors_are_what_the_engines_read(directory: Path):
     assert torch.equal(hot_tokens, tensors["t2d"].nonzero()[:, 0])
 
 
+def test_a_newer_head_is_what_the_engines_read(tmp_path: Path):
+    """EAGLE 3.1: a flag for each change, and one norm for each captured layer."""
+    newer = dataclasses.replace(CONFIG, fc_norm=True, norm_output=True)
+    head = Head.init(newer, 0)
+    write_head(tmp_path, head, VOCAB, ORIGIN, torch.float32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["fc_norm"], config["norm_output"], "use_aux_norm" in config) == (True, True, False)
+    tensors = load_file(tmp_path / "model.safetensors")
+    norms = {name: list(tensor.shape) for name, tensor in tensors.items() if name.startswith("fc_norm")}
+    assert norms == {f"fc_norm.{i}.weight": [32] for i in range(3)}
+    assert head.num_parameters == Head.init(CONFIG, 0).num_parameters + 3 * 32
+
+
+def test_the_older_names_of_the_norms_are_read(tmp_path: Path):
+    newer = dataclasses.replace(CONFIG, fc_norm=True)
+    head = Head.init(newer, 0)
+    with torch.no_grad():
+        for i in range(3):
+            head.get_parameter(f"fc_norm.{i}.weight").fill_(2.0 + i)
+    write_head(tmp_path, head, VOCAB, ORIGIN, torch.float32)
+    edit_config(tmp_path, use_aux_norm=True, fc_norm=False)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for i, old in enumerate(("aux_norm_low", "aux_norm_mid", "aux_norm_high")):
+        tensors[f"{old}.weight"] = tensors.pop(f"fc_norm.{i}.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    stored = read_head(tmp_path)
+    assert stored.config == newer
+    assert torch.equal(logits(stored.head), logits(head))
+
+
 def edit_config(directory: Path, **changes: object) -> None:
     path = directory / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -133,6 +163,8 @@ def edit_config(directory: Path, **changes: object) -> None:
         ({"num_attention_heads": 3}, "3 heads over 2"),
         ({"rope_theta": -1}, "rope_theta -1"),
         ({"fc_norm": 1}, "fc_norm 1"),
+        ({"use_aux_norm": "yes"}, "use_aux_norm 'yes'"),
+        ({"use_aux_norm": True}, r"no tensor fc_norm\.0\.weight"),
         ({"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}, r"\[1, 3, 4\] and, nested, \[1, 3, 4\]"),
         ({"eagle_aux_hidden_state_layer_ids": [5, 4, 2], "eagle_config": {}}, r"\[5, 4, 2\]"),
         ({"eagle_aux_hidden_state_layer_ids": None, "eagle_config": None}, "no eagle_aux"),

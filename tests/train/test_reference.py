@@ -147,6 +147,8 @@ def ours(head: Head, rows: list[Row], embedding: Tensor, teacher: Teacher) -> tu
     ("flags", "dtype", "tolerance"),
     [
         ({}, torch.float64, 1e-8),
+        ({"norm_output": True}, torch.float64, 1e-8),
+        ({"fc_norm": True}, torch.float64, 1e-8),
         ({"fc_norm": True, "norm_output": True}, torch.float64, 1e-8),
         ({}, torch.float32, 1e-4),
     ],

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from tests.features.small import LAYERS, write_conversations
 from tests.tiny import tiny_target
@@ -18,17 +19,21 @@ from eyas.serve.request import Request
 from eyas.serve.scheduler import Given, plain_loop
 from eyas.train import loop
 from eyas.train.head_drafter import HeadDrafter
+from eyas.train.loop import HeadOptions
 from eyas.train.walk import answers_of, walk
 from eyas.tree.shape import TreeShape
 
 
+@pytest.mark.parametrize("options", [HeadOptions(), HeadOptions(fc_norm=True, norm_output=True)], ids=["3", "3.1"])
 @torch.inference_mode()
-def test_evaluation_counts_the_rounds_of_serving(tmp_path: Path) -> None:
+def test_evaluation_counts_the_rounds_of_serving(options: HeadOptions, tmp_path: Path) -> None:
     target = Target.load(tiny_target(tmp_path / "target"), torch.float32, layers=LAYERS)
     write_conversations(tmp_path / "conversations", target, 12, 30)
     config = capture.CaptureConfig(dtype="float32")
     capture.run(config, tmp_path / "conversations", target, tmp_path / "features", progress=False)
-    training = loop.TrainConfig(steps=4, updates=80, batch_tokens=150, draft_vocab_size=200, learning_rate=1e-2)
+    training = loop.TrainConfig(
+        steps=4, updates=80, batch_tokens=150, draft_vocab_size=200, learning_rate=1e-2, head=options
+    )
     with torch.inference_mode(False):
         loop.run(training, tmp_path / "features", target, tmp_path / "head", progress=False)
     stored, shape = read_head(tmp_path / "head", torch.float32), TreeShape(depth=4, top_k=3, nodes=11)

@@ -23,6 +23,7 @@ from eyas.tree.tree import Advance, Frontier, Grower, ToTarget, Tree
 
 STEPS = 6
 LENGTH = 40
+VARIANTS = ({}, {"norm_output": True}, {"fc_norm": True}, {"fc_norm": True, "norm_output": True})
 ANSWER = 9  # where the answer starts; chains start one before
 
 
@@ -46,14 +47,12 @@ def rows(target: Target) -> list[Row]:
     return out
 
 
-def make_head(target: Target, norm_output: bool) -> Head:
-    """Random, five times as wide as a fresh one, so that every input moves the logits."""
-    head = Head.init(
-        HeadConfig.for_target(target.facts, 96, aux_layer_ids=target.aux_layer_ids, norm_output=norm_output), 0
-    )
+def make_head(target: Target, flags: dict[str, bool]) -> Head:
+    """Random, five times as wide as a fresh one, so that every input moves the logits; no norm is one."""
+    head = Head.init(HeadConfig.for_target(target.facts, 96, aux_layer_ids=target.aux_layer_ids, **flags), 0)
     with torch.no_grad():
-        for weight in head.parameters():
-            weight.mul_(5 if weight.ndim == 2 else 1)
+        for number, weight in enumerate(head.parameters()):
+            weight.mul_(5 if weight.ndim == 2 else 1 + 0.1 * number)
     return head
 
 
@@ -88,13 +87,13 @@ class TextGrower(Grower):
         return Tree.from_chains(root_B[:, None], torch.ones_like(root_B[:, None], dtype=torch.bool))
 
 
-@pytest.mark.parametrize("norm_output", [False, True], ids=["raw", "normed"])
+@pytest.mark.parametrize("flags", VARIANTS, ids=lambda flags: "-".join(flags) or "plain")
 @pytest.mark.parametrize(("width", "lane"), [(1, 0), (3, 1)], ids=["chain", "tree"])
 def test_step_k_of_training_is_step_k_of_serving(
-    target: Target, rows: list[Row], width: int, lane: int, norm_output: bool
+    target: Target, rows: list[Row], width: int, lane: int, flags: dict[str, bool]
 ) -> None:
     """Three texts in three lines; each moves on by another number of tokens a round, read by `extend` or by `read`."""
-    head = make_head(target, norm_output)
+    head = make_head(target, flags)
     trained = [trained_logits(head, target, row) for row in rows]
     vocab = DraftVocab.from_counts(torch.ones(target.facts.vocab_size), 96)
     drafter = make_drafter(target, Draft(head.pack(), vocab, TreeShape(STEPS, width, 2)), rows)

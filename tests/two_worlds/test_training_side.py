@@ -82,7 +82,9 @@ def serve_chain(head: Head, embedding: Tensor, aux_TL: Tensor, ids: list[int], t
     return logits
 
 
-@pytest.mark.parametrize("flags", [{}, {"norm_output": True}, {"fc_norm": True, "norm_output": True}])
+@pytest.mark.parametrize(
+    "flags", [{}, {"norm_output": True}, {"fc_norm": True}, {"fc_norm": True, "norm_output": True}]
+)
 @torch.no_grad()
 def test_training_step_k_is_serving_step_k(flags: dict[str, bool]) -> None:
     steps = 7

@@ -40,6 +40,9 @@ FIXED = {
     "norm_before_residual": False,
     "rope_scaling": None,
 }
+# What older heads call `fc_norm`; SGLang still reads both (facts B.4). We write the new names alone.
+OLD_FC_NORM = "use_aux_norm"
+OLD_NORMS = ("aux_norm_low.weight", "aux_norm_mid.weight", "aux_norm_high.weight")
 # Our names on the left, those of the file on the right.
 SIZES = {
     "hidden_size": "hidden_size",
@@ -158,6 +161,9 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None) -> Stored
             directory / CONFIG_FILE, f"torch_dtype {raw.get('torch_dtype')!r}", f"one of {', '.join(FILE_DTYPES)}"
         )
     tensors = _read_tensors(directory / WEIGHTS_FILE)
+    for i, name in enumerate(OLD_NORMS):
+        if name in tensors:
+            tensors.setdefault(f"fc_norm.{i}.weight", tensors.pop(name))
     vocab = _take_vocab(tensors, config, directory / WEIGHTS_FILE)
     head = Head(config)
     _check_tensors(tensors, head, directory / WEIGHTS_FILE)
@@ -249,11 +255,12 @@ def _parse_config(raw: dict[str, Any], path: Path) -> tuple[HeadConfig, HeadOrig
             raise _bad(path, f"{key} {value!r}", "a number above 0")
         numbers[key] = float(value)
     flags: dict[str, bool] = {}
-    for key in ("fc_norm", "norm_output"):
+    for key in ("fc_norm", "norm_output", OLD_FC_NORM):
         value = raw.get(key, False)
         if not isinstance(value, bool):
             raise _bad(path, f"{key} {value!r}", "true or false")
         flags[key] = value
+    flags["fc_norm"] |= flags.pop(OLD_FC_NORM)
     ids = _parse_layers(raw, path)
     config = HeadConfig(**sizes, **numbers, **flags, aux_layer_ids=ids)
     if (problem := config.problem()) is not None:

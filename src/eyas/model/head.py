@@ -93,6 +93,12 @@ class HeadConfig:
             norm_output=norm_output,
         )
 
+    @property
+    def variant(self) -> str:
+        """The graph, in words: EAGLE-3, and in what it differs from that."""
+        flags = [name for name in ("fc_norm", "norm_output") if getattr(self, name)]
+        return " with ".join(["EAGLE-3", *([" and ".join(flags)] if flags else [])])
+
     def problem(self) -> str | None:
         """What is wrong with these sizes, in words; None if a head can be built."""
         if self.hidden_size != self.target_hidden_size:  # the embedding rows are the target's

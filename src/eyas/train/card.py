@@ -10,11 +10,19 @@ from eyas.model.head import Head
 from eyas.model.vocab import DraftVocab
 
 
-def card(head: Head, vocab: DraftVocab, features: Features, rows: Sequence[RowInfo], last: Mapping[str, Any]) -> str:
-    """Markdown. last: the last line of metrics.jsonl."""
+def card(
+    head: Head,
+    vocab: DraftVocab,
+    features: Features,
+    rows: Sequence[RowInfo],
+    last: Mapping[str, Any],
+    choices: Mapping[str, str],
+) -> str:
+    """Markdown. last: the last line of metrics.jsonl. choices: what is unusual about this head, by name."""
     manifest = features.manifest
     counts = Counter(row.task for row in rows)
     coverage = vocab.coverage(features.generated_counts(features.indices("train")))
+    more = "".join(f"| {name} | {text} |\n" for name, text in choices.items())
     table = "\n".join(
         f"| {step} | {accuracy:.1%} | {acceptance:.1%} |"
         for step, (accuracy, acceptance) in enumerate(zip(last["accuracy"], last["acceptance"], strict=True))
@@ -32,7 +40,7 @@ A draft head for speculative decoding. It proposes tokens, the target decides: a
 | draft vocabulary | {vocab.size:,} of {vocab.target_size:,} tokens, {coverage:.2%} of the generated ones |
 | trained on | {len(rows):,} texts, {sum(row.num_supervised for row in rows):,} supervised tokens |
 | tasks | {", ".join(f"{task} {count}" for task, count in sorted(counts.items()))} |
-
+{more}
 At the end of training, on training texts (held-out acceptance stands in eval/acceptance.json): a chain adds
 {last["chain_length"]:.2f} tokens to the text, the target's own included.
 

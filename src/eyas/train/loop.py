@@ -26,7 +26,7 @@ from eyas.base.provenance import (
     write_atomic,
 )
 from eyas.features.reader import Features, Update, plan_epoch
-from eyas.formats.head_dir import HeadOrigin, write_head
+from eyas.formats.head_dir import HeadOrigin, digest_head, write_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.facts import TargetFacts
 from eyas.model.head import Head, HeadConfig
@@ -36,8 +36,9 @@ from eyas.model.vocab import DraftVocab
 from eyas.train import metrics
 from eyas.train.card import card
 from eyas.train.checkpoint import Checkpoint, read_checkpoint, remove_checkpoint, write_checkpoint
-from eyas.train.loss import Graded, Lessons, grade
+from eyas.train.loss import Graded, Lessons, LossName, grade
 from eyas.train.optimizer import Masters, Schedule
+from eyas.train.start import RANDOM, first_head
 from eyas.train.teacher import Teacher
 from eyas.train.ttt import Packed, pack, unroll
 
@@ -62,8 +63,9 @@ class TrainConfig:
 
     steps, decay: unrolled steps K and the weight decay^k of step k. epochs: passes over the data; updates: a number of
     updates instead. batch_tokens: supervised tokens of an update; micro_tokens: tokens (prompts included) of one
-    forward. warmup: share of all updates. dtype: of the products; weights and moments are float32 throughout.
-    stored_dtype: of model.safetensors. log_every: updates a line of metrics.jsonl. Raises UsageError.
+    forward. warmup: share of all updates. loss: `train.loss` says which there are. init, lm_head: what the weights
+    start from, `train.start`. dtype: of the products; weights and moments are float32 throughout. stored_dtype: of
+    model.safetensors. log_every: updates a line of metrics.jsonl. Raises UsageError.
     """
 
     steps: int = 7
@@ -79,13 +81,17 @@ class TrainConfig:
     seed: int = 0
     draft_vocab_size: int = 32000
     head: HeadOptions = field(default_factory=HeadOptions)
-    init: Literal["random"] = "random"
+    init: str = RANDOM
+    lm_head: Literal["random", "target"] = "random"
+    loss: LossName = "soft"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     stored_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     log_every: int = 20
     checkpoint_every_s: float = 60.0
 
     def __post_init__(self) -> None:
+        if not self.init:
+            raise UsageError("an empty train.init", "'random' or a head directory", "leave it out to start at random")
         for name in ("steps", "epochs", "updates", "batch_tokens", "micro_tokens", "draft_vocab_size", "log_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -97,12 +103,18 @@ class TrainConfig:
 
 
 def origin_of(config: TrainConfig, features: Features, target: Target) -> Origin:
-    """What decides the head. How often a run saves itself changes no byte of it."""
+    """What decides the head. How often a run saves itself changes no byte of it, nor where the head to start from lies.
+
+    `InputError` where that one is missing.
+    """
     settings = dataclasses.asdict(dataclasses.replace(config, checkpoint_every_s=0.0))
+    parents = {"features": features.digest, "target": target.digest}
+    if config.init != RANDOM:
+        settings["init"], parents["init"] = "head", digest_head(Path(config.init))
     return Origin(
         stage=STAGE,
         recipe=digest_json(settings | {"target_dtype": str(target.model.dtype)}),
-        parents={"features": features.digest, "target": target.digest},
+        parents=parents,
         tokenizer=features.manifest.tokenizer_digest,
         template=features.manifest.template_digest,
     )
@@ -128,6 +140,8 @@ def run(
     started_s = time.time()
     features = Features(features_dir, DTYPES[config.dtype])
     features.check_target(target.digest)
+    if config.init != RANDOM and Path(config.init).resolve() == out_dir.resolve():
+        raise UsageError(f"train.init = {config.init}, where the new head goes", "another directory", "copy that head")
     origin = origin_of(config, features, target)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
@@ -146,10 +160,24 @@ def run(
     head.load_state_dict(trainer.masters.weights)
     write_head(out_dir, head, trainer.vocab, head_origin, DTYPES[config.stored_dtype])
     write_atomic(out_dir / "metrics.jsonl", metrics.to_jsonl(trainer.lines))
-    told = card(trainer.head, trainer.vocab, features, rows, trainer.lines[-1])
+    told = card(
+        trainer.head, trainer.vocab, features, rows, trainer.lines[-1], _choices(config, trainer.head.config, origin)
+    )
     write_atomic(out_dir / "README.md", "\n".join(part for part in (told, data_card) if part))
     remove_checkpoint(out_dir)
     return finish(out_dir, origin, started_s)
+
+
+def _choices(config: TrainConfig, sizes: HeadConfig, origin: Origin) -> dict[str, str]:
+    """For the card: what differs from a plain EAGLE-3 head and its training."""
+    choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output else {}
+    if config.loss != "soft":
+        choices["loss"] = config.loss
+    if config.lm_head != "random":
+        choices["output rows"] = "started as the target's"
+    if "init" in origin.parents:
+        choices["started from"] = f"a head, digest `{origin.parents['init']}`"
+    return choices
 
 
 def head_config(config: TrainConfig, aux_layer_ids: Sequence[int], facts: TargetFacts) -> HeadConfig:
@@ -174,7 +202,9 @@ def head_config(config: TrainConfig, aux_layer_ids: Sequence[int], facts: Target
     return sizes
 
 
-def learn(head: Head, packed: Packed, teacher: Teacher, target: Target, decay: float) -> Graded:
+def learn(
+    head: Head, packed: Packed, teacher: Teacher, target: Target, decay: float, loss: LossName = "soft"
+) -> Graded:
     """All steps of a micro-batch and their loss, not yet divided."""
     with torch.no_grad():
         dtype = packed.aux_PL.dtype
@@ -182,7 +212,7 @@ def learn(head: Head, packed: Packed, teacher: Teacher, target: Target, decay: f
     out_KQD = unroll(head, packed, rows_PD, chains_KQD)
     normed_ND = head.norm(out_KQD).flatten(0, 1)
     lessons = Lessons(packed.hidden_JD, packed.pupils_JK, packed.taught_JK)
-    return grade(normed_ND, head.lm_head.weight, lessons, teacher, decay)
+    return grade(normed_ND, head.lm_head.weight, lessons, teacher, decay, loss)
 
 
 class Trainer:
@@ -204,10 +234,10 @@ class Trainer:
         counts_W = features.generated_counts(self.indices)
         sizes = head_config(config, features.manifest.aux_layer_ids, target.facts)
         self.vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, target.facts.eos_ids)
-        self.head = Head.init(sizes, config.seed).to(self.dtype)
-        # Before the cast to another precision: the masters start from the very numbers that the seed gave.
-        self.masters = Masters(Head.init(sizes, config.seed), config.weight_decay, config.clip)
-        self.masters.head = self.head
+        self.head = first_head(sizes, self.vocab, target, config.seed, config.init, config.lm_head)
+        # Before the cast to another precision: the masters start from the very numbers that the head starts from.
+        self.masters = Masters(self.head, config.weight_decay, config.clip)
+        self.head.to(self.dtype)
         self.teacher = Teacher(target.lm_head, self.vocab, self.dtype, target.logit_cap)
         self.window = metrics.Window(config.steps)
         self.lines: list[dict[str, object]] = []
@@ -274,4 +304,4 @@ class Trainer:
 
     def forward(self, packed: Packed) -> Graded:
         """All steps of a micro-batch and their loss, not yet divided."""
-        return learn(self.head, packed, self.teacher, self.target, self.config.decay)
+        return learn(self.head, packed, self.teacher, self.target, self.config.decay, self.config.loss)

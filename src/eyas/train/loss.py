@@ -1,22 +1,40 @@
-"""Soft cross-entropy of all steps at once, and the figures that training shows.
+"""What each step is graded by: the losses of all steps at once, and the figures that training shows.
 
-Q chains, K steps, J teacher rows, C of them in a chunk, D hidden, V draft vocabulary.
+Q chains, K steps, J teacher rows, C of them in a chunk, D hidden, V draft vocabulary, W target vocabulary.
 
-    loss = sum over steps k, chains t of  m_k(t) * known(t, k) * decay^k * CE(teacher_{t+1+k}, head at step k)  /  count
+    loss = sum over steps k, chains t of  m_k(t) * known(t, k) * decay^k * each(teacher_{t+1+k}, head at step k) / count
 
-The teacher is the target's softmax over the draft vocabulary. Where its likeliest token is not in the draft vocabulary
-(`known` false) the head cannot be right: no loss, but a miss in the accuracy. `count` is one number for the whole
-optimizer step, so rows, steps and micro-batches weigh alike however they are cut (facts A.1: nobody else does).
+p: the target's softmax over all of W, looked at inside V; mass: the sum of p over V; q: the head's softmax over V.
+
+    each      of p_V, mass, q_V                      gradient in the head's logits    what p has outside V
+    soft      -sum_v p_v / mass * log q_v            q - p / mass                     left out: p is renormalised
+    kl        soft - entropy of p / mass             the same                         left out as well
+    lk        -alpha, alpha = sum_v min(p_v, q_v)    q * (S - I)                      never accepted: alpha <= mass
+    lk_log    -log alpha                             q * (S - I) / alpha              the same
+
+    I_v = 1 where q_v < p_v, else 0;  S = sum_v q_v * I_v
+
+soft is EAGLE-3's (arXiv 2503.01840; facts A.1, "Teacher"). kl differs from it by what the head cannot change: it
+trains the same head and shows a loss whose best is 0. alpha is the chance that speculative sampling accepts one draft;
+to train on it is Samarin et al., "LK Losses" (arXiv 2602.23881). lk_log is their LK-alpha, -mean(log alpha), `alpha`
+in SpecForge and `nla` in speculators (facts A.1); lk + 1 is the total variation, `tv` there. lk's gradient carries a
+factor q: on a token that the head thinks unlikely it all but vanishes, so a head may stall where it starts. lk_log
+divides that by alpha; for a teacher that is sure of one token it is cross-entropy. Steps weigh as in soft (facts A.1).
+
+Where the target's likeliest token is not in the draft vocabulary (`known` false) the head cannot be right: no loss,
+but a miss in the accuracy. That is SpecForge's mask, for every loss. `count` is one number for the whole optimizer
+step, so rows, steps and micro-batches weigh alike however they are cut (facts A.1: nobody else does).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from eyas.train.teacher import Teacher
 
+LossName = Literal["soft", "kl", "lk", "lk_log"]
 CHUNK_FLOATS = 1_000_000  # student logits in flight, f32: 4 MB, which a core's cache holds
 
 
@@ -35,34 +53,46 @@ class Graded:
 
     hits_JK: the head's likeliest token is the target's; overlap_JK: sum_v min(p, q), the chance that speculative
     sampling accepts one draft, p being the target's probability over all of W. Both 0 where nothing is taught.
-    ce_JK: cross-entropy, 0 where nothing is learnt.
+    each_JK: the loss of each, not weighted; 0 where nothing is learnt.
     """
 
     loss: Tensor
     hits_JK: Tensor
     overlap_JK: Tensor
-    ce_JK: Tensor
+    each_JK: Tensor
 
 
-def grade(normed_ND: Tensor, lm_weight_VD: Tensor, lessons: Lessons, teacher: Teacher, decay: float) -> Graded:
+def grade(
+    normed_ND: Tensor,
+    lm_weight_VD: Tensor,
+    lessons: Lessons,
+    teacher: Teacher,
+    decay: float,
+    name: LossName = "soft",
+) -> Graded:
     """normed_ND: the head's outputs after its final norm, N = K * Q, step-major; lm_weight_VD: its output matrix."""
     steps = lessons.pupils_JK.shape[1]
     student_JKD = normed_ND.index_select(0, lessons.pupils_JK.flatten()).unflatten(0, (-1, steps))
-    loss, hits_JK, overlap_JK, ce_JK = _SoftCrossEntropy.apply(student_JKD, lm_weight_VD, lessons, teacher, decay)
-    return Graded(loss, hits_JK, overlap_JK, ce_JK)
+    return Graded(*_Loss.apply(student_JKD, lm_weight_VD, lessons, teacher, (name, decay)))
 
 
-class _SoftCrossEntropy(torch.autograd.Function):
+class _Loss(torch.autograd.Function):
     """Logits, loss and gradients of a chunk of teacher rows at a time; [N, V] never exists.
 
-    The gradient of the loss in the logits is weight * (q - p), known as soon as the loss is, so it is taken in the
-    forward and backward only scales it.
+    The gradient of the loss in the logits is known as soon as the loss is, so it is taken in the forward and backward
+    only scales it.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, student_JKD: Tensor, lm_weight_VD: Tensor, lessons: Lessons, teacher: Teacher, decay: float
+        ctx: Any,
+        student_JKD: Tensor,
+        lm_weight_VD: Tensor,
+        lessons: Lessons,
+        teacher: Teacher,
+        kind: tuple[LossName, float],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        name, decay = kind
         num_rows, steps, _ = student_JKD.shape
         wide = torch.promote_types(student_JKD.dtype, torch.float32)
         scale_K = torch.tensor([decay**step for step in range(steps)], dtype=wide)
@@ -70,7 +100,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
         dweight_VD = torch.zeros_like(lm_weight_VD, dtype=wide)
         hits_JK = torch.zeros(num_rows, steps, dtype=torch.bool)
         overlap_JK = torch.zeros(num_rows, steps, dtype=wide)
-        ce_JK = torch.zeros(num_rows, steps, dtype=wide)
+        each_JK = torch.zeros(num_rows, steps, dtype=wide)
         size = max(1, CHUNK_FLOATS // (steps * lm_weight_VD.shape[0]))
         for start in range(0, num_rows, size):
             rows = slice(start, start + size)
@@ -86,19 +116,40 @@ class _SoftCrossEntropy(torch.autograd.Function):
             lse_CK = logits_CKV.gather(-1, best_CK[..., None])[..., 0] - top_CK.log()
             expected_CK = torch.bmm(logits_CKV, goal_CV[:, :, None])[..., 0]
             least_CKV = torch.minimum(probs_CKV, lesson.probs_JV[:, None], out=logits_CKV)  # their memory is free now
-            overlap_JK[rows] = least_CKV.sum(-1) * taught_CK
+            alpha_CK = least_CKV.sum(-1)
+            overlap_JK[rows] = alpha_CK * taught_CK
             learn_CK = taught_CK & lesson.known_J[:, None]
-            ce_JK[rows] = (lse_CK - expected_CK) * learn_CK
             weight_CK1 = (learn_CK * scale_K)[..., None]
-            dlogits_MV = probs_CKV.sub_(goal_CV[:, None]).mul_(weight_CK1).flatten(0, 1).to(student_JKD.dtype)
+            if name in ("soft", "kl"):
+                each_CK = lse_CK - expected_CK
+                if name == "kl":
+                    each_CK = each_CK - torch.special.entr(goal_CV).sum(-1, keepdim=True)
+                slope_CKV = probs_CKV.sub_(goal_CV[:, None])
+            else:
+                each_CK, slope_CKV = _acceptance(name, probs_CKV, lesson.probs_JV, alpha_CK)
+            each_JK[rows] = each_CK * learn_CK
+            dlogits_MV = slope_CKV.mul_(weight_CK1).flatten(0, 1).to(student_JKD.dtype)
             dstudent_JKD[rows] = (dlogits_MV @ lm_weight_VD).unflatten(0, (-1, steps))
             dweight_VD += dlogits_MV.T @ student_MD
         ctx.save_for_backward(dstudent_JKD, dweight_VD.to(lm_weight_VD.dtype))
-        ctx.mark_non_differentiable(hits_JK, overlap_JK, ce_JK)
-        return (ce_JK * scale_K).sum(), hits_JK, overlap_JK, ce_JK
+        ctx.mark_non_differentiable(hits_JK, overlap_JK, each_JK)
+        return (each_JK * scale_K).sum(), hits_JK, overlap_JK, each_JK
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         dstudent_JKD, dweight_VD = ctx.saved_tensors
         scale = grads[0].to(dstudent_JKD.dtype)
         return dstudent_JKD * scale, dweight_VD * scale, None, None, None
+
+
+def _acceptance(name: LossName, probs_CKV: Tensor, target_CV: Tensor, alpha_CK: Tensor) -> tuple[Tensor, Tensor]:
+    """lk or lk_log of each, and its gradient in the logits; probs_CKV is used up.
+
+    Where p_v and q_v are equal, the gradient of their minimum is taken as 0.
+    """
+    under_CKV = probs_CKV * (probs_CKV < target_CV[:, None])
+    slope_CKV = probs_CKV.mul_(under_CKV.sum(-1, keepdim=True)).sub_(under_CKV)
+    if name == "lk":
+        return -alpha_CK, slope_CKV
+    floored_CK = alpha_CK.clamp(min=torch.finfo(alpha_CK.dtype).tiny)  # q of a token may round to nothing
+    return -floored_CK.log(), slope_CKV.div_(floored_CK[..., None])
