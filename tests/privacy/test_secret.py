@@ -39,6 +39,9 @@ SECRETS = [
     "la mia password è Pippo123!",
     "senha: Flor#123",
     "wachtwoord is Tulp2021!",
+    "Mitt lösenord är MYul%+Vtf*!Zob7",
+    "är mYul%+Vtf*!Zob7 ett starkt lösenord",
+    "changed the password of the router to 7Ful+kM!e yesterday",
     "hasło: Kotek!99",
     "lösenord: Sommar2022",
     "api key for staging is 8f3d9a7b6c5e4d3f2a1b0c9d8e7f6a5b",
@@ -65,6 +68,8 @@ NONE = [
     "Authorization: Bearer <token>",
     "mot de passe oublié ?",
     "The key to success is 100% work",
+    r"a pattern for the password: ^(?=.*[A-Z])(?=.*\d)[A-Za-z\d@$!%*?&]{8,}$",
+    "A password holds A-Z, a-z, 0-9 and one of !@#$%^&*",
 ]
 
 

@@ -129,6 +129,13 @@ _NEAR = Caseless(
     rf"(?<![A-Za-z]){_NAME}(?![a-z])[^\n]{{0,60}}?(?<![A-Za-z0-9+/_=.-])(?P<value>[A-Za-z0-9+/_=.~-]{{16,300}})"
     rf"(?![A-Za-z0-9+/_-])"
 )
+# "Is ... a good password": before or behind the word, what has letters of both sizes, digits and marks, and is no code.
+_PASSWORD = Caseless(
+    r"pass ?w(?:or[dt]|d)|pass[- ]?phrase|kennw|mot de passe|\bmdp\b|contrase|\bclave\b|\bsenha|palavra[- ]passe"
+    r"|wachtwoord|has[łl](?:[oaeu]|em)\b|l[öo]senord"
+)
+_TOKEN = re.compile(r"(?<![^\s\"'`“”«»:])[^\s\"'`“”«»()\[\]{}<>|\\=/]{8,64}(?![^\s\"'`“”«»])")
+_REACH = 60  # characters
 _WORDS = Caseless(
     r"\b(?:pass ?phrase|(?:seed|recovery|mnemonic|backup|secret)[ _-]?(?:phrase|words)|mnemonic"
     r"|wiederherstellungsphrase|frase semilla|phrase secr[èe]te)\b"
@@ -205,12 +212,17 @@ def _named(text: str) -> Iterator[Span]:
     for match in _SAID.finditer(text):
         value = match["value"].rstrip(_TRAILING)
         likely = _is_password(value) or (bool(match["quote"]) and _is_odd_word(value))
-        if len(value) >= 4 and not _NO_VALUE.match(value) and likely and not _CODE_VALUE.match(value):
+        named = _NO_VALUE.match(value) and not _is_strong_password(value)
+        if len(value) >= 4 and not named and likely and not _CODE_VALUE.match(value):
             yield Span(match.start("value"), match.start("value") + len(value), "SECRET", 0.7)
     for match in _BESIDE.finditer(text):
         value = match["value"].rstrip(_TRAILING)
         if _is_strong_password(value) and not _CODE_VALUE.match(value):
             yield Span(match.start("value"), match.start("value") + len(value), "SECRET", 0.6)
+    for match in _TOKEN.finditer(text) if _PASSWORD.search(text) else ():
+        near = text[max(0, match.start() - _REACH) : match.end() + _REACH]
+        if _is_strong_password(match[0].rstrip(_TRAILING)) and _PASSWORD.search(near):
+            yield Span(match.start(), match.end(), "SECRET", 0.6)
     for match in _NEAR.finditer(text):
         if _is_random(match["value"].rstrip(_TRAILING)):
             yield Span(match.start("value"), match.end("value"), "SECRET", 0.7)
@@ -224,6 +236,7 @@ def _is_value(value: str, quoted: bool, colon: bool, soft: bool) -> bool:
         len(value) < 4
         or (_NO_VALUE.match(value) and not _is_password(value))
         or value.startswith(("<", "$", "%", "{", "[", "("))
+        or any(part in value for part in ("(?", "[A-Z", "[a-z", "[0-9", "\\d", "\\w"))  # a pattern for passwords
     ):
         return False
     if quoted:
