@@ -136,6 +136,7 @@ _PASSWORD = Caseless(
 )
 _TOKEN = re.compile(r"(?<![^\s\"'`“”«»:])[^\s\"'`“”«»()\[\]{}<>|\\=/]{8,64}(?![^\s\"'`“”«»])")
 _REACH = 60  # characters
+_PATTERN = re.compile(r"\(\?|\[(?:A-Z|a-z|0-9)|\\[dw]")  # what a password shall look like
 _WORDS = Caseless(
     r"\b(?:pass ?phrase|(?:seed|recovery|mnemonic|backup|secret)[ _-]?(?:phrase|words)|mnemonic"
     r"|wiederherstellungsphrase|frase semilla|phrase secr[èe]te)\b"
@@ -236,7 +237,7 @@ def _is_value(value: str, quoted: bool, colon: bool, soft: bool) -> bool:
         len(value) < 4
         or (_NO_VALUE.match(value) and not _is_password(value))
         or value.startswith(("<", "$", "%", "{", "[", "("))
-        or any(part in value for part in ("(?", "[A-Z", "[a-z", "[0-9", "\\d", "\\w"))  # a pattern for passwords
+        or _PATTERN.search(value)
     ):
         return False
     if quoted:
@@ -265,6 +266,8 @@ def _is_odd_word(value: str) -> bool:
 
 def _is_password(value: str) -> bool:
     """Letters with digits or marks among them: what a word of prose is not."""
+    if _PATTERN.search(value):
+        return False
     letters = any(char.isalpha() for char in value)
     digits = any(char.isdigit() for char in value)
     marks = any(not char.isalnum() and char not in "'’.,-/_()" for char in value)
