@@ -18,6 +18,12 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm():
+    """What the first text of a kind loads, tables, dictionaries, recognizers, is no part of its time."""
+    make_filter(drop=()).clean([((piece * 20,), "en") for piece in PIECES])
+
+
 def seconds(text, language="en"):
     cleaner = make_filter(drop=())
     start = time.process_time()
@@ -38,22 +44,7 @@ def test_noise_takes_no_longer():
 
 @pytest.mark.parametrize("piece", ["a.", "1 ", "Anna Schmidt, ", "123456789 ", "password=", "81.2.69.142 "])
 def test_twice_the_text_takes_twice_the_time(piece):
-    seconds(piece * 100)  # what is built once is built
     # 10,000 characters against four times as many: quadratic growth makes a ratio of 16.
     short = min(seconds(piece * (10_000 // len(piece))) for _ in range(3))
     long = min(seconds(piece * (40_000 // len(piece))) for _ in range(2))
     assert long < 9 * short + 0.05
-
-
-def test_prompts_of_usual_length_are_fast():
-    text = (
-        "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. The total was "
-        "1,250.50 dollars on 2024-05-01. Write a Python function total(items) that returns the sum, and explain it. "
-    )
-    records = [((f"{n} {text}" * 2,), "en") for n in range(100)]
-    cleaner = make_filter()
-    cleaner.clean(records[:5])
-    start = time.process_time()
-    cleaner.clean(records)
-    per_500 = (time.process_time() - start) / sum(len(texts[0]) for texts, _ in records) * 500
-    assert per_500 < 0.006  # s; 0.0013 where this was measured: 400 prompts of 500 characters a second are 0.0025
