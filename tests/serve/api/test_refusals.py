@@ -104,7 +104,7 @@ CASES = [(chat, name, value) for name, values in (WRONG | WRONG_CHAT).items() fo
 CASES += [(completion, name, value) for name, values in (WRONG | WRONG_COMPLETION).items() for value in values]
 
 
-@pytest.mark.parametrize(("ask", "name", "value"), CASES, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("ask", "name", "value"), CASES, ids=lambda value: getattr(value, "__name__", str(value)[:30]))
 def test_wrong_values(http, ask, name, value):
     error = error_of(ask(http, **{name: value}), 400)
     assert name == error["param"].split(".")[0]
