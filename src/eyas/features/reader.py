@@ -1,16 +1,8 @@
-"""Reading features: rows of a split, and the order in which training sees them.
-
-The order is a pure function of (seed, epoch) and the manifest, so a resumed run continues with the very next batch:
-
-    update   = rows until `batch_tokens` supervised tokens are together      one optimizer step
-    micro    = its rows until `micro_tokens` tokens are together             one forward and backward, packed
-"""
+"""Reading features: rows of a split. In which order training sees them is told in order.py."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,14 +10,6 @@ from eyas.base.errors import InputError
 from eyas.base.provenance import require
 from eyas.features.layout import Row, Split
 from eyas.features.store import Manifest, RowInfo, ShardFile, check_shard, read_manifest
-
-
-@dataclass(frozen=True)
-class Update:
-    """One optimizer step: rows by index into the manifest, in micro-batches, and its supervised tokens."""
-
-    micro_batches: tuple[tuple[int, ...], ...]
-    num_supervised: int
 
 
 class Features:
@@ -78,35 +62,3 @@ class Features:
             check_shard(self.directory, shard)
             self._shards[info.shard] = ShardFile(self.directory / shard.name)
         return self._shards[info.shard]
-
-
-def plan_epoch(
-    rows: Sequence[RowInfo], indices: Sequence[int], order: tuple[int, int], batch_tokens: int, micro_tokens: int
-) -> list[Update]:
-    """The updates of one epoch over the rows that have anything to supervise; order = (seed, epoch).
-
-    A row longer than micro_tokens is a micro-batch of its own. The last update may be smaller.
-    """
-    usable = [index for index in indices if rows[index].num_supervised > 0]
-    shuffled = np.random.default_rng(order).permutation(len(usable))
-    updates: list[Update] = []
-    micro_batches: list[list[int]] = []
-    tokens = count = 0
-    for index in (usable[i] for i in shuffled):
-        row = rows[index]
-        if not micro_batches or tokens + row.length > micro_tokens:
-            micro_batches.append([])
-            tokens = 0
-        micro_batches[-1].append(index)
-        tokens += row.length
-        count += row.num_supervised
-        if count >= batch_tokens:
-            updates.append(_update(micro_batches, count))
-            micro_batches, tokens, count = [], 0, 0
-    if micro_batches:
-        updates.append(_update(micro_batches, count))
-    return updates
-
-
-def _update(micro_batches: list[list[int]], count: int) -> Update:
-    return Update(tuple(tuple(micro) for micro in micro_batches), count)

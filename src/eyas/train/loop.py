@@ -25,7 +25,8 @@ from eyas.base.provenance import (
     reopen,
     write_atomic,
 )
-from eyas.features.reader import Features, Update, plan_epoch
+from eyas.features.order import Update, plan_epoch
+from eyas.features.reader import Features
 from eyas.formats.head_dir import HeadOrigin, digest_head, write_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.facts import TargetFacts
