@@ -67,8 +67,7 @@ def pack(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> Packed:
         own_C = masks_KT.any(0).nonzero()[:, 0]
         count = own_C.shape[0]
         chain_slice = slice(num_chains, num_chains + count)
-        keys_T = torch.arange(int(own_C[-1]) + 1)  # what follows the last chain is seen by none
-        texts.append(Text(slice(start, start + length), chain_slice, keys_T > own_C[:, None]))
+        texts.append(Text(slice(start, start + length), chain_slice, tuple(own_C.tolist())))
         chains.append(own_C + start)
         inputs_KC = (own_C + 1 + torch.arange(steps)[:, None]).clamp(max=length - 1)
         tokens.append(row.ids_T[inputs_KC])
