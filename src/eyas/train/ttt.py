@@ -14,8 +14,8 @@ row but its own chain. What a query at step k sees (T = 4, chains at t = 1, 2):
                      causal, per text     only the chain's own: the "diagonal", k scores a query
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -47,6 +47,11 @@ class Packed:
     hidden_JD: Tensor
     pupils_JK: Tensor
     taught_JK: Tensor
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Packed":
+        """With every tensor changed: moved to a device, or pinned so that it moves fast."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "texts"}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
     @property
     def next_ids_P(self) -> Tensor:
