@@ -10,6 +10,7 @@ from tests.tiny import tiny_target
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.progress import Progress
+from eyas.base.storage import Place
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -82,6 +83,25 @@ def test_a_damaged_checkpoint_is_said_to_be_and_not_used(
     run(dataclasses.replace(config, checkpoint_every_s=1e9), features, target, tmp_path / "whole", progress=False)
     assert capsys.readouterr().err == ""
     assert contents(place) == contents(tmp_path / "whole")
+
+
+def test_checkpoints_may_go_to_any_url(
+    target: Target, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place("memory://bucket/run")
+    config = dataclasses.replace(CONFIG, updates=5, checkpoint_url=place.url)
+    stop_at(4, monkeypatch)
+    with pytest.raises(Stopped):
+        run(config, features, target, tmp_path / "stopped", progress=False)
+    monkeypatch.undo()
+    assert place.list_files() == ["checkpoint-000003-0-of-1.safetensors", "checkpoint.json"]
+    made = itertools.count()
+    monkeypatch.setattr(Progress, "advance", lambda *_: next(made))
+    run(config, features, target, tmp_path / "stopped", progress=False)
+    assert next(made) == 2, "updates 4 and 5"
+    assert place.list_files() == []
+    run(dataclasses.replace(config, checkpoint_url=None), features, target, tmp_path / "whole", progress=False)
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 
 
 def test_a_checkpoint_of_other_settings_is_not_continued(target: Target, features: Path, tmp_path: Path) -> None:
