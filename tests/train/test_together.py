@@ -101,6 +101,20 @@ def test_a_notice_to_one_process_stops_all_behind_a_checkpoint_that_any_number_c
     assert not any(place.iterdir())
 
 
+def test_damage_that_one_process_sees_is_told_to_all(recipe: Path, alone: Path, features: Path, tmp_path: Path) -> None:
+    """Where weights are divided, each of two reads only the part that it wrote itself."""
+    out = new_run(tmp_path / "run", features)
+    train(recipe, out, 2, (*SELDOM, *SHARD), {0: Blow(4, signal.SIGTERM)})
+    part = out / "head" / "checkpoint-000004-1-of-2.safetensors"
+    data = bytearray(part.read_bytes())
+    data[-3] ^= 1
+    part.write_bytes(data)
+    first, second = train(recipe, out, 2, SHARD)
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert f"no usable checkpoint: found {part} with digest sha256:" in first.err
+    assert_same_training(out, alone)
+
+
 def test_a_killed_process_stops_the_others_and_all_go_on_with_the_same_bytes(
     recipe: Path, pair: Path, features: Path, tmp_path: Path
 ) -> None:
