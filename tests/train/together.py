@@ -76,6 +76,12 @@ def _work(arguments: Sequence[str], err: Path, environment: dict[str, str], faul
     os._exit(main(arguments))
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def train(
     recipe: Path,
     out: Path,
@@ -84,10 +90,7 @@ def train(
     faults: Mapping[int, Callable[[], None]] | None = None,
 ) -> list[Ended]:
     """Run it to its end in `world` processes; how each ended. faults: what befalls which of them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = []
+    started, port = [], free_port()
     for rank in range(world):
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
