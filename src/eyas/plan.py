@@ -20,7 +20,7 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import Origin, is_finished
 from eyas.chat.conversation import Message, read
 from eyas.chat.render import prompt_ids
-from eyas.features.capture import PrefillAttend
+from eyas.features.forward import PrefillAttend
 from eyas.features.layout import Row, taught
 from eyas.features.reader import Features
 from eyas.features.store import token_bytes

@@ -19,10 +19,12 @@ from torch import Tensor
 from eyas.base.errors import InputError
 from eyas.base.provenance import require
 from eyas.base.storage import Place
+from eyas.features.forward import coded, compute
 from eyas.features.layout import Row, Split
 from eyas.features.quantise import restore
-from eyas.features.shard import Pair, RowInfo, ShardFile
+from eyas.features.shard import Pair, RowInfo, ShardFile, StoredRow
 from eyas.features.store import Manifest, read_manifest
+from eyas.model.target import Target
 
 READERS = 8  # rows that are on the way at once
 
@@ -38,12 +40,18 @@ class Update:
 class Features:
     """A finished features directory, at a path or any URL. Rows are compared with their checksums as they are read."""
 
-    def __init__(self, directory: Path | Place, dtype: torch.dtype = torch.float32) -> None:
-        """dtype: of the rows' features, whatever they are stored in. `InputError` if unfinished or damaged."""
+    def __init__(
+        self, directory: Path | Place, dtype: torch.dtype = torch.float32, target: Target | None = None
+    ) -> None:
+        """dtype: of the rows' features, whatever they are stored in. target: computes those that are not stored.
+
+        `InputError` if unfinished or damaged.
+        """
         self.directory = Place.of(directory)
         self.dtype = dtype
         self.digest = require(self.directory, "capture").digest
         self.manifest: Manifest = read_manifest(self.directory)
+        self._target = target
         self._shards: dict[int, ShardFile] = {}
 
     def indices(self, split: Split) -> list[int]:
@@ -52,31 +60,22 @@ class Features:
 
     def row(self, index: int) -> Row:
         """`InputError` if it is damaged or missing."""
-        info = self.manifest.rows[index]
-        stored = self._shard(info.shard).stored(info)
-        aux = self._whole(index, stored.aux)
-        return Row(
-            id=info.id,
-            task=info.task,
-            ids_T=stored.ids_T,
-            loss_mask_T=stored.loss_mask_T,
-            aux_TL=restore(*aux, self.dtype),
-            hidden_UD=restore(*stored.hidden, self.dtype),
-        )
+        return next(self.rows([index]))
 
     def rows(self, indices: Sequence[int]) -> Iterator[Row]:
-        """In this order; from elsewhere than this machine several at once, for what takes time there is the way."""
-        if self.directory.is_local:
-            yield from map(self.row, indices)
-            return
-        with ThreadPoolExecutor(READERS) as pool:
-            coming: deque[Future[Row]] = deque()
-            for index in indices:
-                coming.append(pool.submit(self.row, index))
-                if len(coming) == 2 * READERS:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
+        """In this order. Those that are not stored are computed together, as many as fit into a forward."""
+        batch: list[tuple[int, StoredRow]] = []
+        tokens = 0
+        for index, stored in zip(indices, self._stored(indices), strict=True):
+            if not self.manifest.online:
+                yield self._row(index, stored, self._whole(index, stored.aux), stored.hidden)
+                continue
+            if batch and tokens + len(stored.ids_T) > self.manifest.batch_tokens:
+                yield from self._computed(batch)
+                batch, tokens = [], 0
+            batch.append((index, stored))
+            tokens += len(stored.ids_T)
+        yield from self._computed(batch)
 
     def texts(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
         """ids_T and loss_mask_T of these rows, without reading their features; a shard at a time."""
@@ -102,6 +101,39 @@ class Features:
                 f"features of this target, digest {target_digest}",
                 "capture again with this target, or name the target that they were captured from",
             )
+
+    def _stored(self, indices: Sequence[int]) -> Iterator[StoredRow]:
+        """From elsewhere than this machine several at once, for what takes time there is the way."""
+        if self.directory.is_local:
+            yield from map(self._stored_row, indices)
+            return
+        with ThreadPoolExecutor(READERS) as pool:
+            coming: deque[Future[StoredRow]] = deque()
+            for index in indices:
+                coming.append(pool.submit(self._stored_row, index))
+                if len(coming) == 2 * READERS:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+
+    def _stored_row(self, index: int) -> StoredRow:
+        info = self.manifest.rows[index]
+        return self._shard(info.shard).stored(info)
+
+    def _computed(self, batch: Sequence[tuple[int, StoredRow]]) -> Iterator[Row]:
+        """The numbers that would have been stored."""
+        if not batch:
+            return
+        assert self._target is not None, "these features are computed when they are read"
+        manifest, texts = self.manifest, [(stored.ids_T, stored.loss_mask_T) for _, stored in batch]
+        found = {one.index: one for one in compute(texts, self._target, manifest.batch_tokens)}
+        for number, (index, stored) in enumerate(batch):
+            yield self._row(index, stored, *coded(found[number], manifest.dtype, manifest.rows[index].id))
+
+    def _row(self, index: int, stored: StoredRow, aux: Pair, hidden: Pair) -> Row:
+        info = self.manifest.rows[index]
+        values = (restore(*pair, self.dtype) for pair in (aux, hidden))
+        return Row(info.id, info.task, stored.ids_T, stored.loss_mask_T, *values)
 
     def _whole(self, index: int, own: Pair) -> Pair:
         """Captured layers of all tokens of a row: those that it shares with the row before it, then its own."""

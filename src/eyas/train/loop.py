@@ -139,7 +139,7 @@ def run(
     that is no number.
     """
     started_s = time.time()
-    features = Features(features_dir, DTYPES[config.dtype])
+    features = Features(features_dir, DTYPES[config.dtype], target)
     features.check_target(target.digest)
     if config.init != RANDOM and Path(config.init).resolve() == out_dir.resolve():
         raise UsageError(f"train.init = {config.init}, where the new head goes", "another directory", "copy that head")
