@@ -145,8 +145,9 @@ class Run:
 
         recipe.toml is written when the stage is finished, so a refused command leaves that of the work that is there.
         """
-        # Where machines share the prompts, another one may be in the middle of a write.
-        if self.out.is_dir() and (stage != "prompts" or self.recipe.prompts.world == 1):
+        # Where machines share a stage, another one may be in the middle of a write.
+        worlds = {"prompts": self.recipe.prompts.world, "capture": self.recipe.capture.world}
+        if self.out.is_dir() and worlds.get(stage, 1) == 1:
             sweep(self.out)
         self._require_chain(stage)
         self._stages[stage]()

@@ -36,6 +36,7 @@ from eyas.base.provenance import (
     require,
     require_digest,
 )
+from eyas.base.shares import rank_of
 from eyas.base.storage import Place
 from eyas.features.drift import measure
 from eyas.features.forward import coded, compute, not_finite
@@ -70,6 +71,8 @@ class CaptureConfig:
     target's positions. dtype: of the stored features (features.quantise). max_error: refused is what storing changes by
     more, the teacher or a layer (features.drift). Raises UsageError.
 
+    world: processes that share the shards, each with its index in JOB_COMPLETION_INDEX or RANK.
+
     online: nothing is stored but the texts; training and evaluation let the target compute the rest each time, and get
     the numbers that would have been stored as `dtype`. `eyas plan` says what is cheaper.
 
@@ -80,6 +83,7 @@ class CaptureConfig:
     dtype: StoredDtype = "fp8"
     max_error: float = 0.1
     online: bool = False
+    world: int = 1
     aux_layer_ids: tuple[int, ...] | None = None
     max_length: int | None = None
     batch_tokens: int = 8192
@@ -87,7 +91,7 @@ class CaptureConfig:
     held_out: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_tokens", 1), ("shard_bytes", 1), ("max_length", 3)):
+        for name, least in (("batch_tokens", 1), ("shard_bytes", 1), ("max_length", 3), ("world", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"capture.{name} = {value}", f"at least {least}", f"raise capture.{name}")
@@ -101,7 +105,7 @@ def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) 
     """What decides the features."""
     made_from = {
         "schema": SCHEMA,
-        "config": dataclasses.asdict(config),
+        "config": dataclasses.asdict(dataclasses.replace(config, world=1)),
         "aux_layer_ids": list(target.aux_layer_ids),
         "target_dtype": str(target.model.dtype),
     }
@@ -121,16 +125,14 @@ def run(
     out: Path | Place,
     *,
     progress: bool = True,
-    rank: int = 0,
-    world: int = 1,
 ) -> Provenance:
     """Capture the features of all conversations with a target loaded with `config.aux_layer_ids`.
 
-    world: processes that do this together, each with its own rank. Idempotent and resumable. `InputError` for damaged
+    Idempotent and resumable. `InputError` for damaged
     or unfinished conversations, ids that the target does not have and rows longer than its positions; `PlaceError` for
     a full disk or a store that refuses; `StageError` where another run writes to the same place.
     """
-    started_s = time.time()
+    started_s, rank = time.time(), rank_of("capture.world", config.world)
     wanted = config.aux_layer_ids
     assert wanted is None or tuple(wanted) == tuple(target.aux_layer_ids), "load the target with config.aux_layer_ids"
     require(conversations_dir, "respond")
@@ -149,7 +151,7 @@ def run(
     plans = plan_shards(texts, config.dtype, 0 if config.online else target.facts.hidden_size, config.shard_bytes)
     work = [_Shard(number, [texts[i] for i in plan], origin, splits) for number, plan in enumerate(plans)]
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
-        notes = _make_shards(config, work[rank::world], target, directory, bar)
+        notes = _make_shards(config, work[rank :: config.world], target, directory, bar)
         if rank:
             while not is_finished(directory, origin):
                 time.sleep(POLL_S)
