@@ -4,11 +4,11 @@ import pytest
 
 from eyas.features.layout import Split
 from eyas.features.order import Update, plan_epoch, shares
-from eyas.features.store import RowInfo
+from eyas.features.shard import RowInfo
 
 
 def info(length: int, num_supervised: int, split: Split = "train") -> RowInfo:
-    return RowInfo("id", "task", split, False, 0, 0, length, 0, num_supervised + 1, num_supervised)
+    return RowInfo("id", "task", split, False, length, 0, num_supervised + 1, num_supervised)
 
 
 def test_an_epoch_is_a_pure_function_and_reads_each_row_once() -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,15 +56,14 @@ class Poison:
     reads: int
 
     def __call__(self) -> None:
-        counter, read = itertools.count(1), Features.row
+        counter, read = itertools.count(1), Features.rows
 
-        def poisoned(features: Features, index: int) -> Row:
-            row = read(features, index)
-            if row.id == self.id and next(counter) >= self.reads:
-                return replace(row, aux_TL=row.aux_TL * math.nan)
-            return row
+        def poisoned(features: Features, indices: Sequence[int]) -> Iterator[Row]:
+            for row in read(features, indices):
+                bad = row.id == self.id and next(counter) >= self.reads
+                yield replace(row, aux_TL=row.aux_TL * math.nan) if bad else row
 
-        setattr(Features, "row", poisoned)  # noqa: B010 a patch
+        setattr(Features, "rows", poisoned)  # noqa: B010 a patch
 
 
 def _work(arguments: Sequence[str], err: Path, environment: dict[str, str], fault: Callable[[], None] | None) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eyas.features.store import RowInfo
+from eyas.features.shard import RowInfo
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """Reading features: rows of a split. In which order training sees them is told in order.py."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -8,19 +10,32 @@ from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import require
+from eyas.base.storage import Place
+from eyas.features.forward import coded, compute
 from eyas.features.layout import Row, Split
-from eyas.features.store import Manifest, RowInfo, ShardFile, check_shard, read_manifest
+from eyas.features.quantise import restore
+from eyas.features.shard import Pair, ShardFile, StoredRow
+from eyas.features.store import Manifest, read_manifest
+from eyas.model.target import Target
+
+READERS = 8  # rows that are on the way at once
 
 
 class Features:
-    """A finished features directory. Shards are opened, and compared with their digests, when first read."""
+    """A finished features directory, at a path or any URL. Rows are compared with their checksums as they are read."""
 
-    def __init__(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
-        """dtype: of the rows' features, whatever they are stored in. `InputError` if unfinished or damaged."""
-        self.directory = directory
+    def __init__(
+        self, directory: Path | Place, dtype: torch.dtype = torch.float32, target: Target | None = None
+    ) -> None:
+        """dtype: of the rows' features, whatever they are stored in. target: computes those that are not stored.
+
+        `InputError` if unfinished or damaged.
+        """
+        self.directory = Place.of(directory)
         self.dtype = dtype
-        self.digest = require(directory, "capture").digest
-        self.manifest: Manifest = read_manifest(directory)
+        self.digest = require(self.directory, "capture").digest
+        self.manifest: Manifest = read_manifest(self.directory)
+        self._target = target
         self._shards: dict[int, ShardFile] = {}
 
     def indices(self, split: Split) -> list[int]:
@@ -28,17 +43,32 @@ class Features:
         return [i for i, row in enumerate(self.manifest.rows) if row.split == split]
 
     def row(self, index: int) -> Row:
-        """`InputError` if its shard is damaged."""
-        info = self.manifest.rows[index]
-        return self._shard(info).row(info, self.dtype)
+        """`InputError` if it is damaged or missing."""
+        return next(self.rows([index]))
 
     def rows(self, indices: Sequence[int]) -> Iterator[Row]:
-        return (self.row(index) for index in indices)
+        """In this order. Those that are not stored are computed together, as many as fit into a forward."""
+        batch: list[tuple[int, StoredRow]] = []
+        tokens = 0
+        for index, stored in zip(indices, self._stored(indices), strict=True):
+            if not self.manifest.online:
+                yield self._row(index, stored, self._whole(index, stored.aux), stored.hidden)
+                continue
+            if batch and tokens + len(stored.ids_T) > self.manifest.batch_tokens:
+                yield from self._computed(batch)
+                batch, tokens = [], 0
+            batch.append((index, stored))
+            tokens += len(stored.ids_T)
+        yield from self._computed(batch)
 
     def texts(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """ids_T and loss_mask_T of these rows, without reading their features."""
-        infos = (self.manifest.rows[index] for index in indices)
-        return (self._shard(info).ids(info) for info in infos)
+        """ids_T and loss_mask_T of these rows, without reading their features; a shard at a time."""
+        number, texts = None, (torch.empty(0), torch.empty(0))
+        for info in (self.manifest.rows[index] for index in indices):
+            if info.shard != number:
+                number, texts = info.shard, self._shard(info.shard).texts()
+            span = slice(info.start, info.start + info.length)
+            yield texts[0][span], texts[1][span]
 
     def generated_counts(self, indices: Sequence[int]) -> Tensor:
         """int64 [W]: how often each target token was generated in these rows."""
@@ -56,9 +86,49 @@ class Features:
                 "capture again with this target, or name the target that they were captured from",
             )
 
-    def _shard(self, info: RowInfo) -> ShardFile:
-        if info.shard not in self._shards:
-            shard = self.manifest.shards[info.shard]
-            check_shard(self.directory, shard)
-            self._shards[info.shard] = ShardFile(self.directory / shard.name)
-        return self._shards[info.shard]
+    def _stored(self, indices: Sequence[int]) -> Iterator[StoredRow]:
+        """From elsewhere than this machine several at once, for what takes time there is the way."""
+        if self.directory.is_local:
+            yield from map(self._stored_row, indices)
+            return
+        with ThreadPoolExecutor(READERS) as pool:
+            coming: deque[Future[StoredRow]] = deque()
+            for index in indices:
+                coming.append(pool.submit(self._stored_row, index))
+                if len(coming) == 2 * READERS:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+
+    def _stored_row(self, index: int) -> StoredRow:
+        info = self.manifest.rows[index]
+        return self._shard(info.shard).stored(info)
+
+    def _computed(self, batch: Sequence[tuple[int, StoredRow]]) -> Iterator[Row]:
+        """The numbers that would have been stored."""
+        if not batch:
+            return
+        assert self._target is not None, "these features are computed when they are read"
+        manifest, texts = self.manifest, [(stored.ids_T, stored.loss_mask_T) for _, stored in batch]
+        found = {one.index: one for one in compute(texts, self._target, manifest.batch_tokens)}
+        for number, (index, stored) in enumerate(batch):
+            yield self._row(index, stored, *coded(found[number], manifest.dtype, manifest.rows[index].id))
+
+    def _row(self, index: int, stored: StoredRow, aux: Pair, hidden: Pair) -> Row:
+        info = self.manifest.rows[index]
+        values = (restore(*pair, self.dtype) for pair in (aux, hidden))
+        return Row(info.id, info.task, stored.ids_T, stored.loss_mask_T, *values)
+
+    def _whole(self, index: int, own: Pair) -> Pair:
+        """Captured layers of all tokens of a row: those that it shares with the row before it, then its own."""
+        shared = self.manifest.rows[index].shared
+        if not shared:
+            return own
+        before = self.manifest.rows[index - 1]
+        codes_TL, scales_TP = self._whole(index - 1, self._shard(before.shard).aux(before))
+        return torch.cat((codes_TL[:shared], own[0])), torch.cat((scales_TP[:shared], own[1]))
+
+    def _shard(self, number: int) -> ShardFile:
+        if number not in self._shards:
+            self._shards[number] = ShardFile(self.directory.join(self.manifest.shards[number].name))
+        return self._shards[number]

@@ -22,6 +22,7 @@ from eyas.base.provenance import (
     reopen,
     write_json_atomic,
 )
+from eyas.base.storage import Place
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead, read_head, require_fit
@@ -65,8 +66,8 @@ class EvalInputs:
     4-gram table (None: those of `features`)."""
 
     head: Path
-    features: Path
-    training: Path | None = None
+    features: Path | Place
+    training: Path | Place | None = None
 
 
 def origin_of(config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target) -> Origin:
@@ -90,7 +91,7 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     """Write acceptance.json. Idempotent. `InputError` where head, features and target do not belong together."""
     started_s = time.time()
     stored = read_head(inputs.head, DTYPES[config.dtype])
-    features = Features(inputs.features)
+    features = Features(inputs.features, target=target)
     training = features if inputs.training is None else Features(inputs.training)
     features.check_target(target.digest)
     require_fit(stored, target.facts, target.digest)

@@ -56,7 +56,7 @@ def origin_of(config: TrainConfig, features: Features, target: Target) -> Origin
 
 def run(
     config: TrainConfig,
-    features_dir: Path,
+    features_dir: Path | Place,
     target: Target,
     out_dir: Path,
     *,
@@ -75,7 +75,7 @@ def run(
     disk.
     """
     started_s = time.time()
-    features = Features(features_dir, DTYPES[config.dtype])
+    features = Features(features_dir, DTYPES[config.dtype], target)
     features.check_target(target.digest)
     if config.init != RANDOM and Path(config.init).resolve() == out_dir.resolve():
         raise UsageError(f"train.init = {config.init}, where the new head goes", "another directory", "copy that head")

@@ -26,7 +26,7 @@ from eyas.model.vocab import DraftVocab
 from eyas.train import metrics
 from eyas.train.checkpoint import Checkpoint, Damaged, read_checkpoint, read_tensors, write_checkpoint
 from eyas.train.config import TrainConfig, head_config
-from eyas.train.feed import feed
+from eyas.train.feed import THREADS, feed
 from eyas.train.loss import Graded, Lessons, LossName, grade
 from eyas.train.optimizer import Masters, Schedule
 from eyas.train.ranks import ALONE, Ranks, notice
@@ -69,7 +69,7 @@ class Trainer:
                 "at least one with two generated tokens that is not held out",
                 "capture more conversations, or lower capture.held_out",
             )
-        # Whole shards, for each is read and compared with its digest.
+        # Whole shards, so that each is read by one process.
         counted = [i for i in self.indices if rows[i].shard % ranks.world == ranks.rank]
         counts_W = ranks.sum_(features.generated_counts(counted))
         sizes = head_config(config, features.manifest.aux_layer_ids, target.facts)
@@ -92,10 +92,12 @@ class Trainer:
         rows, saved_s = self.features.manifest.rows, time.monotonic()
         own = [shares(update, rows, self.ranks.world)[self.ranks.rank] for update in updates]
         self._tell_of_idling(updates)
+        jobs = (micro for micros in own[first:] for micro in micros)
         total = sum(update.num_supervised for update in updates)
         with (
             notice() as leaving,
-            feed(self._read, (micro for micros in own[first:] for micro in micros)) as packed,
+            # The forward of a target that computes features need not stand two threads.
+            feed(self._read, jobs, threads=1 if self.features.manifest.online else THREADS) as packed,
             Progress(STAGE, total, "tokens", enabled=progress) as bar,
         ):
             bar.skip(sum(update.num_supervised for update in updates[:first]))
