@@ -25,7 +25,7 @@ from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
 from eyas.features.store import FeaturesConfig, read_manifest
-from eyas.formats.head_dir import digest_head, read_head
+from eyas.formats.head_dir import digest_head, read_head, resolve_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target, resolve_target
 from eyas.model.words import TargetWords
@@ -397,13 +397,3 @@ def _start_of(trained: Provenance | None) -> str:
         return "trained before this run"
     parent = trained.parents.get("init")
     return RANDOM if parent is None else f"another head's ({parent})"
-
-
-def resolve_head(name: str | Path) -> Path:
-    """The directory of a head: "embedded" (shipped with the package) or a local directory. InputError."""
-    if str(name) == "embedded":
-        return Path(__file__).parent / "embedded" / "head"
-    path = Path(name)
-    if not path.is_dir():
-        raise InputError(f"no directory {name}", "a head directory, or 'embedded'", "correct the head's path")
-    return path

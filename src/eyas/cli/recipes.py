@@ -20,6 +20,8 @@ from eyas.quickstart import quickstart_recipe
 from eyas.recipe import STAGES, Recipe, Run, load_recipe
 from eyas.train.ranks import joined, own_device, require_alone
 
+SHARED = ("prompts", "capture", "train")
+"""The verbs that several processes may share, the first two by `prompts.world` and `capture.world`."""
 PRINTED = {"run": ("bench", "results.json"), "bench": ("bench", "results.json"), "eval": ("eval", "acceptance.json")}
 
 
@@ -31,7 +33,7 @@ def quickstart(out: str, as_json: bool) -> int:
 
 def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
     """One stage, or all of them. acknowledge: who accepts the terms that the licence gate asks about."""
-    if verb != "train":
+    if verb not in SHARED:
         require_alone(verb)
     if verb not in ("capture", "eval"):
         check_one_device(work.device)
