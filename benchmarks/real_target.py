@@ -1,6 +1,6 @@
 """A target of 20 million parameters that knows nothing but the grade-school problems of GSM8K; for real_text.py.
 
-    WORK/target/    tokenizer, config and weights in Hugging Face format; made.json, written last, says that it is finished
+    WORK/target/    tokenizer, config and weights in Hugging Face format; made.json, written last, says it is finished
     WORK/state.pt   while it is trained: saved every minute, so a further call goes on from there
 
 Optimizer, losses and kernels are those that made the embedded target (tools/make_embedded.py).
@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
 )
 POSITIONS = 1024
 QUESTION_WEIGHT = 0.3  # a question teaches the language, the answer what the model is for
-TOKENS_PER_STEP, PADDED_TOKENS = 6_000, 4_096
+TOKENS_PER_STEP, PADDED_TOKENS = 6_000, 2_048
 SCHEDULE_STEPS = 10_000  # in how many parts the schedule is cut; it follows the time, not the updates
 SAVE_S = 60.0
 LOG_UPDATES = 10
