@@ -40,7 +40,7 @@ MINUTES = 90.0
 TASK = "gsm8k-test"
 CONFIG = BenchConfig(max_tokens=200, repeats=3)
 TEST_PROMPTS = 100
-RECIPE = """# Written by benchmarks/real_text.py: questions of GSM8K, answered by a target that was trained on its answers.
+RECIPE = """# Written by benchmarks/real_text.py: questions of GSM8K, answered by a target that learnt its answers.
 
 [target]
 model = {target}

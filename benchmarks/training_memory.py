@@ -2,11 +2,11 @@
 
     python benchmarks/training_memory.py [--steps K]
 
-Each point is a process of its own that makes T tokens of random documents (512 to 1,024 tokens, 60 % supervised), trains
-one step on all of them at once, and tells the high water of its resident memory above where it stood before. The head is
-that of training_work.py, 7 unrolled steps. Beside it the plain way to write the same step, below: every step runs all T
-rows, attends through a dense mask, and holds all logits of head and target. It runs where it fits into this machine, and
-its loss must be eyas's.
+Each point is a process of its own that makes T tokens of random documents (512 to 1,024 tokens, 60 % supervised),
+trains one step on all of them at once, and tells the high water of its resident memory above where it stood before. The
+head is that of training_work.py, 7 unrolled steps. Beside it the plain way to write the same step, below: every step
+runs all T rows, attends through a dense mask, and holds all logits of head and target. It runs where it fits into this
+machine, and its loss must be eyas's.
 
 Attention is quadratic in a document, whoever computes it: the last row tells what a single document of 8,192 tokens
 takes. Progress goes to stderr; some minutes.
@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -160,7 +161,7 @@ def training_memory(steps: int) -> Iterator[Line]:
                 off = abs(naive["loss"] / found["loss"] - 1)
                 yield Line(f"{tokens} tokens: loss of the plain way, off by", round(off, 5), f"at most {SAME_LOSS}",
                            off <= SAME_LOSS)  # fmt: skip
-        for smaller, larger in zip(SIZES, SIZES[1:], strict=False):
+        for smaller, larger in pairwise(SIZES):
             if smaller in ours and larger in ours:
                 grown = ours[larger] / ours[smaller] / (larger / smaller)
                 name = f"training memory, {larger} over {smaller} tokens, by token"

@@ -3,9 +3,10 @@
     python benchmarks/training_speed.py [--pairs N] [--env-dir PEERS]
 
 One optimizer step a pack of 2,048 tokens (documents of at least 512, 60 % supervised), products in bfloat16 over
-float32 weights, 3 and 7 unrolled steps, the same packs for both, as many threads as here. Arms of a pair run back to back in an
-order that rotates; the others are stopped meanwhile. speculators 0.9.0 runs with each attention that it can train with
-on a CPU (sdpa and eager, both with a dense mask: its flex attention has no gradient there) and the better one counts.
+float32 weights, 3 and 7 unrolled steps, the same packs for both, as many threads as here. Arms of a pair run back to
+back in an order that rotates; the others are stopped meanwhile. speculators 0.9.0 runs with each attention that it can
+train with on a CPU (sdpa and eager, both with a dense mask: its flex attention has no gradient there) and the better
+one counts.
 It comes from an environment of its own (`make PEERS=DIR peers-training`); where there is none, its rows are left out.
 
 The share of the peak is that of all multiplications that really ran (torch's FlopCounterMode), element by element work

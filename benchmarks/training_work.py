@@ -9,6 +9,7 @@ them, and every peer is handed the same ones.
 
 import dataclasses
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from eyas.base.provenance import Origin, finish
+from eyas.chat.conversation import Conversation, Message, Turn
 from eyas.features.layout import Row, num_supervised, taught
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import EMBEDDED, TOKENIZER_FILES, Target, resolve_target
@@ -29,6 +32,7 @@ from eyas.train.ttt import pack
 PACK_TOKENS = 2048
 SHARE = 0.6  # of each document, its end, is supervised
 LEAST = 512  # tokens of a document
+FIRST = 6  # ids below are special tokens of the embedded tokenizer
 DECAY, LEARNING_RATE = 0.8, 1e-3
 
 
@@ -74,7 +78,7 @@ def make_rows(lengths: Sequence[int], hidden_size: int, vocab_size: int, seed: i
     rows = []
     for number, length in enumerate(lengths):
         mask_T = torch.arange(length) >= round((1 - SHARE) * length)
-        ids_T = torch.randint(6, vocab_size, (length,), generator=generator)
+        ids_T = torch.randint(FIRST, vocab_size, (length,), generator=generator)
         aux_TL = torch.randn(length, 3 * hidden_size, generator=generator).bfloat16()
         hidden_UD = torch.randn(int(taught(mask_T).sum()), hidden_size, generator=generator).bfloat16()
         rows.append(Row(str(number), "random", ids_T, mask_T, aux_TL, hidden_UD))
@@ -136,3 +140,22 @@ def to_tensors(packs: Sequence[Sequence[Row]]) -> dict[str, Tensor]:
 def with_dtype(rows: Sequence[Row], dtype: torch.dtype) -> list[Row]:
     """The same rows in another precision."""
     return [dataclasses.replace(row, aux_TL=row.aux_TL.to(dtype), hidden_UD=row.hidden_UD.to(dtype)) for row in rows]
+
+
+def write_conversations(place: Path, target: Target, count: int) -> Path:
+    """A finished stage directory: conversations of 512 to 1,024 tokens of random ids, SHARE of each its answer."""
+    generator = torch.Generator().manual_seed(0)
+    place.mkdir(parents=True)
+    lines = b""
+    for number in range(count):
+        length = int(torch.randint(LEAST, 2 * LEAST + 1, (1,), generator=generator))
+        answer = round(SHARE * length)
+        words = torch.randint(FIRST, len(target.tokenizer), (length - answer,), generator=generator).tolist()
+        text = target.tokenizer.decode(words)
+        new = tuple(torch.randint(FIRST, target.facts.vocab_size, (answer,), generator=generator).tolist())
+        messages = Message("user", str(text)), Message("assistant", "an answer of random ids")
+        turn = Turn(new, (True,) * answer, "length")
+        lines += Conversation(f"random:{number}", "random", messages, {"task": "random"}, turns=(turn,)).to_line()
+    (place / "part-00000.jsonl").write_bytes(lines)
+    finish(place, Origin("respond", "benchmark", {}), time.time())
+    return place
