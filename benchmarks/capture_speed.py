@@ -46,12 +46,14 @@ def prefill(target: Target, lengths: Sequence[int]) -> None:
         batch.append(length)
     for batch in batches:
         ids_BT = torch.randint(0, target.facts.vocab_size, (len(batch), batch[-1]))
-        target.forward(ids_BT, torch.arange(batch[-1])[None], capture.PrefillAttend())
+        positions_1T = torch.arange(batch[-1], device=target.model.device)[None]
+        target.forward(ids_BT.to(target.model.device), positions_1T, capture.PrefillAttend())
+    if target.model.device.type == "cuda":
+        torch.cuda.synchronize()
 
 
-def of_target(name: str, place: str | Path, count: int, pairs: int, scratch: Path) -> Iterator[Row]:
+def of_target(name: str, target: Target, count: int, pairs: int, scratch: Path) -> Iterator[Row]:
     """The rows of one target."""
-    target = Target.load(place)
     conversations = write_conversations(scratch / "conversations", target, count)
     lengths = [len(row.ids) for one in read_all(conversations) for row in capture.rows_of(one, target.tokenizer)]
     out = scratch / "features"
@@ -81,8 +83,8 @@ def capture_speed(pairs: int, count: int) -> Iterator[Row]:
     """The embedded target and a larger one of random weights."""
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        yield from of_target("embedded, hidden 256", EMBEDDED, count, pairs, scratch / "embedded")
-        larger = make_target(scratch / "target")
+        yield from of_target("embedded, hidden 256", Target.load(EMBEDDED), count, pairs, scratch / "embedded")
+        larger = Target.load(make_target(scratch / "target"))
         yield from of_target("random Llama, hidden 512", larger, count, pairs, scratch / "larger")
 
 

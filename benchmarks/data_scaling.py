@@ -7,9 +7,9 @@ first N, 2 N, 4 N and all of these conversations and measured on the same held-o
 split: all that differs is what they saw.
 
 Every head gets the same number of updates of the same size, so the least data goes round eight times as often as the
-most. Same epochs would hand the most data eight times the computing as well, and the curve would tell both at once. What
-speaks against the same updates is that too many epochs can hurt, which would flatter more data: each size is therefore
-trained with half the updates, too, and the better head counts for it (the row says which).
+most. Same epochs would hand the most data eight times the computing too, and the curve would tell both at once. What
+speaks against the same updates is that too many epochs can hurt, which would flatter more data: each size is
+therefore trained with half the updates, too, and the better head counts for it (the row says which).
 
     acceptance length = a + b * log2(conversations)        least squares; b is what a doubling brings
 

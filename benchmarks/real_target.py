@@ -1,5 +1,7 @@
 """A target of 20 million parameters that knows nothing but the grade-school problems of GSM8K; for real_text.py.
 
+    python benchmarks/real_target.py SOURCE WORK MINUTES
+
     WORK/target/    tokenizer, config and weights in Hugging Face format; made.json, written last, says it is finished
     WORK/state.pt   while it is trained: saved every minute, so a further call goes on from there
 
@@ -7,9 +9,11 @@ Optimizer, losses and kernels are those that made the embedded target (tools/mak
 """
 
 import json
+import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -51,22 +55,35 @@ class Example:
     weights: list[float]
 
 
+def make_target(source: Path, work: Path, minutes: float) -> Path:
+    """Train it on all problems of `source`, or go on; the directory of the finished target. SystemExit where it fails.
+
+    In a process of its own, so that its memory is given back, and with large blocks mapped one by one: in one heap,
+    batches of ever other lengths leave gaps that grow to gigabytes.
+    """
+    place = work / "target"
+    if not (place / "made.json").is_file():
+        command = [sys.executable, __file__, str(source), str(work), str(minutes)]
+        environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
+        done = subprocess.run(command, stdout=sys.stderr, env=environment, check=False)
+        if done.returncode:
+            raise SystemExit(f"training the target ended with {done.returncode}")
+    return place
+
+
+def main() -> None:
+    """Train."""
+    source, work = Path(sys.argv[1]), Path(sys.argv[2])
+    work.mkdir(parents=True, exist_ok=True)
+    problems = read_problems(source)
+    tokenizer = _tokenizer(work / "tokenizer", problems)
+    _train([_example(tokenizer, *problem) for problem in problems], tokenizer, work, float(sys.argv[3]))
+
+
 def read_problems(path: Path) -> list[tuple[str, str]]:
     """(question, answer) of a file of GSM8K."""
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [(record["question"], CALCULATION.sub("", record["answer"])) for record in records]
-
-
-def make_target(source: Path, work: Path, minutes: float) -> Path:
-    """Train it on all problems of `source`, or go on; the directory of the finished target."""
-    place = work / "target"
-    if (place / "made.json").is_file():
-        return place
-    work.mkdir(parents=True, exist_ok=True)
-    problems = read_problems(source)
-    tokenizer = _tokenizer(work / "tokenizer", problems)
-    _train([_example(tokenizer, *problem) for problem in problems], tokenizer, work, minutes)
-    return place
 
 
 def _tokenizer(place: Path, problems: Sequence[tuple[str, str]]) -> PreTrainedTokenizerFast:
@@ -227,3 +244,7 @@ def _publish(model: Any, tokenizer: PreTrainedTokenizerFast, work: Path, made: d
     (place / "made.tmp").write_text(json.dumps(made) + "\n")
     (place / "made.tmp").replace(place / "made.json")
     (work / "state.pt").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -101,14 +101,16 @@ class OurTrainer:
         sizes = HeadConfig.for_target(target.facts, draft_vocab_size)
         counts_W = torch.ones(target.facts.vocab_size, dtype=torch.int64)
         vocab = DraftVocab.from_counts(counts_W, draft_vocab_size, target.facts.eos_ids)
-        head = Head.init(sizes, 0)
+        head = Head.init(sizes, 0).to(target.embedding.weight.device)
         masters = Masters(head, weight_decay=0.01, clip=0.5)
         head.to(dtype)
         return OurTrainer(target, head, masters, Teacher(target.lm_head, vocab, dtype), steps, dtype)
 
     def step(self, rows: Sequence[Row]) -> float:
-        """Pack, forward, backward, update; the loss a supervised token."""
-        packed = pack(rows, self.steps, self.dtype)
+        """Pack, forward, backward, update; the loss a supervised token. What is packed moves to the head's device."""
+        packed, device = pack(rows, self.steps, self.dtype), self.head.lm_head.weight.device
+        if device.type != "cpu":
+            packed = packed.map(lambda tensor: tensor.to(device))
         graded = loop.learn(self.head, packed, self.teacher, self.target, DECAY)
         loss = graded.loss / sum(num_supervised(row.loss_mask_T) for row in rows)
         loss.backward()
