@@ -31,6 +31,7 @@ from eyas.features import capture
 from eyas.model.target import EMBEDDED, Target
 
 LEAST = 0.8
+PAIRS, CONVERSATIONS = 5, 32
 CONFIG = capture.CaptureConfig(held_out=0.01, max_error=1.0)
 
 
@@ -91,8 +92,8 @@ def capture_speed(pairs: int, count: int) -> Iterator[Row]:
 def main() -> int:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--conversations", type=int, default=32)
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
     missed = 0
     for row in capture_speed(parsed.pairs, parsed.conversations):

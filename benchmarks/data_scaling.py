@@ -43,6 +43,7 @@ from eyas.train import loop
 from eyas.train.evaluate import EvalConfig, evaluate
 
 TIMES = (1, 2, 4, 8)
+BASE, UPDATES = 120, 400
 HELD_OUT = 112  # conversations of the evaluation split
 EVAL = EvalConfig()
 CAPTURE = capture.CaptureConfig(held_out=0.0)
@@ -147,8 +148,8 @@ def data_scaling(base: int, updates: int, work: Path) -> Iterator[Row]:
 def main() -> int:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", type=int, default=120, help="conversations of the smallest head")
-    parser.add_argument("--updates", type=int, default=600)
+    parser.add_argument("--base", type=int, default=BASE, help="conversations of the smallest head")
+    parser.add_argument("--updates", type=int, default=UPDATES)
     parser.add_argument("--run", type=Path, help="a directory that keeps everything")
     parsed = parser.parse_args()
     missed = 0

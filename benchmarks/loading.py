@@ -28,6 +28,7 @@ from eyas.features.reader import Features, plan_epoch
 from eyas.model.target import Target
 
 LEAST = 3.0
+PAIRS, CONVERSATIONS = 5, 64
 STEPS, DRAFT_VOCAB = 3, 4096
 BATCH_TOKENS, MICRO_TOKENS = 2048, 8192  # the defaults of training
 EATEN = 4  # micro-batches that the trainer eats in a pair
@@ -97,8 +98,8 @@ def loading(pairs: int, count: int) -> Iterator[Row]:
 def main() -> int:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--conversations", type=int, default=96)
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
     missed = 0
     for row in loading(parsed.pairs, parsed.conversations):

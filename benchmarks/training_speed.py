@@ -1,6 +1,6 @@
 """How fast a head trains on this CPU, beside speculators in the same run; one JSON object a row, exit 1 if one misses.
 
-    python benchmarks/training_speed.py [--pairs N] [--env-dir PEERS]
+    python benchmarks/training_speed.py [--pairs N] [--steps 3 7] [--env-dir PEERS]
 
 One optimizer step a pack of 2,048 tokens (documents of at least 512, 60 % supervised), products in bfloat16 over
 float32 weights, 3 and 7 unrolled steps, the same packs for both, as many threads as here. Arms of a pair run back to
@@ -19,7 +19,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ STEPS = (3, 7)
 PACKS = 2  # of an arm in a pair
 ATTENTIONS = ("sdpa", "eager")
 LEAST_RATIO = 2.0
+PAIRS = 5
 GEMM_SIZES = (1024, 2048, 4096)
 OURS, PEER = "eyas", "speculators"
 
@@ -110,7 +111,7 @@ def beside(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Pat
         began_s = time.perf_counter()
         for rows in packs:
             ours.step(rows)
-        return PACKS * PACK_TOKENS / (time.perf_counter() - began_s)
+        return told(OURS, PACKS * PACK_TOKENS / (time.perf_counter() - began_s))
 
     every = list(range(PACKS))
     with ExitStack() as stack:
@@ -123,11 +124,18 @@ def beside(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Pat
                 driver = stack.enter_context(TrainDriver(arm, scratch / f"{attention}-{steps}.log"))
                 print(f"{driver.load()}, {attention}, {steps} steps, is loaded", file=sys.stderr, flush=True)
                 driver.train(every)  # warm-up
-                arms[f"{PEER}, {attention}"] = lambda one=driver: PACKS * PACK_TOKENS / one.train(every)
+                name = f"{PEER}, {attention}"
+                arms[name] = lambda name=name, one=driver: told(name, PACKS * PACK_TOKENS / one.train(every))
         except NotInstalledError as error:
             print(f"{PEER}: not installed: {error}", file=sys.stderr, flush=True)
         found = rotated(arms, pairs, f"training, {steps} steps")
     yield from _rows(steps, found, work, peaks)
+
+
+def told(name: str, rate: float) -> float:
+    """The rate, after a line of progress."""
+    print(f"{name}: {rate:.0f} tokens/s", file=sys.stderr, flush=True)
+    return rate
 
 
 def _rows(steps: int, found: dict[str, list[float]], work: float, peaks: list[float]) -> Iterator[Row]:
@@ -146,12 +154,12 @@ def _rows(steps: int, found: dict[str, list[float]], work: float, peaks: list[fl
         yield Row(name, round(middle, 3), f"at least {LEAST_RATIO:g}", middle >= LEAST_RATIO)
 
 
-def training_speed(pairs: int, env_dir: Path) -> Iterator[Row]:
-    """3 and 7 steps."""
+def training_speed(pairs: int, env_dir: Path, unrolled: Sequence[int] = STEPS) -> Iterator[Row]:
+    """At each number of unrolled steps."""
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         target_dir = make_target(scratch / "target")
-        for steps in STEPS:
+        for steps in unrolled:
             try:
                 yield from beside(steps, target_dir, scratch, pairs, env_dir)
             except PeerFailedError as error:
@@ -162,11 +170,12 @@ def training_speed(pairs: int, env_dir: Path) -> Iterator[Row]:
 def main() -> int:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--steps", type=int, nargs="*", default=STEPS)
     parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
     parsed = parser.parse_args()
     missed = 0
-    for row in training_speed(parsed.pairs, parsed.env_dir.absolute()):
+    for row in training_speed(parsed.pairs, parsed.env_dir.absolute(), parsed.steps):
         print(json.dumps(asdict(row)), flush=True)
         missed += not row.ok
     return 1 if missed else 0
