@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 
 import torch
 from prove_engine import rotated
@@ -86,7 +87,7 @@ def loading(pairs: int, count: int) -> Iterator[Row]:
         found = rotated({"local disk": read_local, "trainer": lambda: eat(features, trainer)}, pairs, "loading")
         for name, rates in found.items():
             yield Row(
-                f"loading, {name}: tokens/s, {min(rates):.0f} to {max(rates):.0f}", round(max(rates)), "told", True
+                f"loading, {name}: tokens/s, {min(rates):.0f} to {max(rates):.0f}", round(median(rates)), "told", True
             )
         for name in found.keys() - {"trainer"}:
             ratios = [a / b for a, b in zip(found[name], found["trainer"], strict=True)]

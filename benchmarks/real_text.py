@@ -67,8 +67,9 @@ draft_vocab_size = 4096
 learning_rate = 3e-3
 
 [bench]
-prompts_per_task = 24
-concurrency = [1]
+prompts_per_task = 12
+concurrency = []
+lossless_prompts = 24
 """
 
 
