@@ -36,7 +36,7 @@ from eyas.model.target import Target
 from eyas.serve.drafter import Draft
 
 DTYPE = torch.bfloat16
-MINUTES = 90.0
+MINUTES, MOST_MINUTES = 85.0, 90.0  # of training the target; asked for on two cores
 TASK = "gsm8k-test"
 CONFIG = BenchConfig(max_tokens=200, repeats=3)
 TEST_PROMPTS = 100
@@ -102,7 +102,22 @@ def answered(source: Path, target_dir: Path, head_dir: Path, count: int) -> OneS
 
 def rows(stream: OneStream, minutes: float) -> Iterator[Row]:
     """What GSM8K's test set says."""
-    yield Row("GSM8K: minutes the target was trained", minutes, "at most 90 on 2 cores", minutes <= MINUTES)
+    yield Row(
+        "GSM8K: minutes the target was trained",
+        minutes,
+        f"at most {MOST_MINUTES:g} on 2 cores",
+        minutes <= MOST_MINUTES,
+    )
+    yield from _good(stream)
+    looping = sum(pair.is_looping for pair in stream.pairs[TASK])
+    name = f"GSM8K test: looping answers of {len(stream.pairs[TASK])}, counted apart"
+    yield Row(name, looping, "told", True)
+    if stream.looping is not None:
+        length = round(stream.looping["acceptance_length"], 3)
+        yield Row("GSM8K test: acceptance length of looping answers", length, "told", True)
+
+
+def _good(stream: OneStream) -> Iterator[Row]:
     told = stream.tasks.get(TASK)
     good = [pair for pair in stream.pairs[TASK] if pair.is_timed and not pair.is_looping]
     if told is None or not good:
@@ -117,12 +132,6 @@ def rows(stream: OneStream, minutes: float) -> Iterator[Row]:
     yield Row(name, round(middle, 3), "above 1", middle > 1)
     share = told["uncertain_share"]
     yield Row("GSM8K test: share of positions whose likeliest token has less than 0.9", round(share, 3), "told", True)
-    looping = sum(pair.is_looping for pair in stream.pairs[TASK])
-    name = f"GSM8K test: looping answers of {len(stream.pairs[TASK])}, counted apart"
-    yield Row(name, looping, "told", True)
-    if stream.looping is not None:
-        length = round(stream.looping["acceptance_length"], 3)
-        yield Row("GSM8K test: acceptance length of looping answers", length, "told", True)
 
 
 def real_text(data: Path, work: Path, minutes: float = MINUTES, prompts: int = 3000, epochs: int = 5) -> Iterator[Row]:
