@@ -29,6 +29,7 @@ from training_work import make_target, write_conversations
 from eyas.bench.stats import median_interval
 from eyas.chat.conversation import read_all
 from eyas.features import capture
+from eyas.features.texts import rows_of
 from eyas.model.target import EMBEDDED, Target
 
 LEAST = 0.8
@@ -57,7 +58,7 @@ def prefill(target: Target, lengths: Sequence[int]) -> None:
 def of_target(name: str, target: Target, count: int, pairs: int, scratch: Path) -> Iterator[Row]:
     """The rows of one target."""
     conversations = write_conversations(scratch / "conversations", target, count)
-    lengths = [len(row.ids) for one in read_all(conversations) for row in capture.rows_of(one, target.tokenizer)]
+    lengths = [len(row.ids) for one in read_all(conversations) for row in rows_of(one, target.tokenizer)]
     out = scratch / "features"
 
     def rate_of_capture() -> float:

@@ -25,9 +25,11 @@ from rows import Row
 from training_work import PACK_TOKENS, lengths_of_pack, make_rows
 
 from eyas.features import capture
+from eyas.features.layout import num_supervised
 from eyas.features.quantise import StoredDtype, quantise, restore
 from eyas.features.reader import Features
-from eyas.features.store import NUM_LAYERS, StoredRow, token_bytes, write_shard
+from eyas.features.shard import RowInfo, StoredRow, encode
+from eyas.features.store import NUM_LAYERS, token_bytes
 from eyas.formats.head_dir import read_head, require_fit
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import Recipe, Run, resolve_head
@@ -107,21 +109,21 @@ def measured(run: Run, work: Path) -> Iterator[Row]:
         yield Row(told, round(lost, 5), f"at most {MOST_LOST}", lost <= MOST_LOST)
 
 
-def on_disk(directory: Path) -> Iterator[Row]:
-    """A shard of random rows of that size, SHARE of each generated."""
+def on_disk() -> Iterator[Row]:
+    """The bytes of a shard of random rows of that size, SHARE of each generated."""
     rows = make_rows(lengths_of_pack(PACK_TOKENS, 0), HIDDEN, 1000, 0)
-    tokens = sum(row.ids_T.shape[0] for row in rows)
+    lengths = [row.ids_T.shape[0] for row in rows]
+    infos = [
+        RowInfo(row.id, row.task, "train", False, length, 0, row.hidden_UD.shape[0], num_supervised(row.loss_mask_T))
+        for row, length in zip(rows, lengths, strict=True)
+    ]
     for dtype in EIGHT_BITS:
-        stored = [
-            StoredRow(
-                row.ids_T, row.loss_mask_T, quantise(row.aux_TL, NUM_LAYERS, dtype), quantise(row.hidden_UD, 1, dtype)
-            )
-            for row in rows
-        ]
-        path = directory / f"{dtype}.safetensors"
-        write_shard(path, stored, "benchmark")
-        kib = path.stat().st_size / tokens / 1024
-        name = f"{dtype}: KiB a token on disk, hidden {HIDDEN}, {SHARE:.0%} generated"
+        stored = []
+        for row in rows:
+            aux, hidden = quantise(row.aux_TL, NUM_LAYERS, dtype), quantise(row.hidden_UD, 1, dtype)
+            stored.append(StoredRow(row.ids_T, row.loss_mask_T, aux, hidden))
+        kib = len(encode(0, infos, stored)[0]) / sum(lengths) / 1024
+        name = f"{dtype}: KiB a token of a shard, hidden {HIDDEN}, {SHARE:.0%} generated"
         yield Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB)
 
 
@@ -144,7 +146,7 @@ def features_quantised(run_dir: Path | None, conversations: int) -> Iterator[Row
         name = f"{dtype}: KiB a token by arithmetic, hidden {HIDDEN}, {SHARE:.0%} taught"
         yield Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB)
     with tempfile.TemporaryDirectory() as directory:
-        yield from on_disk(Path(directory))
+        yield from on_disk()
         yield from outliers()
         yield from measured(answers(run_dir or Path(directory), conversations), Path(directory))
 

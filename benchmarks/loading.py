@@ -2,12 +2,14 @@
 
     python benchmarks/loading.py [--pairs N] [--conversations N]
 
-The rows of an epoch in training order, read, checked against their digests and restored to bfloat16, by one thread,
-beside what a trainer eats of the same rows (the head of training_work.py, 3 unrolled steps: few steps eat most).
-The files are asked out of the page cache before each reading. Progress goes to stderr; a few minutes.
+The rows of an epoch in training order, read, compared with their checksums and restored to bfloat16, beside what a
+trainer eats of the same rows (the head of training_work.py, 3 unrolled steps: few steps eat most). From the local disk,
+the files being asked out of the page cache before each reading, and from gs:// URLs that lead to the tests' fake of GCS
+in this process, which lets every request wait 20 ms. Progress goes to stderr; a few minutes.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -23,12 +25,17 @@ from prove_engine import rotated
 from rows import Row
 from training_work import OurTrainer, make_target, write_conversations
 
+from eyas.base.storage import Place
 from eyas.bench.stats import median_interval
 from eyas.features import capture
 from eyas.features.reader import Features, plan_epoch
 from eyas.model.target import Target
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # the doubles of object stores are among the tests
+
 LEAST = 3.0
+LATENCY_S = 0.02
 PAIRS, CONVERSATIONS = 5, 64
 STEPS, DRAFT_VOCAB = 3, 4096
 BATCH_TOKENS, MICRO_TOKENS = 2048, 8192  # the defaults of training
@@ -49,7 +56,7 @@ def micro_batches(features: Features) -> list[tuple[int, ...]]:
     return [micro for update in updates for micro in update.micro_batches]
 
 
-def read_epoch(place: Path) -> float:
+def read_epoch(place: Path | Place) -> float:
     """Tokens a second of opening the features and reading all rows once."""
     began_s, tokens = time.perf_counter(), 0
     features = Features(place, torch.bfloat16)
@@ -65,6 +72,18 @@ def eat(features: Features, trainer: OurTrainer) -> float:
     for rows in micros:
         trainer.step(rows)
     return sum(row.ids_T.shape[0] for rows in micros for row in rows) / (time.perf_counter() - began_s)
+
+
+@contextlib.contextmanager
+def in_store(local: Path) -> Iterator[Place]:
+    """The same files behind gs://, each request late."""
+    import pytest
+    from tests.doubles.stores import gcs
+
+    with pytest.MonkeyPatch.context() as patch, gcs(patch, LATENCY_S) as store:
+        for path in local.iterdir():
+            store.create(f"bucket/features/{path.name}", path.read_bytes(), only_new=True)
+        yield Place("gs://bucket/features")
 
 
 def loading(pairs: int, count: int) -> Iterator[Row]:
@@ -84,12 +103,14 @@ def loading(pairs: int, count: int) -> Iterator[Row]:
             forget(local)
             return read_epoch(local)
 
-        found = rotated({"local disk": read_local, "trainer": lambda: eat(features, trainer)}, pairs, "loading")
+        with in_store(local) as place:
+            arms = {"local disk": read_local, f"gs://, {1000 * LATENCY_S:.0f} ms a request": lambda: read_epoch(place)}
+            found = rotated(arms | {"trainer": lambda: eat(features, trainer)}, pairs, "loading")
         for name, rates in found.items():
             yield Row(
                 f"loading, {name}: tokens/s, {min(rates):.0f} to {max(rates):.0f}", round(median(rates)), "told", True
             )
-        for name in found.keys() - {"trainer"}:
+        for name in arms:
             ratios = [a / b for a, b in zip(found[name], found["trainer"], strict=True)]
             middle, span = median_interval(ratios, 0)
             label = f"loading, {name} over the trainer, 95% {span.low:.2f} to {span.high:.2f}"
