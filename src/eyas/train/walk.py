@@ -6,8 +6,9 @@ B requests, T tokens of a text, M tree nodes, S path slots.
     t = s - 1 -> draft a tree at x_{t+1} -> its true continuation is x_{t+2}, x_{t+3}, ... -> accepted a -> t += a
 
 The target's own next token along the accepted path is the next token of the answer, so no forward of it is needed; off
-the path every node is refused anyway. That is exact for greedy answers. For sampled ones it has the right distribution:
-the target-only rule accepts a child as often as the target would have drawn it.
+the path every node is refused anyway. That is exact for answers as they were drawn, greedy or at a temperature: serving
+takes a child just when the coin of its position draws its token (tree.verify), and what it drew is the answer. It says
+nothing of another temperature, for which there are other answers: train.anew.
 """
 
 from collections.abc import Sequence
