@@ -1,9 +1,8 @@
 """Acceptance of a head on held-out answers, with the tree and the verification of serving. T tokens, W vocabulary."""
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,12 +28,13 @@ from eyas.formats.head_dir import StoredHead, read_head, require_fit
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 from eyas.train.anew import answer_anew
-from eyas.train.head_drafter import HeadDrafter
+from eyas.train.head_drafter import HeadDrafter, embedder
+from eyas.train.held_out import groups
 from eyas.train.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.train.walk import Answer, Drafter, answers_of, walk
+from eyas.train.walk import Drafter, TextRounds, walk_rows
 from eyas.tree.sampling import Sampling
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, RequestRounds, summarise
+from eyas.tree.stats import AcceptanceStats, summarise
 
 STAGE = "eval"
 SCHEMA = 1
@@ -134,11 +134,7 @@ def evaluate(
             "raise capture.held_out, or capture more conversations",
         )
     table = NgramTable(training.texts(training.indices("train")))
-    dtype, place = DTYPES[config.dtype], target.embedding.weight.device
-
-    def embed(ids: Tensor) -> Tensor:
-        return target.embed(ids.to(place)).to(ids.device, dtype)  # the head drafts on the CPU wherever the target is
-
+    embed = embedder(target, DTYPES[config.dtype])
     makers: dict[str, Callable[[Sequence[Row]], Drafter]] = {
         "head": lambda rows: HeadDrafter(stored.head, stored.vocab, embed, config.shape, rows),
         "prompt_lookup": lambda rows: PromptLookup([row.ids_T for row in rows], config.depth),
@@ -147,7 +143,7 @@ def evaluate(
     found: dict[str, list[_Walked]] = {name: [] for name in makers}
     doubts: dict[str, list[Tensor]] = {}
     with Progress(STAGE, len(indices), "texts", enabled=progress) as bar:
-        for group in _groups(features, indices, config.batch_tokens):
+        for group in groups(features, indices, config.batch_tokens):
             rows, loops = _texts(config, features, group, target)
             for name, make in makers.items():
                 walked = zip(rows, loops, walk_rows(rows, make(rows)), strict=True)
@@ -176,20 +172,6 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class TextRounds:
-    """The rounds of one text, and the position of each one's root."""
-
-    rounds: RequestRounds
-    roots: tuple[int, ...]
-
-    def between(self, low: int, high: int) -> RequestRounds:
-        """Those whose root lies at low <= position < high."""
-        numbers = [number for number, root in enumerate(self.roots) if low <= root < high]
-        accepted, offered = ([part[i] for i in numbers] for part in (self.rounds.accepted, self.rounds.offered))
-        return RequestRounds(tuple(accepted), tuple(offered))
-
-
-@dataclass(frozen=True)
 class _Walked:
     task: str
     looping: bool
@@ -203,26 +185,6 @@ def _by_task(walked: Sequence[_Walked], seed: int) -> dict[str, dict[str, Any]]:
         if not one.looping:
             by_task.setdefault(one.task, []).append(one.text)
     return {task: _entry(by_task[task], seed) for task in sorted(by_task)}
-
-
-def walk_rows(rows: Sequence[Row], drafter: Drafter) -> list[TextRounds]:
-    """By text: the rounds of its answers one after the other, for they are one prompt's."""
-    found: list[list[tuple[Answer, RequestRounds]]] = [[] for _ in rows]
-    turns = [answers_of(text, row.ids_T, row.loss_mask_T) for text, row in enumerate(rows)]
-    for number in range(max(len(answers) for answers in turns)):
-        answers = [mine[number] for mine in turns if number < len(mine)]
-        for answer, rounds in zip(answers, walk(answers, drafter), strict=True):
-            found[answer.text].append((answer, rounds))
-    return [_joined(turns) for turns in found]
-
-
-def _joined(turns: Sequence[tuple[Answer, RequestRounds]]) -> TextRounds:
-    accepted, offered, roots = [], [], []
-    for answer, rounds in turns:
-        roots += list(itertools.accumulate(rounds.accepted, initial=answer.start))[:-1]
-        accepted += rounds.accepted
-        offered += rounds.offered
-    return TextRounds(RequestRounds(tuple(accepted), tuple(offered)), tuple(roots))
 
 
 def _entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
@@ -271,15 +233,3 @@ def _top1(row: Row, target: Target) -> Tensor:
     """The target's likeliest probability at each generated token (`layout.taught`), on the CPU."""
     weight = next(target.lm_head.parameters())
     return target.logits(row.hidden_UD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()
-
-
-def _groups(features: Features, indices: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:
-    """Texts of similar length together."""
-    lengths = {index: features.manifest.rows[index].length for index in indices}
-    group: list[int] = []
-    for index in sorted(indices, key=lambda index: lengths[index]):
-        if group and (len(group) + 1) * lengths[index] > batch_tokens:
-            yield group
-            group = []
-        group.append(index)
-    yield group
