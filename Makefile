@@ -32,11 +32,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 quickstart: $(EYAS)
 	$(BIN)/eyas quickstart $(if $(OUT),--out "$(OUT)")
 
+# Two processes of one thread each: a test waits more than it computes.
 test: check
-	$(BIN)/pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
 
 test-full: check
-	$(BIN)/pytest -q --full
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --full
 
 check: $(DEV)
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from eyas.base import provenance
+from eyas.base import atomic
 from eyas.base.errors import InputError, PlaceError
 from eyas.base.provenance import (
     Origin,
@@ -93,9 +93,9 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file(tmp_path):
     write_atomic(path, "old")
     code = (
         "import os, pathlib, signal, sys\n"
-        "from eyas.base import provenance\n"
+        "from eyas.base import atomic\n"
         "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"  # the new bytes are written, not yet in place
-        "provenance.write_atomic(pathlib.Path(sys.argv[1]), 'new' * 10000)\n"
+        "atomic.write_atomic(pathlib.Path(sys.argv[1]), 'new' * 10000)\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -9
     assert path.read_text() == "old"
@@ -136,7 +136,7 @@ def test_a_disk_that_is_full_at_the_last_moment_leaves_the_old_file(tmp_path, mo
     def full(fd):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(provenance.os, "fsync", full)
+    monkeypatch.setattr(atomic.os, "fsync", full)
     with pytest.raises(PlaceError, match="no space left"):
         write_atomic(path, "new")
     assert path.read_text() == "old"

@@ -1,22 +1,36 @@
-"""A place for files behind any fsspec URL: a local path, memory://, gs://, s3://."""
+"""A place for files behind any fsspec URL: a local path, memory://, gs://, s3://.
 
+What a store must do for eyas, and does (GCS, S3, a file system, memory): an object appears whole or not at all, is read
+back as it was written, and can be written on the condition that there is none yet (`create_bytes`).
+"""
+
+import contextlib
+import os
 import posixpath
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, Union, cast
 
 import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from eyas.base.errors import InputError, PlaceError, UsageError
-from eyas.base.provenance import TEMP_SUFFIX, write_atomic
+from eyas.base.atomic import TEMP_SUFFIX, create_atomic, write_atomic
+from eyas.base.errors import EyasError, InputError, PlaceError, UsageError
 
 PATTERN = re.compile(r"[*?\[]")
 # Which extra of eyas brings the package behind a protocol (pyproject.toml).
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+# Listings are not kept (others write, too), and what GCS stores is compared with what was sent: gcsfs does neither by
+# itself.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gs": {"use_listings_cache": False, "consistency": "crc32c"},
+    "s3": {"use_listings_cache": False},
+}
+ATTEMPTS = 3  # at a read that comes back short; what a store refuses for the moment, its package asks for again itself
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,14 @@ class Place:
     """A file or directory, named by a URL or a local path. Making one touches nothing."""
 
     url: str
+
+    @staticmethod
+    def of(where: Union["Place", Path, str]) -> "Place":
+        """The place itself, or that of a path or URL."""
+        return where if isinstance(where, Place) else Place(str(where))
+
+    def __str__(self) -> str:
+        return self.url
 
     def join(self, *names: str) -> "Place":
         """The place below this one: `Place("gs://b/run").join("head", "config.json")`."""
@@ -44,49 +66,39 @@ class Place:
         assert self.is_local, f"{self.url} is not on this machine"
         return Path(self._at[1])
 
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return posixpath.basename(self._at[1].rstrip("/"))
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
     def exists(self) -> bool:
         """Whether a file or directory is there. An object store has no empty directories."""
         fs, path = self._at
-        return fs.exists(path)
+        with self._reading():
+            return fs.exists(path)
 
-    def read_bytes(self) -> bytes:
-        """The whole file. Raises InputError when it is not there or cannot be read."""
+    def size(self) -> int | None:
+        """Bytes of the file; None where there is none."""
         fs, path = self._at
         try:
-            data = fs.cat_file(path)
-            assert isinstance(data, bytes), f"{self.url} was read as text"
-            return data
+            with self._reading():
+                return int(fs.info(path)["size"])
         except FileNotFoundError:
-            raise InputError(f"no file {self.url}", "a file", "check the path") from None
-        except OSError as error:
-            raise InputError(
-                f"{self.url} cannot be read: {error}", "a readable file", "check its permissions"
-            ) from error
-
-    def write_bytes(self, data: bytes) -> None:
-        """The whole file or nothing: locally through a rename, elsewhere as one object. Raises PlaceError."""
-        if self.is_local:
-            write_atomic(self.path, data)
-            return
-        fs, path = self._at
-        try:
-            # An object appears when its upload ends (GCS, S3), so one put needs no rename, which buckets do not have.
-            fs.pipe_file(path, data)
-        except OSError as error:
-            raise PlaceError(
-                f"{self.url} cannot be written: {error}", "a place that this user may write to", "check its permissions"
-            ) from error
+            return None
 
     def list_files(self) -> list[str]:
         """Relative names of every file below, sorted; empty where nothing is. Leftovers of killed writes are not."""
         fs, path = self._at
-        names = (posixpath.relpath(name, path) for name in fs.find(path))
+        with self._reading():
+            names = (posixpath.relpath(name, path) for name in fs.find(path))
         return sorted(name for name in names if not name.endswith(TEMP_SUFFIX))
 
     def matches(self) -> list["Place"]:
         """The files that a pattern matches or that lie in a directory, sorted; the place itself where it is a file."""
         fs, path = self._at
-        try:
+        with self._reading("listed"):
             if fs.isfile(path):  # first of all: a file's own name may hold what makes a pattern
                 found = [path]
             elif PATTERN.search(path):
@@ -95,23 +107,91 @@ class Place:
                 found = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] == "file"]
             else:
                 found = []
-        except OSError as error:
-            raise InputError(f"{self.url} cannot be listed: {error}", "a readable place", "check the path") from error
         names = sorted(name for name in map(str, found) if not name.endswith(TEMP_SUFFIX))
         return [Place(name if self.is_local else fs.unstrip_protocol(name)) for name in names]
 
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return posixpath.basename(self._at[1].rstrip("/"))
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read_bytes(self) -> bytes:
+        """The whole file. Raises InputError when it is not there or cannot be read."""
+        fs, path = self._at
+        try:
+            with self._reading():
+                data = fs.cat_file(path)
+        except FileNotFoundError:
+            raise self._missing() from None
+        assert isinstance(data, bytes), f"{self.url} was read as text"
+        return data
+
+    def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Bytes [start, end) of the file for each span, all asked for at once where the store can.
+
+        Raises InputError when the file is not there, ends before a span does, or cannot be read.
+        """
+        fs, path = self._at
+        for _ in range(ATTEMPTS):
+            try:
+                with self._reading():
+                    if self.is_local:
+                        parts = _read_local(path, spans)
+                    else:
+                        starts, ends = [start for start, _ in spans], [end for _, end in spans]
+                        parts = fs.cat_ranges([path] * len(spans), starts, ends, on_error="raise")
+            except FileNotFoundError:
+                raise self._missing() from None
+            short = [span for span, part in zip(spans, parts, strict=True) if len(part) != span[1] - span[0]]
+            if not short:
+                return parts
+        start, end = short[0]
+        raise InputError(
+            f"{self.url} ends within bytes {start} to {end}", "the whole file", "make it again: it was cut off"
+        )
 
     def open(self) -> BinaryIO:
         """The file, to be read from any byte. Raises InputError when it is not there or cannot be read."""
         fs, path = self._at
         try:
-            return cast("BinaryIO", fs.open(path, "rb"))
-        except OSError as error:
-            raise InputError(f"{self.url} cannot be read: {error}", "a readable file", "check the path") from error
+            with self._reading():
+                return cast("BinaryIO", fs.open(path, "rb"))
+        except FileNotFoundError as error:
+            raise InputError(f"{self.url} cannot be read: {error}", "a readable file", "check the path") from None
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def write_bytes(self, data: bytes) -> None:
+        """The whole file or nothing, in place of what was there. Raises PlaceError."""
+        if self.is_local:
+            write_atomic(self.path, data)
+            return
+        fs, path = self._at
+        with self._writing():
+            # An object appears when its upload ends (GCS, S3), so one put needs no rename, which buckets do not have.
+            fs.pipe_file(path, data)
+
+    def create_bytes(self, data: bytes) -> bool:
+        """The whole file or nothing, and only where none is; whether it is there now with these very bytes.
+
+        False: somebody else's is there, untouched. True also where an earlier try of ours was written and its answer
+        was lost on the way. Raises PlaceError.
+        """
+        fs, path = self._at
+        try:
+            if self.is_local:
+                if create_atomic(self.path, data):
+                    return True
+            else:
+                with self._writing():
+                    fs.pipe_file(path, data, mode="create")
+                return True
+        except FileExistsError:
+            pass
+        return self.size() == len(data) and self.read_bytes() == data
+
+    def remove(self) -> None:
+        """The file, if it is there. Raises PlaceError."""
+        fs, path = self._at
+        with self._writing(), contextlib.suppress(FileNotFoundError):
+            fs.rm_file(path)
 
     def ensure_dir(self) -> None:
         """Makes the directory and its parents, where the place knows directories."""
@@ -123,12 +203,48 @@ class Place:
                 f"{self.url} cannot be made: {error}", "a place for a directory", "pass another path"
             ) from error
 
+    # --- the store ---------------------------------------------------------------------------------------------------
+
+    def _missing(self) -> InputError:
+        return InputError(f"no file {self.url}", "a file", "check the path")
+
+    @contextlib.contextmanager
+    def _reading(self, done: str = "read") -> Iterator[None]:
+        """What goes wrong becomes an InputError, except that there is no such file."""
+        try:
+            yield
+        except (FileNotFoundError, EyasError):
+            raise
+        except Exception as error:  # each store's package has errors of its own, often of no common class
+            raise InputError(
+                f"{self.url} cannot be {done}: {_said(error)}", "a readable place", "check the path and its permissions"
+            ) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What goes wrong becomes a PlaceError, except that there is such a file already."""
+        try:
+            yield
+        except (FileExistsError, EyasError):
+            raise
+        except Exception as error:  # as in _reading
+            raise PlaceError(
+                f"{self.url} cannot be written: {_said(error)}",
+                "a place that this user may write to",
+                "check its permissions and the connection, and run the same command again",
+            ) from error
+
     @cached_property
     def _at(self) -> tuple[fsspec.AbstractFileSystem, str]:
         """The file system and the path on it."""
+        if "://" not in self.url:  # whatever else is in it: fsspec would read a:: and ~ as its own
+            return LocalFileSystem(), os.path.abspath(self.url)
         protocol = self.url.partition("://")[0]
+        # gcsfs asks whether a bucket has directories, over gRPC, which waits a minute where nobody answers.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         try:
-            return url_to_fs(self.url)
+            kind = EXTRAS.get(protocol, "").replace("gcs", "gs")
+            return url_to_fs(self.url, **OPTIONS.get(kind, {}))
         except ImportError as error:
             extra = EXTRAS.get(protocol)
             do = f"pip install 'eyas[{extra}]'" if extra else f"install what fsspec names: {error}"
@@ -138,3 +254,12 @@ class Place:
             raise UsageError(f"{self.url}: {error}", known, f"check {protocol}://") from None
         except OSError as error:  # an archive that is not there
             raise InputError(f"{self.url}: {error.strerror or error}", "a readable place", "check the path") from None
+
+
+def _read_local(path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        return [os.pread(file.fileno(), end - start, start) for start, end in spans]
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
