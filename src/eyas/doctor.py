@@ -17,7 +17,7 @@ from eyas.base.errors import EyasError, InputError
 from eyas.base.provenance import PROVENANCE, Provenance, read_provenance, require_digest
 from eyas.formats.head_dir import ARCHITECTURE, Finding, StoredHead, check_fit, digest_head, read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
-from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
+from eyas.recipe import ASIDE, DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
 from eyas.serve.kernels.choice import cpu_kernel
 from eyas.serve.kernels.cpu import Unavailable
 
@@ -155,7 +155,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         yield _misfit(error)
     own_head = recipe is None or recipe.target.head is None
     stages: dict[str, Provenance] = {}
-    for stage in STAGES:
+    for stage in (*STAGES, *(stage for stage in ASIDE if (out / DIRECTORIES[stage]).is_dir())):
         if stage == "train" and not own_head:
             continue
         yield from _examine_stage(stage, out / DIRECTORIES[stage], stages)
