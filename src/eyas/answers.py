@@ -1,5 +1,6 @@
-"""What `respond` is handed by those above it: the target's own answers through the engine, and the privacy room's look at
-them. Synth, serve and privacy are strangers to each other.
+"""What `respond` is handed from above: the target's own answers on the engine, and the privacy room's look at them.
+
+Synth and serve are strangers to each other.
 """
 
 from collections.abc import Generator, Iterator

@@ -4,9 +4,10 @@
                                                    train.many_trees    serve.costs
 
 Both sides are what the rest of eyas uses: the tree and verification of serving, and the engine's own rounds, measured
-with this target, head, dtype and machine. Of the trees with one top-k and number of nodes the shallowest and the deepest
-are measured, of chains those of 1, 2, 4, ... levels: a further level is one more forward of the head over as many rows,
-so depths between lie on the line. What is left out: prompts, which cost both arms the same, and streams that are idle.
+with this target, head, dtype and machine. Of the trees with one top-k and number of nodes the shallowest and the
+deepest are measured, of chains those of 1, 2, 4, ... levels: a further level is one more forward of the head over as
+many rows, so depths between lie on the line. What is left out: prompts, which cost both arms the same, and streams that
+are idle.
 """
 
 import dataclasses
