@@ -38,7 +38,7 @@ STREAMS = (1, 4)
 CONFIG = TuneConfig(streams=STREAMS, top_k=(1, 4), nodes=(8, 16, 32), allowance_s=40.0)
 ARMS = (OFF, *(Arm(f"chain {depth}", chain(depth)) for depth in (1, 3, 5, 8)))
 ARMS += tuple(Arm(f"tree {d}, 4, {n}", TreeShape(d, 4, n)) for d, n in ((4, 8), (6, 16), (7, 32)))
-PROMPTS_PER_TASK = 2
+PROMPTS_PER_TASK = 1
 
 
 def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:

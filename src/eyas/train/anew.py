@@ -37,7 +37,7 @@ def answer_anew(
     penalties or bias.
     """
     assert not sampling.adjusts_logits, "no penalties here"
-    place = target.embedding.weight.device
+    place, head_place = target.embedding.weight.device, next(target.lm_head.parameters()).device
     prompts = [row.ids_T[: _last_start(row)].to(place) for row in rows]
     lengths_B = torch.tensor([len(ids_T) for ids_T in prompts], device=place)
     ids_BT = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
@@ -51,7 +51,7 @@ def answer_anew(
     alive, seeds_B = list(range(len(rows))), torch.tensor(seeds, device=place)
     while True:
         coins_B = coins(seeds_B, drawing.lengths_B + drawing.num_drawn)
-        tokens_B = choose(target.logits(last_BD), settings, torch.zeros_like(seeds_B), coins_B)
+        tokens_B = choose(target.logits(last_BD.to(head_place)).to(place), settings, torch.zeros_like(seeds_B), coins_B)
         for b, token, last_D in zip(alive, tokens_B.tolist(), last_BD.float().cpu(), strict=True):
             said[b].append(token)
             hidden[b].append(last_D)
@@ -98,7 +98,7 @@ class _Drawing:
         attend = self.attend.see(visible_BXS, positions_BS)
         out = self.target.forward(ids_BX, positions_BX, attend, want_aux=True)
         assert out.aux_BTL is not None, "features were asked for"
-        return out.hidden_BTD, out.aux_BTL
+        return out.hidden_BTD.to(prompt_BT.device), out.aux_BTL  # a target may lie on several devices
 
     def leave(self, kept: Tensor) -> None:
         """Go on with these texts alone."""
