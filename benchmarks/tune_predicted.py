@@ -43,7 +43,7 @@ PROMPTS_PER_TASK = 1
 
 def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
     """A row for each tree and number of streams."""
-    target, directory = run.target, run.directory("capture")
+    target, directory = run.target, run.place("capture")
     accepted, context = tune.accept(
         CONFIG, read_head(run.head_directory, torch.float32), Features(directory), target, True
     )

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from eyas.base.config import build, load_toml
 from eyas.base.errors import EyasError, InputError
-from eyas.base.provenance import PROVENANCE, Provenance, read_provenance, require_digest
+from eyas.base.provenance import PROVENANCE, Provenance, has_provenance, read_provenance, require_digest
+from eyas.base.storage import Place
+from eyas.features.store import read_manifest
 from eyas.formats.head_dir import ARCHITECTURE, Finding, StoredHead, check_fit, digest_head, read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.recipe import ASIDE, DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
@@ -158,7 +160,8 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
     for stage in (*STAGES, *(stage for stage in ASIDE if (out / DIRECTORIES[stage]).is_dir())):
         if stage == "train" and not own_head:
             continue
-        yield from _examine_stage(stage, out / DIRECTORIES[stage], stages)
+        place = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).place(stage)
+        yield from _examine_stage(stage, Place.of(place), stages)
     try:
         head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
     except InputError as error:
@@ -186,13 +189,13 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
             yield _misfit(error)
 
 
-def _examine_stage(stage: str, directory: Path, stages: dict[str, Provenance]) -> Iterator[Finding]:
+def _examine_stage(stage: str, directory: Place, stages: dict[str, Provenance]) -> Iterator[Finding]:
     """One directory; what is finished is added to `stages`."""
     run_it = f"run `eyas {stage}` with the recipe of this run"
-    if not directory.is_dir() or not any(directory.iterdir()):
+    if not directory.list_files():
         yield Finding("warning", f"no {directory}", f"the work of stage {stage}", run_it)
         return
-    if not (directory / PROVENANCE).is_file():
+    if not has_provenance(directory):
         yield Finding("warning", f"{directory}, which is unfinished", f"{PROVENANCE} at its end", f"{run_it} again")
         return
     try:
@@ -204,7 +207,7 @@ def _examine_stage(stage: str, directory: Path, stages: dict[str, Provenance]) -
         yield Finding("misfit", f"{directory} made by stage {provenance.stage}", f"the work of stage {stage}", run_it)
         return
     stages[stage] = provenance
-    yield _contents(stage, directory)
+    yield _contents(stage, directory.path) if directory.is_local else _sizes(stage, directory)
 
 
 def _contents(stage: str, directory: Path) -> Finding:
@@ -219,6 +222,19 @@ def _contents(stage: str, directory: Path) -> Finding:
     if not provenance.files:
         return Finding("ok", f"{stage}: finished", "its files carry times, so only their presence is asked for")
     return Finding("ok", f"{stage}: finished", f"every file is as it was written ({len(provenance.files)})")
+
+
+def _sizes(stage: str, features: Place) -> Finding:
+    """Whether every shard elsewhere is there and as large as it was: to read them all may take hours."""
+    try:
+        shards = read_manifest(features).shards
+        other = [shard for shard in shards if features.join(shard.name).size() != shard.num_bytes]
+    except InputError as error:
+        return _misfit(error)
+    if other:
+        found = f"{features.join(other[0].name)}, {features.join(other[0].name).size() or 0:,} bytes long"
+        return Finding("misfit", found, f"{other[0].num_bytes:,} bytes", f"remove it and run `eyas {stage}` again")
+    return Finding("ok", f"{stage}: finished", f"{len(shards)} shards at {features} are as large as they were written")
 
 
 def _examine_chain(finished: _Finished) -> Iterator[Finding]:

@@ -16,17 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from eyas.base.atomic import write_atomic, write_json_atomic
 from eyas.base.errors import InputError
-from eyas.base.provenance import (
-    PROVENANCE,
-    Origin,
-    finish,
-    read_provenance,
-    reopen,
-    write_atomic,
-    write_json_atomic,
-    writing,
-)
+from eyas.base.provenance import Origin, finish, has_provenance, read_provenance, reopen
+from eyas.base.storage import Place
 from eyas.chat.conversation import Conversation, read
 from eyas.features import store
 from eyas.features.store import Manifest, RowInfo
@@ -85,14 +78,14 @@ def forget(run: Run, record_id: str) -> Iterator[str]:
     if copies:
         yield f"  nor will what was dropped as a repetition of it: {', '.join(copies)}"
     for stage, remove, clear in (
-        ("respond", _forget_conversation, respond.clear),
+        ("respond", _forget_conversation, lambda place: respond.clear(place.path)),
         ("capture", _forget_rows, _clear_features),
     ):
-        directory = run.directory(stage)
-        if _is_finished(directory):
+        directory = run.place(stage)
+        if has_provenance(directory):
             if remove(run, record_id, renewed):
                 yield f"  removed from {directory}"
-        elif directory.is_dir():
+        elif directory.list_files():
             clear(directory)
             yield f"  cleared {directory}, which was unfinished"
     for head in heads:
@@ -134,7 +127,7 @@ def _source(ledger: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _later(run: Run, record_id: str) -> Iterator[str]:
-    if _is_finished(run.directory("respond")):
+    if has_provenance(run.place("respond")):
         found = _conversation(run, record_id)
         if found is None:
             yield "  respond     not answered, or dropped (see its ledger.json)"
@@ -142,8 +135,8 @@ def _later(run: Run, record_id: str) -> Iterator[str]:
         tokens = sum(len(turn.token_ids) for turn in found.turns)
         ends = ", ".join(turn.finish for turn in found.turns)
         yield f"  respond     {len(found.turns)} answers, {tokens} tokens ({ends})"
-    if _is_finished(run.directory("capture")):
-        rows = _rows(store.read_manifest(run.directory("capture")), record_id)
+    if has_provenance(run.place("capture")):
+        rows = _rows(store.read_manifest(run.place("capture")), record_id)
         yield f"  capture     {', '.join(f'{row.length} tokens for {row.split}' for row in rows) or 'no row'}"
     for head in _heads(run, record_id):
         yield f"  head        {head} was trained on it"
@@ -167,8 +160,8 @@ def _heads(run: Run, record_id: str) -> list[str]:
 
     Also on what the features were before other records were forgotten: those rows were there as well.
     """
-    directory, features = run.directory("train"), run.directory("capture")
-    if not (_is_finished(directory) and _is_finished(features)):
+    directory, features = run.directory("train"), run.place("capture")
+    if not (has_provenance(directory) and has_provenance(features)):
         return []
     seen = {read_provenance(features).digest, *(said.get("features") for said in _all_forgotten(run))}
     same = read_provenance(directory).parents.get("features") in seen
@@ -185,10 +178,6 @@ def _all_forgotten(run: Run) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
 
 
-def _is_finished(directory: Path) -> bool:
-    return (directory / PROVENANCE).is_file()
-
-
 # --- removing --------------------------------------------------------------------------------------------------------
 
 
@@ -197,8 +186,8 @@ def _note(run: Run, ids: list[str], heads: list[str]) -> None:
     path = run.out / FORGOTTEN_FILE
     before = path.read_text() if path.is_file() else ""
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    features = run.directory("capture")
-    digest = read_provenance(features).digest if _is_finished(features) else None
+    features = run.place("capture")
+    digest = read_provenance(features).digest if has_provenance(features) else None
     said = [{"id": name, "when": when, "heads": heads, "features": digest} for name in ids]
     write_atomic(path, before + "".join(json.dumps(one) + "\n" for one in said))
 
@@ -270,7 +259,7 @@ def _forget_conversation(run: Run, record_id: str, renewed: dict[str, str]) -> b
 
 
 def _forget_rows(run: Run, record_id: str, renewed: dict[str, str]) -> bool:
-    directory = run.directory("capture")
+    directory = run.place("capture")
     manifest = store.read_manifest(directory)
     rows = _rows(manifest, record_id)
     if not rows and not any(digest in renewed for digest in read_provenance(directory).parents.values()):
@@ -278,19 +267,19 @@ def _forget_rows(run: Run, record_id: str, renewed: dict[str, str]) -> bool:
     _, origin = _reopen(directory)
     for number in sorted({row.shard for row in rows}, reverse=True):
         manifest = store.without_rows(directory, manifest, number, {row.id for row in rows})
+    directory.join(store.MANIFEST).remove()
     store.write_manifest(directory, manifest)
-    finish(directory, _with_parents(origin, renewed), time.time())
+    finish(directory, _with_parents(origin, renewed), time.time(), known=manifest.digests)
     return bool(rows)
 
 
-def _clear_features(directory: Path) -> None:
+def _clear_features(directory: Place) -> None:
     """Of an unfinished capture; the next one begins anew."""
-    for path in (*directory.glob("shard-*.safetensors"), directory / store.MANIFEST):
-        with writing(path):
-            path.unlink(missing_ok=True)
+    store.remove_shards(directory, 0)
+    directory.join(store.MANIFEST).remove()
 
 
-def _reopen(directory: Path) -> tuple[str, Origin]:
+def _reopen(directory: Path | Place) -> tuple[str, Origin]:
     """The directory counts as unfinished from here on; its digest, and what it was made from."""
     found = read_provenance(directory)
     reopen(directory)

@@ -118,7 +118,7 @@ def finished_stages(run: Run, prompts: Origin) -> set[str]:
         try:
             needed = stage != "train" or run.recipe.target.head is None
             origin = prompts if stage == "prompts" else run.origin(stage)
-            if needed and not is_finished(run.directory(stage), origin):
+            if needed and not is_finished(run.place(stage), origin):
                 return finished
         except InputError:  # something before it is damaged, so the run would stop or work there
             return finished
@@ -147,7 +147,7 @@ def _amounts(run: Run, sources: Sequence[Source], finished: set[str]) -> Amounts
         return Amounts(count, num_answers, prompt_tokens, num_answers * most, "prompts" in finished, False)
     ledger = json.loads((run.directory("respond") / LEDGER_FILE).read_bytes())
     if "capture" in finished:
-        rows = Features(run.directory("capture")).manifest.rows
+        rows = Features(run.place("capture")).manifest.rows
         prompt_tokens = max(0, sum(row.length for row in rows) - ledger["tokens"])
     return Amounts(ledger["conversations"], ledger["answers"], prompt_tokens, ledger["tokens"], True, True)
 

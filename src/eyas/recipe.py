@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Literal
 
 from eyas.answers import Answers, AnswerScan
+from eyas.base.atomic import sweep, write_atomic
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import PROVENANCE, Origin, Provenance, read_provenance, require, sweep, write_atomic
+from eyas.base.provenance import Origin, Provenance, has_provenance, read_provenance, require
+from eyas.base.storage import Place
 from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig
 from eyas.bench.tune_config import TuneConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
+from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target, resolve_target
@@ -80,6 +83,7 @@ class Recipe:
     prompts: PromptsConfig = field(default_factory=PromptsConfig)
     respond: RespondConfig = field(default_factory=RespondConfig)
     capture: CaptureConfig = field(default_factory=CaptureConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
@@ -116,6 +120,11 @@ class Run:
         """Where a stage writes."""
         return self.out / DIRECTORIES[stage]
 
+    def place(self, stage: str) -> Place:
+        """The same; of features, wherever `features.url` has them."""
+        url = self.recipe.features.url
+        return Place(url) if stage == "capture" and url is not None else Place.of(self.directory(stage))
+
     @cached_property
     def target(self) -> Target:
         """The target in the recipe's dtype, with the layers that capture asks for."""
@@ -149,7 +158,7 @@ class Run:
         """Each finished stage before this one must be made from what its parents hold now."""
         own_head = self.recipe.target.head is None
         before = [made for made in STAGES[: STAGES.index(ASIDE.get(stage, stage))] if made != "train" or own_head]
-        held = {made: self.directory(made) for made in before if (self.directory(made) / PROVENANCE).is_file()}
+        held = {made: self.place(made) for made in before if has_provenance(self.place(made))}
         for made, place in held.items():
             for name, recorded in read_provenance(place).parents.items():
                 parent = PARENTS.get(name)
@@ -165,26 +174,26 @@ class Run:
 
     @cached_property
     def _stages(self) -> dict[str, Callable[[], object]]:
-        recipe, directory, progress = self.recipe, self.directory, self.progress
+        recipe, directory, progress, features = self.recipe, self.directory, self.progress, self.place("capture")
         return {
             "prompts": self._prompts,
             "respond": lambda: respond.run(
                 recipe.respond, directory("prompts"), directory("respond"), self.responder(), progress, self.scan()
             ),
             "capture": lambda: capture.run(
-                recipe.capture, directory("respond"), self.target, directory("capture"), progress=progress
+                recipe.capture, directory("respond"), self.target, features, progress=progress
             ),
             "train": self._train,
             "eval": lambda: evaluate.run(
                 recipe.eval,
-                evaluate.EvalInputs(self.head_directory, directory("capture")),
+                evaluate.EvalInputs(self.head_directory, features),
                 self.target,
                 directory("eval"),
                 progress=progress,
             ),
             "bench": self._bench,
             "tune": lambda: tune.run(
-                recipe.tune, self.head_directory, directory("capture"), self.target, directory("tune"), progress
+                recipe.tune, self.head_directory, features, self.target, directory("tune"), progress
             ),
         }
 
@@ -224,7 +233,7 @@ class Run:
         if self.recipe.target.head is None:
             loop.run(
                 self.train_config,
-                self.directory("capture"),
+                self.place("capture"),
                 self.target,
                 self.directory("train"),
                 progress=self.progress,
@@ -246,33 +255,31 @@ class Run:
 
     @cached_property
     def _origins(self) -> dict[str, Callable[[], Origin]]:
-        recipe, directory = self.recipe, self.directory
+        recipe, place = self.recipe, self.place
 
         def digest(stage: str) -> str:
-            return read_provenance(directory(stage)).digest
+            return read_provenance(place(stage)).digest
 
         def of_eval() -> Origin:
             stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype])
-            features = Features(directory("capture"))
+            features = Features(place("capture"))
             return evaluate.origin_of(recipe.eval, stored, (features, features), self.target)
 
         return {
             "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements).origin,
             "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder(), self.scan()),
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
-            "train": lambda: loop.origin_of(self.train_config, Features(directory("capture")), self.target),
+            "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.target),
             "eval": of_eval,
             "bench": lambda: bench.origin_of(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
             ),
-            "tune": lambda: tune.origin_of(
-                recipe.tune, self.head_directory, Features(directory("capture")), self.target
-            ),
+            "tune": lambda: tune.origin_of(recipe.tune, self.head_directory, Features(place("capture")), self.target),
         }
 
     def bench_inputs(self) -> bench.BenchInputs:
         """The directories that `bench` reads."""
-        return bench.BenchInputs(self.head_directory, self.directory("eval"), self.directory("capture"))
+        return bench.BenchInputs(self.head_directory, self.directory("eval"), self.place("capture"))
 
     def _bench(self) -> None:
         bench.run(
@@ -282,16 +289,16 @@ class Run:
     def story(self) -> dict[str, object]:
         """What the stages before made, for the report: read from their directories."""
         for stage in ("prompts", "respond", "capture"):
-            require(self.directory(stage), stage)
+            require(self.place(stage), stage)
         answers = json.loads((self.directory("respond") / respond.LEDGER_FILE).read_bytes())
-        captured, trained = read_provenance(self.directory("capture")), None
+        manifest, trained = read_manifest(self.place("capture")), None
         if self.recipe.target.head is None:
             trained = require(self.directory("train"), "train")
         return {
             "prompts": json.loads((self.directory("prompts") / "ledger.json").read_bytes())["kept"],
             "answers": answers["answers"],
             "tokens": answers["tokens"],
-            "feature_bytes": sum((self.directory("capture") / name).stat().st_size for name in captured.files),
+            "feature_bytes": sum(shard.num_bytes for shard in manifest.shards),
             "train_seconds": None if trained is None else trained.seconds,
             "head_start": _start_of(trained),
         }

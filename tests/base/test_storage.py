@@ -3,14 +3,23 @@ import os
 import uuid
 
 import pytest
+from tests.doubles.stores import gcs, s3
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.storage import Place
 
 
-@pytest.fixture(params=["path", "file", "memory"])
+@pytest.fixture(scope="module")
+def object_stores():
+    with pytest.MonkeyPatch.context() as patch, gcs(patch), s3(patch) as bucket:
+        yield {"gs": "gs://bucket", "s3": bucket}
+
+
+@pytest.fixture(params=["path", "file", "memory", "gs", "s3"])
 def root(request, tmp_path):
-    """The same contract on a path, a file URL and a store without directories."""
+    """The same contract on a path, a file URL and stores without directories."""
+    if request.param in ("gs", "s3"):
+        return Place(f"{request.getfixturevalue('object_stores')[request.param]}/{uuid.uuid4().hex}")
     return {
         "path": Place(str(tmp_path / "run")),
         "file": Place(f"file://{tmp_path}/run"),
@@ -37,14 +46,39 @@ def test_listing_is_relative_sorted_and_deep(root):
 
 
 def test_a_missing_file_is_an_input_error(root):
-    with pytest.raises(InputError, match=r"found no file .*run/none"):
+    with pytest.raises(InputError, match=r"found no file .*/none"):
         root.join("none").read_bytes()
 
 
-def test_ensure_dir_may_be_called_twice(root):
-    root.join("x", "y").ensure_dir()
-    root.join("x", "y").ensure_dir()
-    assert root.join("x", "y").exists()
+def test_a_file_is_created_only_where_none_is(root):
+    file = root.join("features", "shard")
+    assert file.size() is None
+    assert file.create_bytes(b"mine")
+    assert file.create_bytes(b"mine"), "an answer that was lost and asked for again"
+    assert not file.create_bytes(b"his!")
+    assert not file.create_bytes(b"longer")
+    assert (file.read_bytes(), file.size()) == (b"mine", 4)
+    file.remove()
+    file.remove()
+    assert not file.exists()
+    assert file.create_bytes(b"longer")
+
+
+def test_ranges_come_in_the_order_they_were_asked_for(root):
+    file = root.join("shard")
+    file.write_bytes(bytes(range(200)))
+    assert file.read_ranges([(150, 152), (0, 1), (7, 7), (199, 200)]) == [b"\x96\x97", b"\0", b"", b"\xc7"]
+    with pytest.raises(InputError, match="shard ends within bytes 190 to 201; expected the whole file"):
+        file.read_ranges([(0, 3), (190, 201)])
+    with pytest.raises(InputError, match=r"no file .*missing"):
+        root.join("missing").read_ranges([(0, 3)])
+
+
+def test_a_file_is_read_from_any_byte(root):
+    root.join("file").write_bytes(bytes(range(200)))
+    with root.join("file").open() as file:
+        file.seek(100)
+        assert file.read(3) == b"def"
 
 
 def test_local_places_know_their_path(tmp_path):

@@ -12,7 +12,7 @@ from eyas.chat.conversation import Conversation, Message, Turn
 from eyas.chat.render import prompt_ids
 from eyas.features.layout import Row, taught
 from eyas.features.quantise import StoredDtype, quantise
-from eyas.features.store import StoredRow
+from eyas.features.shard import RowInfo, StoredRow
 from eyas.model.attention import DenseAttend
 from eyas.model.target import Target
 
@@ -65,6 +65,11 @@ def stored_row(row: Row, dtype: StoredDtype) -> StoredRow:
     """The row as a shard would hold it."""
     aux, hidden = quantise(row.aux_TL, 3, dtype), quantise(row.hidden_UD, 1, dtype)
     return StoredRow(row.ids_T, row.loss_mask_T, aux, hidden)
+
+
+def info_of(row: Row) -> RowInfo:
+    """Of a row that shares nothing, not yet placed."""
+    return RowInfo(row.id, row.task, "train", False, len(row.ids_T), 0, len(row.hidden_UD), 1)
 
 
 def contents(directory: Path) -> dict[str, bytes]:

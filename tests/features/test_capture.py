@@ -3,6 +3,7 @@ import json
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from transformers import AutoModelForCausalLM
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import Origin, finish, read_provenance
-from eyas.chat.conversation import Conversation, Message, Turn
-from eyas.features.capture import CaptureConfig, TextRow, assign_splits, rows_of, run
+from eyas.chat.conversation import Conversation, Message, Turn, read_all
+from eyas.features.capture import CaptureConfig, PrefillAttend, run
+from eyas.features.layout import taught
 from eyas.features.reader import Features
+from eyas.features.texts import TextRow, assign_splits, rows_of
 from eyas.model.target import Target
 
 CONFIG = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2)
@@ -22,7 +25,8 @@ KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
 from eyas.base.progress import Progress
-from eyas.features.capture import CaptureConfig, run
+from eyas.features.capture import CaptureConfig, PrefillAttend, run
+from eyas.features.layout import taught
 from eyas.model.target import Target
 torch.set_num_threads(1)
 advance = Progress.advance
@@ -169,6 +173,39 @@ def test_turns_share_a_row_where_the_text_allows(target: Target) -> None:
     assert (first.id, second.id) == ("two#0", "two#1")
     assert (sum(first.loss_mask), sum(second.loss_mask)) == (len(ids), 2)
     assert first.conversation == second.conversation == "two"
+
+
+@torch.no_grad()
+def test_what_rows_of_a_conversation_share_is_stored_once(target: Target, tmp_path: Path) -> None:
+    """Three answers whose ids their text does not give back: three rows, each beginning with the prompt before it."""
+    ids = tuple(target.tokenizer.encode("hello<|end|>", add_special_tokens=False))
+    odd = (*ids[:-2], 3, ids[-1])
+    said = [(role, text) for text in ("a", "b", "c") for role in ("user", "assistant")]
+    messages = tuple(Message(role, "hello" if role == "assistant" else text) for role, text in said)  # type: ignore[arg-type]
+    turns = tuple(Turn(odd, (True,) * len(odd), "stop") for _ in range(3))
+    lines = [Conversation(f"c:{n}", "src", messages, {}, turns=turns).to_line() for n in range(2)]
+    (tmp_path / "said").mkdir()
+    (tmp_path / "said" / "part-00000.jsonl").write_bytes(b"".join(lines))
+    finish(tmp_path / "said", Origin("respond", "test", {}), 0.0)
+    config = CaptureConfig(dtype="float32", held_out=0.0, shard_bytes=6_000)
+    run(config, tmp_path / "said", target, tmp_path / "out", progress=False)
+    features = Features(tmp_path / "out")
+    infos = features.manifest.rows
+    assert [info.shared > 0 for info in infos] == [False, True, True] * 2
+    assert infos[2].shared > infos[1].shared > 5
+    assert any(one.shard != other.shard for one, other in pairwise(infos) if other.shared)
+    texts = rows_of(next(iter(read_all(tmp_path / "said"))), target.tokenizer)
+    for row, text in zip(features.rows(range(3)), texts, strict=True):
+        assert row.ids_T.tolist() == text.ids[: len(row.ids_T)]
+        out = target.forward(row.ids_T[None], torch.arange(len(row.ids_T))[None], PrefillAttend(), want_aux=True)
+        assert out.aux_BTL is not None
+        torch.testing.assert_close(row.aux_TL, out.aux_BTL[0])
+        torch.testing.assert_close(row.hidden_UD, out.hidden_BTD[0][taught(row.loss_mask_T)])
+    tokens = sum(info.length for info in infos)
+    shared = sum(info.shared for info in infos)
+    assert shared > tokens / 3
+    vectors = sum(shard.num_bytes for shard in features.manifest.shards) // (4 * target.facts.hidden_size)
+    assert vectors < 3 * (tokens - shared) + sum(info.num_taught for info in infos) + 40  # and headers, ids
 
 
 def test_splits_hold_out_some_of_each_task_and_keep_conversations_together() -> None:

@@ -6,16 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.features.small import contents, random_row, stored_row
+from tests.features.small import contents, info_of, random_row, stored_row
 from tests.features.test_capture import CONFIG
 
 from eyas.base.errors import StageError, UsageError
+from eyas.base.storage import Place
 from eyas.features import capture
 from eyas.features.drift import measure
-from eyas.features.layout import Row
 from eyas.features.quantise import CODES, LARGEST, StoredDtype, is_finite, quantise, restore
 from eyas.features.reader import Features
-from eyas.features.store import ShardFile, placed, token_bytes, write_shard
+from eyas.features.shard import ShardFile
+from eyas.features.store import publish_shard, token_bytes
 from eyas.model.target import Target
 from eyas.train import loop
 
@@ -95,11 +96,13 @@ def test_the_bytes_are_these_on_every_machine(dtype: StoredDtype, digest: str) -
 @pytest.mark.parametrize("dtype", list(CODES))
 def test_a_shard_takes_the_bytes_that_are_planned(dtype: StoredDtype, tmp_path: Path) -> None:
     rows = [random_row("." * prompt + "x" * answer, 64, 9) for prompt, answer in ((300, 500), (20, 400), (0, 30))]
-    write_shard(tmp_path / "shard", [stored_row(row, dtype) for row in rows], "plan")
+    place, stored = Place.of(tmp_path), [stored_row(row, dtype) for row in rows]
+    shard = publish_shard(place, 0, [info_of(row) for row in rows], stored, "plan").shard
     tokens, num_taught = sum(len(row.ids_T) for row in rows), sum(len(row.hidden_UD) for row in rows)
     assert num_taught == 500 + 400 + 29
     planned = tokens * token_bytes(dtype, 64, num_taught / tokens)
-    header = (tmp_path / "shard").stat().st_size - planned
+    assert shard.num_bytes == place.join(shard.name).size()
+    header = shard.num_bytes - planned
     assert 0 < header < 1024
 
 
@@ -114,18 +117,18 @@ def test_the_arithmetic_at_4096() -> None:
 def test_rows_come_back_from_their_shard(dtype: StoredDtype, tmp_path: Path) -> None:
     rows = [random_row(picture, 8, 9) for picture in ("..xxx", "...", "xx..x.xxx", ".x")]
     stored = [stored_row(row, dtype) for row in rows]
-    write_shard(tmp_path / "shard", stored, "plan")
-    infos = placed([_info(row) for row in rows])
-    for info, row, kept in zip(infos, rows, stored, strict=True):
-        found = ShardFile(tmp_path / "shard").row(info, torch.float32)
+    place = Place.of(tmp_path)
+    note = publish_shard(place, 0, [info_of(row) for row in rows], stored, "plan")
+    file = ShardFile(place.join(note.shard.name))
+    for info, row, kept in zip(note.rows, rows, stored, strict=True):
+        found = file.stored(info)
         assert found.ids_T.tolist() == row.ids_T.tolist()
         assert torch.equal(found.loss_mask_T, row.loss_mask_T)
-        assert torch.equal(found.aux_TL, restore(*kept.aux, torch.float32))
-        assert torch.equal(found.hidden_UD, restore(*kept.hidden, torch.float32))
-
-
-def _info(row: Row) -> capture.RowInfo:
-    return capture.RowInfo(row.id, "any", "train", False, 0, 9, len(row.ids_T), 9, len(row.hidden_UD), 0)
+        for pair, same in ((found.aux, kept.aux), (found.hidden, kept.hidden), (file.aux(info), kept.aux)):
+            assert torch.equal(restore(*pair, torch.float32), restore(*same, torch.float32))
+    ids_N, mask_N = file.texts()
+    assert torch.equal(ids_N, torch.cat([row.ids_T for row in rows]))
+    assert torch.equal(mask_N, torch.cat([row.loss_mask_T for row in rows]))
 
 
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
@@ -137,7 +140,7 @@ def test_a_run_in_8_bits_is_told_in_its_manifest(
     capture.run(config, conversations, target, tmp_path / "b", progress=False)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     manifest = Features(tmp_path / "a").manifest
-    assert (manifest.schema, manifest.dtype, manifest.target_revision) == (2, dtype, None)
+    assert (manifest.schema, manifest.dtype, manifest.target_revision) == (3, dtype, None)
     assert "value = code * scale" in manifest.quantisation
     error = manifest.quantisation_error
     assert error.num_rows == sum(row.split == "held_out" for row in manifest.rows)

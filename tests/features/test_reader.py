@@ -1,30 +1,25 @@
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from tests.features.small import mask, random_row, stored_row
+from tests.features.small import contents, info_of, mask, random_row, stored_row
 
 from eyas.base.errors import InputError
+from eyas.base.provenance import digest_file
+from eyas.base.storage import Place
 from eyas.features import capture, store
 from eyas.features.capture import CaptureConfig, run
 from eyas.features.layout import Split
 from eyas.features.quantise import StoredDtype
 from eyas.features.reader import Features, plan_epoch
-from eyas.features.store import (
-    Manifest,
-    RowInfo,
-    ShardFile,
-    check_shard,
-    finished_shard,
-    read_manifest,
-    without_rows,
-    write_shard,
-)
+from eyas.features.shard import RowInfo, ShardFile
+from eyas.features.store import Manifest, finished_shard, publish_shard, read_manifest, without_rows
 from eyas.model.target import Target
 
 
 def info(length: int, num_supervised: int, split: Split = "train") -> RowInfo:
-    return RowInfo("id", "task", split, False, 0, 0, length, 0, num_supervised + 1, num_supervised)
+    return RowInfo("id", "task", split, False, length, 0, num_supervised + 1, num_supervised)
 
 
 def test_an_epoch_is_a_pure_function_and_reads_each_row_once() -> None:
@@ -50,22 +45,51 @@ def test_a_row_longer_than_a_micro_batch_stands_alone() -> None:
     assert (0,) in update.micro_batches
 
 
-def test_a_damaged_shard_is_named_with_both_digests(target: Target, conversations: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["ids_N", "aux_AL", "aux_scales_AP", "hidden_MD", "hidden_scales_M1"])
+def test_a_damaged_row_is_named_with_both_checksums(
+    column: str, target: Target, conversations: Path, tmp_path: Path
+) -> None:
     run(CaptureConfig(), conversations, target, tmp_path, progress=False)
     path = tmp_path / "shard-00000.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-7] ^= 1
-    path.write_bytes(data)
+    whole = path.read_bytes()
+    header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
+    last = 8 + int.from_bytes(whole[:8], "little") + header[column]["data_offsets"][1] - 1
+    path.write_bytes(whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :])
     features = Features(tmp_path)
-    digest = features.manifest.shards[0].digest
-    with pytest.raises(InputError, match=f"damaged shard .*shard-00000.* digest sha256:.*; expected digest {digest}"):
-        features.row(0)
+    features.row(0)
+    index = len(features.manifest.rows) - 1
+    found = rf"damaged shard .*shard-00000.*: row {features.manifest.rows[index].id} with checksum \w+ instead of \w+"
+    with pytest.raises(InputError, match=found):
+        features.row(index)
     # What the message advises is enough.
-    path.unlink()
-    (tmp_path / "provenance.json").unlink()
+    for name in ("shard-00000.safetensors", "shard-00000.json", "provenance.json"):
+        (tmp_path / name).unlink()
     run(CaptureConfig(), conversations, target, tmp_path, progress=False)
-    assert Features(tmp_path).manifest.shards[0].digest == digest
-    Features(tmp_path).row(0)
+    assert path.read_bytes() == whole
+    Features(tmp_path).row(index)
+
+
+@pytest.mark.parametrize("left", [0, 5, 100, -1])
+def test_a_shard_that_is_cut_off_or_missing_is_named(
+    left: int, target: Target, conversations: Path, tmp_path: Path
+) -> None:
+    run(CaptureConfig(), conversations, target, tmp_path, progress=False)
+    path = tmp_path / "shard-00000.safetensors"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(InputError, match=r"shard-00000.*ends within bytes"):
+        list(Features(tmp_path).rows(range(12)))
+    path.unlink()
+    with pytest.raises(InputError, match=r"no file .*shard-00000"):
+        Features(tmp_path).row(0)
+
+
+def test_a_shard_of_another_run_is_refused(target: Target, conversations: Path, tmp_path: Path) -> None:
+    for name, cut in (("ours", 40), ("others", 41)):
+        run(CaptureConfig(max_length=cut), conversations, target, tmp_path / name, progress=False)
+    others = (tmp_path / "others" / "shard-00000.safetensors").read_bytes()
+    (tmp_path / "ours" / "shard-00000.safetensors").write_bytes(others)
+    with pytest.raises(InputError, match=r"damaged shard .*with checksum"):
+        list(Features(tmp_path / "ours").rows(range(12)))
 
 
 def test_unfinished_features_and_those_of_another_target_are_refused(
@@ -85,12 +109,12 @@ def test_features_of_an_older_schema_are_refused_and_captured_again(
         monkeypatch.setattr(room, "SCHEMA", 1)
     run(CaptureConfig(), conversations, target, tmp_path, progress=False)
     monkeypatch.undo()
-    found = r"found .*manifest\.json of schema 1 .*; expected schema 2 .*; do run `eyas capture` again"
+    found = r"found .*manifest\.json of schema 1 .*; expected schema 3 .*; do run `eyas capture` again"
     with pytest.raises(InputError, match=found):
         Features(tmp_path)
     # What the message advises is enough, although the old features are finished.
     run(CaptureConfig(), conversations, target, tmp_path, progress=False)
-    assert Features(tmp_path).manifest.schema == 2
+    assert Features(tmp_path).manifest.schema == 3
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8"])
@@ -98,13 +122,14 @@ def test_what_is_left_of_a_shard_keeps_its_codes(
     dtype: StoredDtype, target: Target, conversations: Path, tmp_path: Path
 ) -> None:
     run(CaptureConfig(dtype=dtype, shard_bytes=30_000), conversations, target, tmp_path, progress=False)
-    manifest = read_manifest(tmp_path)
+    place = Place.of(tmp_path)
+    manifest = read_manifest(place)
     assert len(manifest.shards) > 2
 
     def codes(manifest: Manifest) -> dict[str, list[bytes]]:
         found: dict[str, list[bytes]] = {}
         for row in manifest.rows:
-            stored = ShardFile(tmp_path / manifest.shards[row.shard].name).stored(row)
+            stored = ShardFile(place.join(manifest.shards[row.shard].name)).stored(row)
             tensors = (stored.ids_T, stored.loss_mask_T, *stored.aux, *stored.hidden)
             found[row.id] = [tensor.view(torch.uint8).numpy().tobytes() for tensor in tensors]
         return found
@@ -112,11 +137,11 @@ def test_what_is_left_of_a_shard_keeps_its_codes(
     before = codes(manifest)
     whole = {row.id for row in manifest.rows if row.shard == 1}
     first = next(row.id for row in manifest.rows if row.shard == 0)
-    left = without_rows(tmp_path, without_rows(tmp_path, manifest, 1, whole), 0, {first})
+    left = without_rows(place, without_rows(place, manifest, 1, whole), 0, {first})
     assert codes(left) == {name: kept for name, kept in before.items() if name not in whole | {first}}
     assert len(left.shards) == len(manifest.shards) - 1
     for shard in left.shards:
-        check_shard(tmp_path, shard)
+        assert digest_file(place.join(shard.name)) == shard.digest
 
 
 def test_counts_are_of_generated_tokens_only(target: Target, conversations: Path, tmp_path: Path) -> None:
@@ -131,9 +156,15 @@ def test_counts_are_of_generated_tokens_only(target: Target, conversations: Path
 
 
 def test_a_shard_is_the_same_bytes_and_knows_its_plan(tmp_path: Path) -> None:
-    rows = [stored_row(random_row(picture, 4, 9), "fp8") for picture in ("..xxx", ".x.x")]
-    digest = write_shard(tmp_path / "a", rows, "plan")
-    assert digest == write_shard(tmp_path / "b", rows, "plan") == finished_shard(tmp_path / "a", "plan")
-    assert finished_shard(tmp_path / "a", "another plan") is None
-    assert finished_shard(tmp_path / "missing", "plan") is None
+    random_rows = [random_row(picture, 4, 9) for picture in ("..xxx", ".x.x")]
+    rows, infos = [stored_row(row, "fp8") for row in random_rows], [info_of(row) for row in random_rows]
+    one, two = Place.of(tmp_path / "one"), Place.of(tmp_path / "two")
+    note = publish_shard(one, 3, infos, rows, "plan")
+    assert note == publish_shard(two, 3, infos, rows, "plan") == finished_shard(one, 3, "plan")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert finished_shard(one, 3, "another plan") is None
+    assert finished_shard(one, 4, "plan") is None
     assert torch.equal(rows[1].loss_mask_T, mask(".x.x"))
+    # A shard of another plan makes room.
+    other = publish_shard(one, 3, infos[:1], rows[:1], "another plan")
+    assert other == finished_shard(one, 3, "another plan") != note

@@ -27,7 +27,7 @@ EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 # Listings are not kept (others write, too), and what GCS stores is compared with what was sent: gcsfs does neither by
 # itself.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "gs": {"use_listings_cache": False, "consistency": "crc32c"},
+    "gs": {"use_listings_cache": False, "consistency": "md5"},
     "s3": {"use_listings_cache": False},
 }
 ATTEMPTS = 3  # at a read that comes back short; what a store refuses for the moment, its package asks for again itself
@@ -135,8 +135,7 @@ class Place:
                     if self.is_local:
                         parts = _read_local(path, spans)
                     else:
-                        starts, ends = [start for start, _ in spans], [end for _, end in spans]
-                        parts = fs.cat_ranges([path] * len(spans), starts, ends, on_error="raise")
+                        parts = _read_remote(fs, path, spans)
             except FileNotFoundError:
                 raise self._missing() from None
             short = [span for span, part in zip(spans, parts, strict=True) if len(part) != span[1] - span[0]]
@@ -185,6 +184,9 @@ class Place:
                 return True
         except FileExistsError:
             pass
+        except PlaceError:  # whatever the last thing was that went wrong, ours or another's may be there by now
+            if self.is_local or self.size() is None:
+                raise
         return self.size() == len(data) and self.read_bytes() == data
 
     def remove(self) -> None:
@@ -193,16 +195,6 @@ class Place:
         with self._writing(), contextlib.suppress(FileNotFoundError):
             fs.rm_file(path)
 
-    def ensure_dir(self) -> None:
-        """Makes the directory and its parents, where the place knows directories."""
-        fs, path = self._at
-        try:
-            fs.makedirs(path, exist_ok=True)
-        except OSError as error:
-            raise PlaceError(
-                f"{self.url} cannot be made: {error}", "a place for a directory", "pass another path"
-            ) from error
-
     # --- the store ---------------------------------------------------------------------------------------------------
 
     def _missing(self) -> InputError:
@@ -210,15 +202,18 @@ class Place:
 
     @contextlib.contextmanager
     def _reading(self, done: str = "read") -> Iterator[None]:
-        """What goes wrong becomes an InputError, except that there is no such file."""
+        """What goes wrong becomes an error of ours, except that there is no such file.
+
+        Elsewhere a PlaceError: the file may be as good as ever, so nobody shall take it for a bad one.
+        """
         try:
             yield
         except (FileNotFoundError, EyasError):
             raise
         except Exception as error:  # each store's package has errors of its own, often of no common class
-            raise InputError(
-                f"{self.url} cannot be {done}: {_said(error)}", "a readable place", "check the path and its permissions"
-            ) from error
+            kind = InputError if self.is_local else PlaceError
+            do = "check the path, its permissions and the connection"
+            raise kind(f"{self.url} cannot be {done}: {_said(error)}", "a readable place", do) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -259,6 +254,13 @@ class Place:
 def _read_local(path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
     with open(path, "rb", buffering=0) as file:
         return [os.pread(file.fileno(), end - start, start) for start, end in spans]
+
+
+def _read_remote(fs: fsspec.AbstractFileSystem, path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    some = [(start, end) for start, end in spans if end > start]  # a store has no range of no bytes
+    starts, ends = [start for start, _ in some], [end for _, end in some]
+    parts = iter(fs.cat_ranges([path] * len(some), starts, ends, on_error="raise"))
+    return [next(parts) if end > start else b"" for start, end in spans]
 
 
 def _said(error: Exception) -> str:

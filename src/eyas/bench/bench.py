@@ -22,6 +22,7 @@ from eyas.base.provenance import (
     require,
     write_json_atomic,
 )
+from eyas.base.storage import Place
 from eyas.bench.concurrency import measure_concurrency
 from eyas.bench.config import BenchConfig
 from eyas.bench.free_drafters import free_drafters
@@ -49,7 +50,7 @@ class BenchInputs:
 
     head: Path
     evaluated: Path
-    features: Path
+    features: Path | Place
 
 
 def origin_of(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> Origin:
@@ -107,7 +108,7 @@ def run(
     return finish(out_dir, origin, started_s)
 
 
-def workload(config: BenchConfig, features_dir: Path, target: Target) -> dict[str, list[Prompt]]:
+def workload(config: BenchConfig, features_dir: Path | Place, target: Target) -> dict[str, list[Prompt]]:
     """Prompts by task: those held out from training, or our own evaluation set."""
     if config.prompts == BUILTIN:
         return eval_prompts(target.tokenizer, config.prompts_per_task)

@@ -33,6 +33,7 @@ from eyas.base.provenance import (
     reopen,
     write_json_atomic,
 )
+from eyas.base.storage import Place
 from eyas.bench.machine import machine
 from eyas.bench.tune_config import TuneConfig
 from eyas.features.layout import Row
@@ -88,7 +89,7 @@ def origin_of(config: TuneConfig, head_dir: Path, features: Features, target: Ta
 
 
 def run(
-    config: TuneConfig, head_dir: Path, features_dir: Path, target: Target, out_dir: Path, progress: bool = True
+    config: TuneConfig, head_dir: Path, features_dir: Path | Place, target: Target, out_dir: Path, progress: bool = True
 ) -> Provenance:
     """Write tune.json. Idempotent. `InputError` where a head is missing or does not fit, or nothing is held out."""
     started_s = time.time()

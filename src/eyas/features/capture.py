@@ -4,22 +4,27 @@ B rows of a batch, T tokens, U of them taught, D hidden, L = 3D captured feature
 size.
 
 Which rows share a shard, and which share a forward, is decided from the ids alone before any forward. So a shard is a
-pure function of its plan, a finished shard is skipped, and a killed run ends with the bytes of an undisturbed one.
+pure function of its plan, a finished shard is skipped, and a killed run ends with the bytes of an undisturbed one; and
+several machines may share the shards, each with the target:
+
+    rank 0   shard 0   shard 2   shard 4   waits for the others', then the manifest
+    rank 1   shard 1   shard 3             waits for the manifest
+
+A shard is stored while the target reads the next one.
 """
 
 import dataclasses
-import hashlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
-from eyas.base.errors import InputError, StageError, UsageError
+from eyas.base.errors import StageError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
     Origin,
@@ -32,32 +37,30 @@ from eyas.base.provenance import (
     require,
     require_digest,
 )
-from eyas.chat.conversation import Conversation, read_all
-from eyas.chat.render import render
+from eyas.base.storage import Place
 from eyas.features.drift import measure
-from eyas.features.layout import Row, Split, num_needed, num_supervised, taught
+from eyas.features.layout import Row, Split, taught
 from eyas.features.quantise import MEANING, StoredDtype, is_finite, quantise
+from eyas.features.shard import StoredRow
 from eyas.features.store import (
+    MANIFEST,
     NORM_STATE,
     NUM_LAYERS,
     SCHEMA,
     Manifest,
     QuantisationError,
-    RowInfo,
-    ShardInfo,
-    StoredRow,
+    ShardNote,
     finished_shard,
-    placed,
-    shard_name,
-    token_bytes,
+    publish_shard,
+    remove_shards,
     write_manifest,
-    write_shard,
 )
+from eyas.features.texts import TextRow, assign_splits, load_texts, plan_shards, row_info
 from eyas.model.attention import Rule, causal_attention
 from eyas.model.target import Target
 
 STAGE = "capture"
-LOOPING = "looping"  # the tag that `eyas respond` gives an answer that got stuck
+POLL_S = 2.0
 SAMPLE_ROWS, SAMPLE_TOKENS = 32, 8192  # on which the error of storing is measured, whichever is reached first
 
 
@@ -92,18 +95,6 @@ class CaptureConfig:
             raise UsageError(f"capture.held_out = {self.held_out}", "a share from 0 to 1", "set for example 0.05")
 
 
-@dataclass(frozen=True)
-class TextRow:
-    """One row before the forward: ids and which of them were generated."""
-
-    id: str
-    conversation: str
-    task: str
-    ids: list[int]
-    loss_mask: list[bool]
-    looping: bool  # an answer got stuck repeating itself
-
-
 class PrefillAttend:
     """Attention over whole rows padded on the right; keeps nothing. Padding comes after all that is real."""
 
@@ -129,46 +120,51 @@ def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) 
 
 
 def run(
-    config: CaptureConfig, conversations_dir: Path, target: Target, out_dir: Path, *, progress: bool = True
+    config: CaptureConfig,
+    conversations_dir: Path,
+    target: Target,
+    out: Path | Place,
+    *,
+    progress: bool = True,
+    rank: int = 0,
+    world: int = 1,
 ) -> Provenance:
     """Capture the features of all conversations with a target loaded with `config.aux_layer_ids`.
 
-    Idempotent and resumable. `InputError` for damaged or unfinished conversations, ids that the target does not have
-    and rows longer than its positions; `StageError` for a full disk.
+    world: processes that do this together, each with its own rank. Idempotent and resumable. `InputError` for damaged
+    or unfinished conversations, ids that the target does not have and rows longer than its positions; `PlaceError` for
+    a full disk or a store that refuses; `StageError` where another run writes to the same place.
     """
     started_s = time.time()
     wanted = config.aux_layer_ids
     assert wanted is None or tuple(wanted) == tuple(target.aux_layer_ids), "load the target with config.aux_layer_ids"
     require(conversations_dir, "respond")
+    directory = Place.of(out)
     origin = origin_of(config, require_digest(conversations_dir).digest, target)
-    if is_finished(out_dir, origin):
-        return read_provenance(out_dir)
-    texts, num_cut = _load_texts(config, conversations_dir, target)
+    if is_finished(directory, origin):
+        return read_provenance(directory)
+    texts, num_cut = load_texts(conversations_dir, target, config.max_length)
     splits = assign_splits(texts, config.held_out)
-    reopen(out_dir)
+    if rank == 0:
+        reopen(directory)
+        directory.join(MANIFEST).remove()
     error = _check_error(config, _sample(texts, splits), target, progress)
-    plans = _plan_shards(config, texts, target.facts.hidden_size)
-    shards: list[ShardInfo] = []
-    infos: list[RowInfo] = []
+    plans = plan_shards(texts, config.dtype, target.facts.hidden_size, config.shard_bytes)
+    work = [_Shard(number, [texts[i] for i in plan], origin, splits) for number, plan in enumerate(plans)]
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
-        for number, plan in enumerate(plans):
-            path, members = out_dir / shard_name(number), [texts[i] for i in plan]
-            plan_digest = digest_json([dataclasses.asdict(origin), [dataclasses.asdict(text) for text in members]])
-            digest = finished_shard(path, plan_digest)
-            if digest is None:
-                digest = write_shard(path, _stored(config, members, target, bar), plan_digest)
-            else:
-                bar.skip(sum(len(text.ids) for text in members))
-            infos += placed([_info(text, splits[text.conversation], number) for text in members])
-            shards.append(ShardInfo(path.name, digest, sum(len(text.ids) for text in members)))
-    for stale in sorted(out_dir.glob("shard-*.safetensors")):
-        if stale.name not in {shard.name for shard in shards}:
-            stale.unlink()  # of an earlier recipe
+        notes = _make_shards(config, work[rank::world], target, directory, bar)
+        if rank:
+            while not is_finished(directory, origin):
+                time.sleep(POLL_S)
+            return read_provenance(directory)
+        notes |= _shards_of_others([shard for shard in work if shard.number not in notes], directory, bar)
+    remove_shards(directory, len(work))
     manifest = Manifest(
         schema=SCHEMA,
         target=_public_name(target.facts.name),
         target_revision=_revision(target),
         target_digest=target.digest,
+        target_quantisation=target.quantisation,
         tokenizer_digest=target.tokenizer_digest,
         template_digest=target.template_digest,
         aux_layer_ids=tuple(int(i) for i in target.aux_layer_ids),
@@ -179,18 +175,57 @@ def run(
         quantisation=MEANING[config.dtype],
         quantisation_error=error,
         num_cut=num_cut,
-        shards=tuple(shards),
-        rows=tuple(infos),
+        shards=tuple(notes[shard.number].shard for shard in work),
+        rows=tuple(row for shard in work for row in notes[shard.number].rows),
     )
-    write_manifest(out_dir, manifest)
-    return finish(out_dir, origin, started_s)
+    write_manifest(directory, manifest)
+    return finish(directory, origin, started_s, known=manifest.digests)
 
 
-def _info(text: TextRow, split: Split, shard: int) -> RowInfo:
-    """Not yet `placed`."""
-    mask_T = torch.tensor(text.loss_mask, dtype=torch.bool)
-    counts = int(taught(mask_T).sum()), num_supervised(mask_T)
-    return RowInfo(text.id, text.task, split, text.looping, shard, 0, len(text.ids), 0, *counts)
+class _Shard:
+    """What one shard is made from."""
+
+    def __init__(self, number: int, texts: list[TextRow], origin: Origin, splits: dict[str, Split]) -> None:
+        self.number = number
+        self.texts = texts
+        self.plan = digest_json([dataclasses.asdict(origin), [dataclasses.asdict(text) for text in texts]])
+        self.infos = [row_info(text, splits[text.conversation]) for text in texts]
+        self.num_tokens = sum(len(text.ids) for text in texts)
+
+
+def _make_shards(
+    config: CaptureConfig, work: Sequence[_Shard], target: Target, directory: Place, bar: Progress
+) -> dict[int, ShardNote]:
+    """By number. Those that are there already are skipped."""
+    notes: dict[int, ShardNote] = {}
+    made: dict[int, Future[ShardNote]] = {}
+    with ThreadPoolExecutor(1) as storing:
+        for shard in work:
+            note = finished_shard(directory, shard.number, shard.plan)
+            if note is not None:
+                notes[shard.number] = note
+                bar.skip(shard.num_tokens)
+                continue
+            rows = _stored(config, shard.texts, target, bar)
+            wait(made.values())  # one on its way, one in the making: memory does not grow
+            if any(future.exception() for future in made.values()):
+                break
+            made[shard.number] = storing.submit(publish_shard, directory, shard.number, shard.infos, rows, shard.plan)
+    return notes | {number: future.result() for number, future in made.items()}
+
+
+def _shards_of_others(work: Sequence[_Shard], directory: Place, bar: Progress) -> dict[int, ShardNote]:
+    """Waits until each is there."""
+    notes: dict[int, ShardNote] = {}
+    while len(notes) < len(work):
+        for shard in work:
+            note = None if shard.number in notes else finished_shard(directory, shard.number, shard.plan)
+            if note is not None:
+                notes[shard.number] = note
+                bar.skip(shard.num_tokens)
+        if len(notes) < len(work):
+            time.sleep(POLL_S)
+    return notes
 
 
 def _public_name(name: str) -> str:
@@ -202,84 +237,6 @@ def _revision(target: Target) -> str | None:
     """The commit of a target that lies in the hub's cache, .../snapshots/<commit>."""
     place = target.directory.resolve()
     return place.name if place.parent.name == "snapshots" else None
-
-
-def rows_of(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[TextRow]:
-    """The rows of an answered conversation, as `chat.render` makes them from the generated ids."""
-    rows = render(conversation, tokenizer)
-    task = conversation.tags.get("task") or conversation.source
-    return [
-        TextRow(
-            id=conversation.id if row.turn is None else f"{conversation.id}#{row.turn}",
-            conversation=conversation.id,
-            task=task,
-            ids=row.ids,
-            loss_mask=row.loss_mask,
-            looping=LOOPING in conversation.tags,
-        )
-        for row in rows
-    ]
-
-
-def assign_splits(texts: Sequence[TextRow], held_out: float) -> dict[str, Split]:
-    """Conversation id -> split. In each task the share whose ids have the smallest hashes is held out, one at least.
-
-    The id alone decides the rank, so all rows of a conversation stay together and a run with more data keeps most.
-    """
-    by_task: dict[str, set[str]] = {}
-    for text in texts:
-        by_task.setdefault(text.task, set()).add(text.conversation)
-    splits: dict[str, Split] = {}
-    for ids in by_task.values():
-        ranked = sorted(ids, key=lambda name: hashlib.sha256(name.encode()).digest())
-        count = round(held_out * len(ranked))
-        if 0 < held_out < 1 and len(ranked) > 1:
-            count = min(max(count, 1), len(ranked) - 1)
-        for rank, name in enumerate(ranked):
-            splits.setdefault(name, "held_out" if rank < count else "train")
-    return splits
-
-
-def _bad(row: TextRow, found: str, expected: str) -> InputError:
-    return InputError(f"{found} in conversation {row.id}", expected, "answer the prompts again with this target")
-
-
-def _load_texts(config: CaptureConfig, directory: Path, target: Target) -> tuple[list[TextRow], int]:
-    """All rows in file order, and how many were cut. Rows that generated nothing in what is kept are left out."""
-    texts: list[TextRow] = []
-    num_cut = 0
-    for conversation in read_all(directory):
-        for row in rows_of(conversation, target.tokenizer):
-            if max(row.ids) >= target.facts.vocab_size:
-                raise _bad(row, f"the token id {max(row.ids)}", f"ids below {target.facts.vocab_size}")
-            if len(row.ids) > target.facts.max_positions:
-                raise _bad(
-                    row, f"{len(row.ids)} tokens", f"at most {target.facts.max_positions}, the target's positions"
-                )
-            length = min(len(row.ids), config.max_length or len(row.ids))
-            num_cut += length < len(row.ids)
-            length = num_needed(row.loss_mask[:length])
-            row = dataclasses.replace(row, ids=row.ids[:length], loss_mask=row.loss_mask[:length])
-            if row.ids:
-                texts.append(row)
-    if not texts:
-        raise InputError(f"no generated token in {directory}", "at least one answer", "run `eyas respond` again")
-    return texts, num_cut
-
-
-def _plan_shards(config: CaptureConfig, texts: Sequence[TextRow], hidden_size: int) -> list[list[int]]:
-    """Rows in order, a new shard when the next row would exceed shard_bytes."""
-    plans: list[list[int]] = []
-    size = 0.0
-    for number, text in enumerate(texts):
-        length = len(text.ids)
-        row_bytes = length * token_bytes(config.dtype, hidden_size, sum(text.loss_mask[1:]) / length)
-        if not plans or size + row_bytes > config.shard_bytes:
-            plans.append([])
-            size = 0.0
-        plans[-1].append(number)
-        size += row_bytes
-    return plans
 
 
 def _sample(texts: Sequence[TextRow], splits: dict[str, Split]) -> list[TextRow]:
@@ -326,7 +283,7 @@ def _stored(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar
     rows: dict[int, StoredRow] = {}
     for number, (aux_TL, hidden_UD) in _forward(config, texts, target):
         text = texts[number]
-        aux, hidden = quantise(aux_TL, NUM_LAYERS, config.dtype), quantise(hidden_UD, 1, config.dtype)
+        aux, hidden = quantise(aux_TL[text.shared :], NUM_LAYERS, config.dtype), quantise(hidden_UD, 1, config.dtype)
         if not (is_finite(*aux) and is_finite(*hidden)):
             raise _not_finite(text)
         ids_T, mask_T = torch.tensor(text.ids), torch.tensor(text.loss_mask)

@@ -6,7 +6,9 @@ The order is a pure function of (seed, epoch) and the manifest, so a resumed run
     micro    = its rows until `micro_tokens` tokens are together             one forward and backward, packed
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +18,13 @@ from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import require
+from eyas.base.storage import Place
 from eyas.features.layout import Row, Split
-from eyas.features.store import Manifest, RowInfo, ShardFile, check_shard, read_manifest
+from eyas.features.quantise import restore
+from eyas.features.shard import Pair, RowInfo, ShardFile
+from eyas.features.store import Manifest, read_manifest
+
+READERS = 8  # rows that are on the way at once
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,14 @@ class Update:
 
 
 class Features:
-    """A finished features directory. Shards are opened, and compared with their digests, when first read."""
+    """A finished features directory, at a path or any URL. Rows are compared with their checksums as they are read."""
 
-    def __init__(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, directory: Path | Place, dtype: torch.dtype = torch.float32) -> None:
         """dtype: of the rows' features, whatever they are stored in. `InputError` if unfinished or damaged."""
-        self.directory = directory
+        self.directory = Place.of(directory)
         self.dtype = dtype
-        self.digest = require(directory, "capture").digest
-        self.manifest: Manifest = read_manifest(directory)
+        self.digest = require(self.directory, "capture").digest
+        self.manifest: Manifest = read_manifest(self.directory)
         self._shards: dict[int, ShardFile] = {}
 
     def indices(self, split: Split) -> list[int]:
@@ -44,17 +51,41 @@ class Features:
         return [i for i, row in enumerate(self.manifest.rows) if row.split == split]
 
     def row(self, index: int) -> Row:
-        """`InputError` if its shard is damaged."""
+        """`InputError` if it is damaged or missing."""
         info = self.manifest.rows[index]
-        return self._shard(info).row(info, self.dtype)
+        stored = self._shard(info.shard).stored(info)
+        aux = self._whole(index, stored.aux)
+        return Row(
+            id=info.id,
+            task=info.task,
+            ids_T=stored.ids_T,
+            loss_mask_T=stored.loss_mask_T,
+            aux_TL=restore(*aux, self.dtype),
+            hidden_UD=restore(*stored.hidden, self.dtype),
+        )
 
     def rows(self, indices: Sequence[int]) -> Iterator[Row]:
-        return (self.row(index) for index in indices)
+        """In this order; from elsewhere than this machine several at once, for what takes time there is the way."""
+        if self.directory.is_local:
+            yield from map(self.row, indices)
+            return
+        with ThreadPoolExecutor(READERS) as pool:
+            coming: deque[Future[Row]] = deque()
+            for index in indices:
+                coming.append(pool.submit(self.row, index))
+                if len(coming) == 2 * READERS:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
 
     def texts(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """ids_T and loss_mask_T of these rows, without reading their features."""
-        infos = (self.manifest.rows[index] for index in indices)
-        return (self._shard(info).ids(info) for info in infos)
+        """ids_T and loss_mask_T of these rows, without reading their features; a shard at a time."""
+        number, texts = None, (torch.empty(0), torch.empty(0))
+        for info in (self.manifest.rows[index] for index in indices):
+            if info.shard != number:
+                number, texts = info.shard, self._shard(info.shard).texts()
+            span = slice(info.start, info.start + info.length)
+            yield texts[0][span], texts[1][span]
 
     def generated_counts(self, indices: Sequence[int]) -> Tensor:
         """int64 [W]: how often each target token was generated in these rows."""
@@ -72,12 +103,19 @@ class Features:
                 "capture again with this target, or name the target that they were captured from",
             )
 
-    def _shard(self, info: RowInfo) -> ShardFile:
-        if info.shard not in self._shards:
-            shard = self.manifest.shards[info.shard]
-            check_shard(self.directory, shard)
-            self._shards[info.shard] = ShardFile(self.directory / shard.name)
-        return self._shards[info.shard]
+    def _whole(self, index: int, own: Pair) -> Pair:
+        """Captured layers of all tokens of a row: those that it shares with the row before it, then its own."""
+        shared = self.manifest.rows[index].shared
+        if not shared:
+            return own
+        before = self.manifest.rows[index - 1]
+        codes_TL, scales_TP = self._whole(index - 1, self._shard(before.shard).aux(before))
+        return torch.cat((codes_TL[:shared], own[0])), torch.cat((scales_TP[:shared], own[1]))
+
+    def _shard(self, number: int) -> ShardFile:
+        if number not in self._shards:
+            self._shards[number] = ShardFile(self.directory.join(self.manifest.shards[number].name))
+        return self._shards[number]
 
 
 def plan_epoch(

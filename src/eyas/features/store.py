@@ -1,75 +1,56 @@
 """Feature files: shards of safetensors and the manifest that names them.
 
-N tokens of a shard (its rows one behind the other), M of them taught, T and U those of one row, D hidden, P captured
-layers, L = PD. What codes and scales mean is told in quantise.py; float dtypes have no scales: no columns.
-
-    features/
-      shard-00000.safetensors    ids_N int32, loss_mask_N uint8,
-                                 aux_NL codes, aux_scales_NP, hidden_MD codes, hidden_scales_M1
-      shard-00001.safetensors
-      manifest.json              written when all shards are: what they hold, their digests, where each row lies
+    features/                    a path, or any URL that fsspec knows
+      shard-00000.safetensors    rows of about 256 MB, see shard.py
+      shard-00000.json           written when the shard is: its plan, its digest, where each row lies
+      shard-00001.safetensors    ...
+      manifest.json              written when all shards are: what they hold, and all that stands beside them
       provenance.json
+
+A shard and the file beside it are created, never written over while others may read them; readers believe the manifest
+alone.
+
+Rows of one conversation that begin alike (an answer each, where the template rewrites earlier turns) keep the captured
+layers of what they share once, with the first:
+
+    row 7    <user> hi <assistant> D E .                          aux of all tokens
+    row 8    <user> hi <assistant> E . <user> so? <assistant> F G     shared = 3: aux from the fourth token on
 """
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load as load_safetensors
-from safetensors.torch import save as save_safetensors
-from torch import Tensor
-
-from eyas.base.errors import InputError
-from eyas.base.provenance import digest_bytes, digest_file, digest_json, write_atomic, write_json_atomic
-from eyas.features.layout import Row, Split
-from eyas.features.quantise import CODES, LARGEST, SCALE, StoredDtype, restore
+from eyas.base.atomic import to_json
+from eyas.base.errors import InputError, StageError
+from eyas.base.provenance import digest_bytes, digest_file
+from eyas.base.storage import Place
+from eyas.features.quantise import CODES, LARGEST, SCALE, StoredDtype
+from eyas.features.shard import RowInfo, ShardFile, ShardInfo, StoredRow, encode
 
 MANIFEST = "manifest.json"
-SCHEMA = 2
+SCHEMA = 3
 NUM_LAYERS = 3  # captured ones
 NORM_STATE = "aux: before any norm; hidden: after the final norm"
 
 
-@dataclass(frozen=True, eq=False)
-class StoredRow:
-    """A row as its shard holds it: aux and hidden as (codes, scales)."""
+@dataclass(frozen=True)
+class FeaturesConfig:
+    """url: where features are kept, any fsspec URL (gs://, s3://, file://, memory://); None: in the run directory."""
 
-    ids_T: Tensor
-    loss_mask_T: Tensor
-    aux: tuple[Tensor, Tensor]
-    hidden: tuple[Tensor, Tensor]
+    url: str | None = None
 
 
 @dataclass(frozen=True)
-class RowInfo:
-    """Where a row lies: tokens [start, start + length) of a shard, which is an index into Manifest.shards.
+class ShardNote:
+    """What stands beside a shard. plan: digest of all that decides its bytes."""
 
-    Its hidden states, num_taught of them, begin at hidden_start.
-    """
-
-    id: str
-    task: str
-    split: Split
-    looping: bool
-    shard: int
-    start: int
-    length: int
-    hidden_start: int
-    num_taught: int
-    num_supervised: int
-
-
-@dataclass(frozen=True)
-class ShardInfo:
-    name: str
-    digest: str
-    num_tokens: int
+    plan: str
+    shard: ShardInfo
+    rows: tuple[RowInfo, ...]
 
 
 @dataclass(frozen=True)
@@ -86,13 +67,15 @@ class QuantisationError:
 class Manifest:
     """The content of manifest.json. Layer ids are Hugging Face indices; digests bind the target and its words.
 
-    target_revision: the commit of a target from the hub. quantisation: what the codes and scales of `dtype` mean.
+    target_revision: the commit of a target from the hub. target_quantisation: its own, as its config says it, for it
+    is captured as it is served. quantisation: what the codes and scales of `dtype` mean.
     """
 
     schema: int
     target: str
     target_revision: str | None
     target_digest: str
+    target_quantisation: Mapping[str, Any] | None
     tokenizer_digest: str
     template_digest: str
     aux_layer_ids: tuple[int, ...]
@@ -106,9 +89,18 @@ class Manifest:
     shards: tuple[ShardInfo, ...]
     rows: tuple[RowInfo, ...]
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the shards, by name."""
+        return {shard.name: shard.digest for shard in self.shards}
 
-def shard_name(index: int) -> str:
-    return f"shard-{index:05}.safetensors"
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:05}.safetensors"
+
+
+def note_name(number: int) -> str:
+    return f"shard-{number:05}.json"
 
 
 def token_bytes(dtype: StoredDtype, hidden_size: int, taught_share: float) -> float:
@@ -121,125 +113,106 @@ def token_bytes(dtype: StoredDtype, hidden_size: int, taught_share: float) -> fl
     return (NUM_LAYERS + taught_share) * vector + 5
 
 
-def write_shard(path: Path, rows: Sequence[StoredRow], plan: str) -> str:
-    """Write the rows as one file, whole or not at all, and return its digest. `plan` says what they were made from."""
-    tensors = {
-        "ids_N": torch.cat([row.ids_T for row in rows]).to(torch.int32),
-        "loss_mask_N": torch.cat([row.loss_mask_T for row in rows]).to(torch.uint8),
-        "aux_NL": torch.cat([row.aux[0] for row in rows]),
-        "aux_scales_NP": torch.cat([row.aux[1] for row in rows]),
-        "hidden_MD": torch.cat([row.hidden[0] for row in rows]),
-        "hidden_scales_M1": torch.cat([row.hidden[1] for row in rows]),
-    }
-    # One key only: safetensors keeps several in an order of its own, and the bytes must not depend on it.
-    note = json.dumps({"plan": plan, "content": _content_digest(tensors)})
-    data = save_safetensors(tensors, metadata={"eyas": note})
-    write_atomic(path, data)
-    return digest_bytes(data)
+def publish_shard(
+    directory: Place, number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow], plan: str
+) -> ShardNote:
+    """Write a shard and its note, each whole or not at all. `StageError` where another run writes at the same place.
+
+    plan says what the rows were made from. A shard of another plan is of an earlier recipe: it makes room.
+    """
+    data, placed = encode(number, infos, rows)
+    shard = ShardInfo(shard_name(number), digest_bytes(data), len(data), sum(info.length for info in infos))
+    note = ShardNote(plan, shard, placed)
+    _create(directory.join(shard.name), data)
+    _create(directory.join(note_name(number)), to_json(dataclasses.asdict(note)))
+    return note
 
 
-def finished_shard(path: Path, plan: str) -> str | None:
-    """The digest of a shard that an earlier run finished with this plan; None if it is missing, other or damaged."""
-    if not path.is_file():
-        return None
+def finished_shard(directory: Place, number: int, plan: str) -> ShardNote | None:
+    """The note of a shard that was finished with this plan; None if it is missing, other, cut off or damaged.
+
+    Where the shard lies on this machine it is read again. An object store keeps what it was given, so there its size
+    has to do: reading some terabytes would take as long as making them.
+    """
     try:
-        with safe_open(path, framework="pt") as file:
-            note = json.loads((file.metadata() or {}).get("eyas", "{}"))
-        if note.get("plan") != plan:
-            return None
-        data = path.read_bytes()
-        return digest_bytes(data) if _content_digest(load_safetensors(data)) == note.get("content") else None
-    except (SafetensorError, OSError, ValueError):
+        raw = json.loads(directory.join(note_name(number)).read_bytes())
+        shard, rows = ShardInfo(**raw["shard"]), tuple(RowInfo(**row) for row in raw["rows"])
+        place = directory.join(shard.name)
+        whole = raw["plan"] == plan and place.size() == shard.num_bytes
+        if whole and place.is_local:
+            whole = digest_file(place) == shard.digest
+        return ShardNote(plan, shard, rows) if whole else None
+    except (InputError, ValueError, TypeError, KeyError):
         return None
 
 
-def check_shard(directory: Path, shard: ShardInfo) -> None:
-    """`InputError` naming both digests if the file is not what the manifest says."""
-    found = digest_file(directory / shard.name)
-    if found != shard.digest:
-        raise InputError(
-            f"damaged shard {directory / shard.name} with digest {found}",
-            f"digest {shard.digest}",
-            f"remove {directory / shard.name} and {directory / 'provenance.json'}, then run `eyas capture` again",
-        )
+def remove_shards(directory: Place, kept: int) -> None:
+    """Every shard from number `kept` on, with its note."""
+    names = {name(number) for number in range(kept) for name in (shard_name, note_name)}
+    for name in directory.list_files():
+        if name.startswith("shard-") and name not in names:
+            directory.join(name).remove()
 
 
-def placed(rows: Sequence[RowInfo]) -> list[RowInfo]:
-    """All rows of one shard, in order, each where it begins."""
-    found: list[RowInfo] = []
-    start = hidden_start = 0
-    for row in rows:
-        found.append(dataclasses.replace(row, start=start, hidden_start=hidden_start))
-        start, hidden_start = start + row.length, hidden_start + row.num_taught
-    return found
-
-
-def without_rows(directory: Path, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
+def without_rows(directory: Place, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
     """Write a shard anew without these rows; the manifest as it is then, to be written by the caller.
 
-    A shard without a row goes, and those behind it move up: take the numbers from the last to the first.
+    A shard without a row goes, and those behind it move up: take the numbers from the last to the first. Rows that
+    share with one another go together.
     """
-    shard = manifest.shards[number]
-    path = directory / shard.name
+    shards = list(manifest.shards)
+    place = directory.join(shards[number].name)
+    # What it names is gone: nobody may take this shard for what its plan makes.
+    directory.join(place.name.replace(".safetensors", ".json")).remove()
     kept = [row for row in manifest.rows if row.shard == number and row.id not in ids]
     if not kept:
-        path.unlink()
+        place.remove()
+        del shards[number]
         others = [row for row in manifest.rows if row.shard != number]
         up = tuple(dataclasses.replace(row, shard=row.shard - (row.shard > number)) for row in others)
-        return dataclasses.replace(manifest, shards=manifest.shards[:number] + manifest.shards[number + 1 :], rows=up)
-    file = ShardFile(path)
-    rows = [file.stored(info) for info in kept]
-    moved = {info.id: info for info in placed(kept)}
-    # The old plan names what is gone: nobody may take this shard for what that plan makes.
-    digest = write_shard(path, rows, f"without {len(ids)} forgotten rows")
-    shards = list(manifest.shards)
-    shards[number] = ShardInfo(shard.name, digest, sum(info.length for info in kept))
+        return dataclasses.replace(manifest, shards=tuple(shards), rows=up)
+    file = ShardFile(place)
+    data, placed = encode(number, kept, [file.stored(info) for info in kept])
+    place.write_bytes(data)
+    shards[number] = ShardInfo(place.name, digest_bytes(data), len(data), sum(info.length for info in kept))
+    moved = {info.id: info for info in placed}
     left = tuple(moved.get(row.id, row) for row in manifest.rows if row.shard != number or row.id in moved)
     return dataclasses.replace(manifest, shards=tuple(shards), rows=left)
 
 
-class ShardFile:
-    """One open shard; rows are read from the mapped file as they are asked for."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, framework="pt")
-        with self._file as file:
-            self._slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-
-    def stored(self, info: RowInfo) -> StoredRow:
-        """The row as it was written, token ids as int64."""
-        span = slice(info.start, info.start + info.length)
-        taught_span = slice(info.hidden_start, info.hidden_start + info.num_taught)
-        aux = self._slices["aux_NL"][span], self._slices["aux_scales_NP"][span]
-        hidden = self._slices["hidden_MD"][taught_span], self._slices["hidden_scales_M1"][taught_span]
-        return StoredRow(*self.ids(info), aux, hidden)
-
-    def row(self, info: RowInfo, dtype: torch.dtype) -> Row:
-        """The row with its features as values of `dtype`."""
-        row = self.stored(info)
-        return Row(
-            info.id, info.task, row.ids_T, row.loss_mask_T, restore(*row.aux, dtype), restore(*row.hidden, dtype)
+def write_manifest(directory: Place, manifest: Manifest) -> None:
+    """Only where none is; `StageError` where another run has written one in the meantime."""
+    if not directory.join(MANIFEST).create_bytes(to_json(dataclasses.asdict(manifest))):
+        raise StageError(
+            f"{directory.join(MANIFEST)} of another run, which was not there when this one began",
+            "one capture at a time in a directory",
+            "let that one end, or send this one elsewhere with features.url",
         )
 
-    def ids(self, info: RowInfo) -> tuple[Tensor, Tensor]:
-        """Only ids_T and loss_mask_T."""
-        span = slice(info.start, info.start + info.length)
-        return self._slices["ids_N"][span].long(), self._slices["loss_mask_N"][span].bool()
+
+def _create(place: Place, data: bytes) -> None:
+    if place.create_bytes(data):
+        return
+    place.remove()  # of an earlier recipe, or damaged
+    if not place.create_bytes(data):
+        raise StageError(
+            f"{place}, which another run has just written",
+            "one capture at a time in a directory",
+            "let that one end, or send this one elsewhere with features.url",
+        )
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> None:
-    write_json_atomic(directory / MANIFEST, dataclasses.asdict(manifest))
-
-
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Place) -> Manifest:
     """`InputError` if it is missing, damaged, or of a schema that this version does not know."""
-    path = directory / MANIFEST
+    path = directory.join(MANIFEST)
+    if not path.exists():
+        raise InputError(f"no {path}", "finished features", "run `eyas capture` first")
     try:
         raw = json.loads(path.read_bytes())
         if raw["schema"] != SCHEMA or raw["norm_state"] != NORM_STATE:
             raise InputError(
                 f"{path} of schema {raw['schema']} ({raw['norm_state']})",
-                f"schema {SCHEMA} ({NORM_STATE}), which keeps final states at taught positions only",
+                f"schema {SCHEMA} ({NORM_STATE})",
                 "run `eyas capture` again: it replaces these features",
             )
         error = raw.pop("quantisation_error")
@@ -247,14 +220,5 @@ def read_manifest(directory: Path) -> Manifest:
         shards = tuple(ShardInfo(**shard) for shard in raw.pop("shards"))
         rows = tuple(RowInfo(**row) for row in raw.pop("rows"))
         return Manifest(**{**raw, "aux_layer_ids": tuple(raw["aux_layer_ids"])}, shards=shards, rows=rows)
-    except FileNotFoundError:
-        raise InputError(f"no {path}", "finished features", "run `eyas capture` first") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"damaged {path} ({error})", "what eyas wrote", "run `eyas capture` again") from None
-
-
-def _content_digest(tensors: dict[str, Tensor]) -> str:
-    raw = {
-        name: digest_bytes(tensor.contiguous().view(torch.uint8).numpy().tobytes()) for name, tensor in tensors.items()
-    }
-    return digest_json({name: [str(tensors[name].dtype), list(tensors[name].shape), raw[name]] for name in raw})

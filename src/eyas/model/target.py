@@ -209,6 +209,12 @@ class Target:
         """The chat template; `InputError` if the tokenizer has none."""
         return require_template(self.tokenizer, self.directory)
 
+    @property
+    def quantisation(self) -> dict[str, Any] | None:
+        """How its weights are quantised, in the words of its own configuration; None where they are not."""
+        config: Any = getattr(self.model.config, "quantization_config", None)
+        return config.to_dict() if hasattr(config, "to_dict") else config
+
     @cached_property
     def digest(self) -> str:
         """Digest over the configuration and the weight files; reads them once."""

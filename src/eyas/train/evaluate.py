@@ -22,6 +22,7 @@ from eyas.base.provenance import (
     reopen,
     write_json_atomic,
 )
+from eyas.base.storage import Place
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead, read_head, require_fit
@@ -82,8 +83,8 @@ class EvalInputs:
     4-gram table (None: those of `features`)."""
 
     head: Path
-    features: Path
-    training: Path | None = None
+    features: Path | Place
+    training: Path | Place | None = None
 
 
 def origin_of(config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target) -> Origin:

@@ -25,6 +25,7 @@ from eyas.base.provenance import (
     reopen,
     write_atomic,
 )
+from eyas.base.storage import Place
 from eyas.features.reader import Features, Update, plan_epoch
 from eyas.formats.head_dir import HeadOrigin, digest_head, write_head
 from eyas.model.dtypes import DTYPES
@@ -122,7 +123,7 @@ def origin_of(config: TrainConfig, features: Features, target: Target) -> Origin
 
 def run(
     config: TrainConfig,
-    features_dir: Path,
+    features_dir: Path | Place,
     target: Target,
     out_dir: Path,
     *,

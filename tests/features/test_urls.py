@@ -1,0 +1,157 @@
+"""Features that lie elsewhere: the same bytes, whatever the store does in between."""
+
+import dataclasses
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.doubles.gcs import FakeGcs, Fault
+from tests.doubles.stores import gcs
+from tests.features.small import contents
+from tests.features.test_capture import CONFIG
+
+from eyas.base.errors import InputError, PlaceError, StageError
+from eyas.base.provenance import read_provenance
+from eyas.base.storage import Place
+from eyas.features import capture
+from eyas.features.capture import run
+from eyas.features.reader import Features
+from eyas.model.target import Target
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory, target: Target, conversations: Path) -> Path:
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("captured") / "features"
+    run(CONFIG, conversations, target, out, progress=False)
+    return out
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
+    monkeypatch.setattr("random.random", lambda: -0.9)  # what gcsfs adds to the second that it waits for
+    with gcs(monkeypatch) as fake:
+        yield fake
+
+
+def at(place: Place) -> dict[str, bytes]:
+    names = [name for name in place.list_files() if name != "provenance.json"]
+    return {name: place.join(name).read_bytes() for name in names}
+
+
+def uploads(store: FakeGcs) -> list[str]:
+    return [path for method, path in store.requests if method == "POST"]
+
+
+def test_a_shard_is_not_sent_twice(store: FakeGcs, captured: Path, target: Target, conversations: Path) -> None:
+    place = Place("gs://bucket/features")
+    # The third shard cannot be sent: the run ends there, as one that was killed.
+    fault = Fault("POST", "/upload/", 403, times=100)
+    store.faults = [Fault("POST", "/upload/", "honest", times=4), fault]
+    with pytest.raises(PlaceError, match=r"features/shard-00002.* cannot be written"):
+        run(CONFIG, conversations, target, place, progress=False)
+    with pytest.raises(InputError, match="run `eyas capture` first"):
+        Features(place)
+    done = dict(store.objects)
+    assert len(done) == 4, "two shards and their notes"
+    fault.times = 0
+    store.requests.clear()
+    run(CONFIG, conversations, target, place, progress=False)
+    assert at(place) == contents(captured)
+    assert read_provenance(place).digest == read_provenance(captured).digest
+    assert len(uploads(store)) == len(store.objects) - len(done)
+    assert all(store.generations[name] == 1 for name in done)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("POST", "/upload/", 503),
+        Fault("POST", "/upload/", 429),
+        Fault("POST", "/upload/", "lost"),
+        Fault("GET", "/o/", 503),
+        Fault("GET", "shard-00001.safetensors.*alt=media", 429),
+        Fault("GET", "shard-00001.safetensors.*alt=media", "half"),
+        Fault("GET", "manifest.json.*alt=media", "half"),
+    ],
+    ids=lambda fault: f"{fault.method}-{fault.what}-{fault.path[:10]}",
+)
+def test_a_store_that_stumbles(
+    fault: Fault, store: FakeGcs, captured: Path, target: Target, conversations: Path
+) -> None:
+    place = Place("gs://bucket/features")
+    store.faults = [fault]
+    run(CONFIG, conversations, target, place, progress=False)
+    here, there = Features(captured), Features(place)
+    indices = range(len(here.manifest.rows))
+    for mine, other in zip(here.rows(indices), there.rows(indices), strict=True):
+        assert dataclasses.asdict(here.manifest) == dataclasses.asdict(there.manifest)
+        assert (mine.id, mine.task) == (other.id, other.task)
+        assert torch.equal(mine.ids_T, other.ids_T)
+        assert torch.equal(mine.loss_mask_T, other.loss_mask_T)
+        assert torch.equal(mine.aux_TL, other.aux_TL)
+        assert torch.equal(mine.hidden_UD, other.hidden_UD)
+    assert torch.equal(here.generated_counts(indices), there.generated_counts(indices))
+    assert fault.times == 0, "the store never stumbled"
+    assert at(place) == contents(captured)
+
+
+def test_two_runs_at_one_place_do_not_mix(target: Target, conversations: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run ends while this one is at work: this one stops, and what the other wrote can be read."""
+    place = Place(f"memory://{uuid.uuid4().hex}/features")
+    other = dataclasses.replace(CONFIG, dtype="bfloat16")
+    shards_of_others = capture._shards_of_others
+
+    def meanwhile(*arguments: object) -> object:
+        monkeypatch.undo()
+        run(other, conversations, target, place, progress=False)
+        return shards_of_others(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(capture, "_shards_of_others", meanwhile)
+    with pytest.raises(StageError, match=r"manifest\.json of another run"):
+        run(CONFIG, conversations, target, place, progress=False)
+    features = Features(place)
+    assert features.manifest.dtype == "bfloat16"
+    assert len(list(features.rows(range(12)))) == 12
+
+
+def test_machines_share_the_shards(
+    captured: Path, target: Target, conversations: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "POLL_S", 0.05)
+    place = Place(f"memory://{uuid.uuid4().hex}/features")
+    made: list[set[int]] = [set(), set(), set()]
+    make_shards = capture._make_shards
+
+    def noted(config, work, *rest):
+        found = make_shards(config, work, *rest)
+        made[min(found, default=2) % 3] = set(found)
+        return found
+
+    monkeypatch.setattr(capture, "_make_shards", noted)
+    arguments = (CONFIG, conversations, target, place)
+    ranks = [
+        threading.Thread(target=run, args=arguments, kwargs={"progress": False, "rank": rank, "world": 3})
+        for rank in (2, 0, 1)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+        assert not rank.is_alive()
+    assert at(place) == contents(captured)
+    count = len(json.loads(contents(captured)["manifest.json"])["shards"])
+    assert [sorted(numbers) for numbers in made] == [list(range(rank, count, 3)) for rank in range(3)]
+
+
+def test_a_store_that_is_not_there(target: Target, conversations: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(PlaceError, match=r"s3://nowhere/features/provenance\.json cannot be read"):
+        run(CONFIG, conversations, target, Place("s3://nowhere/features"), progress=False)
