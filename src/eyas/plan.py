@@ -20,7 +20,7 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import Origin, is_finished
 from eyas.chat.conversation import Message, read
 from eyas.chat.render import prompt_ids
-from eyas.features.capture import PrefillAttend
+from eyas.features.forward import PrefillAttend
 from eyas.features.layout import Row, taught
 from eyas.features.reader import Features
 from eyas.features.store import token_bytes
@@ -37,9 +37,10 @@ from eyas.synth.records import read_piece
 from eyas.synth.respond import LEDGER_FILE
 from eyas.synth.shapes import Shaped, read_shape
 from eyas.synth.sources import Source
-from eyas.train import loop
+from eyas.train.config import head_config
 from eyas.train.optimizer import Masters
 from eyas.train.teacher import Teacher
+from eyas.train.trainer import learn
 from eyas.train.ttt import pack
 
 SAMPLE = 64  # prompts whose length is taken for that of all
@@ -102,7 +103,7 @@ def describe(run: Run, price_per_hour: float | None) -> str:
     run.target.require_chat_template()
     finished = finished_stages(run, opened.origin)
     amounts = _amounts(run, opened.sources, finished)
-    head = Head(loop.head_config(run.train_config, run.target.aux_layer_ids, run.target.facts))
+    head = Head(head_config(run.train_config, run.target.aux_layer_ids, run.target.facts))
     rates = measure(run, amounts, set(STAGES) - finished)
     lines = list(_lines(run, amounts, rates, finished, head.num_parameters))
     return "\n".join([*_table(run, lines, price_per_hour), "", *_notes(run, amounts, rates, lines)])
@@ -240,7 +241,7 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
     """Tokens a second, prompts included, of one micro-batch on random features and its share of an update."""
     target, config = run.target, run.recipe.train
     dtype, hidden = DTYPES[config.dtype], target.facts.hidden_size
-    sizes = loop.head_config(config, target.aux_layer_ids, target.facts)
+    sizes = head_config(config, target.aux_layer_ids, target.facts)
     counts_W = torch.ones(target.facts.vocab_size, dtype=torch.int64)
     vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, target.facts.eos_ids)
     head = Head.init(sizes, 0).to(dtype)
@@ -258,7 +259,7 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
     rows = [row() for _ in range(max(1, min(config.micro_tokens, MEASURED_TOKENS) // length))]
 
     def micro() -> None:
-        graded = loop.learn(head, pack(rows, config.steps, dtype), teacher, target, config.decay, config.loss)
+        graded = learn(head, pack(rows, config.steps, dtype), teacher, target, config.decay, config.loss)
         graded.loss.backward()
         masters.collect()
 

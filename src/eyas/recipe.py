@@ -45,8 +45,9 @@ from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.remote import RemoteAnswers
 from eyas.synth.respond_config import RespondConfig
 from eyas.train import evaluate, loop
+from eyas.train.config import TrainConfig
 from eyas.train.evaluate import EvalConfig
-from eyas.train.loop import TrainConfig
+from eyas.train.ranks import ALONE, Ranks
 from eyas.train.start import RANDOM
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
@@ -108,13 +109,15 @@ class Run:
     """A recipe at work in a run directory. The target is loaded when the first stage asks for it.
 
     device: where the target lives (`model.devices`). Only capture and eval take `auto`: what they ask of the target are
-    forwards over whole texts, and rows of its two largest matrices; the others run the engine.
+    forwards over whole texts, and rows of its two largest matrices; the others run the engine. ranks: the processes
+    that share the stage `train`; the others are the work of one.
     """
 
     recipe: Recipe
     out: Path
     progress: bool = True
     device: str = "cpu"
+    ranks: Ranks = ALONE
 
     def directory(self, stage: str) -> Path:
         """Where a stage writes."""
@@ -147,12 +150,14 @@ class Run:
 
         recipe.toml is written when the stage is finished, so a refused command leaves that of the work that is there.
         """
-        # Where machines share the prompts, another one may be in the middle of a write.
-        if self.out.is_dir() and (stage != "prompts" or self.recipe.prompts.world == 1):
+        # Where machines share a stage, another one may be in the middle of a write.
+        worlds = {"prompts": self.recipe.prompts.world, "capture": self.recipe.capture.world}
+        if self.out.is_dir() and worlds.get(stage, 1) == 1 and self.ranks.is_first:
             sweep(self.out)
         self._require_chain(stage)
         self._stages[stage]()
-        write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
+        if self.ranks.is_first:
+            write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
 
     def _require_chain(self, stage: str) -> None:
         """Each finished stage before this one must be made from what its parents hold now."""
@@ -238,6 +243,7 @@ class Run:
                 self.directory("train"),
                 progress=self.progress,
                 data_card=self._data_card(),
+                ranks=self.ranks,
             )
 
     def _data_card(self) -> str:

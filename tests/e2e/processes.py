@@ -39,7 +39,7 @@ class Moment:
         from eyas.base.progress import Progress
 
         counter = itertools.count(1)
-        advance, replace = Progress.advance, os.replace
+        advance, replace, link = Progress.advance, os.replace, os.link
 
         def advanced(bar: Progress, n: int = 1, note: str = "") -> None:
             advance(bar, n, note)
@@ -51,8 +51,14 @@ class Moment:
             if self.file is not None and Path(new).match(self.file) and next(counter) == self.count:
                 act()
 
+        def linked(old: Path, new: Path) -> None:
+            link(old, new)
+            if self.file is not None and Path(new).match(self.file) and next(counter) == self.count:
+                act()
+
         setattr(Progress, "advance", advanced)  # noqa: B010 a patch: pyright compares the parameters' names
         os.replace = replaced
+        os.link = linked
 
 
 def _work(arguments: Sequence[str], err: Path, moment: Moment | None, how: int) -> None:

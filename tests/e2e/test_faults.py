@@ -44,8 +44,8 @@ MOMENTS = {
         "fourth shard": Moment(4, "features/shard-*.safetensors"),
     },
     "train": {
-        "first checkpoint": Moment(1, "head/checkpoint.safetensors"),
-        "fifth checkpoint": Moment(5, "head/checkpoint.safetensors"),
+        "first checkpoint": Moment(1, "head/checkpoint.json"),
+        "fifth checkpoint": Moment(5, "head/checkpoint.json"),
     },
     "eval": {"first text": Moment(1), "walking": Moment(2)},
 }

@@ -10,6 +10,7 @@ from tests.e2e.small import ERROR
 
 from eyas import lineage
 from eyas.base.provenance import read_provenance, require_digest
+from eyas.base.storage import Place
 from eyas.chat.conversation import read, read_all
 from eyas.cli import main
 from eyas.features.reader import Features
@@ -27,7 +28,7 @@ def lines(capsys):
 @pytest.fixture
 def trained(run):
     """Ids that the head was trained on, in the order of the features."""
-    rows = read_manifest(run / "features").rows
+    rows = read_manifest(Place.of(run / "features")).rows
     return [row.id.partition("#")[0] for row in rows if row.split == "train"]
 
 
@@ -66,14 +67,14 @@ def test_a_forgotten_record_is_gone_everywhere(recipe, run, trained, capsys):
     """From prompts, answers and features; each directory is finished, and made from the one before as it is now."""
     gone, number = trained[1], len(list(read(run / "prompts" / "prompts.jsonl")))
     before = read_provenance(run / "features").digest
-    texts = {row.id: row for row in read_manifest(run / "features").rows}
+    texts = {row.id: row for row in read_manifest(Place.of(run / "features")).rows}
     assert prompts(recipe, run, "--forget", gone) == 0
     told = lines(capsys)
     assert [line.split()[0] for line in told] == [gone, "removed", "removed", "removed", "head"]
     assert "train again" in told[-1]
     assert gone not in {prompt.id for prompt in read(run / "prompts" / "prompts.jsonl")}
     assert gone not in {one.id for one in read_all(run / "conversations")}
-    rows = read_manifest(run / "features").rows
+    rows = read_manifest(Place.of(run / "features")).rows
     assert [row.id for row in rows] == [name for name in texts if name.partition("#")[0] != gone]
     assert read_provenance(run / "features").digest != before
     for stage, parent, name in (
@@ -94,7 +95,8 @@ def test_a_forgotten_record_is_gone_everywhere(recipe, run, trained, capsys):
 
 def test_what_is_left_is_what_it_was(recipe, run, trained):
     """Other rows keep their bytes in features that lost one."""
-    before = {row.id: Features(run / "features").row(i) for i, row in enumerate(read_manifest(run / "features").rows)}
+    first = Features(run / "features")
+    before = {row.id: first.row(i) for i, row in enumerate(first.manifest.rows)}
     assert prompts(recipe, run, "--forget", trained[0]) == 0
     features = Features(run / "features")
     for i, info in enumerate(features.manifest.rows):
@@ -113,10 +115,10 @@ def test_it_does_not_come_back(recipe, run, trained, capsys):
 def test_the_run_goes_on_behind_it(recipe, run, trained, capsys):
     """The stages before the head are finished; the head is trained again on what is left."""
     assert prompts(recipe, run, "--forget", trained[0]) == 0
-    stamps = {path: path.stat().st_mtime_ns for path in (run / "features").glob("shard-*")}
+    stamps = {path: path.stat().st_mtime_ns for path in (run / "features").glob("shard-*.safetensors")}
     for stage in ("prompts", "respond", "capture"):
         assert main([stage, str(recipe), "--out", str(run)]) == 0
-    assert stamps == {path: path.stat().st_mtime_ns for path in (run / "features").glob("shard-*")}
+    assert stamps == {path: path.stat().st_mtime_ns for path in (run / "features").glob("shard-*.safetensors")}
     seen = read_provenance(run / "head").digest
     assert main(["train", str(recipe), "--out", str(run)]) == 0
     assert read_provenance(run / "head").digest != seen
@@ -168,16 +170,17 @@ def test_each_source_keeps_its_own_books(recipe, tmp_path, capsys):
 
 
 def test_all_rows_of_a_shard_may_go(recipe, run, capsys):
-    manifest = read_manifest(run / "features")
+    manifest = read_manifest(Place.of(run / "features"))
     assert len(manifest.shards) > 1
     for record in {row.id.partition("#")[0]: None for row in manifest.rows if row.shard == 0}:
         capsys.readouterr()
         assert prompts(recipe, run, "--forget", record) == 0
         assert f"  removed from {run / 'features'}" in lines(capsys)
-    left = read_manifest(run / "features")
+    left = read_manifest(Place.of(run / "features"))
     assert [shard.name for shard in left.shards] == [shard.name for shard in manifest.shards[1:]]
     assert [row.id for row in left.rows] == [row.id for row in manifest.rows if row.shard]
-    assert sorted(path.name for path in (run / "features").glob("shard-*")) == [shard.name for shard in left.shards]
+    names = sorted(path.name for path in (run / "features").glob("shard-*.safetensors"))
+    assert names == [shard.name for shard in left.shards]
     for i in range(len(left.rows)):
         Features(run / "features").row(i)
     sums_hold(run)
@@ -216,7 +219,7 @@ def test_what_a_killed_call_left_is_removed_by_the_next(recipe, run, trained, ca
     assert trained[0] in {one.id for one in read_all(run / "conversations")}
     assert prompts(recipe, run, "--forget", trained[0]) == 0
     assert trained[0] not in {one.id for one in read_all(run / "conversations")}
-    assert trained[0] not in {row.id.partition("#")[0] for row in read_manifest(run / "features").rows}
+    assert trained[0] not in {row.id.partition("#")[0] for row in read_manifest(Place.of(run / "features")).rows}
 
 
 def test_nothing_is_left_where_a_stage_is_unfinished(recipe, run, trained):
@@ -227,7 +230,7 @@ def test_nothing_is_left_where_a_stage_is_unfinished(recipe, run, trained):
         (run / stage / "provenance.json").unlink()
     assert prompts(recipe, run, "--forget", trained[0]) == 0
     assert not work.exists()
-    assert not [*(run / "conversations").glob("part-*"), *(run / "features").glob("shard-*")]
+    assert not [*(run / "conversations").glob("part-*"), *(run / "features").glob("shard-*.safetensors")]
     assert not (run / "features" / "manifest.json").exists()
 
 

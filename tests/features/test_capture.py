@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 from eyas.base.errors import InputError
 from eyas.base.provenance import Origin, finish, read_provenance
 from eyas.chat.conversation import Conversation, Message, Turn, read_all
-from eyas.features.capture import CaptureConfig, PrefillAttend, run
+from eyas.features.capture import CaptureConfig, run
+from eyas.features.forward import PrefillAttend
 from eyas.features.layout import taught
 from eyas.features.reader import Features
 from eyas.features.texts import TextRow, assign_splits, rows_of
@@ -25,7 +26,8 @@ KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
 from eyas.base.progress import Progress
-from eyas.features.capture import CaptureConfig, PrefillAttend, run
+from eyas.features.capture import CaptureConfig, run
+from eyas.features.forward import PrefillAttend
 from eyas.features.layout import taught
 from eyas.model.target import Target
 torch.set_num_threads(1)

@@ -10,39 +10,11 @@ from eyas.base.provenance import digest_file
 from eyas.base.storage import Place
 from eyas.features import capture, store
 from eyas.features.capture import CaptureConfig, run
-from eyas.features.layout import Split
 from eyas.features.quantise import StoredDtype
-from eyas.features.reader import Features, plan_epoch
-from eyas.features.shard import RowInfo, ShardFile
+from eyas.features.reader import Features
+from eyas.features.shard import ShardFile
 from eyas.features.store import Manifest, finished_shard, publish_shard, read_manifest, without_rows
 from eyas.model.target import Target
-
-
-def info(length: int, num_supervised: int, split: Split = "train") -> RowInfo:
-    return RowInfo("id", "task", split, False, length, 0, num_supervised + 1, num_supervised)
-
-
-def test_an_epoch_is_a_pure_function_and_reads_each_row_once() -> None:
-    rows = [info(10 + i % 7, i % 5) for i in range(100)]
-    indices = list(range(90))
-    plan = plan_epoch(rows, indices, (3, 1), batch_tokens=20, micro_tokens=40)
-    assert plan == plan_epoch(rows, indices, (3, 1), batch_tokens=20, micro_tokens=40)
-    other = plan_epoch(rows, indices, (3, 2), batch_tokens=20, micro_tokens=40)
-    assert plan != other
-    for epoch in (plan, other):
-        read = [index for update in epoch for micro in update.micro_batches for index in micro]
-        assert sorted(read) == [i for i in indices if i % 5], "each row with something to supervise, once"
-    for update in plan:
-        members = [index for micro in update.micro_batches for index in micro]
-        assert update.num_supervised == sum(rows[i].num_supervised for i in members)
-        assert all(sum(rows[i].length for i in micro) <= 40 for micro in update.micro_batches)
-    assert all(20 <= update.num_supervised < 24 for update in plan[:-1])
-
-
-def test_a_row_longer_than_a_micro_batch_stands_alone() -> None:
-    rows = [info(500, 3), info(10, 3), info(10, 3)]
-    (update,) = plan_epoch(rows, [0, 1, 2], (0, 0), batch_tokens=100, micro_tokens=40)
-    assert (0,) in update.micro_batches
 
 
 @pytest.mark.parametrize("column", ["ids_N", "aux_AL", "aux_scales_AP", "hidden_MD", "hidden_scales_M1"])

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
-import threading
+import os
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,33 +122,38 @@ def test_two_runs_at_one_place_do_not_mix(target: Target, conversations: Path, m
     assert len(list(features.rows(range(12)))) == 12
 
 
-def test_machines_share_the_shards(
-    captured: Path, target: Target, conversations: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(capture, "POLL_S", 0.05)
-    place = Place(f"memory://{uuid.uuid4().hex}/features")
-    made: list[set[int]] = [set(), set(), set()]
-    make_shards = capture._make_shards
+RANK = """
+import sys, torch
+from pathlib import Path
+from eyas.features import capture
+from eyas.features.capture import CaptureConfig, run
+from eyas.model.target import Target
+torch.set_num_threads(1)
+capture.POLL_S = 0.05
+config = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2, world=3)
+run(config, Path(sys.argv[2]), Target.load(sys.argv[1], torch.float32, layers=(1, 2, 3)), Path(sys.argv[3]), progress=False)
+"""
 
-    def noted(config, work, *rest):
-        found = make_shards(config, work, *rest)
-        made[min(found, default=2) % 3] = set(found)
-        return found
 
-    monkeypatch.setattr(capture, "_make_shards", noted)
-    arguments = (CONFIG, conversations, target, place)
-    ranks = [
-        threading.Thread(target=run, args=arguments, kwargs={"progress": False, "rank": rank, "world": 3})
-        for rank in (2, 0, 1)
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(60)
-        assert not rank.is_alive()
-    assert at(place) == contents(captured)
+def test_machines_share_the_shards(captured: Path, target: Target, conversations: Path, tmp_path: Path) -> None:
+    """Those that are first wait for the one that is late; all make the same bytes as one alone."""
+    out = tmp_path / "features"
+    command = [sys.executable, "-c", RANK, str(target.directory), str(conversations), str(out)]
+
+    def start(rank: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=os.environ | {"RANK": str(rank)})
+
+    ranks = [start(2), start(0)]
     count = len(json.loads(contents(captured)["manifest.json"])["shards"])
-    assert [sorted(numbers) for numbers in made] == [list(range(rank, count, 3)) for rank in range(3)]
+    mine = {f"shard-{number:05}.json" for number in range(count) if number % 3 != 1}
+    deadline = time.monotonic() + 60
+    while {path.name for path in out.glob("shard-*.json")} != mine and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert {path.name for path in out.glob("shard-*.json")} == mine
+    assert [rank.poll() for rank in ranks] == [None, None]
+    ranks.append(start(1))
+    assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+    assert contents(out) == contents(captured)
 
 
 def test_a_store_that_is_not_there(target: Target, conversations: Path, monkeypatch: pytest.MonkeyPatch) -> None:

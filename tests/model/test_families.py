@@ -12,7 +12,7 @@ from tests.model.families import FAMILIES, REACH, Family, family_target
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.features.capture import PrefillAttend
+from eyas.features.forward import PrefillAttend
 from eyas.model.attention import DenseAttend, Rule
 from eyas.model.parts import all_rope_parameters
 from eyas.model.target import Target

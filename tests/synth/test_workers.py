@@ -11,6 +11,7 @@ import pytest
 
 from eyas.base.errors import StageError, UsageError
 from eyas.base.provenance import require_digest
+from eyas.base.shares import VARIABLES
 from eyas.synth import sources, workers
 from eyas.synth.prompts import run
 from eyas.synth.prompts_config import PromptsConfig
@@ -54,7 +55,7 @@ def test_machines_that_share_the_work(tmp_path, monkeypatch, alone):
     config = PromptsConfig(sources=GRAMMAR, workers=1, world=3)
     out = tmp_path / "out"
     work = out.with_name("out.work")
-    monkeypatch.setenv(workers.RANK_VARIABLE, "0")
+    monkeypatch.setenv(VARIABLES[0], "0")
     # The first one clears what was there; here it has begun and its share is not done yet.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("eyas.synth.prompts.screen_all", lambda work: iter(()))
@@ -62,16 +63,16 @@ def test_machines_that_share_the_work(tmp_path, monkeypatch, alone):
         with pytest.raises(KeyboardInterrupt):
             run(config, out, progress=False)
     for rank in ("2", "1"):
-        monkeypatch.setenv(workers.RANK_VARIABLE, rank)
+        monkeypatch.setenv(VARIABLES[0], rank)
         assert run(config, out, progress=False) is None
         assert not out.exists()
     done = sorted(int(path.stem) for path in work.glob("?????.json"))
     assert done == [1, 2, 4, 5]
-    monkeypatch.setenv(workers.RANK_VARIABLE, "0")
+    monkeypatch.setenv(VARIABLES[0], "0")
     assert run(config, out, progress=False) is not None
     assert content(out) == alone
     for wrong in ("3", "-1", "x"):
-        monkeypatch.setenv(workers.RANK_VARIABLE, wrong)
+        monkeypatch.setenv(VARIABLES[0], wrong)
         with pytest.raises(UsageError, match="an index from 0 to 2"):
             run(config, tmp_path / "other", progress=False)
 
@@ -90,7 +91,7 @@ def test_peoples_words_on_one_machine_and_on_two(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "POLL_S", 0.01)
     two = PromptsConfig(source=str(path), license="MIT", workers=1, world=2)
     for rank in ("0 begins", "1", "0"):
-        monkeypatch.setenv(workers.RANK_VARIABLE, rank[0])
+        monkeypatch.setenv(VARIABLES[0], rank[0])
         if rank.endswith("begins"):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("eyas.synth.prompts.wait_for_others", _stop)

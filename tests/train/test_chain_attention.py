@@ -1,11 +1,15 @@
+import pytest
 import torch
 from tests.features.small import random_row
 
+from eyas.train import chain_attention as module
 from eyas.train.chain_attention import chain_attention
 from eyas.train.ttt import pack
 
 
-def test_gradient_is_that_of_finite_differences() -> None:
+@pytest.mark.parametrize("block_floats", [1, 40, 10_000])  # one chain a block, two or three, all of a text
+def test_gradient_is_that_of_finite_differences(block_floats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_FLOATS", block_floats)
     packed = pack([random_row("..xxxx", 2, 9), random_row(".xxx", 2, 9)], 3, torch.float32)
     num_rows, num_chains = len(packed.ids_P), len(packed.chains_Q)
 

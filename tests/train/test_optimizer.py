@@ -1,11 +1,16 @@
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
+from tests.e2e.processes import context
 from tests.train.test_reference import CONFIG
+from tests.train.together import free_port
 
 from eyas.model.head import Head
 from eyas.train.optimizer import Masters, Schedule
+from eyas.train.ranks import joined
 
 
 def test_schedule_warms_up_then_falls_to_nothing() -> None:
@@ -40,7 +45,7 @@ def test_the_gradient_is_clipped_as_a_whole() -> None:
     masters.collect()
     assert masters.update(0.0) == pytest.approx(3.0 * math.sqrt(head.num_parameters), rel=1e-5)
     # Adam's first moment is a tenth of what it was given.
-    moments = [value for name, value in masters.state().items() if name.startswith("exp_avg.")]
+    moments = [value for name, value in masters.state().here.items() if name.startswith("exp_avg.")]
     assert torch.cat([moment.flatten() for moment in moments]).norm() == pytest.approx(0.05, rel=1e-4)
 
 
@@ -56,7 +61,45 @@ def test_norms_do_not_decay_and_a_loaded_state_goes_on_alike() -> None:
     masters.collect()
     masters.update(0.1)
     other = Masters(Head.init(CONFIG, 1), weight_decay=0.5, clip=0.5)
-    other.load_state({name: tensor.clone() for name, tensor in masters.state().items()})
+    other.load_state(masters.state())
     masters.update(0.1)
     other.update(0.1)
     assert all(torch.equal(weight, other.weights[name]) for name, weight in masters.weights.items())
+
+
+def test_a_gradient_that_is_no_number_changes_nothing() -> None:
+    head = Head.init(CONFIG, 0)
+    masters = Masters(head, weight_decay=0.5, clip=0.5)
+    before = {name: tensor.clone() for name, tensor in masters.state().here.items()}
+    head.norm.weight.grad = torch.full_like(head.norm.weight, math.inf)
+    masters.collect()
+    assert not math.isfinite(masters.update(0.1))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in masters.state().here.items())
+    # Nor does anything of it stay for the next update.
+    head.norm.weight.grad = torch.ones_like(head.norm.weight)
+    masters.collect()
+    assert masters.update(0.1) == pytest.approx(math.sqrt(12))
+
+
+def _hold(rank: int, port: int, out: Path) -> None:
+    """Bytes of the storages behind weights and moments, in one of three processes."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with joined() as ranks:
+        masters = Masters(Head.init(CONFIG, 0), 0.0, 1.0, ranks, divided=True)
+        masters.update(0.1)
+        held = {tensor.untyped_storage() for tensor in masters.state().here.values()}
+        out.write_text(str(sum(storage.nbytes() for storage in held)))
+
+
+def test_divided_each_process_holds_a_third_of_weights_and_moments(tmp_path: Path) -> None:
+    port, places = free_port(), [tmp_path / str(rank) for rank in range(3)]
+    processes = [context().Process(target=_hold, args=(rank, port, place)) for rank, place in enumerate(places)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    whole = 12 * Head.init(CONFIG, 0).num_parameters
+    held = [int(place.read_text()) for place in places]
+    assert whole < sum(held) < 1.01 * whole, "a step count of each tensor beside it"
+    assert max(held) < 0.36 * whole

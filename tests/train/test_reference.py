@@ -10,11 +10,13 @@ import torch
 from tests.features.small import random_row
 from torch import Tensor
 
-from eyas.features.layout import Row, taught
+from eyas.features.layout import Row, num_supervised, taught
 from eyas.model.head import Head, HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.model.vocab import DraftVocab
+from eyas.train import chain_attention, loss
 from eyas.train.loss import Graded, Lessons, grade
+from eyas.train.optimizer import Masters
 from eyas.train.teacher import Teacher
 from eyas.train.ttt import pack, unroll
 
@@ -143,23 +145,29 @@ def ours(head: Head, rows: list[Row], embedding: Tensor, teacher: Teacher) -> tu
     return grade(head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, lessons, teacher, DECAY), packed.taught_JK
 
 
-@pytest.mark.parametrize(
-    ("flags", "dtype", "tolerance"),
-    [
-        ({}, torch.float64, 1e-8),
-        ({"norm_output": True}, torch.float64, 1e-8),
-        ({"fc_norm": True}, torch.float64, 1e-8),
-        ({"fc_norm": True, "norm_output": True}, torch.float64, 1e-8),
-        ({}, torch.float32, 1e-4),
-    ],
-)
-def test_loss_gradients_and_figures_over_seven_steps(flags: dict[str, bool], dtype: torch.dtype, tolerance: float):
-    config = dataclasses.replace(CONFIG, **flags)
+def wild_head(config: HeadConfig, dtype: torch.dtype) -> Head:
+    """Far from the soft start, so that a wrong term shows."""
     head = Head.init(config, 0, torch.float64)
     with torch.no_grad():
-        for weight in head.parameters():  # far from the soft start, so that a wrong term shows
+        for weight in head.parameters():
             weight.copy_(torch.randn_like(weight) * 0.4 + (weight.ndim == 1))
-    head.to(dtype)
+    return head.to(dtype)
+
+
+@dataclasses.dataclass
+class Case:
+    """Rows, target and head in one precision, and what the reference makes of them in float64."""
+
+    head: Head
+    rows: list[Row]
+    embedding: Tensor
+    teacher: Teacher
+    goal: Expected
+    weights: dict[str, Tensor]
+
+
+def case(config: HeadConfig, dtype: torch.dtype) -> Case:
+    head = wild_head(config, dtype)
     rows = [random_row(picture, WIDTH, VOCAB, torch.float64) for picture in PICTURES]
     rows = [dataclasses.replace(row, aux_TL=row.aux_TL.to(dtype), hidden_UD=row.hidden_UD.to(dtype)) for row in rows]
     embedding = torch.randn(VOCAB, WIDTH, dtype=dtype)
@@ -167,23 +175,60 @@ def test_loss_gradients_and_figures_over_seven_steps(flags: dict[str, bool], dty
     with torch.no_grad():
         output.weight.copy_(torch.randn(VOCAB, WIDTH))
     vocab = DraftVocab.from_counts(torch.rand(VOCAB), DRAFT)
-
     weights = {name: weight.detach().double().requires_grad_() for name, weight in head.named_parameters()}
     wide = [dataclasses.replace(row, aux_TL=row.aux_TL.double(), hidden_UD=row.hidden_UD.double()) for row in rows]
     reference = Reference(weights, config, embedding.double())
     goal = expected(reference, wide, output.weight.detach().double(), vocab.target_ids_V.tolist())
     goal.loss.backward()
+    return Case(head, rows, embedding, Teacher(output, vocab, dtype), goal, weights)
 
-    graded, taught_JK = ours(head, rows, embedding, Teacher(output, vocab, dtype))
+
+def gradient_error(found: Tensor | None, wanted: Tensor | None) -> float:
+    assert found is not None
+    assert wanted is not None
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype", "tolerance"),
+    [
+        ({}, torch.float64, 1e-8),
+        ({"norm_output": True}, torch.float64, 1e-8),
+        ({"fc_norm": True}, torch.float64, 1e-8),
+        ({"fc_norm": True, "norm_output": True}, torch.float64, 1e-8),
+        ({}, torch.float32, 1e-5),
+    ],
+)
+def test_loss_gradients_and_figures_over_seven_steps(flags: dict[str, bool], dtype: torch.dtype, tolerance: float):
+    given = case(dataclasses.replace(CONFIG, **flags), dtype)
+    goal = given.goal
+    graded, taught_JK = ours(given.head, given.rows, given.embedding, given.teacher)
     graded.loss.backward()
     torch.testing.assert_close(graded.loss.double(), goal.loss, rtol=tolerance, atol=0)
     assert taught_JK.sum(0).tolist() == goal.taught
     assert graded.hits_JK.sum(0).tolist() == goal.hits
     assert sum(goal.hits) > 0
     torch.testing.assert_close(graded.overlap_JK.sum(0).tolist(), goal.overlap, rtol=tolerance, atol=0)
-    for name, weight in head.named_parameters():
-        assert weight.grad is not None
-        wanted = weights[name].grad
-        assert wanted is not None
-        error = (weight.grad.double() - wanted).norm() / wanted.norm()
+    for name, weight in given.head.named_parameters():
+        error = gradient_error(weight.grad, given.weights[name].grad)
         assert error < tolerance, f"{name}: relative error {error:.1e}"
+
+
+def test_packed_cut_accumulated_and_compacted_is_the_naive_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """float32: texts packed into two micro-batches, attention in blocks, logits in chunks, float32 accumulators."""
+    given = case(CONFIG, torch.float32)
+    monkeypatch.setattr(chain_attention, "BLOCK_FLOATS", 120)
+    monkeypatch.setattr(loss, "CHUNK_FLOATS", 3 * STEPS * DRAFT)
+    count = sum(num_supervised(row.loss_mask_T) for row in given.rows)
+    masters, total = Masters(given.head, weight_decay=0.0, clip=1.0), 0.0
+    for rows in (given.rows[:2], given.rows[2:]):
+        graded, _ = ours(given.head, rows, given.embedding, given.teacher)
+        (graded.loss / count).backward()
+        masters.collect()
+        total += float(graded.loss.detach()) / count
+    assert total == pytest.approx(float(given.goal.loss.detach()) / count, rel=1e-5)
+    for name, found in masters.sums.items():
+        wanted = given.weights[name].grad
+        assert wanted is not None
+        error = gradient_error(found, wanted / count)
+        assert error < 1e-5, f"{name}: relative error {error:.1e}"

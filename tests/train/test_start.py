@@ -14,9 +14,11 @@ from eyas.formats.head_dir import HeadOrigin, digest_head, read_head, write_head
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.train.loop import HeadOptions, TrainConfig, Trainer, origin_of, run
+from eyas.train.config import HeadOptions, TrainConfig
+from eyas.train.loop import origin_of, run
 from eyas.train.loss import LossName
 from eyas.train.start import first_head
+from eyas.train.trainer import Trainer
 
 CONFIG = TrainConfig(
     steps=3, updates=4, batch_tokens=40, micro_tokens=400, draft_vocab_size=150, learning_rate=3e-3, dtype="float32"

@@ -18,8 +18,8 @@ from eyas.serve.engine import Engine
 from eyas.serve.request import Request
 from eyas.serve.scheduler import Given, plain_loop
 from eyas.train import loop
+from eyas.train.config import HeadOptions
 from eyas.train.head_drafter import HeadDrafter
-from eyas.train.loop import HeadOptions
 from eyas.train.walk import answers_of, walk
 from eyas.tree.shape import TreeShape
 

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from eyas.evalsets import FAMILIES, example
 from eyas.model.devices import check_one_device, default_device
 from eyas.quickstart import quickstart_recipe
 from eyas.recipe import STAGES, Recipe, Run, load_recipe
+from eyas.train.ranks import joined, own_device, require_alone
 
 PRINTED = {"run": ("bench", "results.json"), "bench": ("bench", "results.json"), "eval": ("eval", "acceptance.json")}
 PRINTED |= {"tune": ("tune", tune.FILE)}
@@ -25,11 +27,14 @@ PRINTED |= {"tune": ("tune", tune.FILE)}
 
 def quickstart(out: str, as_json: bool) -> int:
     """Every stage of the shipped recipe on the embedded target, then the table."""
+    require_alone("quickstart")
     return _all(Run(quickstart_recipe(), Path(out)), as_json)
 
 
 def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
     """One stage, or all of them. acknowledge: who accepts the terms that the licence gate asks about."""
+    if verb != "train":
+        require_alone(verb)
     if verb not in ("capture", "eval"):
         check_one_device(work.device)
     if acknowledge is not None:
@@ -40,7 +45,13 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
     if verb == "run":
         return _all(work, as_json)
     quiet()
-    work.run(verb)
+    if verb == "train":
+        with joined() as ranks:
+            replace(work, ranks=ranks, device=own_device()).run(verb)
+        if not ranks.is_first:
+            return 0
+    else:
+        work.run(verb)
     if as_json:
         print(json.dumps(_written(work, verb), indent=2))
     else:

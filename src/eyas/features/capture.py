@@ -16,13 +16,12 @@ A shard is stored while the target reads the next one.
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from eyas.base.errors import StageError, UsageError
 from eyas.base.progress import Progress
@@ -37,15 +36,16 @@ from eyas.base.provenance import (
     require,
     require_digest,
 )
+from eyas.base.shares import rank_of
 from eyas.base.storage import Place
 from eyas.features.drift import measure
-from eyas.features.layout import Row, Split, taught
-from eyas.features.quantise import MEANING, StoredDtype, is_finite, quantise
+from eyas.features.forward import coded, compute, not_finite
+from eyas.features.layout import Row, Split
+from eyas.features.quantise import MEANING, StoredDtype
 from eyas.features.shard import StoredRow
 from eyas.features.store import (
     MANIFEST,
     NORM_STATE,
-    NUM_LAYERS,
     SCHEMA,
     Manifest,
     QuantisationError,
@@ -56,7 +56,6 @@ from eyas.features.store import (
     write_manifest,
 )
 from eyas.features.texts import TextRow, assign_splits, load_texts, plan_shards, row_info
-from eyas.model.attention import Rule, causal_attention
 from eyas.model.target import Target
 
 STAGE = "capture"
@@ -72,12 +71,19 @@ class CaptureConfig:
     target's positions. dtype: of the stored features (features.quantise). max_error: refused is what storing changes by
     more, the teacher or a layer (features.drift). Raises UsageError.
 
+    world: processes that share the shards, each with its index in JOB_COMPLETION_INDEX or RANK.
+
+    online: nothing is stored but the texts; training and evaluation let the target compute the rest each time, and get
+    the numbers that would have been stored as `dtype`. `eyas plan` says what is cheaper.
+
     The reasons for both defaults stand in docs/features.md: large channels hurt int8 and not fp8, and at an error of
     13 % the embedded head lost 0.8 % of its acceptance length.
     """
 
     dtype: StoredDtype = "fp8"
     max_error: float = 0.1
+    online: bool = False
+    world: int = 1
     aux_layer_ids: tuple[int, ...] | None = None
     max_length: int | None = None
     batch_tokens: int = 8192
@@ -85,7 +91,7 @@ class CaptureConfig:
     held_out: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_tokens", 1), ("shard_bytes", 1), ("max_length", 3)):
+        for name, least in (("batch_tokens", 1), ("shard_bytes", 1), ("max_length", 3), ("world", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"capture.{name} = {value}", f"at least {least}", f"raise capture.{name}")
@@ -95,18 +101,11 @@ class CaptureConfig:
             raise UsageError(f"capture.held_out = {self.held_out}", "a share from 0 to 1", "set for example 0.05")
 
 
-class PrefillAttend:
-    """Attention over whole rows padded on the right; keeps nothing. Padding comes after all that is real."""
-
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
-        return causal_attention(q_BNTH, k_BGTH, v_BGTH, rule)
-
-
 def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) -> Origin:
     """What decides the features."""
     made_from = {
         "schema": SCHEMA,
-        "config": dataclasses.asdict(config),
+        "config": dataclasses.asdict(dataclasses.replace(config, world=1)),
         "aux_layer_ids": list(target.aux_layer_ids),
         "target_dtype": str(target.model.dtype),
     }
@@ -126,16 +125,14 @@ def run(
     out: Path | Place,
     *,
     progress: bool = True,
-    rank: int = 0,
-    world: int = 1,
 ) -> Provenance:
     """Capture the features of all conversations with a target loaded with `config.aux_layer_ids`.
 
-    world: processes that do this together, each with its own rank. Idempotent and resumable. `InputError` for damaged
+    Idempotent and resumable. `InputError` for damaged
     or unfinished conversations, ids that the target does not have and rows longer than its positions; `PlaceError` for
     a full disk or a store that refuses; `StageError` where another run writes to the same place.
     """
-    started_s = time.time()
+    started_s, rank = time.time(), rank_of("capture.world", config.world)
     wanted = config.aux_layer_ids
     assert wanted is None or tuple(wanted) == tuple(target.aux_layer_ids), "load the target with config.aux_layer_ids"
     require(conversations_dir, "respond")
@@ -144,15 +141,17 @@ def run(
     if is_finished(directory, origin):
         return read_provenance(directory)
     texts, num_cut = load_texts(conversations_dir, target, config.max_length)
+    if config.online:
+        texts = [dataclasses.replace(text, shared=0) for text in texts]
     splits = assign_splits(texts, config.held_out)
     if rank == 0:
         reopen(directory)
         directory.join(MANIFEST).remove()
     error = _check_error(config, _sample(texts, splits), target, progress)
-    plans = plan_shards(texts, config.dtype, target.facts.hidden_size, config.shard_bytes)
+    plans = plan_shards(texts, config.dtype, 0 if config.online else target.facts.hidden_size, config.shard_bytes)
     work = [_Shard(number, [texts[i] for i in plan], origin, splits) for number, plan in enumerate(plans)]
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
-        notes = _make_shards(config, work[rank::world], target, directory, bar)
+        notes = _make_shards(config, work[rank :: config.world], target, directory, bar)
         if rank:
             while not is_finished(directory, origin):
                 time.sleep(POLL_S)
@@ -171,6 +170,8 @@ def run(
         norm_state=NORM_STATE,
         hidden_size=target.facts.hidden_size,
         vocab_size=target.facts.vocab_size,
+        online=config.online,
+        batch_tokens=config.batch_tokens,
         dtype=config.dtype,
         quantisation=MEANING[config.dtype],
         quantisation_error=error,
@@ -255,12 +256,12 @@ def _check_error(config: CaptureConfig, sample: list[TextRow], target: Target, p
     Before the first shard rather than after the last: what will be refused shall not take hours.
     """
     rows: list[Row] = []
-    for number, (aux_TL, hidden_UD) in _forward(config, sample, target):
-        text = sample[number]
-        if not (aux_TL.isfinite().all() and hidden_UD.isfinite().all()):
-            raise _not_finite(text)
-        ids_T, mask_T = torch.tensor(text.ids), torch.tensor(text.loss_mask)
-        rows.append(Row(text.id, text.task, ids_T, mask_T, aux_TL, hidden_UD))
+    tensors = [(torch.tensor(text.ids), torch.tensor(text.loss_mask)) for text in sample]
+    for found in compute(tensors, target, config.batch_tokens):
+        text = sample[found.index]
+        if not (found.aux_TL.isfinite().all() and found.hidden_UD.isfinite().all()):
+            raise not_finite(text.id)
+        rows.append(Row(text.id, text.task, *tensors[found.index], found.aux_TL, found.hidden_UD))
     error = measure(rows, config.dtype, target)
     if progress:
         layers = ", ".join(f"{layer:.2%}" for layer in error.aux)
@@ -280,47 +281,14 @@ def _check_error(config: CaptureConfig, sample: list[TextRow], target: Target, p
 
 def _stored(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar: Progress) -> list[StoredRow]:
     """The rows as a shard holds them, in the order of the texts."""
+    tensors = [(torch.tensor(text.ids), torch.tensor(text.loss_mask)) for text in texts]
+    if config.online:
+        bar.advance(sum(len(text.ids) for text in texts))
+        nothing = torch.empty(0, 0, dtype=torch.uint8)
+        return [StoredRow(*pair, (nothing, nothing), (nothing, nothing)) for pair in tensors]
     rows: dict[int, StoredRow] = {}
-    for number, (aux_TL, hidden_UD) in _forward(config, texts, target):
-        text = texts[number]
-        aux, hidden = quantise(aux_TL[text.shared :], NUM_LAYERS, config.dtype), quantise(hidden_UD, 1, config.dtype)
-        if not (is_finite(*aux) and is_finite(*hidden)):
-            raise _not_finite(text)
-        ids_T, mask_T = torch.tensor(text.ids), torch.tensor(text.loss_mask)
-        rows[number] = StoredRow(ids_T, mask_T, *((codes.cpu(), scales.cpu()) for codes, scales in (aux, hidden)))
+    for found in compute(tensors, target, config.batch_tokens):
+        text = texts[found.index]
+        rows[found.index] = StoredRow(*tensors[found.index], *coded(found, config.dtype, text.id, text.shared))
         bar.advance(len(text.ids))
     return [rows[number] for number in range(len(texts))]
-
-
-def _not_finite(text: TextRow) -> StageError:
-    return StageError(
-        f"a feature of conversation {text.id} that is no finite number",
-        "numbers",
-        "load the target as float32 or bfloat16 (target.dtype), or take that conversation out",
-    )
-
-
-@torch.no_grad()
-def _forward(
-    config: CaptureConfig, texts: Sequence[TextRow], target: Target
-) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
-    """aux_TL and hidden_UD of each text, by its index, as the target computes them. Similar lengths share a forward."""
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i].ids))
-    batches: list[list[int]] = []
-    for number in order:
-        if not batches or (len(batches[-1]) + 1) * len(texts[number].ids) > config.batch_tokens:
-            batches.append([])
-        batches[-1].append(number)
-    device = next(target.model.parameters()).device
-    for batch in batches:
-        members = [texts[number] for number in batch]
-        ids_BT = torch.zeros(len(batch), len(members[-1].ids), dtype=torch.int64)
-        for slot, text in enumerate(members):
-            ids_BT[slot, : len(text.ids)] = torch.tensor(text.ids)
-        positions_1T = torch.arange(ids_BT.shape[1], device=device)[None]
-        out = target.forward(ids_BT.to(device), positions_1T, PrefillAttend(), want_aux=True)
-        assert out.aux_BTL is not None
-        for slot, number in enumerate(batch):
-            length, hidden_TD = len(texts[number].ids), out.hidden_BTD[slot]
-            taught_T = taught(torch.tensor(texts[number].loss_mask)).to(hidden_TD.device)
-            yield number, (out.aux_BTL[slot, :length], hidden_TD[:length][taught_T])

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eyas.features.forward import NUM_LAYERS
 from eyas.features.layout import Row
 from eyas.features.quantise import StoredDtype, quantise, restore
-from eyas.features.store import NUM_LAYERS, QuantisationError
+from eyas.features.store import QuantisationError
 from eyas.model.parts import capped
 from eyas.model.target import Target
 

@@ -1,49 +1,41 @@
-"""Reading features: rows of a split, and the order in which training sees them.
-
-The order is a pure function of (seed, epoch) and the manifest, so a resumed run continues with the very next batch:
-
-    update   = rows until `batch_tokens` supervised tokens are together      one optimizer step
-    micro    = its rows until `micro_tokens` tokens are together             one forward and backward, packed
-"""
+"""Reading features: rows of a split. In which order training sees them is told in order.py."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import require
 from eyas.base.storage import Place
+from eyas.features.forward import coded, compute
 from eyas.features.layout import Row, Split
 from eyas.features.quantise import restore
-from eyas.features.shard import Pair, RowInfo, ShardFile
+from eyas.features.shard import Pair, ShardFile, StoredRow
 from eyas.features.store import Manifest, read_manifest
+from eyas.model.target import Target
 
 READERS = 8  # rows that are on the way at once
-
-
-@dataclass(frozen=True)
-class Update:
-    """One optimizer step: rows by index into the manifest, in micro-batches, and its supervised tokens."""
-
-    micro_batches: tuple[tuple[int, ...], ...]
-    num_supervised: int
 
 
 class Features:
     """A finished features directory, at a path or any URL. Rows are compared with their checksums as they are read."""
 
-    def __init__(self, directory: Path | Place, dtype: torch.dtype = torch.float32) -> None:
-        """dtype: of the rows' features, whatever they are stored in. `InputError` if unfinished or damaged."""
+    def __init__(
+        self, directory: Path | Place, dtype: torch.dtype = torch.float32, target: Target | None = None
+    ) -> None:
+        """dtype: of the rows' features, whatever they are stored in. target: computes those that are not stored.
+
+        `InputError` if unfinished or damaged.
+        """
         self.directory = Place.of(directory)
         self.dtype = dtype
         self.digest = require(self.directory, "capture").digest
         self.manifest: Manifest = read_manifest(self.directory)
+        self._target = target
         self._shards: dict[int, ShardFile] = {}
 
     def indices(self, split: Split) -> list[int]:
@@ -52,31 +44,22 @@ class Features:
 
     def row(self, index: int) -> Row:
         """`InputError` if it is damaged or missing."""
-        info = self.manifest.rows[index]
-        stored = self._shard(info.shard).stored(info)
-        aux = self._whole(index, stored.aux)
-        return Row(
-            id=info.id,
-            task=info.task,
-            ids_T=stored.ids_T,
-            loss_mask_T=stored.loss_mask_T,
-            aux_TL=restore(*aux, self.dtype),
-            hidden_UD=restore(*stored.hidden, self.dtype),
-        )
+        return next(self.rows([index]))
 
     def rows(self, indices: Sequence[int]) -> Iterator[Row]:
-        """In this order; from elsewhere than this machine several at once, for what takes time there is the way."""
-        if self.directory.is_local:
-            yield from map(self.row, indices)
-            return
-        with ThreadPoolExecutor(READERS) as pool:
-            coming: deque[Future[Row]] = deque()
-            for index in indices:
-                coming.append(pool.submit(self.row, index))
-                if len(coming) == 2 * READERS:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
+        """In this order. Those that are not stored are computed together, as many as fit into a forward."""
+        batch: list[tuple[int, StoredRow]] = []
+        tokens = 0
+        for index, stored in zip(indices, self._stored(indices), strict=True):
+            if not self.manifest.online:
+                yield self._row(index, stored, self._whole(index, stored.aux), stored.hidden)
+                continue
+            if batch and tokens + len(stored.ids_T) > self.manifest.batch_tokens:
+                yield from self._computed(batch)
+                batch, tokens = [], 0
+            batch.append((index, stored))
+            tokens += len(stored.ids_T)
+        yield from self._computed(batch)
 
     def texts(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
         """ids_T and loss_mask_T of these rows, without reading their features; a shard at a time."""
@@ -103,6 +86,39 @@ class Features:
                 "capture again with this target, or name the target that they were captured from",
             )
 
+    def _stored(self, indices: Sequence[int]) -> Iterator[StoredRow]:
+        """From elsewhere than this machine several at once, for what takes time there is the way."""
+        if self.directory.is_local:
+            yield from map(self._stored_row, indices)
+            return
+        with ThreadPoolExecutor(READERS) as pool:
+            coming: deque[Future[StoredRow]] = deque()
+            for index in indices:
+                coming.append(pool.submit(self._stored_row, index))
+                if len(coming) == 2 * READERS:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+
+    def _stored_row(self, index: int) -> StoredRow:
+        info = self.manifest.rows[index]
+        return self._shard(info.shard).stored(info)
+
+    def _computed(self, batch: Sequence[tuple[int, StoredRow]]) -> Iterator[Row]:
+        """The numbers that would have been stored."""
+        if not batch:
+            return
+        assert self._target is not None, "these features are computed when they are read"
+        manifest, texts = self.manifest, [(stored.ids_T, stored.loss_mask_T) for _, stored in batch]
+        found = {one.index: one for one in compute(texts, self._target, manifest.batch_tokens)}
+        for number, (index, stored) in enumerate(batch):
+            yield self._row(index, stored, *coded(found[number], manifest.dtype, manifest.rows[index].id))
+
+    def _row(self, index: int, stored: StoredRow, aux: Pair, hidden: Pair) -> Row:
+        info = self.manifest.rows[index]
+        values = (restore(*pair, self.dtype) for pair in (aux, hidden))
+        return Row(info.id, info.task, stored.ids_T, stored.loss_mask_T, *values)
+
     def _whole(self, index: int, own: Pair) -> Pair:
         """Captured layers of all tokens of a row: those that it shares with the row before it, then its own."""
         shared = self.manifest.rows[index].shared
@@ -116,35 +132,3 @@ class Features:
         if number not in self._shards:
             self._shards[number] = ShardFile(self.directory.join(self.manifest.shards[number].name))
         return self._shards[number]
-
-
-def plan_epoch(
-    rows: Sequence[RowInfo], indices: Sequence[int], order: tuple[int, int], batch_tokens: int, micro_tokens: int
-) -> list[Update]:
-    """The updates of one epoch over the rows that have anything to supervise; order = (seed, epoch).
-
-    A row longer than micro_tokens is a micro-batch of its own. The last update may be smaller.
-    """
-    usable = [index for index in indices if rows[index].num_supervised > 0]
-    shuffled = np.random.default_rng(order).permutation(len(usable))
-    updates: list[Update] = []
-    micro_batches: list[list[int]] = []
-    tokens = count = 0
-    for index in (usable[i] for i in shuffled):
-        row = rows[index]
-        if not micro_batches or tokens + row.length > micro_tokens:
-            micro_batches.append([])
-            tokens = 0
-        micro_batches[-1].append(index)
-        tokens += row.length
-        count += row.num_supervised
-        if count >= batch_tokens:
-            updates.append(_update(micro_batches, count))
-            micro_batches, tokens, count = [], 0, 0
-    if micro_batches:
-        updates.append(_update(micro_batches, count))
-    return updates
-
-
-def _update(micro_batches: list[list[int]], count: int) -> Update:
-    return Update(tuple(tuple(micro) for micro in micro_batches), count)

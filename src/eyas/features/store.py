@@ -28,12 +28,12 @@ from eyas.base.atomic import to_json
 from eyas.base.errors import InputError, StageError
 from eyas.base.provenance import digest_bytes, digest_file
 from eyas.base.storage import Place
+from eyas.features.forward import NUM_LAYERS
 from eyas.features.quantise import CODES, LARGEST, SCALE, StoredDtype
 from eyas.features.shard import RowInfo, ShardFile, ShardInfo, StoredRow, encode
 
 MANIFEST = "manifest.json"
 SCHEMA = 3
-NUM_LAYERS = 3  # captured ones
 NORM_STATE = "aux: before any norm; hidden: after the final norm"
 
 
@@ -68,7 +68,8 @@ class Manifest:
     """The content of manifest.json. Layer ids are Hugging Face indices; digests bind the target and its words.
 
     target_revision: the commit of a target from the hub. target_quantisation: its own, as its config says it, for it
-    is captured as it is served. quantisation: what the codes and scales of `dtype` mean.
+    is captured as it is served. online: only texts are stored; features are computed in forwards of batch_tokens padded
+    tokens when they are read. quantisation: what the codes and scales of `dtype` mean.
     """
 
     schema: int
@@ -82,6 +83,8 @@ class Manifest:
     norm_state: str
     hidden_size: int
     vocab_size: int
+    online: bool
+    batch_tokens: int
     dtype: StoredDtype
     quantisation: str
     quantisation_error: QuantisationError

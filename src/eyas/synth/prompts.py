@@ -32,6 +32,7 @@ from eyas.base.provenance import (
     write_json_atomic,
     writing,
 )
+from eyas.base.shares import rank_of
 from eyas.base.storage import Place
 from eyas.privacy.filter import PrivacyFilter
 from eyas.synth.acknowledgements import read_acknowledgements
@@ -46,7 +47,7 @@ from eyas.synth.policy import Decision, Policy
 from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.screen import NOT_JSON, Work
 from eyas.synth.sources import BUILTIN_LICENSE, HUB, Source, open_source
-from eyas.synth.workers import rank_of, screen_all, wait_for_others
+from eyas.synth.workers import screen_all, wait_for_others
 
 STAGE = "prompts"
 PROMPTS_FILE = "prompts.jsonl"
@@ -174,7 +175,7 @@ def run(
         for count in screen_all(work):
             bar.advance(count)
         if config.world > 1:
-            if rank_of(config.world):
+            if rank_of("prompts.world", config.world):
                 return None
             for count in wait_for_others(work):
                 bar.advance(count)
@@ -220,7 +221,7 @@ def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
     except (OSError, ValueError):
         same = False
     if not same:
-        if rank_of(config.world) == 0:
+        if rank_of("prompts.world", config.world) == 0:
             with writing(directory):
                 shutil.rmtree(directory, ignore_errors=True)
             write_json_atomic(path, wanted)

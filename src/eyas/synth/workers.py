@@ -13,11 +13,10 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, cast
 
 from eyas.base.cores import num_cores
-from eyas.base.errors import InputError, StageError, UsageError
+from eyas.base.errors import InputError, StageError
+from eyas.base.shares import rank_of
 from eyas.synth.screen import Screen, Work
 
-RANK_VARIABLE = "JOB_COMPLETION_INDEX"
-"""Kubernetes sets it in each pod of an Indexed Job."""
 RECORDS_A_WORKER = 2000
 """For fewer a further process is not worth the seconds that it takes to start."""
 POLL_S = 2.0
@@ -26,24 +25,10 @@ _screen: list[Screen] = []
 """Of a worker process: its screen, made once."""
 
 
-def rank_of(world: int) -> int:
-    """Which share of the work is this process's. UsageError for an index that is none."""
-    if world == 1:
-        return 0
-    text = os.environ.get(RANK_VARIABLE, "")
-    if not text.isdecimal() or int(text) >= world:
-        raise UsageError(
-            f"prompts.world={world} and {RANK_VARIABLE}={text or 'unset'}",
-            f"an index from 0 to {world - 1}",
-            "run it as an Indexed Job, or set the variable in each process",
-        )
-    return int(text)
-
-
 def screen_all(work: Work) -> Iterator[int]:
     """Screens this rank's pieces that are not done; yields how many records each finished piece had."""
     config = work.config
-    rank = rank_of(config.world)
+    rank = rank_of("prompts.world", config.world)
     numbers = [number for number in range(len(work.pieces)) if number % config.world == rank]
     yield from (work.pieces[number].count for number in numbers if work.is_done(number))
     numbers = [number for number in numbers if not work.is_done(number)]

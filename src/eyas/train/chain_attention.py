@@ -1,29 +1,38 @@
 """Attention of unrolled chains with its gradient written out: causal over one text, plus the chain's own later keys.
 
-Q chains and P rows of the batch, C chains and T rows of one text, N heads, G key-value heads, R = N / G, H head size,
-J unrolled steps so far, M = R * C.
+Q chains and P rows of the batch, N heads, G key-value heads, R = N / G, H head size, J unrolled steps so far; C chains
+of a block, T keys of its text up to its last chain, M = R * C.
 
     scores of a chain     [ q . k of its text, causal | q . k of its own steps 1..J ]  ->  one softmax over both
 
-Autograd would keep four copies of the scores and repeat the keys for every head of a group; this keeps the
-probabilities alone. Texts are looped over, so nothing is padded and texts cannot see each other.
+Autograd would keep four copies of the scores and repeat the keys for every head of a group. This keeps the logarithm of
+each softmax's sum alone and makes the scores of a block of chains again in the backward, so memory grows with the
+length of a text, not with its square. Texts are looped over: nothing is padded and texts cannot see each other.
+
+                  keys of a text
+    block 1   x x x x
+              x x x x x                      right of its last chain a block computes nothing
+    block 2   x x x x x x x
+              x x x x x x x x x
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+BLOCK_FLOATS = 1_000_000  # scores in flight, as in train.loss
+
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Where one text lies in the batch, and what its chains do not see: bool, True where the key comes later."""
+    """Where one text lies in the batch. places: of its chains, as positions in the text, ascending; on the CPU."""
 
     rows: slice
     chains: slice
-    later_CT: Tensor
+    places: tuple[int, ...]
 
 
 def chain_attention(
@@ -41,36 +50,32 @@ def chain_attention(
 class _ChainAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, texts: Sequence[Text], q_NQH: Tensor, k_GPH: Tensor, v_GPH: Tensor, *own: Tensor) -> Tensor:
-        num_groups, _, head_size = k_GPH.shape
+        num_groups = k_GPH.shape[0]
         q_GRQH = q_NQH.unflatten(0, (num_groups, -1))
-        own_scores_GRQJ = _dots(q_GRQH, own[::2])
+        own_GRQJ = _dots(q_GRQH, own[::2])
         out_GRQH = torch.empty_like(q_GRQH, memory_format=torch.contiguous_format)
-        own_probs_GRQJ = torch.empty_like(own_scores_GRQJ)
-        kept = []
-        for text in texts:
-            num_keys = text.later_CT.shape[1]
-            keys = slice(text.rows.start, text.rows.start + num_keys)
-            q_GMH = q_GRQH[:, :, text.chains].reshape(num_groups, -1, head_size)
-            scores_GMT = torch.bmm(q_GMH, k_GPH[:, keys].transpose(1, 2))
-            scores_GRCT = scores_GMT.view(num_groups, -1, *text.later_CT.shape)
-            scores_GRCT.masked_fill_(text.later_CT, -torch.inf)
-            both = torch.cat((scores_GRCT, own_scores_GRQJ[:, :, text.chains]), -1) if own else scores_GRCT
+        lse_GRQ = q_NQH.new_empty(q_GRQH.shape[:-1], dtype=torch.promote_types(q_NQH.dtype, torch.float32))
+        for block in _blocks(texts, q_NQH.shape[0], q_NQH.device):
+            scores_GRCT = block.scores(q_GRQH, k_GPH)
+            both = torch.cat((scores_GRCT, own_GRQJ[:, :, block.chains]), -1) if own else scores_GRCT
             probs = both.softmax(-1)
-            probs_GMT = probs[..., :num_keys].flatten(1, 2)
-            out_GMH = torch.bmm(probs_GMT, v_GPH[:, keys])
-            out_GRQH[:, :, text.chains] = out_GMH.view(num_groups, -1, text.later_CT.shape[0], head_size)
-            own_probs_GRQJ[:, :, text.chains] = probs[..., num_keys:]
-            kept.append(probs_GMT)
+            # It stands in the likeliest key, where its rounding is that of a probability: score - log prob.
+            top_GRC1, best_GRC1 = probs.max(-1, keepdim=True)
+            lse_GRC1 = both.gather(-1, best_GRC1).to(lse_GRQ) - top_GRC1.to(lse_GRQ).log()
+            lse_GRQ[:, :, block.chains] = lse_GRC1[..., 0]
+            num_keys = scores_GRCT.shape[-1]
+            out_GMH = torch.bmm(probs[..., :num_keys].flatten(1, 2), v_GPH[:, block.keys])
+            out_GRQH[:, :, block.chains] = out_GMH.view(*scores_GRCT.shape[:-1], -1)
+            own_GRQJ[:, :, block.chains] = probs[..., num_keys:]
         for step, v_GQH in enumerate(own[1::2]):
-            out_GRQH.addcmul_(own_probs_GRQJ[..., step, None], v_GQH[:, None])
-        ctx.texts, ctx.num_kept = texts, len(kept)
-        ctx.save_for_backward(q_NQH, k_GPH, v_GPH, out_GRQH, own_probs_GRQJ, *kept, *own)
+            out_GRQH.addcmul_(own_GRQJ[..., step, None], v_GQH[:, None])
+        ctx.texts = texts
+        ctx.save_for_backward(q_NQH, k_GPH, v_GPH, out_GRQH, own_GRQJ, lse_GRQ, *own)
         return out_GRQH.flatten(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q_NQH, k_GPH, v_GPH, out_GRQH, own_probs_GRQJ, *rest = ctx.saved_tensors
-        kept, own = rest[: ctx.num_kept], rest[ctx.num_kept :]
+        q_NQH, k_GPH, v_GPH, out_GRQH, own_probs_GRQJ, lse_GRQ, *own = ctx.saved_tensors
         num_groups, _, head_size = k_GPH.shape
         q_GRQH = q_NQH.unflatten(0, (num_groups, -1))
         dout_GRQH = grads[0].unflatten(0, (num_groups, -1))
@@ -78,17 +83,18 @@ class _ChainAttention(torch.autograd.Function):
         sum_GRQ1 = (dout_GRQH * out_GRQH).sum(-1, keepdim=True)
         dq_GRQH = torch.empty_like(out_GRQH)
         dk_GPH, dv_GPH = torch.zeros_like(k_GPH), torch.zeros_like(v_GPH)
-        for text, probs_GMT in zip(ctx.texts, kept, strict=True):
-            keys = slice(text.rows.start, text.rows.start + text.later_CT.shape[1])
-            q_GMH = q_GRQH[:, :, text.chains].reshape(num_groups, -1, head_size)
-            dout_GMH = dout_GRQH[:, :, text.chains].reshape(num_groups, -1, head_size)
-            sum_GM1 = sum_GRQ1[:, :, text.chains].reshape(num_groups, -1, 1)
-            dscores_GMT = torch.bmm(dout_GMH, v_GPH[:, keys].transpose(1, 2)).sub_(sum_GM1).mul_(probs_GMT)
-            dq_GRQH[:, :, text.chains] = torch.bmm(dscores_GMT, k_GPH[:, keys]).view(
-                num_groups, -1, text.later_CT.shape[0], head_size
-            )
-            dk_GPH[:, keys] = torch.bmm(dscores_GMT.transpose(1, 2), q_GMH)
-            dv_GPH[:, keys] = torch.bmm(probs_GMT.transpose(1, 2), dout_GMH)
+        for block in _blocks(ctx.texts, q_NQH.shape[0], q_NQH.device):
+            scores_GRCT = block.scores(q_GRQH, k_GPH)
+            probs_GRCT = (scores_GRCT - lse_GRQ[:, :, block.chains, None]).exp_()
+            probs_GMT = probs_GRCT.flatten(1, 2).to(q_NQH.dtype)
+            q_GMH = q_GRQH[:, :, block.chains].reshape(num_groups, -1, head_size)
+            dout_GMH = dout_GRQH[:, :, block.chains].reshape(num_groups, -1, head_size)
+            sum_GM1 = sum_GRQ1[:, :, block.chains].reshape(num_groups, -1, 1)
+            dv_GPH[:, block.keys] += torch.bmm(probs_GMT.transpose(1, 2), dout_GMH)
+            dscores_GMT = torch.bmm(dout_GMH, v_GPH[:, block.keys].transpose(1, 2)).sub_(sum_GM1).mul_(probs_GMT)
+            dq_GMH = torch.bmm(dscores_GMT, k_GPH[:, block.keys])
+            dq_GRQH[:, :, block.chains] = dq_GMH.view(*scores_GRCT.shape[:-1], -1)
+            dk_GPH[:, block.keys] += torch.bmm(dscores_GMT.transpose(1, 2), q_GMH)
         dscores_GRQJ = (_dots(dout_GRQH, own[1::2]) - sum_GRQ1) * own_probs_GRQJ
         down: list[Tensor] = []
         for step, k_GQH in enumerate(own[::2]):
@@ -97,6 +103,37 @@ class _ChainAttention(torch.autograd.Function):
             down.append((dscores_GRQ1 * q_GRQH).sum(1))
             down.append((own_probs_GRQJ[..., step, None] * dout_GRQH).sum(1))
         return None, dq_GRQH.flatten(0, 1), dk_GPH, dv_GPH, *down
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Some chains of one text, and the rows of its keys, which end with the last of these chains."""
+
+    chains: slice
+    keys: slice
+    later_CT: Tensor
+
+    def scores(self, q_GRQH: Tensor, k_GPH: Tensor) -> Tensor:
+        """[G, R, C, T], -inf where the key comes later."""
+        q_GMH = q_GRQH[:, :, self.chains].reshape(k_GPH.shape[0], -1, k_GPH.shape[-1])
+        scores_GMT = torch.bmm(q_GMH, k_GPH[:, self.keys].transpose(1, 2))
+        scores_GRCT = scores_GMT.view(*q_GRQH.shape[:2], *self.later_CT.shape)
+        return scores_GRCT.masked_fill_(self.later_CT, -torch.inf)
+
+
+def _blocks(texts: Sequence[Text], num_heads: int, device: torch.device) -> Iterator[_Block]:
+    for text in texts:
+        places_Q = torch.tensor(text.places, device=device)
+        size = max(1, BLOCK_FLOATS // (num_heads * (text.places[-1] + 1)))
+        for start in range(0, len(text.places), size):
+            some = text.places[start : start + size]
+            keys_T = torch.arange(some[-1] + 1, device=device)
+            first = text.chains.start + start
+            yield _Block(
+                chains=slice(first, first + len(some)),
+                keys=slice(text.rows.start, text.rows.start + some[-1] + 1),
+                later_CT=keys_T > places_Q[start : start + size, None],
+            )
 
 
 def _dots(x_GRQH: Tensor, others: Sequence[Tensor]) -> Tensor:

@@ -1,54 +1,169 @@
-"""Where an interrupted training goes on: one file, replaced as a whole.
+"""Where an interrupted training goes on: files that all its processes write, in the head directory or at any URL.
 
-It is bound to what the run is made from, so a changed recipe starts anew. Only tensors and JSON are in it.
+    checkpoint-000042-0-of-2.safetensors    rows of every weight and moment, the first half     written by process 0
+    checkpoint-000042-1-of-2.safetensors    the second half                                     by process 1
+    checkpoint.json                         update, figures so far, digests of both; last, and in place of the former
+
+Which rows a part holds follows from its number (`ranks.rows_of`), so any number of processes reads what any other
+wrote. Whenever a process dies, checkpoint.json names parts that are whole. It is bound to what the run is made from, so
+a changed recipe starts anew. Only tensors and JSON are in it.
 """
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
+import re
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-from eyas.base.provenance import write_atomic
+from eyas.base.errors import InputError, PlaceError
+from eyas.base.provenance import digest_bytes, digest_json
+from eyas.base.storage import Place
+from eyas.train.ranks import Ranks, rows_of
 
-NAME = "checkpoint.safetensors"
+NAME = "checkpoint.json"
+PART = re.compile(r"checkpoint-\d+-\d+-of-\d+\.safetensors")
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """After `update` updates: the optimizer's state, the sums of the current window, the lines written so far."""
+    """After `update` updates: the sums of the current window and since when, the lines of metrics.jsonl so far.
+
+    parts: the digest of each file of tensors, once they are written.
+    """
 
     update: int
     window_start: int
-    tensors: dict[str, Tensor]
+    window_SK: list[list[float]]
     lines: list[dict[str, Any]]
+    parts: dict[str, str] = field(default_factory=dict)
 
 
-def write_checkpoint(directory: Path, checkpoint: Checkpoint, origin: str) -> None:
-    note = {"origin": origin, "update": checkpoint.update, "window_start": checkpoint.window_start}
-    note["lines"] = checkpoint.lines
-    tensors = {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}
-    write_atomic(directory / NAME, save_safetensors(tensors, metadata={"eyas": json.dumps(note)}))
+@dataclass(frozen=True)
+class Damaged:
+    """Why the checkpoint that is there cannot be used."""
+
+    reason: str
 
 
-def read_checkpoint(directory: Path, origin: str) -> Checkpoint | None:
-    """The checkpoint of this very run; None if there is none, or only one of other settings or data."""
-    path = directory / NAME
-    if not path.is_file():
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """What one process holds: all rows, or where they are divided those of its number.
+
+    num_rows: of each tensor as a whole; a tensor without dimensions has none and is held by all.
+    """
+
+    here: dict[str, Tensor]
+    num_rows: dict[str, int]
+    divided: bool
+
+    def like(self) -> "Tensors":
+        """Room for as much, in memory of the CPU."""
+        return replace(self, here={name: torch.empty_like(tensor, device="cpu") for name, tensor in self.here.items()})
+
+    def rows(self, name: str, ranks: Ranks) -> slice:
+        """The rows of the whole that are here."""
+        count = self.num_rows[name]
+        return rows_of(ranks.rank, ranks.world, count) if self.divided else slice(0, count)
+
+
+def write_checkpoint(place: Place, checkpoint: Checkpoint, tensors: Tensors, origin: str, ranks: Ranks) -> None:
+    """All processes together, each its part. PlaceError where the place is full, closed, or not one for all of them."""
+    mine = {}
+    for name, tensor in tensors.here.items():
+        if name in tensors.num_rows and not tensors.divided:
+            tensor = tensor[rows_of(ranks.rank, ranks.world, tensors.num_rows[name])]
+        mine[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    data = save_safetensors(mine)
+    names = [f"checkpoint-{checkpoint.update:06}-{rank}-of-{ranks.world}.safetensors" for rank in range(ranks.world)]
+    place.join(names[ranks.rank]).write_bytes(data)
+    digests = ranks.gather(digest_bytes(data))  # from here on all parts are written
+    if not ranks.is_first:
+        return
+    for rank, name in enumerate(names):
+        if not place.join(name).exists():
+            raise PlaceError(
+                f"no {place.join(name)}, which process {rank} has written on a machine of its own",
+                "one place for all processes",
+                "set train.checkpoint_url to one that every host reaches",
+            )
+    note: dict[str, Any] = {"schema": SCHEMA, "origin": origin, **asdict(checkpoint)}
+    note["parts"] = dict(zip(names, digests, strict=True))
+    place.join(NAME).write_bytes(json.dumps(note | {"digest": digest_json(note)}).encode())
+    _remove_parts(place, keep=names)
+
+
+def read_checkpoint(place: Place, origin: str) -> Checkpoint | Damaged | None:
+    """The checkpoint of this very run, without its tensors; None if there is none, or one of other settings or data."""
+    file = place.join(NAME)
+    if not file.exists():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            note = json.loads((file.metadata() or {})["eyas"])
-        if note["origin"] != origin:
+        note = json.loads(file.read_bytes())
+        digest = note.pop("digest")
+        if (found := digest_json(note)) != digest:
+            return Damaged(f"{file} with digest {found}, expected {digest}")
+        if note.pop("schema") != SCHEMA or note.pop("origin") != origin:
             return None
-        return Checkpoint(note["update"], note["window_start"], load_file(path), note["lines"])
-    except (SafetensorError, OSError, ValueError, KeyError):
-        return None  # it was only a shortcut
+        return Checkpoint(**note)
+    except (ValueError, KeyError, TypeError, AttributeError, InputError) as error:
+        return Damaged(f"{file} that cannot be read ({type(error).__name__}: {error})")
 
 
-def remove_checkpoint(directory: Path) -> None:
-    (directory / NAME).unlink(missing_ok=True)
+def read_tensors(place: Place, checkpoint: Checkpoint, into: Tensors, ranks: Ranks) -> Damaged | None:
+    """Fill `into`. Each part with any of its rows is read once and compared with its digest.
+
+    Where something is damaged, `into` is filled in part.
+    """
+    for number, (part, digest) in enumerate(checkpoint.parts.items()):
+        cuts = {
+            name: _overlap(rows_of(number, len(checkpoint.parts), count), into.rows(name, ranks))
+            for name, count in into.num_rows.items()
+        }
+        if all(cut is None for cut in cuts.values()):
+            continue
+        try:
+            data = place.join(part).read_bytes()
+            if (found := digest_bytes(data)) != digest:
+                return Damaged(f"{place.join(part)} with digest {found}, expected {digest}")
+            stored = load_safetensors(data)
+            for name, tensor in into.here.items():
+                cut = cuts.get(name)
+                if name not in into.num_rows:
+                    tensor.copy_(stored[name])
+                elif cut is not None:
+                    tensor[cut.to] = stored[name][cut.source]
+        except (SafetensorError, InputError, KeyError, RuntimeError) as error:
+            return Damaged(f"{place.join(part)} that cannot be read ({type(error).__name__}: {error})")
+    return None
+
+
+def remove_checkpoint(place: Place) -> None:
+    place.join(NAME).remove()  # first: it must not name what is gone
+    _remove_parts(place, keep=[])
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The rows that a part and a process have in common, counted from the first of each."""
+
+    source: slice
+    to: slice
+
+
+def _overlap(part: slice, own: slice) -> _Cut | None:
+    begin, end = max(part.start, own.start), min(part.stop, own.stop)
+    if begin >= end:
+        return None
+    return _Cut(slice(begin - part.start, end - part.start), slice(begin - own.start, end - own.start))
+
+
+def _remove_parts(place: Place, keep: list[str]) -> None:
+    for name in place.list_files():
+        if PART.fullmatch(name) and name not in keep:
+            place.join(name).remove()

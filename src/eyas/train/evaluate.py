@@ -108,7 +108,7 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     """Write acceptance.json. Idempotent. `InputError` where head, features and target do not belong together."""
     started_s = time.time()
     stored = read_head(inputs.head, DTYPES[config.dtype])
-    features = Features(inputs.features)
+    features = Features(inputs.features, target=target)
     training = features if inputs.training is None else Features(inputs.training)
     features.check_target(target.digest)
     require_fit(stored, target.facts, target.digest)

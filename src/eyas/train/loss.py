@@ -35,7 +35,7 @@ from torch import Tensor
 from eyas.train.teacher import Teacher
 
 LossName = Literal["soft", "kl", "lk", "lk_log"]
-CHUNK_FLOATS = 1_000_000  # student logits in flight, f32: 4 MB, which a core's cache holds
+CHUNK_FLOATS = 1_000_000  # logits in flight, of the head or of the target, f32: 4 MB, which a core's cache holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +95,14 @@ class _Loss(torch.autograd.Function):
         name, decay = kind
         num_rows, steps, _ = student_JKD.shape
         wide = torch.promote_types(student_JKD.dtype, torch.float32)
-        scale_K = torch.tensor([decay**step for step in range(steps)], dtype=wide)
+        where = student_JKD.device
+        scale_K = torch.tensor([decay**step for step in range(steps)], dtype=wide, device=where)
         dstudent_JKD = torch.empty_like(student_JKD)
         dweight_VD = torch.zeros_like(lm_weight_VD, dtype=wide)
-        hits_JK = torch.zeros(num_rows, steps, dtype=torch.bool)
-        overlap_JK = torch.zeros(num_rows, steps, dtype=wide)
-        each_JK = torch.zeros(num_rows, steps, dtype=wide)
-        size = max(1, CHUNK_FLOATS // (steps * lm_weight_VD.shape[0]))
+        hits_JK = torch.zeros(num_rows, steps, dtype=torch.bool, device=where)
+        overlap_JK = torch.zeros(num_rows, steps, dtype=wide, device=where)
+        each_JK = torch.zeros_like(overlap_JK)
+        size = max(1, CHUNK_FLOATS // max(steps * lm_weight_VD.shape[0], teacher.weight_WD.shape[0]))
         for start in range(0, num_rows, size):
             rows = slice(start, start + size)
             lesson = teacher.teach(lessons.hidden_JD[rows])

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from eyas.train.loss import Graded
 from eyas.train.ttt import Packed
@@ -16,7 +15,7 @@ NUM_SUMS = 4  # rows of Window.sums: taught, hits, overlap, run
 
 
 class Window:
-    """Sums since the last line, in one float64 tensor so that a checkpoint keeps them bit by bit.
+    """Sums since the last line, in one float64 tensor: processes add theirs up, a checkpoint keeps every bit.
 
     For each step: taught tokens, hits, overlap, and chains whose drafts were all hits up to here; then the loss.
     """
@@ -26,13 +25,12 @@ class Window:
 
     def add(self, packed: Packed, graded: Graded, count: int) -> None:
         """count: the divisor of this update's loss."""
-        self.sums_SK[0] += packed.taught_JK.sum(0)
-        self.sums_SK[1] += graded.hits_JK.sum(0)
-        self.sums_SK[2] += graded.overlap_JK.sum(0)
-        hits_N = torch.zeros(packed.supervised_KQ.numel(), dtype=torch.bool)
+        hits_N = torch.zeros_like(packed.supervised_KQ, dtype=torch.bool).flatten()
         hits_N[packed.pupils_JK[packed.taught_JK]] = graded.hits_JK[packed.taught_JK]
-        self.sums_SK[3] += hits_N.view_as(packed.supervised_KQ).long().cumprod(0).sum(1)
-        self.sums_SK[4, 0] += float(graded.loss.detach()) / count
+        run_K = hits_N.view_as(packed.supervised_KQ).long().cumprod(0).sum(1)
+        tensors = (packed.taught_JK.sum(0), graded.hits_JK.sum(0), graded.overlap_JK.sum(0), run_K)
+        self.sums_SK[:NUM_SUMS] += torch.stack([sums_K.double() for sums_K in tensors]).cpu()
+        self.sums_SK[NUM_SUMS, 0] += float(graded.loss.detach()) / count
 
     def line(self, update: int, num_updates: int, learning_rate: float) -> dict[str, Any]:
         """Update is counted from 1; num_updates is how many the sums are over.
@@ -61,10 +59,3 @@ def summary(line: dict[str, Any]) -> str:
     """A line in the words of the progress bar."""
     first = line["accuracy"][0]
     return f"loss {line['loss']:.3f}  accuracy {first:.1%}  chain length {line['chain_length']:.2f}"
-
-
-def copy_sums(sums_SK: Tensor, steps: int) -> Window:
-    """The window that a checkpoint held."""
-    window = Window(steps)
-    window.sums_SK.copy_(sums_SK)
-    return window

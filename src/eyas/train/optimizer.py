@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from eyas.model.head import Head
+from eyas.train.checkpoint import Tensors
+from eyas.train.ranks import ALONE, Ranks
 
 BETAS = (0.9, 0.95)
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -32,57 +36,108 @@ class Masters:
     """The weights as trained, in float32, and their moments; `head` holds a copy in the precision of the products.
 
     Gradients of bfloat16 weights are added up here, in float32, so cutting a batch into micro-batches costs nothing.
+    They are summed over the processes once an update: a head has a dozen matrices, so each goes by itself.
+
+    divided: weights and moments are DTensors, each process holding some rows. Then the sum of the gradients arrives
+    there alone (reduce-scatter), and the copy that computes is put together again in its own precision (all-gather):
+
+        bytes of a weight       gradient, copy     sums    weight, moments
+        each process alike      2 + 2              4       12
+        divided by N            2 + 2              4       12 / N
     """
 
-    def __init__(self, head: Head, weight_decay: float, clip: float) -> None:
+    def __init__(
+        self, head: Head, weight_decay: float, clip: float, ranks: Ranks = ALONE, divided: bool = False
+    ) -> None:
+        """`head` is where the computation is to be, and alike in all processes."""
         self.head = head
         self.clip = clip
-        self.weights = {name: weight.detach().float().clone() for name, weight in head.named_parameters()}
-        for weight in self.weights.values():
-            weight.grad = torch.zeros_like(weight)
+        self.ranks = ranks
+        self.divided = divided and self.ranks.world > 1
+        whole = {name: weight.detach().float().clone() for name, weight in head.named_parameters()}
+        self.sums = {name: torch.zeros_like(weight) for name, weight in whole.items()}
+        self.weights = whole
+        if self.divided:
+            self._mesh = self.ranks.mesh(next(head.parameters()).device)
+            # Each keeps its rows of what all have: nothing is sent.
+            self.weights = {
+                name: distribute_tensor(weight, self._mesh, [Shard(0)], src_data_rank=None)
+                for name, weight in whole.items()
+            }
         matrices = [weight for weight in self.weights.values() if weight.ndim == 2]
         norms = [weight for weight in self.weights.values() if weight.ndim != 2]
         groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": norms, "weight_decay": 0.0}]
         self._adam = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=1e-8)
+        for weight in self.weights.values():  # what AdamW would make at its first step, so that `state` is never empty
+            zeros = {key: torch.zeros_like(weight) for key in MOMENTS}
+            self._adam.state[weight] = {"step": torch.zeros(()), **zeros}
 
     def collect(self) -> None:
         """Take over the gradients of one micro-batch."""
         for name, weight in self.head.named_parameters():
             if weight.grad is not None:
-                grad = self.weights[name].grad
-                assert grad is not None
-                grad += weight.grad
+                self.sums[name] += weight.grad
                 weight.grad = None
 
     def update(self, learning_rate: float) -> float:
-        """One optimizer step; the norm of the gradient before clipping."""
-        norm = torch.nn.utils.clip_grad_norm_(list(self.weights.values()), self.clip)
-        for group in self._adam.param_groups:
-            group["lr"] = learning_rate
-        self._adam.step()
-        self._adam.zero_grad(set_to_none=False)
-        self.publish()
-        return float(norm)
+        """One optimizer step of all processes; the norm of the gradient before clipping.
+
+        Where that is no finite number, nothing is changed.
+        """
+        for name, weight in self.weights.items():
+            weight.grad = self._summed(self.sums[name])
+        with self.ranks.together():
+            norm = torch.nn.utils.clip_grad_norm_(list(self.weights.values()), self.clip)
+            norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        if math.isfinite(norm):
+            for group in self._adam.param_groups:
+                group["lr"] = learning_rate
+            self._adam.step()
+            self.publish()
+        for name, weight in self.weights.items():
+            weight.grad = None
+            self.sums[name].zero_()
+        return norm
+
+    def _summed(self, grad: Tensor) -> Tensor:
+        """Over all processes; of a divided weight the rows that are here."""
+        if not self.divided:
+            return self.ranks.sum_(grad)
+        with self.ranks.together():
+            mine = DTensor.from_local(grad, self._mesh, [Partial("sum")], run_check=False)
+            return mine.redistribute(placements=[Shard(0)])
 
     @torch.no_grad()
     def publish(self) -> None:
         """Copy the masters into the head."""
         for name, weight in self.head.named_parameters():
-            weight.copy_(self.weights[name])
+            weight.copy_(self._whole(self.weights[name].to(weight.dtype)))
 
-    def state(self) -> dict[str, Tensor]:
-        """All that an interrupted run needs, by name."""
-        state: dict[str, Tensor] = {}
+    def whole(self) -> dict[str, Tensor]:
+        """All rows of the float32 weights; all processes together."""
+        return {name: self._whole(weight) for name, weight in self.weights.items()}
+
+    def _whole(self, weight: Tensor) -> Tensor:
+        if not isinstance(weight, DTensor):
+            return weight
+        with self.ranks.together():
+            return weight.full_tensor()
+
+    def state(self) -> Tensors:
+        """All that an interrupted run needs, by name, as far as this process holds it."""
+        here: dict[str, Tensor] = {}
+        num_rows: dict[str, int] = {}
         for name, weight in self.weights.items():
-            state[f"weight.{name}"] = weight
-            state.update({f"{key}.{name}": value for key, value in self._adam.state.get(weight, {}).items()})
-        return state
+            kept = self._adam.state[weight]
+            here[f"step.{name}"] = kept["step"]
+            for key, tensor in {"weight": weight, **{key: kept[key] for key in MOMENTS}}.items():
+                here[f"{key}.{name}"] = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                num_rows[f"{key}.{name}"] = weight.shape[0]
+        return Tensors(here, num_rows, self.divided)
 
     @torch.no_grad()
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Tensors) -> None:
         """The inverse of `state`. Values are copied: a tensor mapped from a file may be aligned otherwise."""
-        for name, weight in self.weights.items():
-            weight.copy_(state[f"weight.{name}"])
-            keys = ("step", "exp_avg", "exp_avg_sq")
-            self._adam.state[weight] = {key: state[f"{key}.{name}"].clone() for key in keys}
+        for name, tensor in self.state().here.items():
+            tensor.copy_(state.here[name])
         self.publish()

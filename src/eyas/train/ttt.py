@@ -14,8 +14,8 @@ row but its own chain. What a query at step k sees (T = 4, chains at t = 1, 2):
                      causal, per text     only the chain's own: the "diagonal", k scores a query
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,11 @@ class Packed:
     pupils_JK: Tensor
     taught_JK: Tensor
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Packed":
+        """With every tensor changed: moved to a device, or pinned so that it moves fast."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "texts"}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
+
     @property
     def next_ids_P(self) -> Tensor:
         """What step 0 embeds: the token after each row. The last row of a text gets its own; no chain sees it."""
@@ -67,8 +72,7 @@ def pack(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> Packed:
         own_C = masks_KT.any(0).nonzero()[:, 0]
         count = own_C.shape[0]
         chain_slice = slice(num_chains, num_chains + count)
-        keys_T = torch.arange(int(own_C[-1]) + 1)  # what follows the last chain is seen by none
-        texts.append(Text(slice(start, start + length), chain_slice, keys_T > own_C[:, None]))
+        texts.append(Text(slice(start, start + length), chain_slice, tuple(own_C.tolist())))
         chains.append(own_C + start)
         inputs_KC = (own_C + 1 + torch.arange(steps)[:, None]).clamp(max=length - 1)
         tokens.append(row.ids_T[inputs_KC])

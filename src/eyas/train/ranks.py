@@ -1,0 +1,156 @@
+"""The processes that train one head together: who this one is, sums over all, and a request to stop.
+
+A launcher (torchrun, Slurm with its variables set, a job of several hosts) starts the same command in each process and
+says by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT who it is. Without them a process is alone, and every
+method below returns at once.
+
+Tensors on a CPU are summed by gloo, those on a CUDA device by NCCL. What all must agree on is a sum, too: each gives
+its share and all get the same answer.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from eyas.base.errors import StageError, UsageError
+from eyas.model.devices import default_device
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process is number `rank` of `world`, counted from 0."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """The process that writes, and tells how far the work is."""
+        return self.rank == 0
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place; the same bits in each. StageError if one of them is gone."""
+        if self.world > 1:
+            with self.together():
+                dist.all_reduce(tensor)
+        return tensor
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        return bool(self.sum_(torch.tensor(int(flag))))
+
+    def gather(self, text: str) -> list[str]:
+        """What each process says, by rank."""
+        texts: list[str] = [text] * self.world
+        if self.world > 1:
+            with self.together():
+                dist.all_gather_object(texts, text)
+        return texts
+
+    def mesh(self, device: torch.device) -> DeviceMesh:
+        """All processes in a row, for DTensor."""
+        return init_device_mesh(device.type, (self.world,))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Around what all processes do at once: if one is gone, the others' errors say no more than that."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # of gloo and NCCL alike
+            raise StageError(
+                f"process {self.rank} of {self.world} without the others ({str(error).splitlines()[0][:120]})",
+                "all processes of this training to stay",
+                "read what the one that stopped first says, then run the same command again: it continues",
+            ) from error
+
+
+ALONE = Ranks()
+
+
+def rows_of(rank: int, world: int, num_rows: int) -> slice:
+    """The rows of a tensor that a process holds where they are divided: those of DTensor's Shard(0)."""
+    size = -(-num_rows // world)
+    return slice(min(rank * size, num_rows), min((rank + 1) * size, num_rows))
+
+
+@contextmanager
+def joined() -> Generator[Ranks, None, None]:
+    """Meet the other processes that the launcher has started, if there are any. UsageError, StageError."""
+    rank, world = (_number(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    if world == 1:
+        yield Ranks()
+        return
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        if name not in os.environ:
+            raise UsageError(
+                f"WORLD_SIZE={world}, but no {name}",
+                "both",
+                "start it with torchrun, or say which process this is and where process 0 listens",
+            )
+    ranks = Ranks(rank, world)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(own_device())
+    with ranks.together():
+        dist.init_process_group(rank=rank, world_size=world)
+    try:
+        yield ranks
+    finally:
+        dist.destroy_process_group()
+
+
+def own_device() -> str:
+    """The device of this process: CUDA devices are given out in the order of the processes of a host."""
+    name = default_device()
+    return f"{name}:{_number('LOCAL_RANK', 0)}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
+
+
+def require_alone(verb: str) -> None:
+    """UsageError where a launcher has started several processes of a verb that is one process's work."""
+    if (world := _number("WORLD_SIZE", 1)) > 1:
+        raise UsageError(
+            f"`eyas {verb}` in one of {world} processes (WORLD_SIZE)",
+            "`eyas train`, the verb that several processes share",
+            f"run `eyas {verb}` in one process, without the launcher",
+        )
+
+
+class Notice:
+    """Whether this machine is about to go: SIGTERM came, as a spot machine, Kubernetes and Slurm send it."""
+
+    def __init__(self) -> None:
+        self.given = False
+
+    def _give(self, number: int, frame: FrameType | None) -> None:
+        self.given = True
+
+
+@contextmanager
+def notice() -> Generator[Notice, None, None]:
+    """SIGTERM inside the block does nothing but set `given`. Outside the main thread Python allows no handler."""
+    found = Notice()
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+    before = signal.signal(signal.SIGTERM, found._give)
+    try:
+        yield found
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise UsageError(f"{name}={text!r}", "a whole number", f"correct or unset {name}")
+    return int(text)

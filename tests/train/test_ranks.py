@@ -1,0 +1,72 @@
+import os
+import signal
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+import torch
+
+from eyas import __version__
+from eyas.base.errors import UsageError
+from eyas.cli import main
+from eyas.train.ranks import ALONE, joined, notice, rows_of
+
+
+def test_rows_are_divided_as_torch_divides_them() -> None:
+    for world, count in product((1, 2, 3, 4, 7), (1, 2, 5, 7, 8, 48, 151)):
+        whole = torch.arange(count)
+        parts = [whole[rows_of(rank, world, count)] for rank in range(world)]
+        chunks = whole.chunk(world)
+        assert [part.tolist() for part in parts if len(part)] == [chunk.tolist() for chunk in chunks]
+
+
+def test_without_a_launcher_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with joined() as ranks:
+        assert ranks == ALONE
+        assert ranks.is_first
+        assert ranks.sum_(torch.tensor([2, 3])).tolist() == [2, 3]
+        assert (ranks.any(False), ranks.any(True), ranks.gather("a")) == (False, True, ["a"])
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE='two'; expected a whole number"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2, but no RANK"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE=2, but no MASTER_ADDR"),
+    ],
+)
+def test_a_launcher_that_says_half_is_refused(environment, message, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=message), joined():
+        raise AssertionError("it met nobody")
+
+
+def test_only_train_is_shared(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / "small.toml").touch()
+    for command in (["eval", str(tmp_path / "small.toml")], ["run", str(tmp_path / "small.toml")], ["quickstart"]):
+        assert main(command) == 2
+        assert f"`eyas {command[0]}` in one of 2 processes" in capsys.readouterr().err
+
+
+def test_a_notice_is_taken_and_the_former_handler_comes_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with notice() as leaving:
+        assert not leaving.given
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.sigtimedwait([], 0.01)  # a moment in which it is delivered
+        assert leaving.given
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_launchers_start_the_package_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "eyas", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, f"eyas {__version__}")
