@@ -69,7 +69,7 @@ def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
         rows = [features.row(index) for index in indices[start : start + GROUP]]
         drafter = HeadDrafter(stored.head, stored.vocab, lambda ids: target.embed(ids).float(), CONFIG.shape, rows)
         for row, rounds in zip(rows, walk_rows(rows, drafter), strict=True):
-            found[row.id] = len(rounds.accepted)
+            found[row.id] = len(rounds.rounds.accepted)
         print(f"walked {len(found)}/{len(indices)} texts", file=sys.stderr)
     return found
 

@@ -1,6 +1,7 @@
 """A recipe and its run directory: every stage from prompts to report, joined from rooms that are strangers.
 
     prompts -> respond -> capture -> train -> eval -> bench        each skipped where it is finished
+                                       └────> tune                 aside: asked for by name alone
 
 A stage is finished when its directory ends with a provenance.json of exactly these inputs; running a verb again
 continues whatever was interrupted.
@@ -8,19 +9,21 @@ continues whatever was interrupted.
 
 import datetime
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from eyas.answers import Answers, AnswerScan
 from eyas.base.atomic import sweep, write_atomic
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import Origin, Provenance, has_provenance, read_provenance, require
 from eyas.base.storage import Place
-from eyas.bench import bench
+from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig
+from eyas.bench.tune_config import TuneConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
@@ -30,13 +33,10 @@ from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target, resolve_target
 from eyas.model.words import TargetWords
 from eyas.privacy.filter import PrivacyFilter
-from eyas.serve.engine import Engine
-from eyas.serve.request import Request
-from eyas.serve.scheduler import plain_loop
 from eyas.synth import prompts, respond
 from eyas.synth.acknowledgements import FILE as ACKNOWLEDGEMENTS
 from eyas.synth.acknowledgements import acknowledge, read_acknowledgements
-from eyas.synth.answering import Answered, Question, Questions, Responder, Scan, seed_of
+from eyas.synth.answering import Responder, Scan
 from eyas.synth.card import data_section
 from eyas.synth.claims import TargetClaim, read_target
 from eyas.synth.key import surrogate_key
@@ -49,11 +49,12 @@ from eyas.train.config import TrainConfig
 from eyas.train.evaluate import EvalConfig
 from eyas.train.ranks import ALONE, Ranks
 from eyas.train.start import RANDOM
-from eyas.tree.sampling import Sampling
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
+ASIDE = {"tune": "eval"}
+"""A stage that `eyas run` leaves out -> the one whose place it has: it reads what comes before that one."""
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
-DIRECTORIES |= {"train": "head", "eval": "eval", "bench": "report"}
+DIRECTORIES |= {"train": "head", "eval": "eval", "bench": "report", "tune": "tune"}
 PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
 PARENTS |= {"head": "train", "eval": "eval"}
 """What a provenance calls a parent -> the stage that made it. The head is known by its two files: `digest_head`."""
@@ -87,6 +88,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
+    tune: TuneConfig = field(default_factory=TuneConfig)
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or set(self.name) & set("/\\"):
@@ -160,7 +162,7 @@ class Run:
     def _require_chain(self, stage: str) -> None:
         """Each finished stage before this one must be made from what its parents hold now."""
         own_head = self.recipe.target.head is None
-        before = [made for made in STAGES[: STAGES.index(stage)] if made != "train" or own_head]
+        before = [made for made in STAGES[: STAGES.index(ASIDE.get(stage, stage))] if made != "train" or own_head]
         held = {made: self.place(made) for made in before if has_provenance(self.place(made))}
         for made, place in held.items():
             for name, recorded in read_provenance(place).parents.items():
@@ -195,6 +197,9 @@ class Run:
                 progress=progress,
             ),
             "bench": self._bench,
+            "tune": lambda: tune.run(
+                recipe.tune, self.head_directory, features, self.target, directory("tune"), progress
+            ),
         }
 
     @property
@@ -275,6 +280,7 @@ class Run:
             "bench": lambda: bench.origin_of(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
             ),
+            "tune": lambda: tune.origin_of(recipe.tune, self.head_directory, Features(place("capture")), self.target),
         }
 
     def bench_inputs(self) -> bench.BenchInputs:
@@ -308,7 +314,7 @@ class Run:
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
             return None
-        return _AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
+        return AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
 
     def responder(self) -> Responder:
         """The target as `respond` sees it, here or on the recipe's server. InputError when it has no chat template."""
@@ -329,66 +335,6 @@ class Run:
             template_digest=target.template_digest,
             target_dtype=str(target.model.dtype),
         )
-
-
-class _AnswerScan:
-    """The privacy room's filter as `respond` calls it."""
-
-    def __init__(self, privacy: PrivacyFilter) -> None:
-        self.digest = privacy.digest
-        self._privacy = privacy
-
-    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
-        return self._privacy.scan(texts, languages)
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The target's own answers through the engine: what `respond` is handed where no server is named."""
-
-    target: Target
-    config: RespondConfig
-
-    def __call__(self, questions: Questions) -> Generator[Answered, None, None]:
-        """One engine after another, each with twice the context of the one before: few prompts are long."""
-        source = _Asked(questions, self.config.seed)
-        while (longest := source.longest) is not None:
-            yield from self._answer(source, context=1 << (longest - 1).bit_length())
-
-    def _answer(self, source: "_Asked", context: int) -> Iterator[Answered]:
-        engine = Engine(self.target, None, self.config.batch_size, context)
-        for answer in plain_loop(engine, source):
-            assert answer.finish in ("stop", "length"), "nobody cancels these"
-            yield Answered(answer.request.id, answer.token_ids, answer.finish)
-
-
-@dataclass
-class _Asked:
-    """Questions as the engine's source. One that does not fit into this engine waits until the engine is idle."""
-
-    questions: Questions
-    seed: int
-    held: Question | None = None
-
-    @property
-    def longest(self) -> int | None:
-        """Positions that the next question needs; None: there is none."""
-        question = self._next()
-        return None if question is None else len(question.prompt_ids) + question.decoding.max_tokens
-
-    def feed(self, engine: Engine, may_wait: bool) -> bool:
-        while engine.has_room and (longest := self.longest) is not None and longest <= engine.context:
-            question = self._next()
-            assert question is not None
-            self.held, decoding = None, question.decoding
-            sampling = Sampling(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
-            seed = seed_of(self.seed, question.id)
-            engine.add(Request(question.id, tuple(question.prompt_ids), decoding.max_tokens, sampling, seed))
-        return not engine.is_idle
-
-    def _next(self) -> Question | None:
-        self.held = self.questions.next() if self.held is None else self.held
-        return self.held
 
 
 def _start_of(trained: Provenance | None) -> str:

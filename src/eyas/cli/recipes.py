@@ -10,6 +10,7 @@ from typing import Any
 
 from eyas.base.config import parse_overrides
 from eyas.base.errors import InputError, UsageError
+from eyas.bench import tune
 from eyas.chat.conversation import Conversation, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.chat.show import show
@@ -23,6 +24,7 @@ from eyas.train.ranks import joined, own_device, require_alone
 SHARED = ("prompts", "capture", "train")
 """The verbs that several processes may share, the first two by `prompts.world` and `capture.world`."""
 PRINTED = {"run": ("bench", "results.json"), "bench": ("bench", "results.json"), "eval": ("eval", "acceptance.json")}
+PRINTED |= {"tune": ("tune", tune.FILE)}
 
 
 def quickstart(out: str, as_json: bool) -> int:
@@ -58,6 +60,8 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
         print(f"{work.directory(verb)} is finished", file=sys.stderr)
         if verb == "bench":
             print(table(_written(work, verb)))
+        if verb == "tune":
+            print(tune.table(_written(work, verb)))
     return 0
 
 
