@@ -21,6 +21,7 @@ from eyas.base.provenance import Origin, Provenance, has_provenance, read_proven
 from eyas.base.storage import Place
 from eyas.bench import bench
 from eyas.bench.config import BenchConfig
+from eyas.costs.config import PlanConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
@@ -87,6 +88,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or set(self.name) & set("/\\"):
