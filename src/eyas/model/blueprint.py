@@ -58,9 +58,7 @@ def active_parameters(model: PreTrainedModel) -> int:
 
 def _config(name: str, sizes: Mapping[str, object] | None) -> PreTrainedConfig:
     known = resolve_target(name) if name == EMBEDDED or Path(name).is_dir() else _cached(name)
-    if known is not None:
-        return AutoConfig.from_pretrained(known, trust_remote_code=False, local_files_only=True)
-    if sizes is not None:
+    if known is None and sizes is not None:
         rest = {key: value for key, value in sizes.items() if key != "model_type"}
         try:
             return AutoConfig.for_model(str(sizes["model_type"]), **rest)
@@ -71,10 +69,11 @@ def _config(name: str, sizes: Mapping[str, object] | None) -> PreTrainedConfig:
                 "correct it",
             ) from error
     try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+        return AutoConfig.from_pretrained(known or name, trust_remote_code=False, local_files_only=known is not None)
     except Exception as error:  # transformers and the hub client raise many classes, all meaning "not available"
+        where = "neither here nor on the hub" if known is None else f"damaged in {known}"
         raise InputError(
-            f"no configuration of {name} here, and the hub does not give it ({type(error).__name__})",
+            f"the configuration of {name} {where} ({type(error).__name__})",
             "its config.json, or its sizes in the recipe's table [plan.shape]",
             "write the sizes down, or download the configuration",
         ) from error

@@ -68,7 +68,7 @@ def amounts_of(run: Run, sources: Sequence[Source], finished: set[str]) -> Amoun
             "records with messages, turns, prompt or question, and a user turn in them",
             "check the file",
         )
-    few = prompts[:SAMPLE]
+    few = prompts[:: -(-len(prompts) // SAMPLE)]
     prompt_tokens = round(count * _mean(few, [len(prompt_ids(one.messages, tokenizer)) for one in few]))
     num_answers = round(count * _mean(prompts, [one.turns for one in prompts]))
     if "respond" not in finished:
@@ -94,15 +94,16 @@ def _finished_prompts(run: Run) -> tuple[int, list[Sampled]]:
 
 
 def _prompts_to_come(run: Run, sources: Sequence[Source]) -> tuple[int, list[Sampled]]:
-    """How many at most, and some of each source; what the screens will drop is not known yet."""
+    """How many at most, and some of all over the sources; what the screens will drop is not known yet."""
     found: list[Sampled] = []
-    for source in sources:
-        records = (record for piece in source.pieces for record in read_piece(source, piece))
+    pieces = [(source, piece) for source in sources for piece in source.pieces]
+    chosen = pieces[:: -(-len(pieces) // SAMPLE)]
+    for source, piece in chosen:
         some: list[tuple[tuple[Message, ...], str]] = []
-        for record in islice(records, max(1, SAMPLE // len(sources))):
+        for record in islice(read_piece(source, piece), max(1, SAMPLE // len(chosen))):
             shaped = read_shape(record.value, source.config.keep_system) if record.is_json else None
             if isinstance(shaped, Shaped):
                 some.append((shaped.messages, source.config.task or record.task or record.source))
-        found += [Sampled(messages, task, source.count / len(some)) for messages, task in some]
+        found += [Sampled(messages, task, piece.count / len(some)) for messages, task in some]
     count = sum(source.count for source in sources)
     return min(count, run.recipe.prompts.limit or count), found
