@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from tests.tiny import tiny_target
+from tests.tiny import VOCAB_SIZE, tiny_target, tiny_tokenizer
 
 from eyas.base.errors import InputError
 from eyas.model.target import Target
-from eyas.model.words import TargetWords
+from eyas.model.words import TargetWords, forced_ids
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +42,16 @@ def test_what_is_missing_is_named(directory, tmp_path):
     (broken / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     with pytest.raises(InputError, match="without a chat template"):
         TargetWords.load(broken)
+
+
+def test_forced_tokens_are_those_of_the_template_and_those_that_were_generated():
+    tokenizer = tiny_tokenizer(template="{{ '<|im_start|>' + messages[0]['content'] + '<|im_end|>' }}")
+    ids = {text: tokenizer.convert_tokens_to_ids(text) for text in ("<|im_start|>", "<|im_end|>", "<|end|>")}
+    counts_W = torch.zeros(VOCAB_SIZE, dtype=torch.int64)
+    counts_W[65] = 9  # a plain token is chosen by its count, not forced
+    assert forced_ids(tokenizer, (ids["<|end|>"],), counts_W) == tuple(sorted(ids.values()))
+    user = tokenizer.convert_tokens_to_ids("<|user|>")
+    counts_W[user] = 1
+    assert user in forced_ids(tokenizer, (), counts_W)
+    tokenizer.chat_template = None
+    assert forced_ids(tokenizer, (), counts_W) == (user,)

@@ -30,6 +30,7 @@ from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 from eyas.train.head_drafter import HeadDrafter
 from eyas.train.reference_drafters import NgramDrafter, NgramTable, PromptLookup
+from eyas.train.vocab_report import vocab_report
 from eyas.train.walk import Drafter, answers_of, walk
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import AcceptanceStats, RequestRounds, summarise
@@ -99,6 +100,7 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     found = evaluate(config, stored, (features, training), target, progress)
+    found["draft_vocab"] = vocab_report(config.shape, stored, (features, training), target)
     reopen(out_dir)
     write_json_atomic(out_dir / "acceptance.json", found)
     return finish(out_dir, origin, started_s)
