@@ -46,12 +46,11 @@ def test_what_is_missing_is_named(directory, tmp_path):
 
 def test_forced_tokens_are_those_of_the_template_and_those_that_were_generated():
     tokenizer = tiny_tokenizer(template="{{ '<|im_start|>' + messages[0]['content'] + '<|im_end|>' }}")
-    ids = {text: tokenizer.convert_tokens_to_ids(text) for text in ("<|im_start|>", "<|im_end|>", "<|end|>")}
+    start, stop, end, user = (tokenizer.get_vocab()[f"<|{name}|>"] for name in ("im_start", "im_end", "end", "user"))
     counts_W = torch.zeros(VOCAB_SIZE, dtype=torch.int64)
     counts_W[65] = 9  # a plain token is chosen by its count, not forced
-    assert forced_ids(tokenizer, (ids["<|end|>"],), counts_W) == tuple(sorted(ids.values()))
-    user = tokenizer.convert_tokens_to_ids("<|user|>")
+    assert forced_ids(tokenizer, (end,), counts_W) == tuple(sorted((start, stop, end)))
     counts_W[user] = 1
-    assert user in forced_ids(tokenizer, (), counts_W)
+    assert forced_ids(tokenizer, (), counts_W) == tuple(sorted((start, stop, user)))
     tokenizer.chat_template = None
     assert forced_ids(tokenizer, (), counts_W) == (user,)

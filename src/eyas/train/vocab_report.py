@@ -13,14 +13,12 @@ W target vocabulary, V draft vocabulary.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead
 from eyas.model.head import Head
@@ -36,6 +34,7 @@ SIZES = tuple(1024 * 2**power for power in range(7))
 """1k to 64k; those that the target has no tokens for are left out."""
 TEXTS = 32
 """Of each task, the first ones: every size walks them once."""
+GROUP_TOKENS = 16384
 
 
 @torch.inference_mode()
@@ -60,23 +59,27 @@ def vocab_report(
     for index in features.indices("held_out"):
         if not features.manifest.rows[index].looping:
             by_task.setdefault(features.manifest.rows[index].task, []).append(index)
-    rounds = _Rounds(shape, stored, _embed(target, stored.head.lm_head.weight.dtype), features)
-    tasks = {task: _Task(by_task[task], features.generated_counts(by_task[task])) for task in sorted(by_task)}
-    lengths = {
-        task: [rounds.of(one.indices[:TEXTS], vocab) if vocab.size <= own.size else [] for vocab in vocabs]
-        for task, one in tasks.items()
-    }
+    counts = {task: features.generated_counts(by_task[task]) for task in sorted(by_task)}
+    walked = [index for task in counts for index in by_task[task][:TEXTS]]
+    cuts = [vocab for vocab in vocabs if vocab.size <= own.size]
+    rounds = [_walk_all(shape, stored, vocab, (features, walked), target) for vocab in cuts]
+
+    def entry(counts_W: Tensor, indices: Sequence[int]) -> dict[str, Any]:
+        lengths = [_length([one for index in indices for one in found.get(index, [])]) for found in rounds]
+        return {
+            "tokens": int(counts_W.sum()),
+            "coverage": [round(vocab.coverage(counts_W), 6) for vocab in vocabs],
+            "acceptance_length": lengths + [None] * (len(vocabs) - len(cuts)),
+        }
+
+    tasks = {task: entry(counts_W, by_task[task]) for task, counts_W in counts.items()}
     return {
         "head": own.size,
         "forced": len(forced),
         "seen": int((counts_W > 0).sum()),
         "sizes": wanted,
-        "tasks": {task: _entry(vocabs, one.counts_W, lengths[task]) for task, one in tasks.items()},
-        "all": _entry(
-            vocabs,
-            torch.stack([torch.zeros_like(counts_W), *(one.counts_W for one in tasks.values())]).sum(0),
-            [[one for mine in lengths.values() for one in mine[place]] for place in range(len(vocabs))],
-        ),
+        "tasks": tasks,
+        "all": entry(torch.stack(list(counts.values())).sum(0), walked) if counts else None,
     }
 
 
@@ -100,46 +103,38 @@ def _vocab(size: int, own: DraftVocab, counts_W: Tensor, forced: Sequence[int]) 
     return DraftVocab.from_counts(counts_W.masked_fill(~own.t2d_W, -1), size, inside)
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    indices: list[int]
-    counts_W: Tensor
+def _walk_all(
+    shape: TreeShape, stored: StoredHead, vocab: DraftVocab, texts: tuple[Features, Sequence[int]], target: Target
+) -> dict[int, list[RequestRounds]]:
+    """The rounds of each text, by its index, drafted by the head as it is when cut to this vocabulary."""
+    (features, indices), dtype, place = texts, stored.head.lm_head.weight.dtype, target.embedding.weight.device
+    head = narrowed(stored.head, stored.vocab, vocab)
+
+    def embed(ids: Tensor) -> Tensor:
+        return target.embed(ids.to(place)).to(ids.device, dtype)
+
+    found: dict[int, list[RequestRounds]] = {}
+    for group in _groups(features, indices):
+        rows = list(features.rows(group))
+        answers = [one for text, row in enumerate(rows) for one in answers_of(text, row.ids_T, row.loss_mask_T)]
+        walked = walk(answers, HeadDrafter(head, vocab, embed, shape, rows))
+        for answer, rounds in zip(answers, walked, strict=True):
+            found.setdefault(group[answer.text], []).append(rounds)
+    return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Rounds:
-    """Texts walked by a head that is cut to a vocabulary."""
-
-    shape: TreeShape
-    stored: StoredHead
-    embed: Callable[[Tensor], Tensor]
-    features: Features
-
-    def of(self, indices: Sequence[int], vocab: DraftVocab) -> list[RequestRounds]:
-        head = narrowed(self.stored.head, self.stored.vocab, vocab)
-        found: list[RequestRounds] = []
-        for rows in self._groups(indices):
-            drafter = HeadDrafter(head, vocab, self.embed, self.shape, rows)
-            answers = [one for text, row in enumerate(rows) for one in answers_of(text, row.ids_T, row.loss_mask_T)]
-            found += walk(answers, drafter)
-        return [one for one in found if one.accepted]
-
-    def _groups(self, indices: Sequence[int]) -> Iterator[list[Row]]:
-        """Texts of similar length, eight at a time."""
-        lengths = self.features.manifest.rows
-        ordered = sorted(indices, key=lambda index: lengths[index].length)
-        for start in range(0, len(ordered), 8):
-            yield list(self.features.rows(ordered[start : start + 8]))
+def _length(rounds: Sequence[RequestRounds]) -> float | None:
+    """None for answers of one token, which have no round."""
+    return round(acceptance_length(rounds), 6) if any(one.accepted for one in rounds) else None
 
 
-def _embed(target: Target, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    place = target.embedding.weight.device
-    return lambda ids: target.embed(ids.to(place)).to(ids.device, dtype)
-
-
-def _entry(vocabs: Sequence[DraftVocab], counts_W: Tensor, rounds: Sequence[list[RequestRounds]]) -> dict[str, Any]:
-    return {
-        "tokens": int(counts_W.sum()),
-        "coverage": [round(vocab.coverage(counts_W), 6) for vocab in vocabs],
-        "acceptance_length": [round(acceptance_length(some), 6) if some else None for some in rounds],
-    }
+def _groups(features: Features, indices: Sequence[int]) -> Iterator[list[int]]:
+    """Texts of similar length, a few thousand padded tokens together."""
+    group: list[int] = []
+    for index in sorted(indices, key=lambda index: features.manifest.rows[index].length):
+        if group and (len(group) + 1) * features.manifest.rows[index].length > GROUP_TOKENS:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
