@@ -21,7 +21,6 @@ from eyas.base.provenance import Origin, Provenance, has_provenance, read_proven
 from eyas.base.storage import Place
 from eyas.bench import bench
 from eyas.bench.config import BenchConfig
-from eyas.bench.curves import training_points
 from eyas.costs.config import PlanConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
@@ -304,7 +303,6 @@ class Run:
             "feature_bytes": sum(shard.num_bytes for shard in manifest.shards),
             "train_seconds": None if trained is None else trained.seconds,
             "head_start": _start_of(trained),
-            "training": [] if trained is None else training_points(self.directory("train") / "metrics.jsonl"),
         }
 
     def scan(self) -> Scan | None:

@@ -30,7 +30,9 @@ CURVES = (
 
 
 def training_points(path: Path) -> list[dict[str, float]]:
-    """Of metrics.jsonl, for the story: at most MOST_POINTS lines evenly spread, the last among them."""
+    """Of a head's metrics.jsonl: at most MOST_POINTS lines evenly spread, the last among them."""
+    if not path.is_file():
+        return []
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     step = -(-len(lines) // MOST_POINTS)
     kept = lines[::-1][::step][::-1] if lines else []
