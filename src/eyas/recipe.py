@@ -8,12 +8,13 @@ continues whatever was interrupted.
 
 import datetime
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from eyas.answers import Answers
 from eyas.base.atomic import sweep, write_atomic
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
@@ -31,13 +32,10 @@ from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target, resolve_target
 from eyas.model.words import TargetWords
 from eyas.privacy.filter import PrivacyFilter
-from eyas.serve.engine import Engine
-from eyas.serve.request import Request
-from eyas.serve.scheduler import plain_loop
 from eyas.synth import prompts, respond
 from eyas.synth.acknowledgements import FILE as ACKNOWLEDGEMENTS
 from eyas.synth.acknowledgements import acknowledge, read_acknowledgements
-from eyas.synth.answering import Answered, Question, Questions, Responder, Scan, seed_of
+from eyas.synth.answering import Responder, Scan
 from eyas.synth.card import data_section
 from eyas.synth.claims import TargetClaim, read_target
 from eyas.synth.key import surrogate_key
@@ -50,7 +48,6 @@ from eyas.train.config import TrainConfig
 from eyas.train.evaluate import EvalConfig
 from eyas.train.ranks import ALONE, Ranks
 from eyas.train.start import RANDOM
-from eyas.tree.sampling import Sampling
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
@@ -342,55 +339,6 @@ class _AnswerScan:
 
     def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
         return self._privacy.scan(texts, languages)
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The target's own answers through the engine: what `respond` is handed where no server is named."""
-
-    target: Target
-    config: RespondConfig
-
-    def __call__(self, questions: Questions) -> Generator[Answered, None, None]:
-        """One engine after another, each with twice the context of the one before: few prompts are long."""
-        source = _Asked(questions, self.config.seed)
-        while (longest := source.longest) is not None:
-            yield from self._answer(source, context=1 << (longest - 1).bit_length())
-
-    def _answer(self, source: "_Asked", context: int) -> Iterator[Answered]:
-        engine = Engine(self.target, None, self.config.batch_size, context)
-        for answer in plain_loop(engine, source):
-            assert answer.finish in ("stop", "length"), "nobody cancels these"
-            yield Answered(answer.request.id, answer.token_ids, answer.finish)
-
-
-@dataclass
-class _Asked:
-    """Questions as the engine's source. One that does not fit into this engine waits until the engine is idle."""
-
-    questions: Questions
-    seed: int
-    held: Question | None = None
-
-    @property
-    def longest(self) -> int | None:
-        """Positions that the next question needs; None: there is none."""
-        question = self._next()
-        return None if question is None else len(question.prompt_ids) + question.decoding.max_tokens
-
-    def feed(self, engine: Engine, may_wait: bool) -> bool:
-        while engine.has_room and (longest := self.longest) is not None and longest <= engine.context:
-            question = self._next()
-            assert question is not None
-            self.held, decoding = None, question.decoding
-            sampling = Sampling(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
-            seed = seed_of(self.seed, question.id)
-            engine.add(Request(question.id, tuple(question.prompt_ids), decoding.max_tokens, sampling, seed))
-        return not engine.is_idle
-
-    def _next(self) -> Question | None:
-        self.held = self.questions.next() if self.held is None else self.held
-        return self.held
 
 
 def _start_of(trained: Provenance | None) -> str:

@@ -92,7 +92,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     if "respond" in unknown and plan.run.recipe.respond.url is not None:
         yield "a server answers: plan.respond_tps=..., its output tokens a second, would put respond into the total"
     yield from _acceptance(plan)
-    if config.is_here and any(line.stage == "capture" and line.state != "finished" for line in plan.lines):
+    kept_here = config.is_here and plan.run.recipe.features.url is None
+    if kept_here and any(line.stage == "capture" and line.state != "finished" for line in plan.lines):
         place = next(parent for parent in (plan.run.out.resolve(), *plan.run.out.resolve().parents) if parent.is_dir())
         free = shutil.disk_usage(place).free
         lack = "" if free > plan.feature_bytes else ": too little for the features"
