@@ -51,6 +51,15 @@ def test_llama3_8b(capsys, tmp_path):
     assert plan["expected_acceptance_length"] == {"low": 2.8, "high": 3.0, "inside": True}
 
 
+def test_on_the_fly_the_total_is_that_of_the_way_that_was_chosen(capsys, tmp_path):
+    plan = planned(capsys, RECIPES / "llama3-8b.toml", "capture.online=true", "--out", tmp_path / "out")
+    hours = {stage["stage"]: stage["hours"] for stage in plan["stages"]}
+    # 1.782 billion tokens read at 27,000 and trained at 22,700 a second.
+    assert (hours["capture"], hours["train"]) == (0.0, pytest.approx(18.333 + 21.806, rel=0.001))
+    assert plan["money"] == pytest.approx((8.0 + 18.333 + 21.806) * 10.6, rel=0.001)
+    assert plan["features"]["chosen"] == "on_the_fly"
+
+
 def test_at_the_break_even_both_ways_cost_the_same(capsys, tmp_path):
     """Without a held-out share, rent for 2 months is what reading twice more costs: three epochs."""
     # 600 million tokens at 10,000 a second and 9 an hour: 150. A token takes 14,757.8 bytes: 8,854.7 GB.

@@ -1,4 +1,4 @@
-"""Amounts, rates and the sums of both: features that are stored, against features that are made anew each epoch.
+"""Amounts, rates and the sums of both: features that are stored, against features made anew in every epoch.
 
 stored          capture once ──> bytes, a month's rent ──> train, train, train
 on the fly      read + train, read + train, read + train                         no bytes, the target reads again

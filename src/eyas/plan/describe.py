@@ -63,7 +63,8 @@ class Plan:
         """Of the machine's hours, and of what keeping the features costs."""
         if self.prices.per_hour is None:
             return None
-        rent = 0.0 if self.ways is None else self.ways.stored.storage_money or 0.0
+        keeps = self.ways is not None and not self.run.recipe.capture.online
+        rent = self.ways.stored.storage_money or 0.0 if keeps and self.ways is not None else 0.0
         return self.total_hours * self.prices.per_hour + rent
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +72,8 @@ class Plan:
         facts, recipe = self.target.facts, self.run.recipe
         both = None
         if self.ways is not None:
-            both = dataclasses.asdict(self.ways) | {"cheaper": self.ways.cheaper}
+            chosen = "on_the_fly" if recipe.capture.online else "stored"
+            both = dataclasses.asdict(self.ways) | {"cheaper": self.ways.cheaper, "chosen": chosen}
         return {
             "schema": SCHEMA,
             "recipe": recipe.name,
@@ -177,11 +179,12 @@ def _texts(run: Run, amounts: Amounts, feature_bytes: float, head: str) -> dict[
     """What each stage works on, in words."""
     upto, most = "" if amounts.counted else "at most ", "" if amounts.answered else "at most "
     num_held_out = max(1, round(amounts.num_prompts * run.recipe.capture.held_out))
-    own = run.recipe.target.head
+    own, online = run.recipe.target.head, run.recipe.capture.online
+    kept = "their features made when they are read" if online else f"{size_text(feature_bytes)} of features"
     return {
         "prompts": f"{upto}{amounts.num_prompts:,} prompts",
         "respond": f"{upto}{amounts.num_answers:,} answers, {most}{amounts.answer_tokens:,} answer tokens",
-        "capture": f"{most}{amounts.tokens:,} tokens, {size_text(feature_bytes)} of features",
+        "capture": f"{most}{amounts.tokens:,} tokens, {kept}",
         "train": f"{most}{_seen(run, amounts):,.0f} tokens; {head}"
         if own is None
         else f"nothing: target.head is {own}",
@@ -196,8 +199,11 @@ def _times(run: Run, amounts: Amounts, rates: Rates) -> dict[str, float | None]:
     reading, writing = hours(amounts.prefill_tokens, rates.read), hours(amounts.answer_tokens, rates.write)
     if plan.is_here and respond.url is None:
         writing = None if reading is None or writing is None else reading + writing
-    learning = hours(_seen(run, amounts), rates.learn) if run.recipe.target.head is None else 0.0
-    capturing = hours(amounts.tokens, rates.read)
+    seen, capturing = _seen(run, amounts), hours(amounts.tokens, rates.read)
+    learning = hours(seen, rates.learn) if run.recipe.target.head is None else 0.0
+    if run.recipe.capture.online:  # the target reads while training asks for it
+        again, capturing = hours(seen, rates.read) if learning != 0.0 else 0.0, 0.0
+        learning = None if learning is None or again is None else learning + again
     return {"prompts": 0.0, "respond": writing, "capture": capturing, "train": learning, "eval": None, "bench": None}
 
 

@@ -38,6 +38,7 @@ def measure(run: Run, amounts: Amounts, to_run: Set[str]) -> Rates:
     answer = min(max(2, round(length * amounts.answer_share)), length - 1)
     longest = round(amounts.answer_tokens / max(1, amounts.num_answers))
     reads = {"capture"} if run.recipe.respond.url is not None else {"respond", "capture"}
+    reads |= {"train"} if run.recipe.capture.online else set()
     generator = torch.Generator().manual_seed(0)
     return Rates(
         read=_reading(run, length, generator) if to_run & reads else None,

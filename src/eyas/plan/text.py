@@ -29,7 +29,7 @@ def _table(plan: Plan) -> list[str]:
     rows = [f"{line.stage:<9}{line.state:<11}{line.amount:<{width + 2}}{_time(line.hours):>12}" for line in plan.lines]
     money, price = "", plan.prices.per_hour
     if plan.total_money is not None and price is not None:
-        rent = "" if plan.ways is None or not plan.ways.stored.storage_money else ", storage included"
+        rent = ", storage included" if plan.total_money > plan.total_hours * price else ""
         money = f"  {plan.total_money:,.2f} at {price:,.2f} an hour{rent}"
     return [head, "", *rows, f"{'total':<{width + 22}}{_time(plan.total_hours):>12}{money}"]
 
@@ -55,10 +55,12 @@ def _ways(ways: Ways, plan: Plan) -> list[str]:
         sooner = "stored" if ways.stored.hours <= ways.on_the_fly.hours else "on the fly"
         return [*lines, f"{sooner} takes fewer hours at {ways.epochs:.1f} epochs; what storage costs is not known"]
     name = "stored" if ways.cheaper == "stored" else "on the fly"
+    said = (
+        "as the recipe says, capture.online" if plan.run.recipe.capture.online else "capture.online=true for on the fly"
+    )
     return [
         *lines,
-        f"{name} is cheaper at {ways.epochs:.1f} epochs; stored from {ways.break_even_epochs:.2f} epochs on "
-        "(`eyas run` stores; on the fly is a sum beside it)",
+        f"{name} is cheaper at {ways.epochs:.1f} epochs; stored from {ways.break_even_epochs:.2f} epochs on ({said})",
     ]
 
 
@@ -109,7 +111,7 @@ def _known_rates(plan: Plan) -> list[str]:
         "training goes through {:,.0f} tokens/s": plan.rates.learn,
     }
     known = [text.format(rate) for text, rate in named.items() if rate is not None]
-    if plan.ways is not None and plan.rates.learn is not None:
+    if plan.ways is not None and plan.rates.learn is not None and not plan.run.recipe.capture.online:
         speed = plan.rates.learn * plan.feature_bytes / max(1, plan.amounts.tokens)
         known.append(f"so it reads {size_text(speed)} of features a second")
     return known

@@ -62,7 +62,7 @@ def vocab_report(
     counts = {task: features.generated_counts(by_task[task]) for task in sorted(by_task)}
     walked = [index for task in counts for index in by_task[task][:TEXTS]]
     cuts = [vocab for vocab in vocabs if vocab.size <= own.size]
-    rounds = [_walk_all(shape, stored, vocab, (features, walked), target) for vocab in cuts]
+    rounds = _walk_all(shape, stored, cuts, (features, walked), target)
 
     def entry(counts_W: Tensor, indices: Sequence[int]) -> dict[str, Any]:
         lengths = [_length([one for index in indices for one in found.get(index, [])]) for found in rounds]
@@ -104,22 +104,27 @@ def _vocab(size: int, own: DraftVocab, counts_W: Tensor, forced: Sequence[int]) 
 
 
 def _walk_all(
-    shape: TreeShape, stored: StoredHead, vocab: DraftVocab, texts: tuple[Features, Sequence[int]], target: Target
-) -> dict[int, list[RequestRounds]]:
-    """The rounds of each text, by its index, drafted by the head as it is when cut to this vocabulary."""
+    shape: TreeShape,
+    stored: StoredHead,
+    cuts: Sequence[DraftVocab],
+    texts: tuple[Features, Sequence[int]],
+    target: Target,
+) -> list[dict[int, list[RequestRounds]]]:
+    """For each vocabulary the rounds of each text, by its index, as the head drafts when it is cut to it."""
     (features, indices), dtype, place = texts, stored.head.lm_head.weight.dtype, target.embedding.weight.device
-    head = narrowed(stored.head, stored.vocab, vocab)
+    heads = [narrowed(stored.head, stored.vocab, vocab) for vocab in cuts]
 
     def embed(ids: Tensor) -> Tensor:
         return target.embed(ids.to(place)).to(ids.device, dtype)
 
-    found: dict[int, list[RequestRounds]] = {}
+    found: list[dict[int, list[RequestRounds]]] = [{} for _ in cuts]
     for group in _groups(features, indices):
-        rows = list(features.rows(group))
+        rows = list(features.rows(group))  # once for all sizes: the target may have to compute them
         answers = [one for text, row in enumerate(rows) for one in answers_of(text, row.ids_T, row.loss_mask_T)]
-        walked = walk(answers, HeadDrafter(head, vocab, embed, shape, rows))
-        for answer, rounds in zip(answers, walked, strict=True):
-            found.setdefault(group[answer.text], []).append(rounds)
+        for head, vocab, by_text in zip(heads, cuts, found, strict=True):
+            walked = walk(answers, HeadDrafter(head, vocab, embed, shape, rows))
+            for answer, rounds in zip(answers, walked, strict=True):
+                by_text.setdefault(group[answer.text], []).append(rounds)
     return found
 
 
