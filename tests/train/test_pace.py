@@ -5,24 +5,27 @@ import torch
 from tests.features.small import random_row
 from torch.utils.flop_counter import FlopCounterMode
 
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.train import loop, pace
+from eyas.train import pace
+from eyas.train.config import TrainConfig, head_config
 from eyas.train.teacher import Teacher
+from eyas.train.trainer import learn
 from eyas.train.ttt import pack
 
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_operations_are_those_that_torch_counts(target: Target, steps: int) -> None:
-    config = loop.TrainConfig(steps=steps, draft_vocab_size=100, dtype="float32")
-    sizes = loop.head_config(config, target.aux_layer_ids, target.facts)
-    head = loop.Head.init(sizes, 0)
+    config = TrainConfig(steps=steps, draft_vocab_size=100, dtype="float32")
+    sizes = head_config(config, target.aux_layer_ids, target.facts)
+    head = Head.init(sizes, 0)
     vocab = DraftVocab.from_counts(torch.arange(288), 100)
     torch.manual_seed(0)
     rows = [random_row("....xxxxxx", 48, 288), random_row("..xxx..xxxx", 48, 288)]
     packed = pack(rows, steps, torch.float32)
     with FlopCounterMode(display=False) as counter:
-        loop.learn(head, packed, Teacher(target.lm_head, vocab, torch.float32), target, 0.8).loss.backward()
+        learn(head, packed, Teacher(target.lm_head, vocab, torch.float32), target, 0.8).loss.backward()
     counted = counter.get_flop_counts()["Global"]
     # Attention is made of batched products, which are not counted by eyas; all else is plain products of weights.
     plain = sum(count for op, count in counted.items() if "bmm" not in str(op))
@@ -35,8 +38,8 @@ def test_operations_are_those_that_torch_counts(target: Target, steps: int) -> N
 def test_the_share_is_that_of_the_time_since_the_last_look(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 2.0, 3.0])
     monkeypatch.setattr(pace.time, "perf_counter", lambda: next(clock))
-    sizes = loop.head_config(loop.TrainConfig(draft_vocab_size=100), target.aux_layer_ids, target.facts)
-    head = loop.Head(sizes)
+    sizes = head_config(TrainConfig(draft_vocab_size=100), target.aux_layer_ids, target.facts)
+    head = Head(sizes)
     packed = pack([random_row("..xxxx", 48, 288)], 2, torch.float32)
     done = pace.operations(head, 288, packed)
     work = pace.Pace(head, 288, peak_per_s=done)

@@ -14,6 +14,7 @@ from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.model.words import forced_ids
 from eyas.train import loop
+from eyas.train.config import TrainConfig
 from eyas.train.evaluate import EvalConfig, EvalInputs, run, walk_rows
 from eyas.train.head_drafter import HeadDrafter
 from eyas.train.vocab_report import narrowed, vocab_report
@@ -27,7 +28,7 @@ SIZES = (16, 40, 100, 250)
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory, target: Target, features: Path) -> Path:
     out = tmp_path_factory.mktemp("head")
-    config = loop.TrainConfig(
+    config = TrainConfig(
         steps=3, updates=60, batch_tokens=100, draft_vocab_size=200, learning_rate=1e-2, dtype="float32"
     )
     loop.run(config, features, target, out, progress=False)
@@ -98,7 +99,7 @@ def test_the_file_has_the_report(target: Target, features: Path, head: Path, tmp
 
 def test_a_vocabulary_larger_than_what_was_seen(target: Target, features: Path, tmp_path: Path) -> None:
     """The rest is filled by id; the card says how many there are."""
-    config = loop.TrainConfig(steps=2, updates=2, batch_tokens=100, draft_vocab_size=280, dtype="float32")
+    config = TrainConfig(steps=2, updates=2, batch_tokens=100, draft_vocab_size=280, dtype="float32")
     loop.run(config, features, target, tmp_path / "head", progress=False)
     stored, data = read_head(tmp_path / "head", torch.float32), Features(features)
     counts_W = data.generated_counts(data.indices("train"))

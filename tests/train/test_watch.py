@@ -1,12 +1,18 @@
 """What TensorBoard and Weights & Biases are told, read back from the files that they wrote."""
 
+import dataclasses
 import importlib
+import re
 import time
 from pathlib import Path
 
 import pytest
+from tests.features.small import contents
 
 from eyas.base.errors import InputError
+from eyas.model.target import Target
+from eyas.train import loop
+from eyas.train.config import TrainConfig
 from eyas.train.watch import scalars, watching
 
 LINES = [
@@ -26,7 +32,7 @@ def test_scalars():
 
 
 def test_nobody_watches(tmp_path: Path):
-    with watching((), tmp_path / "head", "abc", 0) as tell:
+    with watching((), tmp_path / "watch", "abc", 0) as tell:
         tell(LINES[0])
     assert list(tmp_path.iterdir()) == []
 
@@ -35,11 +41,11 @@ def test_tensorboard_shows_a_run_that_went_on_once(tmp_path: Path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with watching(("tensorboard",), tmp_path / "head", "abc", 0) as tell:
+    with watching(("tensorboard",), tmp_path / "watch", "abc", 0) as tell:
         for line in LINES[:2]:
             tell(line)
     # Killed behind update 2, the run goes on from a checkpoint behind update 1.
-    with watching(("tensorboard",), tmp_path / "head", "abc", 1) as tell:
+    with watching(("tensorboard",), tmp_path / "watch", "abc", 1) as tell:
         for line in LINES[1:]:
             tell(line)
     events = EventAccumulator(str(tmp_path / "watch" / "tensorboard")).Reload()
@@ -51,7 +57,7 @@ def test_tensorboard_shows_a_run_that_went_on_once(tmp_path: Path):
 def test_wandb_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    with watching(("wandb",), tmp_path / "head", "0123abcd", 0) as tell:
+    with watching(("wandb",), tmp_path / "watch", "0123abcd", 0) as tell:
         for line in LINES:
             tell(line)
     (stored,) = (tmp_path / "watch" / "wandb").glob("offline-run-*-0123abcd/run-0123abcd.wandb")
@@ -67,5 +73,27 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(InputError, match=r"eyas\[wandb\]"), watching(("wandb",), tmp_path / "head", "abc", 0):
+    with pytest.raises(InputError, match=r"eyas\[wandb\]"), watching(("wandb",), tmp_path / "watch", "abc", 0):
         pass
+
+
+def test_training_makes_the_same_head_whoever_watches(target: Target, features: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    config = TrainConfig(steps=2, updates=4, batch_tokens=60, log_every=2, draft_vocab_size=100, dtype="float32")
+    loop.run(config, features, target, tmp_path / "alone" / "head", progress=False)
+    watched = dataclasses.replace(config, watch=("tensorboard",))
+    made = loop.run(watched, features, target, tmp_path / "run" / "head", progress=True)
+    assert contents(tmp_path / "run" / "head") == contents(tmp_path / "alone" / "head")
+    assert made is not None
+    # Who watches decides nothing: the finished head is taken for both.
+    assert loop.run(config, features, target, tmp_path / "run" / "head", progress=False) == made
+    assert list((tmp_path / "run" / "watch" / "tensorboard").glob("events*"))
+    assert not (tmp_path / "alone" / "watch").exists()
+
+
+def test_the_progress_line_has_the_share_of_peak(
+    target: Target, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = TrainConfig(steps=2, updates=2, batch_tokens=60, draft_vocab_size=100, dtype="float32")
+    loop.run(config, features, target, tmp_path / "head")
+    assert re.search(r"accuracy .* chain length .*  \d+% of peak", capsys.readouterr().err)

@@ -20,7 +20,7 @@ from eyas.plan.amounts import amounts_of, finished_stages, told_amounts
 from eyas.plan.measure import measure
 from eyas.recipe import STAGES, Run
 from eyas.synth.prompts import open_prompts
-from eyas.train import loop
+from eyas.train.config import head_config
 
 SCHEMA = 1
 
@@ -122,7 +122,7 @@ def make(run: Run, price_per_hour: float | None) -> Plan:
         target, finished, amounts = _blueprint(run), set[str](), told_amounts(config)
         wanted, num_layers = run.recipe.capture.aux_layer_ids, target.facts.num_layers
         layers = default_layers(num_layers) if wanted is None else check_layers(wanted, num_layers)
-    head = Head(loop.head_config(run.recipe.train, layers, target.facts))
+    head = Head(head_config(run.recipe.train, layers, target.facts))
     if config.is_here:
         rates = measure(run, amounts, set(STAGES) - finished)
     else:

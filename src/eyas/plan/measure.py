@@ -20,9 +20,10 @@ from eyas.recipe import Run
 from eyas.serve.engine import CHUNK, Engine
 from eyas.serve.request import Request, Stop
 from eyas.serve.scheduler import Given
-from eyas.train import loop
+from eyas.train.config import head_config
 from eyas.train.optimizer import Masters
 from eyas.train.teacher import Teacher
+from eyas.train.trainer import learn
 from eyas.train.ttt import pack
 
 MEASURED_S = 1.0  # of each rate
@@ -108,7 +109,7 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
     """Tokens a second, prompts included, of one micro-batch on random features and its share of an update."""
     target, config = run.target, run.recipe.train
     dtype, hidden = DTYPES[config.dtype], target.facts.hidden_size
-    sizes = loop.head_config(config, target.aux_layer_ids, target.facts)
+    sizes = head_config(config, target.aux_layer_ids, target.facts)
     counts_W = torch.ones(target.facts.vocab_size, dtype=torch.int64)
     vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, target.facts.eos_ids)
     head = Head.init(sizes, 0).to(dtype)
@@ -126,7 +127,7 @@ def _learning(run: Run, length: int, answer: int, generator: torch.Generator) ->
     rows = [row() for _ in range(max(1, min(config.micro_tokens, MEASURED_TOKENS) // length))]
 
     def micro() -> None:
-        graded = loop.learn(head, pack(rows, config.steps, dtype), teacher, target, config.decay, config.loss)
+        graded = learn(head, pack(rows, config.steps, dtype), teacher, target, config.decay, config.loss)
         graded.loss.backward()
         masters.collect()
 

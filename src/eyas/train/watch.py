@@ -23,13 +23,13 @@ DIRECTORY = "watch"
 
 
 @contextlib.contextmanager
-def watching(watchers: Sequence[Watcher], head_dir: Path, origin: str, first: int) -> Iterator[Tell]:
+def watching(watchers: Sequence[Watcher], place: Path, origin: str, first: int) -> Iterator[Tell]:
     """A function that takes a line of metrics.jsonl and tells all watchers.
 
-    origin: digest of what decides the head, by which a run that goes on is known. first: updates that an earlier
-    process has done; what it told beyond them is taken back. InputError for a package that is not installed.
+    place: where they write. origin: digest of what decides the head, by which a run that goes on is known. first:
+    updates that an earlier process has done; what it told beyond them is taken back. InputError for a package that is
+    not installed.
     """
-    place = head_dir.resolve().parent / DIRECTORY
     openers = {"tensorboard": _tensorboard, "wandb": _wandb}
     with contextlib.ExitStack() as stack:
         tells = [stack.enter_context(openers[name](place, origin, first)) for name in dict.fromkeys(watchers)]
@@ -75,7 +75,7 @@ def _wandb(place: Path, origin: str, first: int) -> Iterator[Tell]:
         project="eyas",
         dir=str(place),
         id=origin[:32],
-        name=place.parent.name,
+        name=place.resolve().parent.name,
         resume="allow",
         mode=os.environ.get("WANDB_MODE", "offline"),  # nothing leaves this machine unless it is asked for
         # Nothing of this machine, its packages or what it prints: the lines are all that is told.
