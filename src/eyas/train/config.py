@@ -12,6 +12,7 @@ from eyas.model.head import HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.train.loss import LossName
 from eyas.train.start import RANDOM
+from eyas.train.watch import Watcher
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class TrainConfig:
     forward. warmup: share of all updates. loss: `train.loss` says which there are. init, lm_head: what the weights
     start from, `train.start`. dtype: of the products; weights and moments are float32 throughout. stored_dtype: of
     model.safetensors. log_every: updates a line of metrics.jsonl. checkpoint_url: any fsspec URL, of this run alone;
-    None: beside the head. shard: several processes divide weights and moments among them. Raises UsageError.
+    None: beside the head. shard: several processes divide weights and moments among them. watch: who is told of the
+    lines of metrics.jsonl besides, `train.watch`. Raises UsageError.
     """
 
     steps: int = 7
@@ -60,6 +62,7 @@ class TrainConfig:
     checkpoint_every_s: float = 60.0
     checkpoint_url: str | None = None
     shard: bool = False
+    watch: tuple[Watcher, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.init:
