@@ -11,6 +11,7 @@
 #   make prove-spine   eyas alone, no extras; the measured rows, one JSON object a row
 #   make prove-engine  eyas alone, no extras; the same of the engine
 #   make prove-data    eyas[dev]; the same of prompts and answers (DATA=DIR: GSM8K, MT-bench, HumanEval)
+#   make prove-training   eyas[dev], speculators in PEERS; the same of features and training (DATA=DIR: GSM8K)
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -26,7 +27,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check soak interop peers peers-llamacpp prove-spine prove-engine prove-data clean
+.PHONY: quickstart test test-full check soak interop peers peers-llamacpp prove-spine prove-engine prove-data prove-training peers-training clean
 .DELETE_ON_ERROR:
 
 quickstart: $(EYAS)
@@ -82,6 +83,17 @@ $(PEERS)/openvino/.installed:
 	  'huggingface-hub<2' 'diffusers<0.40' einops >&2
 	@touch $@
 
+peers-training: $(PEERS)/speculators/.installed
+
+# Its own torchvision and torchaudio are for other torches, and it needs neither.
+$(PEERS)/speculators/.installed:
+	@echo "installing speculators into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
+	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 speculators==0.9.0 >&2
+	$(PEER_PIP) $(@D)/bin/python -m pip uninstall --yes torchvision torchaudio >&2
+	@touch $@
+
 peers-llamacpp: $(LLAMACPP)/bin/llama-server
 
 $(LLAMACPP)/bin/llama-server:
@@ -102,6 +114,9 @@ prove-engine: $(EYAS)
 
 prove-data: $(DEV)
 	@$(BIN)/python benchmarks/prove_data.py $(if $(DATA),--data "$(DATA)")
+
+prove-training: $(DEV) peers-training
+	@$(BIN)/python benchmarks/prove_training.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)")
 
 # torch comes first and by itself: pip then takes the CPU build where the index offers one (2.13.0+cpu sorts above 2.13.0),
 # and what follows finds the requirement met instead of choosing again.

@@ -22,11 +22,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from rows import Row
+from training_work import PACK_TOKENS, lengths_of_pack, make_rows
 
 from eyas.features import capture
+from eyas.features.layout import num_supervised
 from eyas.features.quantise import StoredDtype, quantise, restore
 from eyas.features.reader import Features
-from eyas.features.store import token_bytes
+from eyas.features.shard import RowInfo, StoredRow, encode
+from eyas.features.store import NUM_LAYERS, token_bytes
 from eyas.formats.head_dir import read_head, require_fit
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import Recipe, Run, resolve_head
@@ -43,6 +46,7 @@ EIGHT_BITS: tuple[StoredDtype, ...] = ("int8", "fp8")
 CONFIG = EvalConfig()
 OUTLIERS = (5, 10, 50, 100, 1000)
 GROUP = 16  # texts walked together
+CONVERSATIONS = 560
 
 
 def answers(directory: Path, count: int) -> Run:
@@ -65,7 +69,7 @@ def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
         rows = [features.row(index) for index in indices[start : start + GROUP]]
         drafter = HeadDrafter(stored.head, stored.vocab, lambda ids: target.embed(ids).float(), CONFIG.shape, rows)
         for row, rounds in zip(rows, walk_rows(rows, drafter), strict=True):
-            found[row.id] = len(rounds.accepted)
+            found[row.id] = len(rounds.rounds.accepted)
         print(f"walked {len(found)}/{len(indices)} texts", file=sys.stderr)
     return found
 
@@ -105,6 +109,24 @@ def measured(run: Run, work: Path) -> Iterator[Row]:
         yield Row(told, round(lost, 5), f"at most {MOST_LOST}", lost <= MOST_LOST)
 
 
+def on_disk() -> Iterator[Row]:
+    """The bytes of a shard of random rows of that size, SHARE of each generated."""
+    rows = make_rows(lengths_of_pack(PACK_TOKENS, 0), HIDDEN, 1000, 0)
+    lengths = [row.ids_T.shape[0] for row in rows]
+    infos = [
+        RowInfo(row.id, row.task, "train", False, length, 0, row.hidden_UD.shape[0], num_supervised(row.loss_mask_T))
+        for row, length in zip(rows, lengths, strict=True)
+    ]
+    for dtype in EIGHT_BITS:
+        stored = []
+        for row in rows:
+            aux, hidden = quantise(row.aux_TL, NUM_LAYERS, dtype), quantise(row.hidden_UD, 1, dtype)
+            stored.append(StoredRow(row.ids_T, row.loss_mask_T, aux, hidden))
+        kib = len(encode(0, infos, stored)[0]) / sum(lengths) / 1024
+        name = f"{dtype}: KiB a token of a shard, hidden {HIDDEN}, {SHARE:.0%} generated"
+        yield Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB)
+
+
 def outliers() -> Iterator[Row]:
     """What large channels do to the others: normal values, one channel of a fixed magnitude that many times larger."""
     x_TL = torch.randn(512, HIDDEN, generator=torch.Generator().manual_seed(0))
@@ -117,29 +139,28 @@ def outliers() -> Iterator[Row]:
             yield Row(name, round(error, 4), "told", True)
 
 
+def features_quantised(run_dir: Path | None, conversations: int) -> Iterator[Row]:
+    """All rows; the answers are kept in run_dir, or taken from there."""
+    for dtype in EIGHT_BITS:
+        kib = token_bytes(dtype, HIDDEN, SHARE) / 1024
+        name = f"{dtype}: KiB a token by arithmetic, hidden {HIDDEN}, {SHARE:.0%} taught"
+        yield Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB)
+    with tempfile.TemporaryDirectory() as directory:
+        yield from on_disk()
+        yield from outliers()
+        yield from measured(answers(run_dir or Path(directory), conversations), Path(directory))
+
+
 def main() -> int:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a run directory with the answers, or for them")
-    parser.add_argument("--conversations", type=int, default=560)
+    parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
     missed = 0
-
-    def show(row: Row) -> None:
-        nonlocal missed
+    for row in features_quantised(parsed.run, parsed.conversations):
         print(json.dumps(asdict(row)), flush=True)
         missed += not row.ok
-
-    for dtype in EIGHT_BITS:
-        kib = token_bytes(dtype, HIDDEN, SHARE) / 1024
-        name = f"{dtype}: KiB a token by arithmetic, hidden {HIDDEN}, {SHARE:.0%} taught"
-        show(Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB))
-    for row in outliers():
-        show(row)
-    with tempfile.TemporaryDirectory() as directory:
-        run = answers(parsed.run or Path(directory), parsed.conversations)
-        for row in measured(run, Path(directory)):
-            show(row)
     return 1 if missed else 0
 
 

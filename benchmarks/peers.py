@@ -86,7 +86,7 @@ class Arm:
     """One way to run a peer. at: the numbers of streams that it is measured at; None: all."""
 
     command: Sequence[str | Path]
-    options: Options
+    options: Any  # a dataclass that the driver knows, Options mostly
     environment: Mapping[str, str] = field(default_factory=dict)
     at: tuple[int, ...] | None = None
 
@@ -200,14 +200,18 @@ class Driver:
 
     def measure(self, work: Work) -> Done:
         """One closed loop."""
+        return Done(**self.ask(asdict(work)))
+
+    def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """What it answers to one line; it runs meanwhile."""
         assert self.process.stdin is not None, "it is a pipe"
         self._signal(signal.SIGCONT)
         with suppress(BrokenPipeError):  # the same
-            self.process.stdin.write(json.dumps(asdict(work)) + "\n")
+            self.process.stdin.write(json.dumps(task) + "\n")
             self.process.stdin.flush()
-        done = Done(**self._hear(MEASURE_S))
+        answer = self._hear(MEASURE_S)
         self._signal(signal.SIGSTOP)
-        return done
+        return answer
 
     def _hear(self, limit_s: float) -> dict[str, Any]:
         assert self.process.stdout is not None, "it is a pipe"

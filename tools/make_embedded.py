@@ -131,10 +131,9 @@ class FusedNorm(LlamaRMSNorm):
         return rms_norm(hidden_states, hidden_states.shape[-1:], self.weight, self.variance_epsilon)
 
 
-def new_model() -> LlamaForCausalLM:
+def new_model(config: LlamaConfig) -> LlamaForCausalLM:
     """The untrained model in bfloat16, with the two training shortcuts above in place."""
     AttentionInterface.register("plain", plain_attention)
-    config = model_config()
     config._attn_implementation = "plain"
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     for module in model.modules():
@@ -290,7 +289,7 @@ def train(work: Path, plan: Plan) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "target")
     text = Text(tokenizer, Evaluation())
     torch.manual_seed(plan.seed)
-    model = new_model()
+    model = new_model(model_config())
     masters = Masters(model, plan)
     state_file, step, index = work / "state.pt", 0, 0
     if state_file.exists():

@@ -19,7 +19,7 @@ from eyas.base.storage import Place
 from eyas.features.store import read_manifest
 from eyas.formats.head_dir import ARCHITECTURE, Finding, StoredHead, check_fit, digest_head, read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
-from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
+from eyas.recipe import ASIDE, DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
 from eyas.serve.kernels.choice import cpu_kernel
 from eyas.serve.kernels.cpu import Unavailable
 
@@ -157,7 +157,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         yield _misfit(error)
     own_head = recipe is None or recipe.target.head is None
     stages: dict[str, Provenance] = {}
-    for stage in STAGES:
+    for stage in (*STAGES, *(stage for stage in ASIDE if (out / DIRECTORIES[stage]).is_dir())):
         if stage == "train" and not own_head:
             continue
         place = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).place(stage)

@@ -1,6 +1,7 @@
 """A recipe and its run directory: every stage from prompts to report, joined from rooms that are strangers.
 
     prompts -> respond -> capture -> train -> eval -> bench        each skipped where it is finished
+                                       └────> tune                 aside: asked for by name alone
 
 A stage is finished when its directory ends with a provenance.json of exactly these inputs; running a verb again
 continues whatever was interrupted.
@@ -14,20 +15,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from eyas.answers import Answers
+from eyas.answers import Answers, AnswerScan
 from eyas.base.atomic import sweep, write_atomic
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import Origin, Provenance, has_provenance, read_provenance, require
 from eyas.base.storage import Place
-from eyas.bench import bench
+from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig
+from eyas.bench.tune_config import TuneConfig
 from eyas.costs.config import PlanConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
 from eyas.features.store import FeaturesConfig, read_manifest
-from eyas.formats.head_dir import digest_head, read_head
+from eyas.formats.head_dir import digest_head, read_head, resolve_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target, resolve_target
 from eyas.model.words import TargetWords
@@ -50,8 +52,10 @@ from eyas.train.ranks import ALONE, Ranks
 from eyas.train.start import RANDOM
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
+ASIDE = {"tune": "eval"}
+"""A stage that `eyas run` leaves out -> the one whose place it has: it reads what comes before that one."""
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
-DIRECTORIES |= {"train": "head", "eval": "eval", "bench": "report"}
+DIRECTORIES |= {"train": "head", "eval": "eval", "bench": "report", "tune": "tune"}
 PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
 PARENTS |= {"head": "train", "eval": "eval"}
 """What a provenance calls a parent -> the stage that made it. The head is known by its two files: `digest_head`."""
@@ -86,6 +90,7 @@ class Recipe:
     eval: EvalConfig = field(default_factory=EvalConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    tune: TuneConfig = field(default_factory=TuneConfig)
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or set(self.name) & set("/\\"):
@@ -159,7 +164,7 @@ class Run:
     def _require_chain(self, stage: str) -> None:
         """Each finished stage before this one must be made from what its parents hold now."""
         own_head = self.recipe.target.head is None
-        before = [made for made in STAGES[: STAGES.index(stage)] if made != "train" or own_head]
+        before = [made for made in STAGES[: STAGES.index(ASIDE.get(stage, stage))] if made != "train" or own_head]
         held = {made: self.place(made) for made in before if has_provenance(self.place(made))}
         for made, place in held.items():
             for name, recorded in read_provenance(place).parents.items():
@@ -194,6 +199,9 @@ class Run:
                 progress=progress,
             ),
             "bench": self._bench,
+            "tune": lambda: tune.run(
+                recipe.tune, self.head_directory, features, self.target, directory("tune"), progress
+            ),
         }
 
     @property
@@ -274,6 +282,7 @@ class Run:
             "bench": lambda: bench.origin_of(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
             ),
+            "tune": lambda: tune.origin_of(recipe.tune, self.head_directory, Features(place("capture")), self.target),
         }
 
     def bench_inputs(self) -> bench.BenchInputs:
@@ -307,7 +316,7 @@ class Run:
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
             return None
-        return _AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
+        return AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
 
     def responder(self) -> Responder:
         """The target as `respond` sees it, here or on the recipe's server. InputError when it has no chat template."""
@@ -330,30 +339,9 @@ class Run:
         )
 
 
-class _AnswerScan:
-    """The privacy room's filter as `respond` calls it."""
-
-    def __init__(self, privacy: PrivacyFilter) -> None:
-        self.digest = privacy.digest
-        self._privacy = privacy
-
-    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
-        return self._privacy.scan(texts, languages)
-
-
 def _start_of(trained: Provenance | None) -> str:
     """Whose weights a head started from, as the report says it."""
     if trained is None:
         return "trained before this run"
     parent = trained.parents.get("init")
     return RANDOM if parent is None else f"another head's ({parent})"
-
-
-def resolve_head(name: str | Path) -> Path:
-    """The directory of a head: "embedded" (shipped with the package) or a local directory. InputError."""
-    if str(name) == "embedded":
-        return Path(__file__).parent / "embedded" / "head"
-    path = Path(name)
-    if not path.is_dir():
-        raise InputError(f"no directory {name}", "a head directory, or 'embedded'", "correct the head's path")
-    return path

@@ -12,7 +12,8 @@ from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.model.target import Target
 from eyas.train import loop
-from eyas.train.evaluate import EvalConfig, EvalInputs, run
+from eyas.train.evaluate import EvalConfig, EvalInputs, TextRounds, by_context, run
+from eyas.tree.stats import RequestRounds
 
 CONFIG = EvalConfig(depth=4, top_k=3, nodes=10, batch_tokens=200)
 
@@ -46,12 +47,24 @@ def test_the_file_says_what_the_design_asks(target: Target, features: Path, head
             assert group["ci95"][0] <= group["acceptance_length"] <= group["ci95"][1]
         logits = [target.logits(row.hidden_UD) for row in mine]
         unsure = torch.cat([one.softmax(-1).amax(-1) < 0.9 for one in logits])
+        assert sum(part["rounds"] for part in entry["by_context"].values()) == entry["rounds"]
         assert entry["uncertain_share"] == pytest.approx(float(unsure.float().mean()))
     assert found["all"]["accepted"] == sum(entry["accepted"] for entry in found["tasks"].values())
     assert found["looping"] is None
     # How texts are grouped does not show, and neither does running again.
     run(dataclasses.replace(CONFIG, batch_tokens=1), EvalInputs(head, features), target, tmp_path / "b", progress=False)
     assert contents(tmp_path / "b") == contents(tmp_path / "a")
+
+
+def test_rounds_are_told_apart_by_where_they_stand() -> None:
+    """By hand: two prompts of 250 and 1,020 tokens, nothing between 513 and 1,024 in the first."""
+    short = TextRounds(RequestRounds((6, 1, 4), (5, 1, 3)), (250, 256, 257))
+    long = TextRounds(RequestRounds((3, 2, 1), (2, 1, 1)), (1020, 1023, 1025))
+    found = by_context([short, long], 0)
+    assert list(found) == ["<=256", "<=512", "<=1024", "<=2048"]
+    told = {name: (entry["prompts"], entry["rounds"], entry["acceptance_length"]) for name, entry in found.items()}
+    assert told == {"<=256": (1, 2, 3.5), "<=512": (1, 1, 4.0), "<=1024": (1, 2, 2.5), "<=2048": (1, 1, 1.0)}
+    assert list(by_context([long], 0)) == ["<=1024", "<=2048"]
 
 
 def test_looping_answers_are_counted_apart(target: Target, features: Path, head: Path, tmp_path: Path) -> None:

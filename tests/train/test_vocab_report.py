@@ -15,9 +15,10 @@ from eyas.model.vocab import DraftVocab
 from eyas.model.words import forced_ids
 from eyas.train import loop
 from eyas.train.config import TrainConfig
-from eyas.train.evaluate import EvalConfig, EvalInputs, run, walk_rows
+from eyas.train.evaluate import EvalConfig, EvalInputs, run
 from eyas.train.head_drafter import HeadDrafter
 from eyas.train.vocab_report import narrowed, vocab_report
+from eyas.train.walk import walk_rows
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import acceptance_length
 
@@ -70,7 +71,7 @@ def test_the_report_against_counts_and_a_masked_head(target: Target, features: P
         with torch.inference_mode():
             walked = walk_rows(rows, drafter)
         del stored.head.logits
-        length = acceptance_length([getattr(one, "rounds", one) for one in walked])
+        length = acceptance_length([one.rounds for one in walked])
         assert found["all"]["acceptance_length"][place] == pytest.approx(length, abs=1e-6)
     assert found["all"]["coverage"] == sorted(found["all"]["coverage"])
 

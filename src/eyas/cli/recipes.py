@@ -10,6 +10,7 @@ from typing import Any
 
 from eyas.base.config import parse_overrides
 from eyas.base.errors import InputError, UsageError
+from eyas.bench import tune
 from eyas.chat.conversation import Conversation, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.chat.show import show
@@ -20,7 +21,10 @@ from eyas.quickstart import quickstart_recipe
 from eyas.recipe import STAGES, Recipe, Run, load_recipe
 from eyas.train.ranks import joined, own_device, require_alone
 
+SHARED = ("prompts", "capture", "train")
+"""The verbs that several processes may share, the first two by `prompts.world` and `capture.world`."""
 PRINTED = {"run": ("bench", "results.json"), "bench": ("bench", "results.json"), "eval": ("eval", "acceptance.json")}
+PRINTED |= {"tune": ("tune", tune.FILE)}
 
 
 def quickstart(out: str, as_json: bool) -> int:
@@ -31,7 +35,7 @@ def quickstart(out: str, as_json: bool) -> int:
 
 def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
     """One stage, or all of them. acknowledge: who accepts the terms that the licence gate asks about."""
-    if verb != "train":
+    if verb not in SHARED:
         require_alone(verb)
     if verb not in ("capture", "eval"):
         check_one_device(work.device)
@@ -56,6 +60,8 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
         print(f"{work.directory(verb)} is finished", file=sys.stderr)
         if verb == "bench":
             print(table(_written(work, verb)))
+        if verb == "tune":
+            print(tune.table(_written(work, verb)))
     return 0
 
 

@@ -120,6 +120,16 @@ def digest_head(directory: Path) -> str:
     return digest_json({name: digest_file(directory / name) for name in (CONFIG_FILE, WEIGHTS_FILE)})
 
 
+def resolve_head(name: str | Path) -> Path:
+    """The directory of a head: "embedded" (shipped with the package) or a local directory. InputError."""
+    if str(name) == "embedded":
+        return Path(__file__).parent.parent / "embedded" / "head"
+    path = Path(name)
+    if not path.is_dir():
+        raise InputError(f"no directory {name}", "a head directory, or 'embedded'", "correct the head's path")
+    return path
+
+
 def config_json(config: HeadConfig, origin: HeadOrigin, dtype: torch.dtype) -> dict[str, Any]:
     """The object in config.json."""
     ids = [int(i) for i in config.aux_layer_ids]

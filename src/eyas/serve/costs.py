@@ -82,8 +82,10 @@ def batch_sizes(slots: int) -> tuple[int, ...]:
     return (*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots)
 
 
-def measured_table(arms: Sequence[Arm], slots: int, limit: int, measure: Measure) -> CostTable:
-    """Measure within ALLOWANCE_S. limit: the longest context that the engine holds.
+def measured_table(
+    arms: Sequence[Arm], slots: int, limit: int, measure: Measure, allowance_s: float = ALLOWANCE_S
+) -> CostTable:
+    """Measure within allowance_s. limit: the longest context that the engine holds.
 
     The smallest rounds come first. Every arm is measured at the two smallest batch sizes and at a long context,
     whatever it takes; the rest as far as the allowance goes, and then on the line through the arm's last two sizes.
@@ -115,9 +117,9 @@ def measured_table(arms: Sequence[Arm], slots: int, limit: int, measure: Measure
     for place, batch in enumerate(batches[2:], start=2):
         for arm, row in enumerate(grid):
             guess_s = _onwards(row, batches, place)
-            row.append(first((arm, batch, context)) if spent_s + 2 * guess_s <= ALLOWANCE_S else guess_s)
+            row.append(first((arm, batch, context)) if spent_s + 2 * guess_s <= allowance_s else guess_s)
     for _ in range(MOST_ROUNDS - 2):
-        if spent_s + sum(map(min, found.values())) > ALLOWANCE_S:
+        if spent_s + sum(map(min, found.values())) > allowance_s:
             break
         for cell in list(found):
             run(cell)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,37 +28,54 @@ from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead, read_head, require_fit
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
-from eyas.train.head_drafter import HeadDrafter
+from eyas.train.anew import answer_anew
+from eyas.train.head_drafter import HeadDrafter, embedder
+from eyas.train.held_out import groups
 from eyas.train.reference_drafters import NgramDrafter, NgramTable, PromptLookup
 from eyas.train.vocab_report import vocab_report
-from eyas.train.walk import Drafter, answers_of, walk
+from eyas.train.walk import Drafter, TextRounds, walk_rows
+from eyas.tree.sampling import Sampling
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, RequestRounds, summarise
+from eyas.tree.stats import AcceptanceStats, summarise
 
 STAGE = "eval"
 SCHEMA = 1
 SURE = 0.9  # a greedy position below this top-1 probability is uncertain
+FIRST_CONTEXT = 256  # tokens: shorter contexts are one bucket, then one for each doubling
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """depth, top_k, nodes: the tree (see tree.shape). batch_tokens: padded tokens of the texts walked together."""
+    """depth, top_k, nodes: the tree (see tree.shape). batch_tokens: padded tokens of the texts walked together.
+
+    temperature: None walks the held-out answers as they were drawn; with a number the target first answers their
+    prompts anew, at that temperature, in max_tokens at most (train.anew). seed: of the bootstrap, and of these answers.
+    """
 
     depth: int = 6
     top_k: int = 4
     nodes: int = 16
+    temperature: float | None = None
+    max_tokens: int = 256
     dtype: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: int = 16384
     seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self.shape
-        if self.batch_tokens < 1:
-            raise UsageError(f"eval.batch_tokens = {self.batch_tokens}", "at least 1", "raise eval.batch_tokens")
+        _ = self.sampling
+        for name in ("batch_tokens", "max_tokens"):
+            if (value := getattr(self, name)) < 1:
+                raise UsageError(f"eval.{name} = {value}", "at least 1", f"raise eval.{name}")
 
     @property
     def shape(self) -> TreeShape:
         return TreeShape(self.depth, self.top_k, self.nodes)
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """How answers are drawn anew; None: they are not."""
+        return None if self.temperature is None else Sampling(self.temperature)
 
 
 @dataclass(frozen=True)
@@ -120,11 +137,7 @@ def evaluate(
             "raise capture.held_out, or capture more conversations",
         )
     table = NgramTable(training.texts(training.indices("train")))
-    dtype, place = DTYPES[config.dtype], target.embedding.weight.device
-
-    def embed(ids: Tensor) -> Tensor:
-        return target.embed(ids.to(place)).to(ids.device, dtype)  # the head drafts on the CPU wherever the target is
-
+    embed = embedder(target, DTYPES[config.dtype])
     makers: dict[str, Callable[[Sequence[Row]], Drafter]] = {
         "head": lambda rows: HeadDrafter(stored.head, stored.vocab, embed, config.shape, rows),
         "prompt_lookup": lambda rows: PromptLookup([row.ids_T for row in rows], config.depth),
@@ -133,20 +146,19 @@ def evaluate(
     found: dict[str, list[_Walked]] = {name: [] for name in makers}
     doubts: dict[str, list[Tensor]] = {}
     with Progress(STAGE, len(indices), "texts", enabled=progress) as bar:
-        for group in _groups(features, indices, config.batch_tokens):
-            rows = [features.row(index) for index in group]
-            loops = [features.manifest.rows[index].looping for index in group]
+        for group in groups(features, indices, config.batch_tokens):
+            rows, loops = _texts(config, features, group, target)
             for name, make in makers.items():
                 walked = zip(rows, loops, walk_rows(rows, make(rows)), strict=True)
-                found[name] += [_Walked(row.task, loop, one) for row, loop, one in walked if one.accepted]
+                found[name] += [_Walked(row.task, loop, one) for row, loop, one in walked if one.rounds.accepted]
             for row, loop in zip(rows, loops, strict=True):
                 if not loop:
                     doubts.setdefault(row.task, []).append(_top1(row, target) < SURE)
             bar.advance(len(rows))
 
     def together(looping: bool) -> dict[str, Any] | None:
-        requests = [one.rounds for one in found["head"] if one.looping == looping]
-        return _entry(requests, config.seed) if requests else None
+        texts = [one.text for one in found["head"] if one.looping == looping]
+        return _entry(texts, config.seed) if texts else None
 
     tables = {name: _by_task(walked, config.seed) for name, walked in found.items()}
     for task, entry in tables["head"].items():
@@ -154,6 +166,7 @@ def evaluate(
     return {
         "schema": SCHEMA,
         "tree": dataclasses.asdict(config.shape),
+        "temperature": config.temperature,
         "tasks": tables["head"],
         "all": together(looping=False),
         "looping": together(looping=True),
@@ -165,56 +178,61 @@ def evaluate(
 class _Walked:
     task: str
     looping: bool
-    rounds: RequestRounds
+    text: TextRounds
 
 
 def _by_task(walked: Sequence[_Walked], seed: int) -> dict[str, dict[str, Any]]:
     """Tasks by name. Looping answers are counted apart: any drafter is good at them."""
-    by_task: dict[str, list[RequestRounds]] = {}
+    by_task: dict[str, list[TextRounds]] = {}
     for one in walked:
         if not one.looping:
-            by_task.setdefault(one.task, []).append(one.rounds)
+            by_task.setdefault(one.task, []).append(one.text)
     return {task: _entry(by_task[task], seed) for task in sorted(by_task)}
 
 
-def walk_rows(rows: Sequence[Row], drafter: Drafter) -> list[RequestRounds]:
-    """One RequestRounds a text: the rounds of its answers one after the other, for they are one prompt's."""
-    found = [([], []) for _ in rows]
-    turns = [answers_of(text, row.ids_T, row.loss_mask_T) for text, row in enumerate(rows)]
-    for number in range(max(len(answers) for answers in turns)):
-        answers = [mine[number] for mine in turns if number < len(mine)]
-        for answer, rounds in zip(answers, walk(answers, drafter), strict=True):
-            found[answer.text][0].extend(rounds.accepted)
-            found[answer.text][1].extend(rounds.offered)
-    return [RequestRounds(tuple(accepted), tuple(offered)) for accepted, offered in found]
-
-
-def _entry(requests: Sequence[RequestRounds], seed: int) -> dict[str, Any]:
+def _entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
     """What the file says of one group of texts."""
-    stats: AcceptanceStats = summarise(requests, seed)
+    stats: AcceptanceStats = summarise([text.rounds for text in texts], seed)
     return {
         "prompts": stats.prompts,
-        "acceptance_length": stats.acceptance_length,
-        "ci95": [stats.ci95.low, stats.ci95.high],
+        **_length(stats),
         "by_depth": [depth.rate for depth in stats.by_depth],
-        "rounds": stats.rounds,
         "accepted": stats.accepted,
+        "by_context": by_context(texts, seed),
     }
+
+
+def by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, Any]]:
+    """The same by where a round's root stands: "<=256" the first 257 positions, "<=512" up to the double, and so on.
+
+    Buckets without a round are left out.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    longest, low, high = max(text.roots[-1] for text in texts), 0, FIRST_CONTEXT
+    while low <= longest:
+        if some := [rounds for text in texts if (rounds := text.between(low, high + 1)).accepted]:
+            found[f"<={high}"] = {"prompts": len(some)} | _length(summarise(some, seed))
+        low, high = high + 1, 2 * high
+    return found
+
+
+def _length(stats: AcceptanceStats) -> dict[str, Any]:
+    interval = [stats.ci95.low, stats.ci95.high]
+    return {"acceptance_length": stats.acceptance_length, "ci95": interval, "rounds": stats.rounds}
+
+
+def _texts(
+    config: EvalConfig, features: Features, group: Sequence[int], target: Target
+) -> tuple[list[Row], list[bool]]:
+    """The rows of a group and which of them loop. Among answers drawn anew no loops are looked for."""
+    rows = [features.row(index) for index in group]
+    if config.sampling is None:
+        return rows, [features.manifest.rows[index].looping for index in group]
+    seeds = [config.seed + index for index in group]
+    return answer_anew(rows, seeds, target, config.sampling, config.max_tokens), [False] * len(rows)
 
 
 def _top1(row: Row, target: Target) -> Tensor:
     """The target's likeliest probability at each generated token (`layout.taught`), on the CPU."""
     weight = next(target.lm_head.parameters())
     return target.logits(row.hidden_UD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()
-
-
-def _groups(features: Features, indices: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:
-    """Texts of similar length together."""
-    lengths = {index: features.manifest.rows[index].length for index in indices}
-    group: list[int] = []
-    for index in sorted(indices, key=lambda index: lengths[index]):
-        if group and (len(group) + 1) * lengths[index] > batch_tokens:
-            yield group
-            group = []
-        group.append(index)
-    yield group

@@ -12,9 +12,16 @@ from torch import Tensor
 from eyas.features.layout import Row
 from eyas.model.attention import DenseAttend
 from eyas.model.head import Head
+from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Grower, Tree
+
+
+def embedder(target: Target, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Rows of the target's embedding for a head that drafts on the CPU, wherever the target is."""
+    place = target.embedding.weight.device
+    return lambda ids: target.embed(ids.to(place)).to(ids.device, dtype)
 
 
 class HeadDrafter:

@@ -120,7 +120,7 @@ def require_alone(verb: str) -> None:
     if (world := _number("WORLD_SIZE", 1)) > 1:
         raise UsageError(
             f"`eyas {verb}` in one of {world} processes (WORLD_SIZE)",
-            "`eyas train`, the verb that several processes share",
+            "one process for this verb",
             f"run `eyas {verb}` in one process, without the launcher",
         )
 

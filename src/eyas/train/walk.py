@@ -6,10 +6,12 @@ B requests, T tokens of a text, M tree nodes, S path slots.
     t = s - 1 -> draft a tree at x_{t+1} -> its true continuation is x_{t+2}, x_{t+3}, ... -> accepted a -> t += a
 
 The target's own next token along the accepted path is the next token of the answer, so no forward of it is needed; off
-the path every node is refused anyway. That is exact for greedy answers. For sampled ones it has the right distribution:
-the target-only rule accepts a child as often as the target would have drawn it.
+the path every node is refused anyway. That is exact for answers as they were drawn, greedy or at a temperature: serving
+takes a child just when the coin of its position draws its token (tree.verify), and what it drew is the answer. It says
+nothing of another temperature, for which there are other answers: train.anew.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from eyas.features.layout import Row
 from eyas.tree.stats import RequestRounds
 from eyas.tree.tree import Tree
 from eyas.tree.verify import stop_has_children, verify
@@ -54,7 +57,7 @@ def walk(answers: Sequence[Answer], drafter: Drafter) -> list[RequestRounds]:
     positions = [answer.start - 1 for answer in answers]
     while alive := [i for i, answer in enumerate(answers) if positions[i] + 1 < answer.end - 1]:
         tree = drafter.draft([answers[i].text for i in alive], [positions[i] for i in alive])
-        truth_BS = torch.stack([_continuation(answers[i], positions[i], tree.depth + 1) for i in alive])
+        truth_BS = torch.stack([continuation(answers[i], positions[i], tree.depth + 1) for i in alive])
         # After a node of depth d on the true path comes x_{t+2+d}.
         kept = verify(tree, truth_BS.gather(1, tree.depths_BM))
         refused = stop_has_children(tree, kept).tolist()
@@ -67,7 +70,41 @@ def walk(answers: Sequence[Answer], drafter: Drafter) -> list[RequestRounds]:
     return [RequestRounds(tuple(a), tuple(o)) for a, o in zip(accepted, offered, strict=True)]
 
 
-def _continuation(answer: Answer, position: int, count: int) -> Tensor:
+def continuation(answer: Answer, position: int, count: int) -> Tensor:
     """x_{t+2} ... of the answer; zeros after its end, where rounds are cut anyway."""
     tokens = answer.ids_T[position + 2 : min(position + 2 + count, answer.end)]
     return torch.nn.functional.pad(tokens, (0, count - tokens.shape[0]))
+
+
+@dataclass(frozen=True)
+class TextRounds:
+    """The rounds of one text, and the position of each one's root."""
+
+    rounds: RequestRounds
+    roots: tuple[int, ...]
+
+    def between(self, low: int, high: int) -> RequestRounds:
+        """Those whose root lies at low <= position < high."""
+        numbers = [number for number, root in enumerate(self.roots) if low <= root < high]
+        accepted, offered = ([part[i] for i in numbers] for part in (self.rounds.accepted, self.rounds.offered))
+        return RequestRounds(tuple(accepted), tuple(offered))
+
+
+def walk_rows(rows: Sequence[Row], drafter: Drafter) -> list[TextRounds]:
+    """By text: the rounds of its answers one after the other, for they are one prompt's."""
+    found: list[list[tuple[Answer, RequestRounds]]] = [[] for _ in rows]
+    turns = [answers_of(text, row.ids_T, row.loss_mask_T) for text, row in enumerate(rows)]
+    for number in range(max(len(answers) for answers in turns)):
+        answers = [mine[number] for mine in turns if number < len(mine)]
+        for answer, rounds in zip(answers, walk(answers, drafter), strict=True):
+            found[answer.text].append((answer, rounds))
+    return [_joined(turns) for turns in found]
+
+
+def _joined(turns: Sequence[tuple[Answer, RequestRounds]]) -> TextRounds:
+    accepted, offered, roots = [], [], []
+    for answer, rounds in turns:
+        roots += list(itertools.accumulate(rounds.accepted, initial=answer.start))[:-1]
+        accepted += rounds.accepted
+        offered += rounds.offered
+    return TextRounds(RequestRounds(tuple(accepted), tuple(offered)), tuple(roots))

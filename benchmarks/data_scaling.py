@@ -1,0 +1,164 @@
+"""Acceptance length over the amount of data; one JSON object a row on stdout, exit 1 if one misses.
+
+    python benchmarks/data_scaling.py [--base N] [--updates U] [--run DIR]
+
+The embedded target answers 8 N prompts of the grammar's training split. Heads are trained from random weights on the
+first N, 2 N, 4 N and all of these conversations and measured on the same held-out answers, prompts of the evaluation
+split: all that differs is what they saw.
+
+Every head gets the same number of updates of the same size, so the least data goes round eight times as often as the
+most. Same epochs would hand the most data eight times the computing too, and the curve would tell both at once. What
+speaks against the same updates is that too many epochs can hurt, which would flatter more data: each size is
+therefore trained with half the updates, too, and the better head counts for it (the row says which).
+
+    acceptance length = a + b * log2(conversations)        least squares; b is what a doubling brings
+
+--run keeps everything there, finished heads included, and goes on from it. Progress goes to stderr; half an hour.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from features_quantised import answers
+from rows import Row
+
+from eyas.base.provenance import Origin, finish, is_finished
+from eyas.chat.conversation import read_all
+from eyas.features import capture
+from eyas.features.reader import Features
+from eyas.formats.head_dir import read_head
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import Recipe, Run
+from eyas.synth.prompts_config import PromptsConfig
+from eyas.synth.respond_config import RespondConfig
+from eyas.train import loop
+from eyas.train.evaluate import EvalConfig, evaluate
+
+TIMES = (1, 2, 4, 8)
+BASE, UPDATES = 120, 400
+HELD_OUT = 112  # conversations of the evaluation split
+EVAL = EvalConfig()
+CAPTURE = capture.CaptureConfig(held_out=0.0)
+TRAIN = loop.TrainConfig(
+    steps=5,
+    batch_tokens=256,
+    draft_vocab_size=2048,
+    learning_rate=3e-3,
+    head=loop.HeadOptions(intermediate_size=512),
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The better head of one amount of data."""
+
+    conversations: int
+    acceptance_length: float
+    ci95: tuple[float, float]
+    updates: int
+    epochs: float
+
+
+def conversations_of(work: Path, count: int) -> Path:
+    """The directory of the first `count` answered prompts of the training split."""
+    prompts = PromptsConfig(source="builtin:train", limit=count)
+    run = Run(Recipe(prompts=prompts, respond=RespondConfig(max_tokens=160, batch_size=24)), work / "all")
+    for stage in ("prompts", "respond"):
+        run.run(stage)
+    return run.directory("respond")
+
+
+def first_of(source: Path, place: Path, count: int) -> Path:
+    """A finished directory of the first `count` of these conversations."""
+    origin = Origin("respond", f"the first {count}", {})
+    if not is_finished(place, origin):
+        place.mkdir(parents=True, exist_ok=True)
+        lines = [one.to_line() for _, one in zip(range(count), read_all(source), strict=False)]
+        (place / "part-00000.jsonl").write_bytes(b"".join(lines))
+        finish(place, origin, time.time())
+    return place
+
+
+def trained(work: Path, conversations: Path, updates: int, target: Target, held_out: Features) -> Point:
+    """A head of so many updates on these conversations, measured."""
+    features_dir = conversations.with_name("features")
+    capture.run(CAPTURE, conversations, target, features_dir)
+    features = Features(features_dir)
+    head_dir = work / f"head-{updates}"
+    loop.run(_config(updates), features_dir, target, head_dir)
+    stored = read_head(head_dir, torch.float32)
+    found = evaluate(EVAL, stored, (held_out, features), target, progress=False)["all"]
+    rows = features.manifest.rows
+    epochs = updates * TRAIN.batch_tokens / sum(row.num_supervised for row in rows)
+    count = len({row.id.split("#")[0] for row in rows})
+    low, high = found["ci95"]
+    print(f"{count} conversations, {updates} updates: {found['acceptance_length']:.3f}", file=sys.stderr, flush=True)
+    return Point(count, found["acceptance_length"], (low, high), updates, epochs)
+
+
+def _config(updates: int) -> loop.TrainConfig:
+    return loop.TrainConfig(**{**vars(TRAIN), "updates": updates})
+
+
+def fit(points: Sequence[Point]) -> tuple[float, float, float]:
+    """a, b and the largest distance of a point from the line."""
+    x = np.log2([point.conversations for point in points])
+    y = np.array([point.acceptance_length for point in points])
+    b, a = np.polyfit(x, y, 1)
+    return float(a), float(b), float(np.abs(a + b * x - y).max())
+
+
+def data_scaling(base: int, updates: int, work: Path) -> Iterator[Row]:
+    """The points and the curve."""
+    target = Target.load(EMBEDDED)
+    held_out_dir = work / "held-out-features"
+    run = answers(work / "held-out", HELD_OUT)
+    capture.run(capture.CaptureConfig(held_out=1.0), run.directory("respond"), target, held_out_dir)
+    held_out = Features(held_out_dir)
+    source = conversations_of(work, base * max(TIMES))
+    points = []
+    for times in TIMES:
+        place = work / f"x{times}"
+        conversations = first_of(source, place / "conversations", base * times)
+        heads = [trained(place, conversations, count, target, held_out) for count in (updates // 2, updates)]
+        best = max(heads, key=lambda point: point.acceptance_length)
+        points.append(best)
+        low, high = best.ci95
+        name = f"acceptance length of a head from {best.conversations} conversations, {best.updates} updates or"
+        told = f"{name} {best.epochs:.1f} epochs, 95% {low:.2f} to {high:.2f}"
+        yield Row(told, round(best.acceptance_length, 3), "told", True)
+    a, b, off = fit(points)
+    line = f"{a:.3f} + {b:.3f} * log2(conversations)"
+    yield Row(f"data scaling: {line}; what a doubling brings", round(b, 4), "above 0", b > 0)
+    yield Row("data scaling: largest distance of a point from that line", round(off, 4), "told", True)
+    least, most = points[0], points[-1]
+    apart = most.ci95[0] - least.ci95[1]
+    name = f"data scaling: lower bound at {TIMES[-1]}x less upper bound at {TIMES[0]}x"
+    yield Row(name, round(apart, 3), "above 0", apart > 0)
+
+
+def main() -> int:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", type=int, default=BASE, help="conversations of the smallest head")
+    parser.add_argument("--updates", type=int, default=UPDATES)
+    parser.add_argument("--run", type=Path, help="a directory that keeps everything")
+    parsed = parser.parse_args()
+    missed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for row in data_scaling(parsed.base, parsed.updates, parsed.run or Path(scratch)):
+            print(json.dumps(asdict(row)), flush=True)
+            missed += not row.ok
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

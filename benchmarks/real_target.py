@@ -1,0 +1,250 @@
+"""A target of 20 million parameters that knows nothing but the grade-school problems of GSM8K; for real_text.py.
+
+    python benchmarks/real_target.py SOURCE WORK MINUTES
+
+    WORK/target/    tokenizer, config and weights in Hugging Face format; made.json, written last, says it is finished
+    WORK/state.pt   while it is trained: saved every minute, so a further call goes on from there
+
+Optimizer, losses and kernels are those that made the embedded target (tools/make_embedded.py).
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tools"))  # a script beside this one, not part of the package
+
+VOCAB_SIZE = 6144
+SPECIAL = ("<|pad|>", "<|begin|>", "<|user|>", "<|assistant|>", "<|end|>")
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] not in ['user', 'assistant'] %}"
+    "{{ raise_exception('role must be user or assistant, not ' + message['role']) }}{% endif %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+POSITIONS = 1024
+QUESTION_WEIGHT = 0.3  # a question teaches the language, the answer what the model is for
+TOKENS_PER_STEP, PADDED_TOKENS = 6_000, 2_048
+SCHEDULE_STEPS = 10_000  # in how many parts the schedule is cut; it follows the time, not the updates
+SAVE_S = 60.0
+LOG_UPDATES = 10
+CALCULATION = re.compile(r"<<[^>]*>>")  # GSM8K's notes for a calculator; no user writes such
+
+
+@dataclass(frozen=True)
+class Example:
+    """One problem as ids, with the weight of each token's loss."""
+
+    ids: list[int]
+    weights: list[float]
+
+
+def make_target(source: Path, work: Path, minutes: float) -> Path:
+    """Train it on all problems of `source`, or go on; the directory of the finished target. SystemExit where it fails.
+
+    In a process of its own, so that its memory is given back, and with large blocks mapped one by one: in one heap,
+    batches of ever other lengths leave gaps that grow to gigabytes.
+    """
+    place = work / "target"
+    if not (place / "made.json").is_file():
+        command = [sys.executable, __file__, str(source), str(work), str(minutes)]
+        environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
+        done = subprocess.run(command, stdout=sys.stderr, env=environment, check=False)
+        if done.returncode:
+            raise SystemExit(f"training the target ended with {done.returncode}")
+    return place
+
+
+def main() -> None:
+    """Train."""
+    source, work = Path(sys.argv[1]), Path(sys.argv[2])
+    work.mkdir(parents=True, exist_ok=True)
+    problems = read_problems(source)
+    tokenizer = _tokenizer(work / "tokenizer", problems)
+    _train([_example(tokenizer, *problem) for problem in problems], tokenizer, work, float(sys.argv[3]))
+
+
+def read_problems(path: Path) -> list[tuple[str, str]]:
+    """(question, answer) of a file of GSM8K."""
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [(record["question"], CALCULATION.sub("", record["answer"])) for record in records]
+
+
+def _tokenizer(place: Path, problems: Sequence[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE; single digits, so that numbers are written the same everywhere. The same every time."""
+    tokenizer = Tokenizer(models.BPE())
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((text for problem in problems for text in problem), trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<|begin|>",
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=["<|user|>", "<|assistant|>"],
+        model_max_length=POSITIONS,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(place)
+    return fast
+
+
+def _example(tokenizer: PreTrainedTokenizerFast, question: str, answer: str) -> Example:
+    """The chat template by hand. The first role token is given, the end of the answer is learnt."""
+    begin, user, assistant, end = tokenizer.convert_tokens_to_ids(list(SPECIAL[1:]))
+    asked, told = (tokenizer.encode(text, add_special_tokens=False) for text in (question, answer))
+    ids = [begin, user, *asked, end, assistant, *told, end]
+    return Example(ids, [0.0, 0.0, *[QUESTION_WEIGHT] * len(asked), 0.0, 0.0, *[1.0] * (len(told) + 1)])
+
+
+def model_config() -> LlamaConfig:
+    """14 layers of 384: 20.3 million parameters."""
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=384,
+        intermediate_size=768,
+        num_hidden_layers=14,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=POSITIONS,
+        tie_word_embeddings=True,
+        pad_token_id=SPECIAL.index("<|pad|>"),
+        bos_token_id=SPECIAL.index("<|begin|>"),
+        eos_token_id=SPECIAL.index("<|end|>"),
+        rms_norm_eps=1e-5,
+    )
+
+
+def _updates(examples: Sequence[Example], first: int) -> Iterator[list[Example]]:
+    """From update `first` on, without an end: each epoch in an order of its own, TOKENS_PER_STEP tokens an update."""
+    number = epoch = 0
+    while True:
+        order = list(examples)
+        random.Random(epoch).shuffle(order)
+        update: list[Example] = []
+        for example in order:
+            update.append(example)
+            if sum(len(one.ids) for one in update) >= TOKENS_PER_STEP:
+                if number >= first:
+                    yield update
+                number, update = number + 1, []
+        epoch += 1
+
+
+def _batches(update: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
+    """ids and weights, [rows, tokens]; similar lengths together."""
+    group: list[Example] = []
+    for example in sorted(update, key=lambda one: len(one.ids)):
+        if group and (len(group) + 1) * len(example.ids) > PADDED_TOKENS:
+            yield _padded(group)
+            group = []
+        group.append(example)
+    yield _padded(group)
+
+
+def _padded(group: Sequence[Example]) -> tuple[Tensor, Tensor]:
+    width = len(group[-1].ids)
+    rows = [(one.ids + [0] * (width - len(one.ids)), one.weights + [0.0] * (width - len(one.ids))) for one in group]
+    return torch.tensor([ids for ids, _ in rows]), torch.tensor([weights for _, weights in rows])
+
+
+def _train(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, work: Path, minutes: float) -> None:
+    """For so many minutes of computing, those of earlier calls included.
+
+    What counts is the processor's time over its threads: on a machine of its own that is the clock's, and one that is
+    shared makes no worse target. Learning rates follow it, too, so a slow machine sees fewer problems and still ends
+    its schedule.
+    """
+    from make_embedded import Masters, Plan, batch_loss, new_model
+
+    torch.manual_seed(0)
+    model = new_model(model_config())
+    print(f"target: {sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters", file=sys.stderr)
+    masters = Masters(model, Plan(steps=SCHEDULE_STEPS, warmup_steps=SCHEDULE_STEPS // 30))
+    number, spent_s = _resume(work / "state.pt", masters)
+    budget_s, saved_s, seen = 60 * minutes, spent_s, 0
+    began_s, before_s = time.process_time(), spent_s
+    losses: list[float] = []
+    for update in _updates(examples, number):
+        if spent_s >= budget_s:
+            break
+        batches = list(_batches(update))
+        weight = sum(float(weights[:, 1:].sum()) for _, weights in batches)
+        losses.append(0.0)
+        for ids, weights in batches:
+            part = batch_loss(model, ids, weights) / weight
+            part.backward()
+            losses[-1] += part.item()
+        masters.step(int(SCHEDULE_STEPS * spent_s / budget_s))
+        number, seen = number + 1, seen + sum(len(one.ids) for one in update)
+        spent_s = before_s + (time.process_time() - began_s) / torch.get_num_threads()
+        if number % LOG_UPDATES == 0:
+            rate, loss = seen / (spent_s - before_s), sum(losses[-LOG_UPDATES:]) / len(losses[-LOG_UPDATES:])
+            left = (budget_s - spent_s) / 60
+            told = f"target: update {number}, loss {loss:.3f}, {rate:.0f} tokens/s, {left:.0f} min left"
+            print(told, file=sys.stderr, flush=True)
+        if spent_s - saved_s >= SAVE_S:
+            _save(work / "state.pt", masters, number, spent_s)
+            saved_s = spent_s
+    _publish(model, tokenizer, work, {"updates": number, "minutes": round(spent_s / 60, 1), "loss": losses[-1:]})
+
+
+def _resume(state_file: Path, masters: Any) -> tuple[int, float]:
+    """Updates made and seconds spent by earlier calls."""
+    if not state_file.exists():
+        return 0, 0.0
+    state = torch.load(state_file, weights_only=True)
+    for name, copy in masters.copies.items():
+        copy.data.copy_(state["weights"][name])
+        masters.weights[name].data.copy_(copy.data)
+    for optimizer, saved in zip(masters.optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    return state["updates"], state["spent_s"]
+
+
+def _save(state_file: Path, masters: Any, updates: int, spent_s: float) -> None:
+    state = {"updates": updates, "spent_s": spent_s}
+    state["weights"] = {name: copy.data for name, copy in masters.copies.items()}
+    state["optimizers"] = [optimizer.state_dict() for optimizer in masters.optimizers]
+    torch.save(state, state_file.with_suffix(".tmp"))
+    state_file.with_suffix(".tmp").replace(state_file)
+
+
+def _publish(model: Any, tokenizer: PreTrainedTokenizerFast, work: Path, made: dict[str, Any]) -> None:
+    """The directory of the target, its last file last."""
+    place = work / "target"
+    shutil.rmtree(place, ignore_errors=True)
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    (place / "made.tmp").write_text(json.dumps(made) + "\n")
+    (place / "made.tmp").replace(place / "made.json")
+    (work / "state.pt").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

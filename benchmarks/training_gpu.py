@@ -1,0 +1,120 @@
+"""Training and capture on a GPU; one JSON object a row on stdout, exit 1 if one misses, 2 without CUDA.
+
+    python benchmarks/training_gpu.py [--tiny]
+
+A target of the shape of Llama-3.1-8B with random weights and the head of its layer (draft vocabulary 32,000): packs of
+4,096 tokens in documents of at least 512, 60 % supervised, 7 unrolled steps, products in bfloat16 over float32 weights,
+one optimizer step a pack. The share of the peak is that of all multiplications that ran (FlopCounterMode) over the
+fastest bfloat16 product measured here. Capture is `features.capture.run` as a whole, onto the local disk.
+--tiny: a small shape, on a CPU too, to see that it runs. Needs 20 GB of disk, 60 of GPU memory.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+import torch
+from capture_speed import of_target
+from engine_gpu import DRAFT_VOCAB, LLAMA_8B, TINY, make_target
+from rows import Row
+from torch.utils.flop_counter import FlopCounterMode
+from training_work import OurTrainer, lengths_of_pack, make_rows
+
+from eyas.model.target import Target
+
+PACK_TOKENS, STEPS = 4096, 7
+WARM_UPS, PACKS = 3, 20
+GEMM_SIZE, GEMMS = 8192, 20
+CONVERSATIONS, PAIRS = 96, 3
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device; a CPU has always done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def gemm_peak(device: torch.device, size: int) -> float:
+    """Operations a second of a square bfloat16 product, the best of some."""
+    a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    b = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    torch.mm(a, b)
+    times = []
+    for _ in range(GEMMS):
+        synchronize(device)
+        began_s = time.perf_counter()
+        torch.mm(a, b)
+        synchronize(device)
+        times.append(time.perf_counter() - began_s)
+    return 2 * size**3 / min(times)
+
+
+def training(target: Target, device: torch.device) -> Iterator[Row]:
+    """Tokens a second, memory, share of the peak."""
+    facts = target.facts
+    draft_vocab = min(DRAFT_VOCAB, facts.vocab_size // 2)
+    packs = [
+        make_rows(lengths_of_pack(PACK_TOKENS, number), facts.hidden_size, facts.vocab_size, number)
+        for number in range(WARM_UPS)
+    ]
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    trainer = OurTrainer.make(target, STEPS, draft_vocab)
+    with FlopCounterMode(display=False) as counter:
+        trainer.step(packs[0])
+    work = counter.get_total_flops() / PACK_TOKENS
+    for rows in packs:
+        trainer.step(rows)
+    times = []
+    for number in range(PACKS):
+        synchronize(device)
+        began_s = time.perf_counter()
+        trainer.step(packs[number % WARM_UPS])
+        synchronize(device)
+        times.append(time.perf_counter() - began_s)
+    rate = PACK_TOKENS / median(times)
+    spread = f"{PACK_TOKENS / max(times):.0f} to {PACK_TOKENS / min(times):.0f}"
+    yield Row(f"training, hidden {facts.hidden_size}, {STEPS} steps: tokens/s, {spread}", round(rate), "told", True)
+    peak = gemm_peak(device, GEMM_SIZE if device.type == "cuda" else 1024)
+    name = f"training: share of the bfloat16 GEMM peak, {peak / 1e12:.2f} TFLOP/s"
+    yield Row(name, round(rate * work / peak, 3), "told", True)
+    if device.type == "cuda":
+        most = torch.cuda.max_memory_allocated(device)
+        yield Row("training: GiB of GPU memory beside the target", round((most - before) / 2**30, 2), "told", True)
+
+
+def main() -> int:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true")
+    parsed = parser.parse_args()
+    if not (parsed.tiny or torch.cuda.is_available()):
+        print("no CUDA device", file=sys.stderr)
+        return 2
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    missed = 0
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        shape = TINY | {"vocab_size": 4096} if parsed.tiny else LLAMA_8B  # as many tokens as its tokenizer has
+        target = make_target(shape, scratch / "target", device)
+
+        def parts() -> Iterator[Row]:
+            yield from training(target, device)
+            count = 4 if parsed.tiny else CONVERSATIONS
+            yield from of_target(f"hidden {target.facts.hidden_size}", target, count, PAIRS, scratch / "capture")
+
+        for row in parts():
+            print(json.dumps(asdict(row)), flush=True)
+            missed += not row.ok
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""How fast a head trains on this CPU, beside speculators in the same run; one JSON object a row, exit 1 if one misses.
+
+    python benchmarks/training_speed.py [--pairs N] [--steps 3 7] [--env-dir PEERS]
+
+One optimizer step a pack of 2,048 tokens (documents of at least 512, 60 % supervised), products in bfloat16 over
+float32 weights, 3 and 7 unrolled steps, the same packs for both, as many threads as here. Arms of a pair run back to
+back in an order that rotates; the others are stopped meanwhile. speculators 0.9.0 runs with each attention that it can
+train with on a CPU (sdpa and eager, both with a dense mask: its flex attention has no gradient there) and the better
+one counts.
+It comes from an environment of its own (`make PEERS=DIR peers-training`); where there is none, its rows are left out.
+
+The share of the peak is that of all multiplications that really ran (torch's FlopCounterMode), element by element work
+being none, over the fastest bfloat16 product of three sizes measured between the steps. Progress goes to stderr; ten
+minutes.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from peers import DRIVERS, Arm, Driver, NotInstalledError, PeerFailedError
+from prove_engine import rotated
+from rows import Row
+from safetensors.torch import save_file
+from torch.utils.flop_counter import FlopCounterMode
+from training_work import PACK_TOKENS, OurTrainer, lengths_of_pack, make_rows, make_target, to_tensors
+
+from eyas.bench.stats import median_interval
+from eyas.model.target import Target
+
+DRAFT_VOCAB = 4096
+STEPS = (3, 7)
+PACKS = 2  # of an arm in a pair
+ATTENTIONS = ("sdpa", "eager")
+LEAST_RATIO = 2.0
+PAIRS = 5
+GEMM_SIZES = (1024, 2048, 4096)
+OURS, PEER = "eyas", "speculators"
+
+
+@dataclass(frozen=True)
+class PeerOptions:
+    """What peer_drivers/train_speculators.py is told."""
+
+    target: str
+    packs: str
+    threads: int
+    steps: int
+    attention: str
+
+
+class TrainDriver(Driver):
+    """A trainer's process, stopped but for the time of its own steps."""
+
+    def train(self, packs: list[int]) -> float:
+        """Seconds of one optimizer step on each of these packs."""
+        return self.ask({"packs": packs})["seconds"]
+
+
+def installed(env_dir: Path) -> Path:
+    """The interpreter that has speculators."""
+    found = env_dir / PEER / "bin" / "python"
+    if not (env_dir / PEER / ".installed").is_file():
+        raise NotInstalledError(f"no {env_dir / PEER}; `make peers-training` makes it")
+    return found
+
+
+def gemm_peak() -> float:
+    """Operations a second of the fastest bfloat16 product."""
+    best = 0.0
+    for size in GEMM_SIZES:
+        a, b = torch.randn(size, size).bfloat16(), torch.randn(size, size).bfloat16()
+        torch.mm(a, b)
+        times = []
+        for _ in range(5):
+            began_s = time.perf_counter()
+            torch.mm(a, b)
+            times.append(time.perf_counter() - began_s)
+        best = max(best, 2 * size**3 / min(times))
+    return best
+
+
+def beside(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Path) -> Iterator[Row]:
+    """The rows at one number of unrolled steps."""
+    target = Target.load(target_dir)
+    facts = target.facts
+    packs = [
+        make_rows(lengths_of_pack(PACK_TOKENS, number), facts.hidden_size, facts.vocab_size, number)
+        for number in range(PACKS)
+    ]
+    file = scratch / "packs.safetensors"
+    save_file(to_tensors(packs), file)
+    ours = OurTrainer.make(target, steps, DRAFT_VOCAB)
+    with FlopCounterMode(display=False) as counter:
+        for rows in packs:
+            ours.step(rows)
+    work = counter.get_total_flops() / (PACKS * PACK_TOKENS)
+    peaks: list[float] = []
+
+    def run_ours() -> float:
+        peaks.append(gemm_peak())
+        began_s = time.perf_counter()
+        for rows in packs:
+            ours.step(rows)
+        return told(OURS, PACKS * PACK_TOKENS / (time.perf_counter() - began_s))
+
+    every = list(range(PACKS))
+    with ExitStack() as stack:
+        arms: dict[str, Any] = {OURS: run_ours}
+        try:
+            python = installed(env_dir)
+            for attention in ATTENTIONS:
+                options = PeerOptions(str(target_dir), str(file), torch.get_num_threads(), steps, attention)
+                arm = Arm([python, DRIVERS / "train_speculators.py"], options)
+                driver = stack.enter_context(TrainDriver(arm, scratch / f"{attention}-{steps}.log"))
+                print(f"{driver.load()}, {attention}, {steps} steps, is loaded", file=sys.stderr, flush=True)
+                driver.train(every)  # warm-up
+                name = f"{PEER}, {attention}"
+                arms[name] = lambda name=name, one=driver: told(name, PACKS * PACK_TOKENS / one.train(every))
+        except NotInstalledError as error:
+            print(f"{PEER}: not installed: {error}", file=sys.stderr, flush=True)
+        found = rotated(arms, pairs, f"training, {steps} steps")
+    yield from _rows(steps, found, work, peaks)
+
+
+def told(name: str, rate: float) -> float:
+    """The rate, after a line of progress."""
+    print(f"{name}: {rate:.0f} tokens/s", file=sys.stderr, flush=True)
+    return rate
+
+
+def _rows(steps: int, found: dict[str, list[float]], work: float, peaks: list[float]) -> Iterator[Row]:
+    for name, rates in found.items():
+        label = f"training, {steps} steps, tokens/s, {name}: lowest {min(rates):.0f}, highest {max(rates):.0f}"
+        yield Row(label, round(median(rates)), "told", True)
+    shares = [rate * work / peak for rate, peak in zip(found[OURS], peaks, strict=True)]
+    name = f"training, {steps} steps, share of the bfloat16 GEMM peak, {median(peaks) / 1e9:.0f} GFLOP/s"
+    yield Row(name, round(median(shares), 3), "told", True)
+    others = [name for name in found if name != OURS]
+    if others:
+        best = max(others, key=lambda name: median(found[name]))
+        ratios = [a / b for a, b in zip(found[OURS], found[best], strict=True)]
+        middle, span = median_interval(ratios, 0)
+        name = f"training, {steps} steps, {OURS} over {best}, 95% {span.low:.2f} to {span.high:.2f}"
+        yield Row(name, round(middle, 3), f"at least {LEAST_RATIO:g}", middle >= LEAST_RATIO)
+
+
+def training_speed(pairs: int, env_dir: Path, unrolled: Sequence[int] = STEPS) -> Iterator[Row]:
+    """At each number of unrolled steps."""
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        target_dir = make_target(scratch / "target")
+        for steps in unrolled:
+            try:
+                yield from beside(steps, target_dir, scratch, pairs, env_dir)
+            except PeerFailedError as error:
+                print(f"{PEER}: failed: {error}", file=sys.stderr, flush=True)
+                yield Row(f"training, {steps} steps, {OURS} over {PEER}", None, f"at least {LEAST_RATIO:g}", False)
+
+
+def main() -> int:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--steps", type=int, nargs="*", default=STEPS)
+    parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
+    parsed = parser.parse_args()
+    missed = 0
+    for row in training_speed(parsed.pairs, parsed.env_dir.absolute(), parsed.steps):
+        print(json.dumps(asdict(row)), flush=True)
+        missed += not row.ok
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""How far off `eyas tune` is: tokens per second that it predicts beside those that the engine reaches.
+
+    python benchmarks/tune_predicted.py RUN [--processor-time]
+
+RUN is a finished run directory (features and head); its target and its held-out answers are used, bfloat16, forwards as
+they are. Measured are rounds alone, as predicted: prompts and what lies between requests are left out. One JSON object
+a row on stdout. --processor-time counts the process's own seconds, for a machine on which other work runs. Minutes.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas.base.config import build, load_toml
+from eyas.bench import tune
+from eyas.bench.bench import workload
+from eyas.bench.concurrency import closed_loop
+from eyas.bench.config import BenchConfig
+from eyas.bench.tune_config import TuneConfig
+from eyas.bench.workload import mixed
+from eyas.features.reader import Features
+from eyas.formats.head_dir import read_head
+from eyas.recipe import Recipe, Run
+from eyas.serve.arm import OFF, Arm
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.policy import OneArm
+from eyas.serve.request import Answer
+from eyas.serve.running import Counters
+from eyas.tree.shape import TreeShape, chain
+
+STREAMS = (1, 4)
+CONFIG = TuneConfig(streams=STREAMS, top_k=(1, 4), nodes=(8, 16, 32), allowance_s=40.0)
+ARMS = (OFF, *(Arm(f"chain {depth}", chain(depth)) for depth in (1, 3)))
+ARMS += tuple(Arm(f"tree {d}, 4, {n}", TreeShape(d, 4, n)) for d, n in ((4, 8), (6, 16), (7, 32)))
+PROMPTS_PER_TASK = 2
+TURNS = {1: 1, 4: 2}  # over the prompts, by streams: towards the end some streams have nothing to do
+
+
+def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
+    """A row for each tree and number of streams."""
+    target, directory = run.target, run.place("capture")
+    accepted, _ = tune.accept(CONFIG, read_head(run.head_directory, torch.float32), Features(directory), target, True)
+    lengths = {one.shape: one.acceptance_length for one in accepted}
+    stored = read_head(run.head_directory, target.model.dtype)
+    costs = tune.RoundCosts.measure(CONFIG, stored, target, True)
+    prompts = mixed(workload(BenchConfig(prompts_per_task=PROMPTS_PER_TASK), directory, target))
+    room = max(len(prompt.ids) for prompt in prompts) + max_tokens
+    for streams in STREAMS:
+        off: tuple[float, float] | None = None
+        for arm in ARMS:
+            length = 1.0 if arm.shape is None else lengths[arm.shape]
+            engine = Engine(target, Draft(stored.head, stored.vocab, chain(1), ARMS), streams, room)
+            engine.policy = OneArm(arm)
+            closed_loop(engine, prompts[:streams], 8)
+            engine.counters = counters = Counters()
+            answers = closed_loop(engine, prompts * TURNS[streams], max_tokens).answers
+            tokens = counters.output_tokens - len(answers)  # the first of each comes from its prompt
+            context = round(sum(_context(answer) for answer in answers) / tokens)
+            predicted_tps = streams * length / costs.seconds(arm.shape, streams, context)
+            measured_tps = tokens / (counters.device_s - counters.prefill_s + counters.host_s)
+            off = (predicted_tps, measured_tps) if off is None else off
+            yield {
+                "streams": streams,
+                "tree": arm.name,
+                "accepted": {"predicted": length, "measured": tokens / sum(len(a.accepted) for a in answers)},
+                "tps": {"predicted": predicted_tps, "measured": measured_tps},
+                "faster": {"predicted": predicted_tps / off[0], "measured": measured_tps / off[1]},
+            }
+
+
+def _context(answer: Answer) -> float:
+    """Tokens before each token of a round, added up."""
+    count = len(answer.token_ids) - 1
+    return count * (len(answer.request.prompt_ids) + count / 2)
+
+
+def main() -> int:
+    """Rows as they come."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("--processor-time", action="store_true")
+    parsed = parser.parse_args()
+    if parsed.processor_time:
+        time.perf_counter = time.process_time
+    recipe = build(Recipe, load_toml(parsed.run / "recipe.toml"))
+    for row in compared(Run(recipe, parsed.run), recipe.respond.max_tokens):
+        print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

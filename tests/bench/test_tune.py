@@ -1,0 +1,114 @@
+"""Predictions by hand, and which trees are compared and measured."""
+
+import pytest
+
+from eyas.base.errors import UsageError
+from eyas.bench.tune import Prediction, RoundCosts, best_of, found, measured_arms, sglang_flags, table, vllm_flags
+from eyas.bench.tune_config import TuneConfig
+from eyas.serve.costs import CostTable
+from eyas.train.many_trees import TreeAcceptance
+from eyas.tree.shape import TreeShape, chain
+from eyas.tree.stats import Interval
+
+SMALL = TuneConfig(streams=(1, 4), depth=4, top_k=(1, 2), nodes=(6,))
+
+
+def test_every_tree_is_measured_or_lies_between_two_that_are() -> None:
+    for config in (TuneConfig(), SMALL, TuneConfig(depth=7, top_k=(1,)), TuneConfig(top_k=(4,), nodes=(16,))):
+        measured = [arm.shape for arm in measured_arms(config)]
+        assert measured[0] is None
+        assert len(set(measured)) == len(measured)
+        for shape in [shape for shapes in config.families.values() for shape in shapes]:
+            assert shape.nodes <= shape.candidates + 1
+            if shape.top_k == 1:
+                assert shape.nodes == shape.depth + 1
+            depths = [
+                one.depth
+                for one in measured
+                if one is not None and one.top_k == shape.top_k and (one.nodes == shape.nodes or shape.top_k == 1)
+            ]
+            assert min(depths) <= shape.depth <= max(depths)
+    assert [arm.name for arm in measured_arms(SMALL)] == ["off", "1,1,2", "2,1,3", "4,1,5", "2,2,6", "4,2,6"]
+
+
+def costs() -> RoundCosts:
+    """Milliseconds of a round with 100 tokens of context: at one request and at four; a token more costs 0.01."""
+    arms = measured_arms(SMALL)
+    seconds = {"off": (10, 16), "1,1,2": (12, 24), "2,1,3": (14, 32), "4,1,5": (18, 48), "2,2,6": (15, 60)}
+    seconds["4,2,6"] = (21, 90)
+    rows = tuple(tuple(value / 1000 for value in seconds[arm.name]) for arm in arms)
+    return RoundCosts(CostTable(tuple(arm.name for arm in arms), (1, 4), 100, rows, (1e-5,) * len(arms)), arms)
+
+
+def test_seconds_between_depths_lie_on_the_line() -> None:
+    assert costs().seconds(None, 1, 100) == pytest.approx(0.010)
+    assert costs().seconds(chain(3), 1, 100) == pytest.approx(0.016)
+    assert costs().seconds(chain(3), 4, 100) == pytest.approx(0.040)
+    assert costs().seconds(TreeShape(3, 2, 6), 1, 100) == pytest.approx(0.018)
+    assert costs().seconds(TreeShape(3, 2, 6), 1, 300) == pytest.approx(0.020)
+    assert costs().seconds(None, 4, 300) == pytest.approx(0.016 + 4 * 0.002)
+
+
+def test_the_best_tree_by_streams() -> None:
+    lengths = {chain(1): 1.6, chain(2): 2.0, chain(3): 2.2, chain(4): 2.3}
+    lengths |= {TreeShape(2, 2, 6): 2.4, TreeShape(3, 2, 6): 3.0, TreeShape(4, 2, 6): 3.1}
+    accepted = [TreeAcceptance(shape, length, Interval(length, length)) for shape, length in lengths.items()]
+    told = found(SMALL, accepted, costs(), 100)
+    one, four = told["streams"]
+    # One stream: tree of depth 3, 3.0 in 18 ms against 1 in 10; the best chain is that of 2, 2.0 in 14.
+    assert one["best"]["tree"] == {"depth": 3, "top_k": 2, "nodes": 6}
+    assert (one["off_tps"], one["best"]["tps"]) == (pytest.approx(100), pytest.approx(3.0 / 0.018))
+    assert one["best"]["speedup"] == pytest.approx(3.0 / 1.8)
+    assert one["best_chain"]["tree"] == {"depth": 2, "top_k": 1, "nodes": 3}
+    # Four: chain 1 gives 1.6 * 4 in 24 ms, 1.07 of off's 4 in 16; the tree 2.4 * 4 in 60.
+    assert four["best"]["tree"] == four["best_chain"]["tree"] == {"depth": 1, "top_k": 1, "nodes": 2}
+    assert four["best"]["speedup"] == pytest.approx(1.6 * 16 / 24)
+    assert [set(tree["tps"]) for tree in told["trees"]] == [{"1", "4"}] * 7
+    # A head that accepts nothing.
+    poor = [TreeAcceptance(shape, 1.05, Interval(1, 1.1)) for shape in lengths]
+    assert [point["best"]["tree"] for point in found(SMALL, poor, costs(), 100)["streams"]] == [None, None]
+    said = table(told | {"dtype": "float32", "machine": {"threads": 1}, "head": "HEAD"})
+    assert "3, 2, 6" in said
+    assert "--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 6" in said
+    assert '"num_speculative_tokens": 2}' in said
+
+
+def test_of_trees_as_good_the_smaller_is_taken() -> None:
+    shapes = [TreeShape(6, 4, 32), TreeShape(4, 4, 16), TreeShape(3, 4, 16), TreeShape(2, 4, 8)]
+    some = [Prediction(shape, 2.0, tps, 1.0) for shape, tps in zip(shapes, (100.0, 99.5, 99.2, 98.0), strict=True)]
+    assert best_of(some).shape == TreeShape(3, 4, 16)
+
+
+def test_flags_are_those_of_the_other_engines() -> None:
+    tree = {"depth": 5, "top_k": 4, "nodes": 16}
+    flags = sglang_flags(tree, "H")
+    assert flags is not None
+    words = flags.split()
+    assert dict(zip(words[::2], words[1::2], strict=True)) == {
+        "--speculative-algorithm": "EAGLE3",
+        "--speculative-draft-model-path": "H",
+        "--speculative-num-steps": "5",
+        "--speculative-eagle-topk": "4",
+        "--speculative-num-draft-tokens": "16",
+    }
+    flags = vllm_flags({"depth": 3, "top_k": 1, "nodes": 4}, "H")
+    assert flags == """--speculative-config '{"method": "eagle3", "model": "H", "num_speculative_tokens": 3}'"""
+    assert sglang_flags(None, "H") is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"streams": ()}, "streams"),
+        ({"streams": (0,)}, "streams"),
+        ({"nodes": (1,)}, "nodes"),
+        ({"top_k": (2, 2)}, "top_k"),
+        ({"depth": 0}, "depth"),
+        ({"allowance_s": 0.0}, "allowance_s"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_k": (2,), "nodes": (2,)}, "no tree of depth 8"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: dict, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        TuneConfig(**wrong)
