@@ -15,9 +15,10 @@ from eyas.model.vocab import DraftVocab
 from eyas.model.words import forced_ids
 from eyas.train import loop
 from eyas.train.config import TrainConfig
-from eyas.train.evaluate import EvalConfig, EvalInputs, run, walk_rows
+from eyas.train.evaluate import EvalConfig, EvalInputs, run
 from eyas.train.head_drafter import HeadDrafter
 from eyas.train.vocab_report import narrowed, vocab_report
+from eyas.train.walk import walk_rows
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import acceptance_length
 

@@ -27,7 +27,7 @@ from eyas.model.vocab import DraftVocab
 from eyas.model.words import forced_ids
 from eyas.train.head_drafter import HeadDrafter, embedder
 from eyas.train.held_out import groups
-from eyas.train.walk import answers_of, walk
+from eyas.train.walk import walk_rows
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import RequestRounds, acceptance_length
 
@@ -66,7 +66,7 @@ def vocab_report(
     rounds = _walk_all(shape, stored, cuts, (features, walked), target)
 
     def entry(counts_W: Tensor, indices: Sequence[int]) -> dict[str, Any]:
-        lengths = [_length([one for index in indices for one in found.get(index, [])]) for found in rounds]
+        lengths = [_length([found[index] for index in indices if index in found]) for found in rounds]
         return {
             "tokens": int(counts_W.sum()),
             "coverage": [round(vocab.coverage(counts_W), 6) for vocab in vocabs],
@@ -110,19 +110,17 @@ def _walk_all(
     cuts: Sequence[DraftVocab],
     texts: tuple[Features, Sequence[int]],
     target: Target,
-) -> list[dict[int, list[RequestRounds]]]:
+) -> list[dict[int, RequestRounds]]:
     """For each vocabulary the rounds of each text, by its index, as the head drafts when it is cut to it."""
-    (features, indices), embed = texts, embedder(target, stored.head.lm_head.weight.dtype)
+    features, indices = texts
     heads = [narrowed(stored.head, stored.vocab, vocab) for vocab in cuts]
-
-    found: list[dict[int, list[RequestRounds]]] = [{} for _ in cuts]
-    for group in groups(features, indices, GROUP_TOKENS):
+    embed = embedder(target, stored.head.lm_head.weight.dtype)
+    found: list[dict[int, RequestRounds]] = [{} for _ in cuts]
+    for group in groups(features, indices, GROUP_TOKENS) if indices else []:
         rows = list(features.rows(group))  # once for all sizes: the target may have to compute them
-        answers = [one for text, row in enumerate(rows) for one in answers_of(text, row.ids_T, row.loss_mask_T)]
         for head, vocab, by_text in zip(heads, cuts, found, strict=True):
-            walked = walk(answers, HeadDrafter(head, vocab, embed, shape, rows))
-            for answer, rounds in zip(answers, walked, strict=True):
-                by_text.setdefault(group[answer.text], []).append(rounds)
+            walked = walk_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))
+            by_text |= {index: text.rounds for index, text in zip(group, walked, strict=True)}
     return found
 
 
