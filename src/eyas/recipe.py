@@ -89,8 +89,8 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
-    plan: PlanConfig = field(default_factory=PlanConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or set(self.name) & set("/\\"):
