@@ -137,7 +137,7 @@ def test_a_loss_that_is_no_number_names_update_and_conversations_and_spares_the_
     """Features that one process reads wrongly in the middle of the run, once."""
     settings = TrainConfig(steps=3, updates=10, batch_tokens=80, micro_tokens=100, draft_vocab_size=151)
     trainer = Trainer(settings, Features(features), target)
-    rows, updates = trainer.features.manifest.rows, list(trainer._updates())
+    rows, updates = trainer.features.manifest.rows, [update for epoch in trainer._epochs() for update in epoch]
     sixth = shares(updates[5], rows, 2)[1][0]
     id = rows[sixth[0]].id
     reads = sum(sixth[0] in micro for update in updates[:6] for micro in shares(update, rows, 2)[1])
