@@ -141,9 +141,8 @@ class Run:
 
     @property
     def train_config(self) -> TrainConfig:
-        """`train`, with the directory of the head that training starts from and the tree of `eval`."""
+        """`train`, with the directory of the head that training starts from."""
         train = self.recipe.train
-        train = replace(train, evaluate_tree=train.evaluate_tree or self.recipe.eval.shape)
         return train if train.init == RANDOM else replace(train, init=str(resolve_head(train.init)))
 
     def run(self, stage: str) -> None:

@@ -75,6 +75,20 @@ def test_so_do_four_and_so_do_two_that_divide_weights_and_moments(
     assert_same_training(undisturbed(world, recipe, tmp_path / "run", features, overrides), alone)
 
 
+def test_two_that_divide_the_weights_and_their_mean_choose_as_one_does(
+    recipe: Path, features: Path, tmp_path: Path
+) -> None:
+    """Each drafts on some of the answers; what is seen is the sum."""
+    looking = ("train.ema=0.7", "train.evaluate_every=4", "train.updates=8", *SELDOM)
+    alone = undisturbed(1, recipe, tmp_path / "alone", features, looking)
+    divided = undisturbed(2, recipe, tmp_path / "divided", features, (*looking, *SHARD))
+    assert_same_training(divided, alone)
+    for found, wanted in zip(lines(divided), lines(alone), strict=True):
+        for name in ("acceptance_length", "acceptance_length_of_mean"):
+            assert (name in found) == (found["update"] % 4 == 0)
+            assert found.get(name) == wanted.get(name)
+
+
 def test_a_notice_to_one_process_stops_all_behind_a_checkpoint_that_any_number_continues(
     recipe: Path, alone: Path, features: Path, tmp_path: Path
 ) -> None:

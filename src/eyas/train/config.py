@@ -40,8 +40,9 @@ class TrainConfig:
 
     Which weights become the head (train.selection): evaluate_every: updates between two looks at held-out answers;
     None: after each epoch. evaluate_answers: how many are looked at; 0: none, and the last weights are the head.
-    evaluate_tree: None: that of eval in a recipe. patience: looks without a gain that end the training; None: it goes
-    on. ema: how much of the mean of weights an update leaves; 0: there is no mean.
+    evaluate_tree: what is drafted there; not the tree of eval, so that no key of eval changes a head. patience: looks
+    without a gain that end the training; None: it goes on. ema: how much of the mean of weights an update leaves; 0: no
+    mean.
     """
 
     steps: int = 7
@@ -68,7 +69,7 @@ class TrainConfig:
     shard: bool = False
     evaluate_every: int | None = None
     evaluate_answers: int = 32
-    evaluate_tree: TreeShape | None = None
+    evaluate_tree: TreeShape = field(default_factory=lambda: TreeShape(6, 4, 16))
     patience: int | None = None
     ema: float = 0.0
 

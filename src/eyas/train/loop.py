@@ -28,7 +28,6 @@ from eyas.train import metrics
 from eyas.train.card import card
 from eyas.train.checkpoint import remove_checkpoint
 from eyas.train.config import TrainConfig
-from eyas.train.evaluate import EvalConfig
 from eyas.train.held_out import HeldOut, some_held_out
 from eyas.train.ranks import ALONE, Ranks
 from eyas.train.start import RANDOM
@@ -115,8 +114,7 @@ def _held_out(config: TrainConfig, features_dir: Path | Place, target: Target) -
     """The answers that decide which weights are kept, read in float32 as `eyas eval` does; None: there are none."""
     features = Features(features_dir, target=target)
     indices = some_held_out(features, config.evaluate_answers, config.seed)
-    shape = config.evaluate_tree or EvalConfig().shape
-    return HeldOut(features, indices, target, shape, config.micro_tokens) if indices else None
+    return HeldOut(features, indices, target, config.evaluate_tree, config.micro_tokens) if indices else None
 
 
 def _choices(config: TrainConfig, trainer: Trainer, origin: Origin) -> dict[str, str]:

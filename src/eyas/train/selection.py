@@ -1,7 +1,7 @@
 """Which weights of a training become the head: those that accept the most on held-out answers.
 
     update      ... 180 ...     360 ...     540        looked at after each epoch, or every `train.evaluate_every`
-    as they are     2.91        3.43        3.40       acceptance length, greedy, with the tree of `eyas eval`
+    as they are     2.91        3.43        3.40       acceptance length on held-out answers
     their mean      3.02        3.51        3.52 <-    with `train.ema`: m = k m + (1 - k) w after each update
 
 N held-out answers, always the same. Two candidates are compared answer by answer: the later one is taken unless it
