@@ -29,6 +29,7 @@ from training_work import make_target, write_conversations
 from eyas.bench.stats import median_interval
 from eyas.chat.conversation import read_all
 from eyas.features import capture
+from eyas.features.forward import PrefillAttend
 from eyas.features.texts import rows_of
 from eyas.model.target import EMBEDDED, Target
 
@@ -50,7 +51,7 @@ def prefill(target: Target, lengths: Sequence[int]) -> None:
     for batch in batches:
         ids_BT = torch.randint(0, target.facts.vocab_size, (len(batch), batch[-1]))
         positions_1T = torch.arange(batch[-1], device=target.model.device)[None]
-        target.forward(ids_BT.to(target.model.device), positions_1T, capture.PrefillAttend())
+        target.forward(ids_BT.to(target.model.device), positions_1T, PrefillAttend())
     if target.model.device.type == "cuda":
         torch.cuda.synchronize()
 

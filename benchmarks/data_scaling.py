@@ -40,6 +40,7 @@ from eyas.recipe import Recipe, Run
 from eyas.synth.prompts_config import PromptsConfig
 from eyas.synth.respond_config import RespondConfig
 from eyas.train import loop
+from eyas.train.config import HeadOptions, TrainConfig
 from eyas.train.evaluate import EvalConfig, evaluate
 
 TIMES = (1, 2, 4, 8)
@@ -47,12 +48,12 @@ BASE, UPDATES = 120, 400
 HELD_OUT = 112  # conversations of the evaluation split
 EVAL = EvalConfig()
 CAPTURE = capture.CaptureConfig(held_out=0.0)
-TRAIN = loop.TrainConfig(
+TRAIN = TrainConfig(
     steps=5,
     batch_tokens=256,
     draft_vocab_size=2048,
     learning_rate=3e-3,
-    head=loop.HeadOptions(intermediate_size=512),
+    head=HeadOptions(intermediate_size=512),
 )
 
 
@@ -104,8 +105,8 @@ def trained(work: Path, conversations: Path, updates: int, target: Target, held_
     return Point(count, found["acceptance_length"], (low, high), updates, epochs)
 
 
-def _config(updates: int) -> loop.TrainConfig:
-    return loop.TrainConfig(**{**vars(TRAIN), "updates": updates})
+def _config(updates: int) -> TrainConfig:
+    return TrainConfig(**{**vars(TRAIN), "updates": updates})
 
 
 def fit(points: Sequence[Point]) -> tuple[float, float, float]:

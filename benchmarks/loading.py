@@ -28,7 +28,8 @@ from training_work import OurTrainer, make_target, write_conversations
 from eyas.base.storage import Place
 from eyas.bench.stats import median_interval
 from eyas.features import capture
-from eyas.features.reader import Features, plan_epoch
+from eyas.features.order import plan_epoch
+from eyas.features.reader import Features
 from eyas.model.target import Target
 
 ROOT = Path(__file__).resolve().parents[1]

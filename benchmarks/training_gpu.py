@@ -6,7 +6,8 @@ A target of the shape of Llama-3.1-8B with random weights and the head of its la
 4,096 tokens in documents of at least 512, 60 % supervised, 7 unrolled steps, products in bfloat16 over float32 weights,
 one optimizer step a pack. The share of the peak is that of all multiplications that ran (FlopCounterMode) over the
 fastest bfloat16 product measured here. Capture is `features.capture.run` as a whole, onto the local disk.
---tiny: a small shape, on a CPU too, to see that it runs. Needs 20 GB of disk, 60 of GPU memory.
+--tiny: a small shape, on a CPU too, to see that it runs; its figures mean nothing. Needs 20 GB of disk, 60 of GPU
+memory.
 """
 
 import argparse

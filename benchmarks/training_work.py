@@ -24,9 +24,9 @@ from eyas.features.layout import Row, num_supervised, taught
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import EMBEDDED, TOKENIZER_FILES, Target, resolve_target
 from eyas.model.vocab import DraftVocab
-from eyas.train import loop
 from eyas.train.optimizer import Masters
 from eyas.train.teacher import Teacher
+from eyas.train.trainer import learn
 from eyas.train.ttt import pack
 
 PACK_TOKENS = 2048
@@ -87,7 +87,7 @@ def make_rows(lengths: Sequence[int], hidden_size: int, vocab_size: int, seed: i
 
 @dataclass(frozen=True)
 class OurTrainer:
-    """A random head of the target's layer, as `train.loop` trains it: one optimizer step for each pack."""
+    """A random head of the target's layer, as `train.trainer` trains it: one optimizer step for each pack."""
 
     target: Target
     head: Head
@@ -111,7 +111,7 @@ class OurTrainer:
         packed, device = pack(rows, self.steps, self.dtype), self.head.lm_head.weight.device
         if device.type != "cpu":
             packed = packed.map(lambda tensor: tensor.to(device))
-        graded = loop.learn(self.head, packed, self.teacher, self.target, DECAY)
+        graded = learn(self.head, packed, self.teacher, self.target, DECAY)
         loss = graded.loss / sum(num_supervised(row.loss_mask_T) for row in rows)
         loss.backward()
         self.masters.collect()

@@ -24,6 +24,7 @@ from eyas.base.storage import Place
 from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig
 from eyas.bench.tune_config import TuneConfig
+from eyas.costs.config import PlanConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
@@ -89,6 +90,7 @@ class Recipe:
     eval: EvalConfig = field(default_factory=EvalConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or set(self.name) & set("/\\"):

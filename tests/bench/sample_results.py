@@ -23,6 +23,10 @@ def sample_results() -> dict[str, Any]:
             "feature_bytes": 242_081_792,
             "train_seconds": 171.4,
             "head_start": "random",
+            "training": [
+                {"update": 20 * n, "loss": 6.0 / n, "accuracy": 1 - 0.9 / n, "chain_length": 3 - 2 / n}
+                for n in range(1, 11)
+            ],
         },
         "command": "eyas quickstart --out RUN --json",
         "versions": {"eyas": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0"},

@@ -1,6 +1,8 @@
 """The report's page, read back with the standard library's HTML parser: what a reader and a screen reader get."""
 
 import copy
+import itertools
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,10 +14,12 @@ from tests.bench.sample_results import TASKS, sample_acceptance, sample_results
 
 from eyas.base.errors import InputError
 from eyas.bench.charts import _ticks
+from eyas.bench.curves import training_points
 from eyas.bench.report import render_report, write_report
 
 VOID = {"meta", "link", "br", "img", "input"}
 CHARTS = {"tpot", "acceptance", "depth", "round", "load-tpot", "load-tps", "load-ttft"}
+CHARTS |= {"training-loss", "training-accuracy", "training-chain_length"}
 
 
 class Page(HTMLParser):
@@ -295,3 +299,41 @@ def test_ticks_are_few_and_reach_the_highest_value(highest: float) -> None:
     assert ticks[0] == 0
     assert 3 <= len(ticks) <= 6
     assert ticks[-2] < highest <= ticks[-1] * (1 + 1e-9)
+
+
+def points_of(read: Page, ident: str) -> list[tuple[float, float]]:
+    """The drawn line of a chart, in units of the drawing."""
+    order = read.elements
+    start = next(place for place, element in enumerate(order) if element.get("id") == ident)
+    line = next(element for element in order[start:] if element["tag"] == "polyline")
+    return [(float(x), float(y)) for x, y in (point.split(",") for point in line["points"].split())]
+
+
+def test_training_curves_are_drawn_where_the_figures_are() -> None:
+    read = page(sample_results())
+    loss = points_of(read, "training-loss")
+    assert len(loss) == 10
+    # Evenly spaced updates, a loss of 6 / n: heights above zero go with the losses.
+    assert len({round(b[0] - a[0]) for a, b in itertools.pairwise(loss)}) == 1
+    zero = 150.0
+    assert [(zero - y) / (zero - loss[0][1]) for _, y in loss] == pytest.approx([1 / n for n in range(1, 11)], abs=0.01)
+    results = sample_results()
+    for point in results["story"]["training"]:
+        point["loss"] = -point["accuracy"]  # the loss lk
+    drawn = [y for _, y in points_of(page(results), "training-loss")]
+    assert drawn == sorted(drawn)
+    assert all(14 <= y <= 150 for y in drawn)
+    results["story"]["training"] = results["story"]["training"][:1]
+    assert not page(results).all("figure", id="training-loss")
+
+
+def test_a_long_training_is_thinned_to_its_last_line(tmp_path: Path) -> None:
+    lines = [{"update": n, "loss": 1.0, "accuracy": [0.5, 0.1], "chain_length": 2.0} for n in range(1, 1001)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    points = training_points(path)
+    assert len(points) == 40
+    assert points[-1] == {"update": 1000, "loss": 1.0, "accuracy": 0.5, "chain_length": 2.0}
+    assert {b["update"] - a["update"] for a, b in itertools.pairwise(points)} == {25}
+    path.write_text("")
+    assert training_points(path) == []

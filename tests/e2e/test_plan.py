@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from tests.e2e.small import run_stages, write_prompts
 
-from eyas import plan
 from eyas.cli import main
+from eyas.costs.sums import Amounts, Rates
 from eyas.formats.head_dir import read_head
+from eyas.plan import describe, measure
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """A rate of these tiny targets needs no second."""
-    monkeypatch.setattr(plan, "MEASURED_S", 0.05)
+    monkeypatch.setattr(measure, "MEASURED_S", 0.05)
 
 
 def listing(directory):
@@ -78,6 +79,8 @@ def test_a_finished_run(run, recipe, capsys):
         ("respond.max_tokens=25", "respond"),
         ("capture.held_out=0.4", "capture"),
         ("train.steps=2", "train"),
+        ("train.draft_vocab_size=100", "train"),  # the features hold for any draft vocabulary
+        ("plan.conversations=7", "bench"),  # decides nothing
         ("train.checkpoint_every_s=1", "bench"),  # changes no byte
         ("eval.depth=2", "eval"),
     ],
@@ -89,7 +92,7 @@ def test_what_a_changed_key_runs_again(override, first, finished, recipe, capsys
 
 
 def test_money(recipe, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(plan, "measure", lambda *_: plan.Rates(read=1.0, write=0.1, learn=2.0))
+    monkeypatch.setattr(describe, "measure", lambda *_: Rates(read=1.0, write=0.1, learn=2.0))
     text = planned(capsys, recipe, "--out", tmp_path / "out", "--price", "10")
     hours, price = re.findall(r"total +([\d.]+) h +([\d.]+) at 10.00 an hour", text)[0]
     tokens = [int(count.replace(",", "")) for count in re.findall(r"at most ([\d,]+) (?:answer )?tokens", text)]
@@ -108,9 +111,9 @@ def test_rates_are_above_nothing(finished, recipe, tmp_path):
     from eyas.recipe import STAGES, Run, load_recipe
 
     work = Run(load_recipe(Path(recipe), {}), tmp_path / "out")
-    rates = plan.measure(work, plan.Amounts(24, 24, 500, 576, False, False), set(STAGES))
+    rates = measure.measure(work, Amounts(24, 24, 500, 576, False, False), set(STAGES))
     assert all(rate is not None and rate > 0 for rate in (rates.read, rates.write, rates.learn))
-    assert plan.measure(work, plan.Amounts(24, 24, 500, 576, True, True), {"eval"}) == plan.Rates(None, None, None)
+    assert measure.measure(work, Amounts(24, 24, 500, 576, True, True), {"eval"}) == Rates(None, None, None)
 
 
 def test_nothing_is_planned_for_a_source_that_is_not_there(recipe, tmp_path, capsys):

@@ -33,6 +33,9 @@ def test_a_damaged_row_is_named_with_both_checksums(
     found = rf"damaged shard .*shard-00000.*: row {features.manifest.rows[index].id} with checksum \w+ instead of \w+"
     with pytest.raises(InputError, match=found):
         features.row(index)
+    if column == "ids_N":
+        with pytest.raises(InputError, match=found):
+            features.generated_counts([0, index])
     # What the message advises is enough.
     for name in ("shard-00000.safetensors", "shard-00000.json", "provenance.json"):
         (tmp_path / name).unlink()

@@ -131,7 +131,8 @@ from eyas.model.target import Target
 torch.set_num_threads(1)
 capture.POLL_S = 0.05
 config = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2, world=3)
-run(config, Path(sys.argv[2]), Target.load(sys.argv[1], torch.float32, layers=(1, 2, 3)), Path(sys.argv[3]), progress=False)
+target = Target.load(sys.argv[1], torch.float32, layers=(1, 2, 3))
+run(config, Path(sys.argv[2]), target, Path(sys.argv[3]), progress=False)
 """
 
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from tests.tiny import tiny_target
+from tests.tiny import VOCAB_SIZE, tiny_target, tiny_tokenizer
 
 from eyas.base.errors import InputError
 from eyas.model.target import Target
-from eyas.model.words import TargetWords
+from eyas.model.words import TargetWords, forced_ids
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +42,15 @@ def test_what_is_missing_is_named(directory, tmp_path):
     (broken / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     with pytest.raises(InputError, match="without a chat template"):
         TargetWords.load(broken)
+
+
+def test_forced_tokens_are_those_of_the_template_and_those_that_were_generated():
+    tokenizer = tiny_tokenizer(template="{{ '<|im_start|>' + messages[0]['content'] + '<|im_end|>' }}")
+    start, stop, end, user = (tokenizer.get_vocab()[f"<|{name}|>"] for name in ("im_start", "im_end", "end", "user"))
+    counts_W = torch.zeros(VOCAB_SIZE, dtype=torch.int64)
+    counts_W[65] = 9  # a plain token is chosen by its count, not forced
+    assert forced_ids(tokenizer, (end,), counts_W) == tuple(sorted((start, stop, end)))
+    counts_W[user] = 1
+    assert forced_ids(tokenizer, (), counts_W) == tuple(sorted((start, stop, user)))
+    tokenizer.chat_template = None
+    assert forced_ids(tokenizer, (), counts_W) == (user,)

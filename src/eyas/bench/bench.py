@@ -25,6 +25,7 @@ from eyas.base.provenance import (
 from eyas.base.storage import Place
 from eyas.bench.concurrency import measure_concurrency
 from eyas.bench.config import BenchConfig
+from eyas.bench.curves import training_points
 from eyas.bench.free_drafters import free_drafters
 from eyas.bench.lossless import References, lossless, read_references, reference_answers
 from eyas.bench.measure import measure_tasks
@@ -102,7 +103,8 @@ def run(
     table = NgramTable(features.texts(features.indices("train")))
     free = free_drafters(stream.pairs, table, config.depth, config.seed)
     measured = Measured(stream, points, same_words, free)
-    found = results(target, stored.head, measured, ["eyas", "bench"]) | {"story": dict(story)}
+    found = results(target, stored.head, measured, ["eyas", "bench"])
+    found["story"] = dict(story) | {"training": training_points(inputs.head / "metrics.jsonl")}
     write_json_atomic(out_dir / RESULTS_FILE, found)
     write_report(found, acceptance, out_dir / "report.html")
     return finish(out_dir, origin, started_s)

@@ -149,6 +149,29 @@ def line_chart(caption: Caption, categories: Sequence[str], x_name: str, lines: 
     return _figure(caption, bottom + 42, "".join(parts))
 
 
+def curve_chart(caption: Caption, points: Sequence[tuple[float, float]]) -> str:
+    """A line over updates, zero in sight; points are (update, value), and the last value is written at its end."""
+    left, right, top, bottom = 42, WIDTH - 52, 14, 150
+    (last_x, last_y), values = points[-1], [y for _, y in points]
+    ticks = _ticks(max(values)) if max(values) > 0 else [0.0]
+    if min(values) < 0:  # a loss that is a chance with its sign turned
+        ticks = [-tick for tick in _ticks(-min(values))[:0:-1]] + ticks
+    scale_x, scale_y = (right - left) / last_x, (bottom - top) / (ticks[-1] - ticks[0])
+    parts = []
+    for tick in ticks:
+        y = bottom - (tick - ticks[0]) * scale_y
+        parts.append(f'<path class="{"axis" if tick == 0 else "grid"}" d="M{left} {y:.1f}H{right + 6}"/>')
+        parts.append(_text(left - 8, y + 4, f"{tick:g}", "small end"))
+    for share in (0, 0.5, 1):
+        style = "small middle" if share else "small"
+        parts.append(_text(left + share * (right - left), bottom + 18, f"{share * last_x:,.0f}", style))
+    parts.append(_text((left + right) / 2, bottom + 36, "updates", "small middle"))
+    drawn = [(left + x * scale_x, bottom - (y - ticks[0]) * scale_y) for x, y in points]
+    parts += [_polyline(drawn, "solid"), _marker(*drawn[-1], "solid")]
+    parts.append(_text(right + 10, drawn[-1][1] + 4, f"{last_y:.2f}", "figure"))
+    return _figure(caption, bottom + 42, "".join(parts))
+
+
 def panel_chart(caption: Caption, panels: Sequence[Panel], columns: Sequence[str], x_name: str) -> str:
     """Small multiples, one a row: a line of shares with its percentages, all on the same scale of 0 to 100%."""
     left, height, step_y = 16, 40, 84

@@ -16,6 +16,7 @@ from eyas.base.errors import InputError
 from eyas.base.provenance import write_atomic
 from eyas.bench import figures
 from eyas.bench.charts import scroll
+from eyas.bench.curves import training_curves
 from eyas.bench.numbers import bytes_text, data, duration, lookup, number, times
 
 SCHEMA = 1
@@ -202,7 +203,9 @@ def _story(story: Mapping[str, Any] | None) -> str:
         if (value := number(story, key)) is not None
     ]
     start = f"<p>The head started from {escape(str(story['head_start']))} weights.</p>" if "head_start" in story else ""
-    return f"<section><h2>How this head came to be</h2>{start}{_tile_list(tiles, 'tiles steps')}</section>"
+    curves = training_curves(story.get("training") or [])
+    drawn = f'<div class="charts">{curves}</div>' if curves else ""
+    return f"<section><h2>How this head came to be</h2>{start}{_tile_list(tiles, 'tiles steps')}{drawn}</section>"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

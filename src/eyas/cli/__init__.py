@@ -218,14 +218,15 @@ def _run_show(parsed: argparse.Namespace) -> int:
 
 def _plan(parser: argparse.ArgumentParser) -> None:
     _recipe_arguments(parser)
-    parser.add_argument("--price", type=float, metavar="X", help="money an hour of this machine costs")
+    parser.add_argument("--price", type=float, metavar="X", help="money an hour of the machine costs")
+    parser.add_argument("--json", action="store_true", help="print the plan as one object on stdout, nothing else")
     parser.set_defaults(run=_run_plan)
 
 
 def _run_plan(parsed: argparse.Namespace) -> int:
     from eyas.cli import recipes
 
-    return recipes.plan(parsed.recipe, parsed.overrides, parsed.out, parsed.price)
+    return recipes.plan(recipes.open_run(parsed.recipe, parsed.overrides, parsed.out), parsed.price, parsed.json)
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:

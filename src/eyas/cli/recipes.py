@@ -77,12 +77,14 @@ def trace(recipe: str, overrides: Sequence[str], out: str | None, explain: str |
     return 0
 
 
-def plan(recipe: str, overrides: Sequence[str], out: str | None, price: float | None) -> int:
+def plan(work: Run, price: float | None, as_json: bool) -> int:
     """What would run and what it would take."""
-    from eyas.plan import describe
+    from eyas.plan.describe import make
+    from eyas.plan.text import describe
 
     quiet()
-    print(describe(open_run(recipe, overrides, out), price))
+    planned = make(work, price)
+    print(json.dumps(planned.to_json(), indent=2) if as_json else describe(planned))
     return 0
 
 

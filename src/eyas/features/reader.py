@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -63,12 +64,9 @@ class Features:
 
     def texts(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
         """ids_T and loss_mask_T of these rows, without reading their features; a shard at a time."""
-        number, texts = None, (torch.empty(0), torch.empty(0))
-        for info in (self.manifest.rows[index] for index in indices):
-            if info.shard != number:
-                number, texts = info.shard, self._shard(info.shard).texts()
-            span = slice(info.start, info.start + info.length)
-            yield texts[0][span], texts[1][span]
+        infos = (self.manifest.rows[index] for index in indices)
+        for number, members in groupby(infos, key=lambda info: info.shard):
+            yield from self._shard(number).texts(list(members))
 
     def generated_counts(self, indices: Sequence[int]) -> Tensor:
         """int64 [W]: how often each target token was generated in these rows."""

@@ -12,7 +12,7 @@ A row is read by its ranges of these and compared with its checksums, so nobody 
 import dataclasses
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,8 @@ class RowInfo:
     """Where a row lies: tokens [start, start + length) of a shard, which is an index into Manifest.shards.
 
     The captured layers of its first `shared` tokens are those of the row before it; its own begin at aux_start, its
-    hidden states, num_taught of them, at hidden_start. aux_crc, rest_crc: CRC-32 of the bytes of aux and its scales,
-    and of the other four, as they lie in the shard.
+    hidden states, num_taught of them, at hidden_start. CRC-32 of the bytes, as they lie in the shard: text_crc of ids
+    and mask, aux_crc and hidden_crc of codes and scales.
     """
 
     id: str
@@ -69,8 +69,9 @@ class RowInfo:
     start: int = 0
     aux_start: int = 0
     hidden_start: int = 0
+    text_crc: int = 0
     aux_crc: int = 0
-    rest_crc: int = 0
+    hidden_crc: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ def encode(number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow]) -> 
     start = aux_start = hidden_start = 0
     for info, row in zip(infos, rows, strict=True):
         raw = [_raw(column) for column in _columns(row)]
-        crcs = _crc(raw[2:4]), _crc(raw[:2] + raw[4:])
-        placed.append(dataclasses.replace(info, shard=number, start=start, aux_start=aux_start))
-        placed[-1] = dataclasses.replace(placed[-1], hidden_start=hidden_start, aux_crc=crcs[0], rest_crc=crcs[1])
+        places = {"shard": number, "start": start, "aux_start": aux_start, "hidden_start": hidden_start}
+        crcs = {"text_crc": _crc(raw[:2]), "aux_crc": _crc(raw[2:4]), "hidden_crc": _crc(raw[4:])}
+        placed.append(dataclasses.replace(info, **places, **crcs))
         start, aux_start = start + info.length, aux_start + info.length - info.shared
         hidden_start += info.num_taught
     columns = zip(*map(_columns, rows), strict=True)
@@ -126,11 +127,14 @@ class ShardFile:
         except (ValueError, OverflowError) as error:
             raise self._damaged(f"no header ({error})") from None
 
-    def texts(self) -> Pair:
-        """ids_N and loss_mask_N of the whole shard. Not compared with checksums: those are over more."""
-        spans = [(name, 0, self._column(name)["shape"][0]) for name in COLUMNS[:2]]
-        ids_N, mask_N = (column.tensor() for column in self._read(*spans))
-        return ids_N.long(), mask_N.bool()
+    def texts(self, infos: Sequence[RowInfo]) -> Iterator[Pair]:
+        """ids_T and loss_mask_T of each of these rows; the shard's are read at once."""
+        ids, mask = self._read(*((name, 0, self._column(name)["shape"][0]) for name in COLUMNS[:2]))
+        ids_N, mask_N = ids.tensor(), mask.tensor()
+        for info in infos:
+            first, end = info.start, info.start + info.length
+            self._check(info, [ids.data[4 * first : 4 * end], mask.data[first:end]], info.text_crc)
+            yield ids_N[first:end].long(), mask_N[first:end].bool()
 
     def stored(self, info: RowInfo) -> StoredRow:
         """The row as it was written, token ids as int64."""
@@ -139,8 +143,8 @@ class ShardFile:
         hidden = (info.hidden_start, info.hidden_start + info.num_taught)
         spans = (token, token, aux, aux, hidden, hidden)
         read = self._read(*((name, *span) for name, span in zip(COLUMNS, spans, strict=True)))
-        self._check(info, read[2:4], info.aux_crc)
-        self._check(info, read[:2] + read[4:], info.rest_crc)
+        for columns, crc in ((read[:2], info.text_crc), (read[2:4], info.aux_crc), (read[4:], info.hidden_crc)):
+            self._check(info, [column.data for column in columns], crc)
         ids_T, mask_T, codes_AL, scales_AP, codes_UD, scales_U1 = (column.tensor() for column in read)
         return StoredRow(ids_T.long(), mask_T.bool(), (codes_AL, scales_AP), (codes_UD, scales_U1))
 
@@ -148,7 +152,7 @@ class ShardFile:
         """Codes and scales of the captured layers, of the tokens that are not shared."""
         span = (info.aux_start, info.aux_start + info.length - info.shared)
         read = self._read(("aux_AL", *span), ("aux_scales_AP", *span))
-        self._check(info, read, info.aux_crc)
+        self._check(info, [column.data for column in read], info.aux_crc)
         codes_AL, scales_AP = (column.tensor() for column in read)
         return codes_AL, scales_AP
 
@@ -171,8 +175,8 @@ class ShardFile:
             raise self._damaged(f"{column.get('dtype')} for {name}")
         return column
 
-    def _check(self, info: RowInfo, read: Sequence["_Rows"], crc: int) -> None:
-        found = _crc(rows.data for rows in read)
+    def _check(self, info: RowInfo, parts: Sequence[bytes], crc: int) -> None:
+        found = _crc(parts)
         if found != crc:
             raise self._damaged(f"row {info.id} with checksum {found:08x} instead of {crc:08x}")
 

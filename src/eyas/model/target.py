@@ -179,7 +179,7 @@ class Target:
             )
         model = model.eval().requires_grad_(False)
         shape = probe(model, num_layers)
-        return Target(model, tokenizer, directory, _facts(str(name), model, shape), aux_layer_ids)
+        return Target(model, tokenizer, directory, read_facts(str(name), model, shape), aux_layer_ids)
 
     def forward(self, ids_BT: Tensor, positions_BT: Tensor, attend: Attend, want_aux: bool = False) -> TargetOut:
         """Run the rows through the decoder; no logits. positions_BT is [B, T] or [1, T]; any order, a tree's too."""
@@ -270,7 +270,8 @@ def _check_files(directory: Path) -> None:
         raise InputError(f"target {directory} without {missing[0]}", missing[1], "point to a complete model directory")
 
 
-def _facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFacts:
+def read_facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFacts:
+    """What the model says of itself, and what its attention received."""
     config = text_config(model)
     rope = all_rope_parameters(config)[0]
     bos_id = config.bos_token_id

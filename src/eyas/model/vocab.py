@@ -89,7 +89,10 @@ class DraftVocab:
 
     @staticmethod
     def from_counts(counts_W: Tensor, size: int, forced_ids: Collection[int] = ()) -> "DraftVocab":
-        """The `forced_ids` (end of turn, ...) and then the most frequent tokens; of equally frequent ones the smaller.
+        """The `forced_ids` (`words.forced_ids`), then the most frequent tokens; of equally frequent ones the smaller.
+
+        So a size beyond the tokens that were seen is filled by id: in vocabularies made by merging pairs, ids follow
+        the order of the merges, and that follows how frequent they are in text.
 
         counts_W: how often each target token occurs among the supervised tokens. `InputError` if `size` cannot be met.
         """

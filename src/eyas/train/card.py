@@ -21,7 +21,10 @@ def card(
     """Markdown. last: the last line of metrics.jsonl. choices: what is unusual about this head, by name."""
     manifest = features.manifest
     counts = Counter(row.task for row in rows)
-    coverage = vocab.coverage(features.generated_counts(features.indices("train")))
+    counts_W = features.generated_counts(features.indices("train"))
+    coverage = f"{vocab.coverage(counts_W):.2%} of the generated ones"
+    if unseen := int((counts_W[vocab.t2d_W] == 0).sum()):
+        coverage += f"; {unseen:,} of them occur in none of those"
     more = "".join(f"| {name} | {text} |\n" for name, text in choices.items())
     table = "\n".join(
         f"| {step} | {accuracy:.1%} | {acceptance:.1%} |"
@@ -37,7 +40,7 @@ A draft head for speculative decoding. It proposes tokens, the target decides: a
 | captured layers (Hugging Face index) | {", ".join(str(i) for i in manifest.aux_layer_ids)} |
 | features | digest `{features.digest}` |
 | parameters | {head.num_parameters:,} |
-| draft vocabulary | {vocab.size:,} of {vocab.target_size:,} tokens, {coverage:.2%} of the generated ones |
+| draft vocabulary | {vocab.size:,} of {vocab.target_size:,} tokens, {coverage} |
 | trained on | {len(rows):,} texts, {sum(row.num_supervised for row in rows):,} supervised tokens |
 | tasks | {", ".join(f"{task} {count}" for task, count in sorted(counts.items()))} |
 {more}

@@ -12,6 +12,7 @@ from eyas.model.head import HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.train.loss import LossName
 from eyas.train.start import RANDOM
+from eyas.train.watch import Watcher
 from eyas.tree.shape import TreeShape
 
 
@@ -36,7 +37,8 @@ class TrainConfig:
     forward. warmup: share of all updates. loss: `train.loss` says which there are. init, lm_head: what the weights
     start from, `train.start`. dtype: of the products; weights and moments are float32 throughout. stored_dtype: of
     model.safetensors. log_every: updates a line of metrics.jsonl. checkpoint_url: any fsspec URL, of this run alone;
-    None: beside the head. shard: several processes divide weights and moments among them. Raises UsageError.
+    None: beside the head. shard: several processes divide weights and moments among them. watch: who is told of the
+    lines of metrics.jsonl besides, `train.watch`. Raises UsageError.
 
     Which weights become the head (train.selection): evaluate_every: updates between two looks at held-out answers;
     None: after each epoch. evaluate_answers: how many are looked at; 0: none, and the last weights are the head.
@@ -72,6 +74,7 @@ class TrainConfig:
     evaluate_tree: TreeShape = field(default_factory=lambda: TreeShape(6, 4, 16))
     patience: int | None = None
     ema: float = 0.0
+    watch: tuple[Watcher, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.init:

@@ -32,6 +32,7 @@ from eyas.train.anew import answer_anew
 from eyas.train.head_drafter import HeadDrafter, embedder
 from eyas.train.held_out import groups
 from eyas.train.reference_drafters import NgramDrafter, NgramTable, PromptLookup
+from eyas.train.vocab_report import vocab_report
 from eyas.train.walk import Drafter, TextRounds, walk_rows
 from eyas.tree.sampling import Sampling
 from eyas.tree.shape import TreeShape
@@ -116,6 +117,7 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     found = evaluate(config, stored, (features, training), target, progress)
+    found["draft_vocab"] = vocab_report(config.shape, stored, (features, training), target)
     reopen(out_dir)
     write_json_atomic(out_dir / "acceptance.json", found)
     return finish(out_dir, origin, started_s)

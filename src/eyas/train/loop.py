@@ -32,13 +32,14 @@ from eyas.train.held_out import HeldOut, some_held_out
 from eyas.train.ranks import ALONE, Ranks
 from eyas.train.start import RANDOM
 from eyas.train.trainer import STAGE, Trainer
+from eyas.train.watch import DIRECTORY
 
-FREE = ("checkpoint_every_s", "checkpoint_url", "shard")
+FREE = ("checkpoint_every_s", "checkpoint_url", "shard", "watch")
 
 
 def origin_of(config: TrainConfig, features: Features, target: Target) -> Origin:
-    """What decides the head: not where the head to start from lies, how often a run saves itself, where, and divided
-    among how many processes. Their number changes the order in which gradients are added up, so a rounding.
+    """What decides the head: not where the head to start from lies, how often a run saves itself, where, who watches,
+    and divided among how many processes. Their number changes the order in which gradients are added up, so a rounding.
 
     `InputError` where that one is missing.
     """
@@ -87,7 +88,8 @@ def run(
     if ranks.is_first:
         reopen(out_dir)
     place = Place.of(out_dir if config.checkpoint_url is None else config.checkpoint_url)
-    trainer.train(place, digest_json(dataclasses.asdict(origin)), progress and ranks.is_first)
+    watch_dir = out_dir.parent / DIRECTORY if ranks.is_first else None
+    trainer.train(place, digest_json(dataclasses.asdict(origin)), progress and ranks.is_first, watch_dir)
     weights = trainer.masters.whole()
     if not ranks.is_first:
         return None

@@ -24,6 +24,7 @@ from eyas.model.dtypes import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
+from eyas.model.words import forced_ids
 from eyas.train import metrics
 from eyas.train.checkpoint import Checkpoint, Damaged, read_checkpoint, read_tensors, write_checkpoint
 from eyas.train.config import TrainConfig, head_config
@@ -31,11 +32,13 @@ from eyas.train.feed import THREADS, feed
 from eyas.train.held_out import HeldOut
 from eyas.train.loss import Graded, Lessons, LossName, grade
 from eyas.train.optimizer import Masters, Schedule
+from eyas.train.pace import Pace, peak
 from eyas.train.ranks import ALONE, Ranks, notice
 from eyas.train.selection import Selection, looks_at
 from eyas.train.start import first_head
 from eyas.train.teacher import Teacher
 from eyas.train.ttt import Packed, pack, unroll
+from eyas.train.watch import watching
 
 STAGE = "train"
 MAX_NAMED = 8  # conversations in a message
@@ -84,7 +87,8 @@ class Trainer:
         counted = [i for i in self.indices if rows[i].shard % ranks.world == ranks.rank]
         counts_W = ranks.sum_(features.generated_counts(counted))
         sizes = head_config(config, features.manifest.aux_layer_ids, target.facts)
-        self.vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, target.facts.eos_ids)
+        forced = forced_ids(target.tokenizer, target.facts.eos_ids, counts_W)
+        self.vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, forced)
         self.head = first_head(sizes, self.vocab, target, config.seed, config.init, config.lm_head).to(self.device)
         # Before the cast to another precision: the masters start from the very numbers that the head starts from.
         self.masters = Masters(self.head, config.weight_decay, config.clip, ranks, config.shard)
@@ -94,9 +98,13 @@ class Trainer:
         self.window = metrics.Window(config.steps)
         self.window_start = 0
         self.lines: list[dict[str, Any]] = []
+        self.pace: Pace | None = None
 
-    def train(self, place: Place | Path, origin: str, progress: bool) -> None:
-        """All updates, from the checkpoint of the same origin if `place` has one. The masters end as what is chosen."""
+    def train(self, place: Place | Path, origin: str, progress: bool, watch_dir: Path | None = None) -> None:
+        """All updates, from the checkpoint of the same origin if `place` has one. The masters end as what is chosen.
+
+        watch_dir: where `train.watch` writes; None: nobody watches.
+        """
         config, place = self.config, Place.of(place)
         epochs = list(self._epochs())
         updates = [update for epoch in epochs for update in epoch]
@@ -108,7 +116,10 @@ class Trainer:
         self._tell_of_idling(updates)
         jobs = (micro for micros in own[first:] for micro in micros)
         total = sum(update.num_supervised for update in updates)
+        if progress:
+            self.pace = Pace(self.head, self.target.facts.vocab_size, peak(self.dtype, self.device))
         with (
+            watching(config.watch if watch_dir else (), watch_dir or Path(), origin, first) as tell,
             notice() as leaving,
             # The forward of a target that computes features need not stand two threads.
             feed(self._read, jobs, threads=1 if self.features.manifest.online else THREADS) as packed,
@@ -126,8 +137,9 @@ class Trainer:
                 if number % config.log_every == 0 or is_last or seen:
                     line = self.window.line(number, number - self.window_start, rate) | seen
                     self.lines.append(line)
+                    tell(line)
                     self.window, self.window_start = metrics.Window(config.steps), number
-                    note = metrics.summary(line)
+                    note = "  ".join([metrics.summary(line), *([self.pace.note()] if self.pace else [])])
                 bar.advance(update.num_supervised, note)
                 is_due = self.ranks.is_first and time.monotonic() - saved_s >= config.checkpoint_every_s
                 must_go, must_save = self.ranks.sum_(
@@ -174,6 +186,8 @@ class Trainer:
             loss.backward()
             self.masters.collect()
             own.add(batch, graded, update.num_supervised)
+            if self.pace is not None:
+                self.pace.add(batch)
         # Nobody may wait for the gradients of a process that has none: all hear of it before.
         sums = self.ranks.sum_(torch.cat((torch.tensor([float(bad is not None)]).double(), own.sums_SK.flatten())))
         if sums[0] > 0:

@@ -1,0 +1,1 @@
+"""`eyas plan`: what of a run is finished, what would run, and what that takes. Nothing is written."""

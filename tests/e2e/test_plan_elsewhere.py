@@ -1,0 +1,136 @@
+"""Plans for targets and hardware that are not here, against sums made by hand."""
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from eyas.cli import main
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def planned(capsys, *arguments):
+    assert main(["plan", *(str(argument) for argument in arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("a plan from sizes asks nobody")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def test_llama3_8b(capsys, tmp_path):
+    """All by hand: the recipe's rates, 500,000 conversations of 480 and 720 tokens, 1 % held out, 3 epochs."""
+    plan = planned(capsys, RECIPES / "llama3-8b.toml", "--out", tmp_path / "out")
+    # The number that the target's safetensors add up to on the hub.
+    assert plan["target"]["parameters"] == plan["target"]["active_parameters"] == 8_030_261_248
+    # fc 3*4096*4096; q 8192*4096; k, v 2*8192*1024; o 4096*4096; gate, up, down 3*4096*8192; rows 32000*4096; 4 norms
+    head = 50_331_648 + 33_554_432 + 16_777_216 + 16_777_216 + 100_663_296 + 131_072_000 + 16_384
+    assert plan["head"]["parameters"] == head
+    # 360 million tokens at 12,500 a second; 600 million at 27,000; 600 million * 0.99 * 3 at 22,700.
+    hours = {stage["stage"]: stage["hours"] for stage in plan["stages"]}
+    assert (hours["respond"], hours["capture"], hours["train"]) == pytest.approx((8.0, 6.1728, 21.806), rel=0.001)
+    assert plan["hours"] == pytest.approx(35.979, rel=0.001)
+    # Three layers of 4096 bytes and a scale of 2, six in ten final states, id and mask: 14,757.8 bytes a token.
+    stored, fly = plan["features"]["stored"], plan["features"]["on_the_fly"]
+    assert stored["stored_bytes"] == pytest.approx(8.8547e12, rel=0.001)
+    assert stored["storage_money"] == pytest.approx(177.09, rel=0.001)  # 8,854.7 GB at 0.02
+    assert stored["money"] == pytest.approx((6.1728 + 21.806) * 10.6 + 177.09, rel=0.001)
+    # 3 * 594 million and, for the evaluation, 6 million at 27,000 a second.
+    assert fly["read_hours"] == pytest.approx(18.395, rel=0.001)
+    assert (fly["stored_bytes"], fly["money"]) == (0.0, pytest.approx((18.395 + 21.806) * 10.6, rel=0.001))
+    assert plan["features"]["cheaper"] == "on_the_fly"
+    assert plan["money"] == pytest.approx(35.979 * 10.6 + 177.09, rel=0.001)
+    assert plan["expected_acceptance_length"] == {"low": 2.8, "high": 3.0, "inside": True}
+
+
+def test_on_the_fly_the_total_is_that_of_the_way_that_was_chosen(capsys, tmp_path):
+    plan = planned(capsys, RECIPES / "llama3-8b.toml", "capture.online=true", "--out", tmp_path / "out")
+    hours = {stage["stage"]: stage["hours"] for stage in plan["stages"]}
+    # 1.782 billion tokens read at 27,000 and trained at 22,700 a second.
+    assert (hours["capture"], hours["train"]) == (0.0, pytest.approx(18.333 + 21.806, rel=0.001))
+    assert plan["money"] == pytest.approx((8.0 + 18.333 + 21.806) * 10.6, rel=0.001)
+    assert plan["features"]["chosen"] == "on_the_fly"
+
+
+def test_at_the_break_even_both_ways_cost_the_same(capsys, tmp_path):
+    """Without a held-out share, rent for 2 months is what reading twice more costs: three epochs."""
+    # 600 million tokens at 10,000 a second and 9 an hour: 150. A token takes 14,757.8 bytes: 8,854.7 GB.
+    keys = ["capture.held_out=0", "plan.capture_tps=10000", "plan.price_per_hour=9", "plan.storage_months=2"]
+    keys += [f"plan.storage_price_gb_month={300 / 2 / 8854.68}"]
+    for epochs, cheaper in ((2, "on_the_fly"), (4, "stored")):
+        arguments = (*keys, f"train.epochs={epochs}", "--out", tmp_path / "out")
+        found = planned(capsys, RECIPES / "llama3-8b.toml", *arguments)["features"]
+        assert found["break_even_epochs"] == pytest.approx(3.0, rel=1e-4)
+        assert (found["epochs"], found["cheaper"]) == (epochs, cheaper)
+    same = planned(capsys, RECIPES / "llama3-8b.toml", *keys, "train.epochs=3", "--out", tmp_path / "out")["features"]
+    assert same["stored"]["money"] == pytest.approx(same["on_the_fly"]["money"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parameters", "active", "head"),
+    [
+        ("llama3-8b", 8_030_261_248, 8_030_261_248, 349_192_192),
+        # Embeddings 2*128256*8192; each of 80 layers: q, o 2*8192*8192, k, v 2*8192*1024, three of 8192*28672, norms.
+        ("llama3-70b", 2 * 1_050_673_152 + 80 * (134_217_728 + 16_777_216 + 704_643_072 + 16_384) + 8192, None, None),
+        # Each of 48 layers: q, o 2*5120*5120, k, v 2*5120*1024, router 16*5120, norms, and 17 experts of 3*5120*8192,
+        # one of them shared; a token passes two.
+        (
+            "llama4-scout",
+            2 * 1_034_485_760 + 48 * (52_428_800 + 10_485_760 + 81_920 + 10_240 + 17 * 125_829_120) + 5120,
+            2 * 1_034_485_760 + 48 * (52_428_800 + 10_485_760 + 81_920 + 10_240 + 2 * 125_829_120) + 5120,
+            # fc 3*5120*5120, q 10240*5120, k, v 2*10240*1024, o 5120*5120, 3*5120*16384, rows 32000*5120, norms
+            78_643_200 + 52_428_800 + 20_971_520 + 26_214_400 + 251_658_240 + 163_840_000 + 20_480,
+        ),
+    ],
+)
+def test_heads_take_two_to_five_percent(recipe, parameters, active, head, capsys, tmp_path):
+    """Of what a token passes through: that is what a round of the target costs."""
+    plan = planned(capsys, RECIPES / f"{recipe}.toml", "--out", tmp_path / "out")
+    assert plan["target"]["parameters"] == parameters
+    assert plan["target"]["active_parameters"] == (active or parameters)
+    assert plan["head"]["parameters"] == (head or plan["head"]["parameters"])
+    assert 0.02 <= plan["head"]["share_of_active"] <= 0.05
+
+
+def test_the_words_name_the_hardware_and_the_source(capsys, tmp_path):
+    assert main(["plan", str(RECIPES / "llama3-70b.toml"), "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    for words in ("for eight H200, by the rates", "stored is cheaper at 2.0 epochs", "not eyas", "was not looked at"):
+        assert words in text
+    assert not (tmp_path / "out").exists()
+
+
+def mixed(path, counts):
+    path.mkdir()
+    for task, count in counts.items():
+        lines = [json.dumps({"prompt": f"{task} number {i}?"}) + "\n" for i in range(count)]
+        (path / f"{task}.jsonl").write_text("".join(lines))
+    return path
+
+
+def test_each_task_has_its_own_longest_answer(recipe, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("eyas.plan.measure.MEASURED_S", 0.02)
+    source = mixed(tmp_path / "mixed", {"short": 100, "long": 300})
+    keys = [f"prompts.source={source}", "respond.max_tokens=24", "respond.tasks.short.max_tokens=3"]
+    plan = planned(capsys, recipe, *keys, "--out", tmp_path / "out")
+    assert plan["amounts"]["answer_tokens"] == 100 * 3 + 300 * 24
+
+
+def test_answers_of_a_server_have_the_rate_that_is_told(recipe, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("eyas.plan.measure.MEASURED_S", 0.02)
+    keys = ["respond.url=http://127.0.0.1:9/v1", "respond.model=it", "--out", tmp_path / "out"]
+    assert main(["plan", str(recipe), *map(str, keys)]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"respond +would run .* \?\n", text)
+    assert "plan.respond_tps=" in text
+    plan = planned(capsys, recipe, *keys, "plan.respond_tps=2")
+    respond = next(stage for stage in plan["stages"] if stage["stage"] == "respond")
+    assert respond["hours"] == pytest.approx(24 * 24 / 2 / 3600)
