@@ -1,30 +1,15 @@
-"""What `respond` is handed from above: the target's own answers on the engine, and the privacy room's look at them.
-
-Synth and serve are strangers to each other.
-"""
+"""The target's own answers to prompts: eyas's engine as the stage `respond` asks it. Two workshops meet here."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from eyas.model.target import Target
-from eyas.privacy.filter import PrivacyFilter
 from eyas.serve.engine import Engine
 from eyas.serve.request import Request
 from eyas.serve.scheduler import plain_loop
 from eyas.synth.answering import Answered, Question, Questions, seed_of
 from eyas.synth.respond_config import RespondConfig
 from eyas.tree.sampling import Sampling
-
-
-class AnswerScan:
-    """The privacy room's filter as `respond` calls it."""
-
-    def __init__(self, privacy: PrivacyFilter) -> None:
-        self.digest = privacy.digest
-        self._privacy = privacy
-
-    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
-        return self._privacy.scan(texts, languages)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from eyas.answers import Answers, AnswerScan
+from eyas.answers import Answers
 from eyas.base.atomic import sweep, write_atomic
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
@@ -316,7 +316,7 @@ class Run:
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
             return None
-        return AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
+        return _AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
 
     def responder(self) -> Responder:
         """The target as `respond` sees it, here or on the recipe's server. InputError when it has no chat template."""
@@ -337,6 +337,17 @@ class Run:
             template_digest=target.template_digest,
             target_dtype=str(target.model.dtype),
         )
+
+
+class _AnswerScan:
+    """The privacy room's filter as `respond` calls it."""
+
+    def __init__(self, privacy: PrivacyFilter) -> None:
+        self.digest = privacy.digest
+        self._privacy = privacy
+
+    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
+        return self._privacy.scan(texts, languages)
 
 
 def _start_of(trained: Provenance | None) -> str:

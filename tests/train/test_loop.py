@@ -116,7 +116,12 @@ def test_a_checkpoint_of_other_settings_is_not_continued(target: Target, feature
 
 def test_a_head_learns_its_texts_and_is_written_as_trained(target: Target, features: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(
-        CONFIG, updates=200, learning_rate=1e-2, stored_dtype="float32", head=HeadOptions(intermediate_size=96)
+        CONFIG,
+        updates=200,
+        learning_rate=1e-2,
+        stored_dtype="float32",
+        head=HeadOptions(intermediate_size=96),
+        evaluate_answers=0,
     )
     run(config, features, target, tmp_path, progress=False)
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])

@@ -75,6 +75,20 @@ def test_so_do_four_and_so_do_two_that_divide_weights_and_moments(
     assert_same_training(undisturbed(world, recipe, tmp_path / "run", features, overrides), alone)
 
 
+def test_two_that_divide_the_weights_and_their_mean_choose_as_one_does(
+    recipe: Path, features: Path, tmp_path: Path
+) -> None:
+    """Each drafts on some of the answers; what is seen is the sum."""
+    looking = ("train.ema=0.7", "train.evaluate_every=4", "train.updates=8", *SELDOM)
+    alone = undisturbed(1, recipe, tmp_path / "alone", features, looking)
+    divided = undisturbed(2, recipe, tmp_path / "divided", features, (*looking, *SHARD))
+    assert_same_training(divided, alone)
+    for found, wanted in zip(lines(divided), lines(alone), strict=True):
+        for name in ("acceptance_length", "acceptance_length_of_mean"):
+            assert (name in found) == (found["update"] % 4 == 0)
+            assert found.get(name) == wanted.get(name)
+
+
 def test_a_notice_to_one_process_stops_all_behind_a_checkpoint_that_any_number_continues(
     recipe: Path, alone: Path, features: Path, tmp_path: Path
 ) -> None:
@@ -137,7 +151,7 @@ def test_a_loss_that_is_no_number_names_update_and_conversations_and_spares_the_
     """Features that one process reads wrongly in the middle of the run, once."""
     settings = TrainConfig(steps=3, updates=10, batch_tokens=80, micro_tokens=100, draft_vocab_size=151)
     trainer = Trainer(settings, Features(features), target)
-    rows, updates = trainer.features.manifest.rows, list(trainer._updates())
+    rows, updates = trainer.features.manifest.rows, [update for epoch in trainer._epochs() for update in epoch]
     sixth = shares(updates[5], rows, 2)[1][0]
     id = rows[sixth[0]].id
     reads = sum(sixth[0] in micro for update in updates[:6] for micro in shares(update, rows, 2)[1])

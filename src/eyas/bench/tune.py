@@ -93,7 +93,7 @@ def run(
 ) -> Provenance:
     """Write tune.json. Idempotent. `InputError` where a head is missing or does not fit, or nothing is held out."""
     started_s = time.time()
-    features = Features(features_dir)
+    features = Features(features_dir, target=target)
     features.check_target(target.digest)
     origin = origin_of(config, head_dir, features, target)
     stored = read_head(head_dir, torch.float32)

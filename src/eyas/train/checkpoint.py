@@ -32,7 +32,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """After `update` updates: the sums of the current window and since when, the lines of metrics.jsonl so far.
+    """After `update` updates: the sums of the current window and since when, the lines of metrics.jsonl so far, and
+    what `train.selection` has seen.
 
     parts: the digest of each file of tensors, once they are written.
     """
@@ -41,6 +42,7 @@ class Checkpoint:
     window_start: int
     window_SK: list[list[float]]
     lines: list[dict[str, Any]]
+    selection: dict[str, Any]
     parts: dict[str, str] = field(default_factory=dict)
 
 

@@ -13,6 +13,7 @@ from eyas.model.layer_ids import HFIndex
 from eyas.train.loss import LossName
 from eyas.train.start import RANDOM
 from eyas.train.watch import Watcher
+from eyas.tree.shape import TreeShape
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class TrainConfig:
     model.safetensors. log_every: updates a line of metrics.jsonl. checkpoint_url: any fsspec URL, of this run alone;
     None: beside the head. shard: several processes divide weights and moments among them. watch: who is told of the
     lines of metrics.jsonl besides, `train.watch`. Raises UsageError.
+
+    Which weights become the head (train.selection): evaluate_every: updates between two looks at held-out answers;
+    None: after each epoch. evaluate_answers: how many are looked at; 0: none, and the last weights are the head.
+    evaluate_tree: what is drafted there; not the tree of eval, so that no key of eval changes a head. patience: looks
+    without a gain that end the training; None: it goes on. ema: how much of the mean of weights an update leaves; 0: no
+    mean.
     """
 
     steps: int = 7
@@ -62,15 +69,27 @@ class TrainConfig:
     checkpoint_every_s: float = 60.0
     checkpoint_url: str | None = None
     shard: bool = False
+    evaluate_every: int | None = None
+    evaluate_answers: int = 32
+    evaluate_tree: TreeShape = field(default_factory=lambda: TreeShape(6, 4, 16))
+    patience: int | None = None
+    ema: float = 0.0
     watch: tuple[Watcher, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.init:
             raise UsageError("an empty train.init", "'random' or a head directory", "leave it out to start at random")
-        for name in ("steps", "epochs", "updates", "batch_tokens", "micro_tokens", "draft_vocab_size", "log_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"train.{name} = {value}", "at least 1", f"raise train.{name}")
+        counts = ("steps", "epochs", "updates", "batch_tokens", "micro_tokens", "draft_vocab_size", "log_every")
+        for name in (*counts, "evaluate_every", "patience", "evaluate_answers"):
+            value, least = getattr(self, name), 0 if name == "evaluate_answers" else 1
+            if value is not None and value < least:
+                raise UsageError(f"train.{name} = {value}", f"at least {least}", f"raise train.{name}")
+        if not 0 <= self.ema < 1:
+            raise UsageError(f"train.ema = {self.ema}", "0, or what an update leaves, below 1", "change train.ema")
+        if self.patience is not None and not self.evaluate_answers:
+            raise UsageError(
+                "train.patience with train.evaluate_answers = 0", "answers to look at", "raise train.evaluate_answers"
+            )
         for name, high in (("decay", 1.0), ("warmup", 1.0), ("learning_rate", math.inf), ("clip", math.inf)):
             value = getattr(self, name)
             if not 0 <= value <= high or (value == 0 and name != "warmup"):

@@ -225,7 +225,7 @@ def _texts(
     config: EvalConfig, features: Features, group: Sequence[int], target: Target
 ) -> tuple[list[Row], list[bool]]:
     """The rows of a group and which of them loop. Among answers drawn anew no loops are looked for."""
-    rows = [features.row(index) for index in group]
+    rows = list(features.rows(group))
     if config.sampling is None:
         return rows, [features.manifest.rows[index].looping for index in group]
     seeds = [config.seed + index for index in group]

@@ -1,7 +1,7 @@
 """Held-out answers in pieces: all of them in groups, or the same few again and again while a head is trained."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from eyas.model.vocab import DraftVocab
 from eyas.train.head_drafter import HeadDrafter, embedder
 from eyas.train.walk import walk_rows
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, summarise
+from eyas.tree.stats import AcceptanceStats, RequestRounds, summarise
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,17 +26,23 @@ class HeldOut:
     shape: TreeShape
     batch_tokens: int
 
-    @torch.no_grad()
-    def acceptance(self, head: Head, vocab: DraftVocab, seed: int = 0) -> AcceptanceStats:
-        """Of the head as it is now, in the precision of its weights. It is read, not changed. seed: of the bootstrap.
+    def part(self, places: Sequence[int]) -> "HeldOut":
+        """Some of the rows, by their places among `indices`."""
+        return replace(self, indices=tuple(self.indices[place] for place in places))
 
-        The same weights give the same figures; asserts that there is a round at all.
-        """
-        embed, found = embedder(self.target, head.lm_head.weight.dtype), []
+    @torch.no_grad()
+    def rounds(self, head: Head, vocab: DraftVocab) -> list[RequestRounds]:
+        """Of each row, with the head as it is now, in the precision of its weights; it is read, not changed."""
+        embed, found = embedder(self.target, head.lm_head.weight.dtype), {}
         for group in groups(self.features, self.indices, self.batch_tokens):
             rows = list(self.features.rows(group))
-            found += [text.rounds for text in walk_rows(rows, HeadDrafter(head, vocab, embed, self.shape, rows))]
-        return summarise(found, seed)
+            walked = walk_rows(rows, HeadDrafter(head, vocab, embed, self.shape, rows))
+            found |= {index: text.rounds for index, text in zip(group, walked, strict=True)}
+        return [found[index] for index in self.indices]
+
+    def acceptance(self, head: Head, vocab: DraftVocab, seed: int = 0) -> AcceptanceStats:
+        """Of all rows together. seed: of the bootstrap. Asserts that there is a round at all."""
+        return summarise(self.rounds(head, vocab), seed)
 
 
 def some_held_out(features: Features, limit: int, seed: int) -> tuple[int, ...]:

@@ -22,12 +22,13 @@ from eyas.base.storage import Place
 from eyas.features.reader import Features
 from eyas.formats.head_dir import HeadOrigin, digest_head, write_head
 from eyas.model.dtypes import DTYPES
-from eyas.model.head import Head, HeadConfig
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.train import metrics
 from eyas.train.card import card
 from eyas.train.checkpoint import remove_checkpoint
 from eyas.train.config import TrainConfig
+from eyas.train.held_out import HeldOut, some_held_out
 from eyas.train.ranks import ALONE, Ranks
 from eyas.train.start import RANDOM
 from eyas.train.trainer import STAGE, Trainer
@@ -83,7 +84,7 @@ def run(
     origin = origin_of(config, features, target)
     if ranks.any(ranks.is_first and is_finished(out_dir, origin)):
         return read_provenance(out_dir) if ranks.is_first else None
-    trainer = Trainer(config, features, target, ranks)
+    trainer = Trainer(config, features, target, ranks, _held_out(config, features_dir, target))
     if ranks.is_first:
         reopen(out_dir)
     place = Place.of(out_dir if config.checkpoint_url is None else config.checkpoint_url)
@@ -104,22 +105,32 @@ def run(
     head.load_state_dict(weights)
     write_head(out_dir, head, trainer.vocab, head_origin, DTYPES[config.stored_dtype])
     write_atomic(out_dir / "metrics.jsonl", metrics.to_jsonl(trainer.lines))
-    told = card(
-        trainer.head, trainer.vocab, features, rows, trainer.lines[-1], _choices(config, trainer.head.config, origin)
-    )
+    told = card(trainer.head, trainer.vocab, features, rows, trainer.lines[-1], _choices(config, trainer, origin))
     write_atomic(out_dir / "README.md", "\n".join(part for part in (told, data_card) if part))
     for kept in (place, Place.of(out_dir)):  # the recipe may have said another place before
         remove_checkpoint(kept)
     return finish(out_dir, origin, started_s)
 
 
-def _choices(config: TrainConfig, sizes: HeadConfig, origin: Origin) -> dict[str, str]:
+def _held_out(config: TrainConfig, features_dir: Path | Place, target: Target) -> HeldOut | None:
+    """The answers that decide which weights are kept, read in float32 as `eyas eval` does; None: there are none."""
+    features = Features(features_dir, target=target)
+    indices = some_held_out(features, config.evaluate_answers, config.seed)
+    return HeldOut(features, indices, target, config.evaluate_tree, config.micro_tokens) if indices else None
+
+
+def _choices(config: TrainConfig, trainer: Trainer, origin: Origin) -> dict[str, str]:
     """For the card: what differs from a plain EAGLE-3 head and its training."""
+    sizes, chosen, last = trainer.head.config, trainer.selection.chosen, trainer.lines[-1]["update"]
     choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output else {}
     if config.loss != "soft":
         choices["loss"] = config.loss
     if config.lm_head != "random":
         choices["output rows"] = "started as the target's"
+    is_mean = config.ema > 0 if chosen is None else chosen.is_mean
+    if is_mean or (chosen is not None and chosen.update != last):
+        choices["weights"] = f"{'the mean of those up to' if is_mean else 'those of'} update "
+        choices["weights"] += f"{last if chosen is None else chosen.update} of {last}"
     if "init" in origin.parents:
         choices["started from"] = f"a head, digest `{origin.parents['init']}`"
     return choices

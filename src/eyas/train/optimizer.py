@@ -1,6 +1,7 @@
 """AdamW on float32 masters while the head computes in another precision."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -113,9 +114,13 @@ class Masters:
         for name, weight in self.head.named_parameters():
             weight.copy_(self._whole(self.weights[name].to(weight.dtype)))
 
-    def whole(self) -> dict[str, Tensor]:
-        """All rows of the float32 weights; all processes together."""
-        return {name: self._whole(weight) for name, weight in self.weights.items()}
+    def whole(self, weights: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """All rows of the float32 weights, or of others that are divided as these are; all processes together."""
+        return {name: self._whole(weight) for name, weight in (self.weights if weights is None else weights).items()}
+
+    def local(self, weight: Tensor) -> Tensor:
+        """The rows of a weight that are here."""
+        return weight.to_local() if isinstance(weight, DTensor) else weight
 
     def _whole(self, weight: Tensor) -> Tensor:
         if not isinstance(weight, DTensor):
@@ -131,7 +136,7 @@ class Masters:
             kept = self._adam.state[weight]
             here[f"step.{name}"] = kept["step"]
             for key, tensor in {"weight": weight, **{key: kept[key] for key in MOMENTS}}.items():
-                here[f"{key}.{name}"] = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                here[f"{key}.{name}"] = self.local(tensor)
                 num_rows[f"{key}.{name}"] = weight.shape[0]
         return Tensors(here, num_rows, self.divided)
 

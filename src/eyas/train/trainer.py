@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,10 +29,12 @@ from eyas.train import metrics
 from eyas.train.checkpoint import Checkpoint, Damaged, read_checkpoint, read_tensors, write_checkpoint
 from eyas.train.config import TrainConfig, head_config
 from eyas.train.feed import THREADS, feed
+from eyas.train.held_out import HeldOut
 from eyas.train.loss import Graded, Lessons, LossName, grade
 from eyas.train.optimizer import Masters, Schedule
 from eyas.train.pace import Pace, peak
 from eyas.train.ranks import ALONE, Ranks, notice
+from eyas.train.selection import Selection, looks_at
 from eyas.train.start import first_head
 from eyas.train.teacher import Teacher
 from eyas.train.ttt import Packed, pack, unroll
@@ -57,7 +60,15 @@ def learn(
 class Trainer:
     """A head, its optimizer and its data, where the target is."""
 
-    def __init__(self, config: TrainConfig, features: Features, target: Target, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        features: Features,
+        target: Target,
+        ranks: Ranks = ALONE,
+        held_out: HeldOut | None = None,
+    ) -> None:
+        """held_out: the answers that decide which weights are kept; None: the last ones are."""
         self.config = config
         self.features = features
         self.target = target
@@ -83,18 +94,21 @@ class Trainer:
         self.masters = Masters(self.head, config.weight_decay, config.clip, ranks, config.shard)
         self.head.to(self.dtype)
         self.teacher = Teacher(target.lm_head, self.vocab, self.dtype, target.logit_cap)
+        self.selection = Selection(config, sizes, self.vocab, self.masters, held_out)
         self.window = metrics.Window(config.steps)
         self.window_start = 0
-        self.lines: list[dict[str, object]] = []
+        self.lines: list[dict[str, Any]] = []
         self.pace: Pace | None = None
 
     def train(self, place: Place | Path, origin: str, progress: bool, watch_dir: Path | None = None) -> None:
-        """All updates, from the checkpoint of the same origin if `place` has one.
+        """All updates, from the checkpoint of the same origin if `place` has one. The masters end as what is chosen.
 
         watch_dir: where `train.watch` writes; None: nobody watches.
         """
         config, place = self.config, Place.of(place)
-        updates = list(self._updates())
+        epochs = list(self._epochs())
+        updates = [update for epoch in epochs for update in epoch]
+        looks = looks_at([len(epoch) for epoch in epochs], config.evaluate_every) if self.selection.held_out else set()
         schedule = Schedule(config.learning_rate, max(1, round(config.warmup * len(updates))), len(updates))
         first = self._resume(place, origin)
         rows, saved_s = self.features.manifest.rows, time.monotonic()
@@ -113,12 +127,15 @@ class Trainer:
         ):
             bar.skip(sum(update.num_supervised for update in updates[:first]))
             for number, update in enumerate(updates[first:], first + 1):
-                is_last, rate = number == len(updates), schedule.at(number - 1)
+                rate = schedule.at(number - 1)
                 self._learn(update, own[number - 1], packed, number)
                 self._step(rate, number)
+                self.selection.follow(number)
+                seen = self.selection.look(number) if number in looks else {}
+                is_last = number == len(updates) or self.selection.is_over
                 note = ""
-                if number % config.log_every == 0 or is_last:
-                    line = self.window.line(number, number - self.window_start, rate)
+                if number % config.log_every == 0 or is_last or seen:
+                    line = self.window.line(number, number - self.window_start, rate) | seen
                     self.lines.append(line)
                     tell(line)
                     self.window, self.window_start = metrics.Window(config.steps), number
@@ -131,22 +148,25 @@ class Trainer:
                 if not is_last and must_save:
                     self._save(place, origin, number)
                     saved_s = time.monotonic()
-                if not is_last and must_go:
+                if is_last:
+                    break
+                if must_go:
                     raise StageError(
                         f"SIGTERM, the notice that a machine is about to go, during update {number} of {len(updates)}",
                         "to train on to the end",
                         "run the same command again: a checkpoint is written, and it continues there",
                     )
+        self.selection.take()
 
-    def _updates(self) -> Iterator[Update]:
+    def _epochs(self) -> Iterator[list[Update]]:
+        """The updates of each; `train.updates` may end in the middle of one."""
         config, made, epoch = self.config, 0, 0
         while epoch < config.epochs if config.updates is None else made < config.updates:
             order = (config.seed, epoch)
             rows = self.features.manifest.rows
-            for update in plan_epoch(rows, self.indices, order, config.batch_tokens, config.micro_tokens):
-                if config.updates is None or made < config.updates:
-                    yield update
-                    made += 1
+            updates = plan_epoch(rows, self.indices, order, config.batch_tokens, config.micro_tokens)
+            yield updates if config.updates is None else updates[: config.updates - made]
+            made += len(updates)
             epoch += 1
 
     def _read(self, micro: tuple[int, ...]) -> Packed:
@@ -197,13 +217,14 @@ class Trainer:
 
     def _save(self, place: Place, origin: str, number: int) -> None:
         window = self.window.sums_SK.tolist()
-        checkpoint = Checkpoint(number, self.window_start, window, self.lines)
-        write_checkpoint(place, checkpoint, self.masters.state(), origin, self.ranks)
+        checkpoint = Checkpoint(number, self.window_start, window, self.lines, self.selection.note())
+        state = self.selection.with_mine(self.masters.state())
+        write_checkpoint(place, checkpoint, state, origin, self.ranks)
 
     def _resume(self, place: Place, origin: str) -> int:
         """How many updates are made. A checkpoint that cannot be used is said to be so, and training starts anew."""
         found = read_checkpoint(place, origin)
-        state = self.masters.state().like()
+        state = self.selection.with_mine(self.masters.state()).like()
         if isinstance(found, Checkpoint):
             found = read_tensors(place, found, state, self.ranks) or found
         damage = {text for text in self.ranks.gather(found.reason if isinstance(found, Damaged) else "") if text}
@@ -215,6 +236,7 @@ class Trainer:
         if damage or not isinstance(found, Checkpoint):
             return 0
         self.masters.load_state(state)
+        self.selection.load(state, found.selection)
         self.window.sums_SK.copy_(torch.tensor(found.window_SK, dtype=torch.float64))
         self.window_start, self.lines = found.window_start, list(found.lines)
         return found.update
