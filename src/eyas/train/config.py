@@ -70,7 +70,7 @@ class TrainConfig:
     checkpoint_url: str | None = None
     shard: bool = False
     evaluate_every: int | None = None
-    evaluate_answers: int = 32
+    evaluate_answers: int = 16
     evaluate_tree: TreeShape = field(default_factory=lambda: TreeShape(6, 4, 16))
     patience: int | None = None
     ema: float = 0.0
