@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from eyas.base.provenance import write_atomic
+from eyas.base.atomic import write_atomic
 from eyas.features.reader import Features
 from eyas.train.reference_drafters import CONTEXT
 

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from eyas.base import atomic
+from eyas.base.atomic import write_atomic, write_json_atomic, writing
 from eyas.base.errors import InputError, PlaceError
 from eyas.base.provenance import (
     Origin,
@@ -24,9 +25,6 @@ from eyas.base.provenance import (
     require,
     require_digest,
     sweep,
-    write_atomic,
-    write_json_atomic,
-    writing,
 )
 
 ORIGIN = Origin("capture", digest_json({"steps": 7}), {"target": "sha256:aa"}, undigested=("log.jsonl",))

@@ -133,6 +133,23 @@ def test_with_the_overlapped_loop(llama: Spoken) -> None:
     assert record.count > 5
 
 
+def test_a_later_round_changes_no_result(llama: Spoken) -> None:
+    """The host reads a round's tokens while the next one, the same recording, is running."""
+    engine, record = with_graphs(Engine(llama.target, random_draft(llama.target, TREE), 5, CONTEXT))
+    round_ = engine.runner.round
+    told: list[tuple[Tensor, Tensor]] = []
+
+    def listen(batch: Batch) -> RoundOut:
+        out = round_(batch)
+        told.append((out.read_BC, out.read_BC.clone()))
+        return out
+
+    engine.runner.round = listen
+    drive(engine, llama.requests)
+    assert record.count > 5
+    assert all(later.equal(at_once) for later, at_once in told)
+
+
 def test_padding_changes_no_evidence(llama: Spoken, learnt: Draft, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two requests run as sixteen: what is learnt of the two is what a round of two tells."""
     monkeypatch.setattr(RoundGraphs, "size", staticmethod(lambda count: 16))

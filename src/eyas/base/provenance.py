@@ -26,9 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.atomic import sweep, to_json
-from eyas.base.atomic import write_atomic as write_atomic
-from eyas.base.atomic import write_json_atomic as write_json_atomic
-from eyas.base.atomic import writing as writing
 from eyas.base.errors import InputError
 from eyas.base.storage import Place
 

@@ -10,18 +10,9 @@ from typing import Any
 
 import torch
 
+from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError
-from eyas.base.provenance import (
-    Origin,
-    Provenance,
-    digest_json,
-    finish,
-    is_finished,
-    read_provenance,
-    reopen,
-    require,
-    write_json_atomic,
-)
+from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen, require
 from eyas.base.storage import Place
 from eyas.bench.concurrency import measure_concurrency
 from eyas.bench.config import BenchConfig

@@ -10,9 +10,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import write_atomic
 from eyas.bench.workload import Prompt
 from eyas.model.target import Target, digest_target, resolve_target
 from eyas.serve.drafter import Draft

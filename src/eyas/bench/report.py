@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
-from eyas.base.provenance import write_atomic
 from eyas.bench import figures
 from eyas.bench.charts import scroll
 from eyas.bench.curves import training_curves

@@ -21,18 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import (
-    Origin,
-    Provenance,
-    digest_json,
-    finish,
-    is_finished,
-    read_provenance,
-    reopen,
-    write_json_atomic,
-)
+from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
 from eyas.base.storage import Place
 from eyas.bench.machine import machine
 from eyas.bench.tune_config import TuneConfig

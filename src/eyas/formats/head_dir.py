@@ -17,8 +17,9 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
+from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
-from eyas.base.provenance import digest_file, digest_json, write_atomic
+from eyas.base.provenance import digest_file, digest_json
 from eyas.model.dtypes import DTYPES
 from eyas.model.facts import TargetFacts
 from eyas.model.head import Head, HeadConfig

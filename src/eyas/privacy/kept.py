@@ -12,9 +12,9 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from eyas.base.atomic import write_atomic
 from eyas.base.cache import cache_directory, keep_newest
 from eyas.base.errors import EyasError
-from eyas.base.provenance import write_atomic
 
 _SOURCES = ("faker", "spacy")  # the packages that the lists come from
 _MAX_FILES = 3

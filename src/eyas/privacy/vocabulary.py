@@ -16,9 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from zlib import crc32
 
+from eyas.base.atomic import write_atomic
 from eyas.base.cache import cache_directory, keep_newest
 from eyas.base.errors import EyasError
-from eyas.base.provenance import write_atomic
 from eyas.privacy.lexicon import LANGUAGES
 from eyas.privacy.words import plain
 

@@ -19,8 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import PlaceError
-from eyas.base.provenance import digest_json, write_json_atomic
+from eyas.base.provenance import digest_json
 from eyas.serve.arm import Arm, Load
 
 Measure = Callable[[Arm, int, int], float]

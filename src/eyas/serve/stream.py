@@ -95,8 +95,11 @@ def stream_for(device: torch.device) -> Stream:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor where the host may read it once its work's event is reached; queued, not waited for."""
-    return tensor if tensor.device.type == "cpu" else tensor.to("cpu", non_blocking=True)
+    """A copy for the host, to be read once its work's event is reached; queued, not waited for.
+
+    A copy on a CPU, too: a recorded round overwrites what it told before, perhaps while the host still reads that.
+    """
+    return tensor.to("cpu", non_blocking=True, copy=True)
 
 
 def _timed(work: Callable[[], Out]) -> Done[Out]:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eyas.base.atomic import writing
 from eyas.base.errors import InputError
-from eyas.base.provenance import digest_json, writing
+from eyas.base.provenance import digest_json
 from eyas.chat.conversation import Conversation, read
 from eyas.synth.dedupe import Duplicates
 from eyas.synth.ledger import Ledger

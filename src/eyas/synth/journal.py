@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from eyas.base.atomic import writing
 from eyas.base.errors import InputError
-from eyas.base.provenance import writing
 from eyas.chat.conversation import Finish, Ids, Message, Turn, parse_message
 
 SUFFIX = ".journal"

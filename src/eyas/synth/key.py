@@ -6,8 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
+from eyas.base.atomic import writing
 from eyas.base.errors import InputError
-from eyas.base.provenance import writing
 from eyas.privacy.config import MIN_KEY_BYTES, read_key
 
 VARIABLE = "EYAS_PRIVACY_KEY"

@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from eyas.base.atomic import writing
 from eyas.base.errors import InputError
-from eyas.base.provenance import writing
 
 MAX_CHARS = 1000  # of a text; 0.3 us each
 MIN_CONFIDENCE = 0.3

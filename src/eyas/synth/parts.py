@@ -17,9 +17,9 @@ from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
+from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import write_atomic
 from eyas.chat.conversation import Conversation, Finish, Message, Turn, read
 from eyas.chat.render import prompt_ids
 from eyas.synth.answering import Answered, Question, Refused, Responder, Scan

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.base.atomic import write_atomic, write_json_atomic, writing
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
@@ -28,9 +29,6 @@ from eyas.base.provenance import (
     is_finished,
     read_provenance,
     reopen,
-    write_atomic,
-    write_json_atomic,
-    writing,
 )
 from eyas.base.shares import rank_of
 from eyas.base.storage import Place

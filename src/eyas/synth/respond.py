@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.base.atomic import write_json_atomic, writing
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
@@ -27,8 +28,6 @@ from eyas.base.provenance import (
     reopen,
     require,
     require_digest,
-    write_json_atomic,
-    writing,
 )
 from eyas.chat.conversation import read
 from eyas.synth import journal, tally

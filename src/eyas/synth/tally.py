@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError
-from eyas.base.provenance import write_json_atomic
 from eyas.chat.conversation import Conversation
 
 SUFFIX = ".tally"

@@ -10,18 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
-from eyas.base.provenance import (
-    Origin,
-    Provenance,
-    digest_json,
-    finish,
-    is_finished,
-    read_provenance,
-    reopen,
-    write_json_atomic,
-)
+from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
 from eyas.base.storage import Place
 from eyas.features.layout import Row
 from eyas.features.reader import Features

@@ -7,17 +7,9 @@ import dataclasses
 import time
 from pathlib import Path
 
+from eyas.base.atomic import write_atomic
 from eyas.base.errors import UsageError
-from eyas.base.provenance import (
-    Origin,
-    Provenance,
-    digest_json,
-    finish,
-    is_finished,
-    read_provenance,
-    reopen,
-    write_atomic,
-)
+from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
 from eyas.base.storage import Place
 from eyas.features.reader import Features
 from eyas.formats.head_dir import HeadOrigin, digest_head, write_head

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from eyas.base.atomic import write_atomic
 from eyas.base.cache import cache_directory
-from eyas.base.provenance import write_atomic
 
 COMPILER_TIMEOUT_S = 300
 TORCH_LIB = Path(torch.__file__).parent / "lib"
