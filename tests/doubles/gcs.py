@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import google_crc32c
+
 
 @dataclass
 class Fault:
@@ -80,6 +82,7 @@ class FakeGcs:
         bucket, _, key = name.partition("/")
         data, now = self.objects[name], "2026-01-01T00:00:00.000Z"
         md5 = base64.b64encode(hashlib.md5(data).digest()).decode()
+        crc = base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
         return {
             "kind": "storage#object",
             "name": key,
@@ -87,6 +90,7 @@ class FakeGcs:
             "size": str(len(data)),
             "generation": str(self.generations[name]),
             "md5Hash": md5,
+            "crc32c": crc,
             "timeCreated": now,
             "updated": now,
         }

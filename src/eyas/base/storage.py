@@ -95,6 +95,14 @@ class Place:
             names = (posixpath.relpath(name, path) for name in fs.find(path))
         return sorted(name for name in names if not name.endswith(TEMP_SUFFIX))
 
+    def details(self) -> dict[str, dict[str, Any]]:
+        """What the store says of each file below, by relative name: `size` and, where it keeps them, checksums."""
+        fs, path = self._at
+        with self._reading("listed"):
+            found = cast("dict[str, dict[str, Any]]", fs.find(path, detail=True))
+        named = {posixpath.relpath(name, path): detail for name, detail in found.items()}
+        return {name: named[name] for name in sorted(named) if not name.endswith(TEMP_SUFFIX)}
+
     def matches(self) -> list["Place"]:
         """The files that a pattern matches or that lie in a directory, sorted; the place itself where it is a file."""
         fs, path = self._at

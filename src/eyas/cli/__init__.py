@@ -176,8 +176,8 @@ def _generate(parser: argparse.ArgumentParser) -> None:
 
 def _serve(parser: argparse.ArgumentParser) -> None:
     _pair_arguments(parser)
-    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on (%(default)s)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (%(default)s)")
+    parser.add_argument("--host", metavar="H", help="address to listen on (127.0.0.1; with AIP_HTTP_PORT 0.0.0.0)")
+    parser.add_argument("--port", type=int, metavar="N", help="0 takes a free one (AIP_HTTP_PORT or 8000)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="(%(default)s)")
     parser.add_argument("--slots", type=int, default=16, metavar="N", help="requests that run at once (%(default)s)")
     parser.add_argument("--context", type=int, metavar="N", help="most tokens of prompt and answer (the target's own)")

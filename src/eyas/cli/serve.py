@@ -5,17 +5,21 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from eyas.base.cores import num_cores
 from eyas.base.errors import UsageError
+from eyas.base.fetch import fetch, is_remote
+from eyas.base.storage import Place
 from eyas.cli.generate import load
 from eyas.cli.quiet import quiet
-from eyas.model.target import Target
+from eyas.model.target import EMBEDDED, Target
 from eyas.serve.api.app import Api, ApiOptions
 from eyas.serve.api.server import bind, serve, url_of
+from eyas.serve.api.vertex import STORAGE, Contract, contract_of
 from eyas.serve.kernels.choice import why_reference
 from eyas.serve.options import ServeOptions
 from eyas.serve.service import build_service, compile_in_background
@@ -35,20 +39,20 @@ def run(parsed: argparse.Namespace) -> int:
         compile=not parsed.no_compile,
     )
     keys = _keys(parsed.api_key)
-    if not 0 <= parsed.port <= 65535:
-        raise UsageError(f"--port {parsed.port}", "a number from 0 to 65535", "choose another one")
+    contract = contract_of(os.environ)
+    host, port = _address(parsed.host, parsed.port, contract)
     if not 0 <= parsed.drain_s < math.inf:
         raise UsageError(f"--drain-s {parsed.drain_s}", "a number of seconds from 0 on", "choose another one")
     threads = _threads(parsed.threads)
-    with bind(parsed.host, parsed.port) as holder:
+    with bind(host, port) as holder:
         quiet()
+        name = bring(parsed, os.environ)
         thread = EngineThread()
         thread.call(lambda: torch.set_num_threads(threads))
         target, draft = thread.call(lambda: load(parsed))
         _say_if_slow(target)
         service = thread.call(lambda: build_service(target, draft, options, thread))
-        name = parsed.served_name or _name_of(parsed.target)
-        api = Api(service, ApiOptions(name, keys, _log))
+        api = Api(service, ApiOptions(name, keys, _log, contract))
         url = url_of(holder)
 
         def say_ready() -> None:
@@ -61,6 +65,40 @@ def run(parsed: argparse.Namespace) -> int:
 
         serve(api, holder, parsed.drain_s, say_ready)
     return 0
+
+
+def _address(host: str | None, port: int | None, contract: Contract | None) -> tuple[str, int]:
+    """What was asked for, else what Vertex AI asks for, else this machine alone. UsageError."""
+    if port is not None and not 0 <= port <= 65535:
+        raise UsageError(f"--port {port}", "a number from 0 to 65535", "choose another one")
+    if contract is None:
+        return host or "127.0.0.1", 8000 if port is None else port
+    return host or "0.0.0.0", contract.port if port is None else port
+
+
+def bring(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """Put directories of this machine into the place of URLs: --target and --head, or what AIP_STORAGE_URI has.
+
+    What clients call the model: --served-name, else after the target.
+
+    Vertex AI copies a model's artifacts into a bucket of its own and names it there: `target/` and `head/` below it are
+    taken where the command line leaves them out. InputError, PlaceError.
+    """
+    artifacts = environment.get(STORAGE) or None
+    if artifacts is not None and not parsed.no_head and parsed.head is None and _has(artifacts, "head"):
+        parsed.head = f"{artifacts.rstrip('/')}/head"
+    if artifacts is not None and parsed.target == EMBEDDED and _has(artifacts, "target"):
+        parsed.target = f"{artifacts.rstrip('/')}/target"
+    name = parsed.served_name or _name_of(parsed.target)
+    if is_remote(parsed.target):
+        parsed.target = str(fetch(parsed.target))
+    if parsed.head is not None and is_remote(parsed.head):
+        parsed.head = str(fetch(parsed.head))
+    return name
+
+
+def _has(artifacts: str, name: str) -> bool:
+    return Place(artifacts).join(name, "config.json").exists()
 
 
 def _threads(asked: int | None) -> int:
@@ -87,7 +125,9 @@ def _say_if_slow(target: Target) -> None:
 
 
 def _name_of(target: str) -> str:
-    """What clients call the model: the name of its directory, or its id on the hub."""
+    """What clients call the model: the name of its directory, its id on the hub, or the last part of its URL."""
+    if is_remote(target):
+        return Place(target).name
     return Path(target).resolve().name if Path(target).is_dir() else target
 
 

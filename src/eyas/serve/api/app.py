@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -25,6 +25,7 @@ from eyas.serve.api.replies import ChatReply, CompletionReply, ErrorReply, Healt
 from eyas.serve.api.schemas import ChatRequest, CompletionRequest, Generation, StreamOptions, TokenizeRequest
 from eyas.serve.api.stream import EventStream, events
 from eyas.serve.api.tokens import TokenTexts
+from eyas.serve.api.vertex import Contract, Instances, is_predict, read_body, read_instances
 from eyas.serve.request import Request as EngineRequest
 from eyas.serve.service import Service
 
@@ -61,11 +62,24 @@ STREAM = {  # itemSchema is OpenAPI 3.2's, for one event
 
 @dataclass(frozen=True)
 class ApiOptions:
-    """served_name: the model's name for clients. keys: none lets everybody in. write: takes the lines of the log."""
+    """served_name: the model's name for clients. keys: none lets everybody in. write: takes the lines of the log.
+
+    vertex: the routes that Vertex AI asks for beside the others.
+    """
 
     served_name: str
     keys: tuple[str, ...]
     write: Callable[[str], None]
+    vertex: Contract | None = None
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What one body asks for, read but not handed in."""
+
+    call: Call
+    tally: Tally
+    form: Form
 
 
 class Api:
@@ -88,6 +102,7 @@ class Api:
         app.router.route_class = JsonRoute
         install(app, BODIES)
         add = app.add_api_route
+        probes = self._add_vertex(app)
         chat = WORK_ERRORS | {200: {"model": ChatReply, "content": STREAM, "description": "The answer."}}
         completion = WORK_ERRORS | {200: {"model": CompletionReply, "content": STREAM, "description": "The answer."}}
         add("/v1/chat/completions", self.chat, methods=["POST"], responses=chat, response_model=None)
@@ -98,7 +113,19 @@ class Api:
         add("/ready", self.ready, methods=["GET"], responses=NOT_READY, response_model=Health)
         page = COMMON_ERRORS | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Now."}}
         add("/metrics", self.prometheus, methods=["GET"], responses=page, response_model=None)
-        return Gate(app, self.options.keys, self.options.write)
+        return Gate(app, self.options.keys, self.options.write, probes)
+
+    def _add_vertex(self, app: FastAPI) -> tuple[str, ...]:
+        """Vertex AI's routes, first of all: it may ask for /health, and means by it that requests are welcome."""
+        vertex = self.options.vertex
+        if vertex is None:
+            return ()
+        if vertex.predict_route is not None:
+            app.add_api_route(vertex.predict_route, self.predict, methods=["POST"], include_in_schema=False)
+        if vertex.health_route is None:
+            return ()
+        app.add_api_route(vertex.health_route, self.ready, methods=["GET"], include_in_schema=False)
+        return (vertex.health_route,)
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer a conversation."""
@@ -144,6 +171,25 @@ class Api:
         """Metrics in Prometheus' text format."""
         return Response(self.metrics.text(self.service.stats()), headers={"Content-Type": CONTENT_TYPE})
 
+    async def predict(self, request: Request) -> Response:
+        """Vertex AI's predict and rawPredict, which come by one route and differ by their bodies."""
+        raw = await request.json()
+        if not is_predict(raw):
+            body = read_body(raw)
+            if isinstance(body, ChatRequest):
+                return await self.chat(body, request)
+            return await self.completions(body, request)
+        self._require_ready()
+        instances: Instances = read_instances(raw)
+        work = []
+        for body in instances:
+            if isinstance(body, ChatRequest):
+                work.append(await self._begin(body, self.reader.chat, ChatForm))
+            else:
+                work.append(await self._begin(body, self.reader.completions, CompletionForm))
+        replies = await self._whole(work, request)
+        return Response(b'{"predictions":[' + b",".join(replies) + b"]}", media_type="application/json")
+
     async def _answer(
         self,
         body: Body,
@@ -152,31 +198,65 @@ class Api:
         form_of: Callable[[Envelope], Form],
     ) -> Response:
         self._require_ready()
+        work = await self._begin(body, read, form_of)
+        if not body.stream:
+            (reply,) = await self._whole([work], request)
+            return Response(reply, media_type="application/json")
+        call = work.call
+        call.submit()
+        options = body.stream_options or StreamOptions()
+        parts = events(call, work.form, work.tally, options, lambda: metrics_of(call.done, self.service.most_drafted))
+        return EventStream(parts, lambda: self._end([work], request))
+
+    async def _begin(
+        self,
+        body: Body,
+        read: Callable[[Body, str], list[EngineRequest]],
+        form_of: Callable[[Envelope], Form],
+    ) -> _Work:
         require_model(body.model, self.options.served_name)
         envelope = Envelope(self.options.served_name, bool(body.return_token_ids), self.texts)
         requests = await self._read(read, body, envelope.id)
-        call, tally = Call(self.service, requests), Tally(requests, body.n or 1)
-        record: Record = request.scope[RECORD]
+        return _Work(Call(self.service, requests), Tally(requests, body.n or 1), form_of(envelope))
 
-        def at_end() -> None:
-            call.cancel()
-            usage = tally.usage
-            is_complete = len(call.done) == len(requests)
-            record.add(usage.prompt_tokens, usage.completion_tokens, call.done, is_complete)
-            for answer in call.done:
-                self.metrics.observe(answer)
+    async def _whole(self, work: Sequence[_Work], request: Request) -> list[bytes]:
+        """The replies to all bodies of one HTTP call, in order; all or none are handed in."""
 
-        form = form_of(envelope)
-        call.submit()
-        if body.stream:
-            options = body.stream_options or StreamOptions()
-            parts = events(call, form, tally, options, lambda: metrics_of(call.done, self.service.most_drafted))
-            return EventStream(parts, at_end)
+        async def answers() -> list[bytes]:
+            replies = []
+            for one in work:  # the engine works on all of them at once
+                done = await one.call.finished(one.tally.add)
+                metrics = metrics_of(done, self.service.most_drafted)
+                replies.append(one.form.whole(done, one.tally.usage, metrics).json_bytes())
+            return replies
+
+        for number, one in enumerate(work):
+            try:
+                one.call.submit()
+            except ApiError:
+                for earlier in work[:number]:
+                    earlier.call.cancel()
+                raise
         try:
-            answers = await unless_gone(request.receive, call.finished(tally.add))
+            return await unless_gone(request.receive, answers())
         finally:
-            at_end()
-        return _json(form.whole(answers, tally.usage, metrics_of(answers, self.service.most_drafted)))
+            self._end(work, request)
+
+    def _end(self, work: Sequence[_Work], request: Request) -> None:
+        """Cancel what is not finished, and tell the log and the metrics of what is."""
+        for one in work:
+            one.call.cancel()
+        usages = [one.tally.usage for one in work]
+        done = [answer for one in work for answer in one.call.done]
+        record: Record = request.scope[RECORD]
+        record.add(
+            sum(usage.prompt_tokens for usage in usages),
+            sum(usage.completion_tokens for usage in usages),
+            done,
+            len(done) == sum(len(one.call.requests) for one in work),
+        )
+        for answer in done:
+            self.metrics.observe(answer)
 
     async def _read(self, read: Callable[..., Result], *arguments: object) -> Result:
         """Read on the reader's thread, so that a long prompt holds up no other client's tokens."""

@@ -19,10 +19,13 @@ RECORD = "eyas.record"  # where the endpoint finds the record, in the ASGI scope
 
 
 class Gate:
-    """The outermost ASGI application. write takes the lines of the log."""
+    """The outermost ASGI application. write takes the lines of the log. probes: further paths that need no key."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], write: Callable[[str], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Sequence[str], write: Callable[[str], None], probes: Sequence[str] = ()
+    ) -> None:
         self.app = app
+        self.open_paths = (*OPEN_PATHS, *probes)
         self.keys = [key.encode() for key in keys]
         self.write = write
 
@@ -42,7 +45,7 @@ class Gate:
             await send(message)
 
         try:
-            if scope["path"] in OPEN_PATHS or self._may_pass(headers.get("authorization", "")):
+            if scope["path"] in self.open_paths or self._may_pass(headers.get("authorization", "")):
                 await self.app({**scope, RECORD: record}, receive, send_with_id)
             else:
                 await _wrong_key().response()(scope, receive, send_with_id)
