@@ -16,12 +16,13 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from tests.doubles.stores import gcs
 from tests.e2e.processes import LONGEST_S, context
 from tests.e2e.small import ERROR
 
 from eyas.cli import main
 
-READY = re.compile(r"eyas serves (\S+) at (http://127\.0\.0\.1:\d+)/v1 \(arms: (.+)\)\n")
+READY = re.compile(r"eyas serves (\S+) at (http://(?:127\.0\.0\.1|0\.0\.0\.0):\d+)/v1 \(arms: (.+)\)\n")
 LONG = {"model": "tiny", "prompt": "hi", "max_tokens": 400, "ignore_eos": True}
 
 
@@ -65,9 +66,10 @@ def start(tmp_path) -> Iterator:
     """Start servers; they are killed at the end if they still run."""
     started = []
 
-    def run(*arguments: object, **environment: str) -> Serving:
+    def run(*arguments: object, port: int | None = 0, **environment: str) -> Serving:
         out, err = (tmp_path / f"{name}{len(started)}" for name in ("out", "err"))
-        words = ["serve", "--port", "0", "--no-compile", *map(str, arguments)]
+        chosen = [] if port is None else ["--port", str(port)]
+        words = ["serve", *chosen, "--no-compile", *map(str, arguments)]
         process = context().Process(target=_work, args=(words, out, err, environment))
         process.start()
         started.append(process)
@@ -215,3 +217,42 @@ def test_a_port_in_use(capsys):
     assert f"--port {port}" in err
     assert "in use" in err
     assert time.monotonic() - began_s < 20
+
+
+def test_as_a_container_of_vertex_ai(start, finished, target, monkeypatch, tmp_path):
+    """Port, routes and artifacts come from the environment; the target and its head from a bucket."""
+    with gcs(monkeypatch) as store, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        for name, directory in (("target", target), ("head", finished / "head")):
+            for path in directory.iterdir():
+                if path.is_file():
+                    store.create(f"bucket/model/{name}/{path.name}", path.read_bytes(), only_new=False)
+        free.close()
+        environment = {
+            "AIP_HTTP_PORT": str(port),
+            "AIP_HEALTH_ROUTE": "/health",
+            "AIP_PREDICT_ROUTE": "/predict",
+            "AIP_STORAGE_URI": "gs://bucket/model",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "STORAGE_EMULATOR_HOST": store.url,
+        }
+        server = start("--served-name", "tiny", "--context", 512, port=None, **environment)
+        server.wait_ready()
+        url = f"http://127.0.0.1:{port}"
+        assert "arms: off, " in server.out.read_text(), "there is no head"
+        assert httpx.get(f"{url}/health").status_code == 200
+        question = [{"role": "user", "content": "what is 1 plus 1?"}]
+        body = {"model": "tiny", "messages": question, "max_tokens": 12, "temperature": 0}
+        whole = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["choices"]
+        raw = httpx.post(f"{url}/predict", json=body, timeout=60).json()["choices"]
+        told = httpx.post(f"{url}/predict", json={"instances": [body]}, timeout=60).json()["predictions"]
+        assert raw == told[0]["choices"] == whole
+        assert server.stop(signal.SIGTERM) == 0
+
+
+def test_a_bucket_that_has_nothing_is_said_at_once(capsys, monkeypatch):
+    monkeypatch.setenv("AIP_HTTP_PORT", "0")
+    with gcs(monkeypatch):
+        assert main(["serve", "--target", "gs://bucket/none", "--no-head"]) == 2
+    assert "found no file below gs://bucket/none" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from tests.serve.small import random_draft
 from eyas.model.target import Target
 from eyas.serve.api.app import Api, ApiOptions
 from eyas.serve.api.server import bind, url_of
+from eyas.serve.api.vertex import Contract
 from eyas.serve.engine import Engine
 from eyas.serve.service import Service
 from eyas.tree.shape import TreeShape
@@ -50,10 +51,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(service: Service, keys: Sequence[str] = ()) -> Iterator[Server]:
+def serving(service: Service, keys: Sequence[str] = (), vertex: Contract | None = None) -> Iterator[Server]:
     """The service's HTTP server, ready; the service itself is started by the caller."""
     lines: list[str] = []
-    api = Api(service, ApiOptions(MODEL, tuple(keys), lines.append))
+    api = Api(service, ApiOptions(MODEL, tuple(keys), lines.append, vertex))
     api.phase = "ready"
     config = uvicorn.Config(api.app(), http="h11", ws="none", lifespan="off", log_config=None, log_level="warning")
     config.timeout_graceful_shutdown = 1

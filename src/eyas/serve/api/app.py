@@ -175,12 +175,12 @@ class Api:
         """Vertex AI's predict and rawPredict, which come by one route and differ by their bodies."""
         raw = await request.json()
         if not is_predict(raw):
-            body = read_body(raw)
+            body = read_body(raw, self.options.served_name)
             if isinstance(body, ChatRequest):
                 return await self.chat(body, request)
             return await self.completions(body, request)
         self._require_ready()
-        instances: Instances = read_instances(raw)
+        instances: Instances = read_instances(raw, self.options.served_name)
         work = []
         for body in instances:
             if isinstance(body, ChatRequest):

@@ -3,8 +3,9 @@
     rawPredict   {"messages": [...]} or {"prompt": ...}            as the other endpoints take them, streams included
     predict      {"instances": [BODY, ...], "parameters": {...}}   ->   {"predictions": [REPLY, ...]}
 
-Both come by the same route. `parameters` are those of every instance that does not say otherwise; a reply is the whole
-object that the other endpoints give. Source: Vertex AI's "Custom container requirements for inference".
+Both come by the same route. A body may leave out `model`, for an endpoint has one alone. `parameters` are those of
+every instance that does not say otherwise; a reply is the whole object that the other endpoints give. Source: Vertex
+AI's "Custom container requirements for inference".
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,14 +56,14 @@ def is_predict(raw: Any) -> bool:
     return "instances" in raw
 
 
-def read_body(raw: dict[str, Any], place: tuple[str | int, ...] = ()) -> ChatRequest | CompletionRequest:
+def read_body(raw: dict[str, Any], model: str, place: tuple[str | int, ...] = ()) -> ChatRequest | CompletionRequest:
     """One body, by whether it has messages or a prompt. ApiError that names the parameter, below `place`."""
     kind = ChatRequest if "messages" in raw else CompletionRequest
     if "messages" not in raw and "prompt" not in raw:
         found = f"neither messages nor a prompt in {_dotted(place) or 'the body'}"
         raise refusal(found, "one of the two, or instances", "add it", code="missing_parameter")
     try:
-        return kind.model_validate(raw)
+        return kind.model_validate({"model": model, **raw})
     except ValidationError as error:
         whole: Any = raw
         for part in reversed(place):  # the errors are placed in the whole body
@@ -71,7 +72,7 @@ def read_body(raw: dict[str, Any], place: tuple[str | int, ...] = ()) -> ChatReq
         raise from_validation(errors, whole, kind.model_fields) from None
 
 
-def read_instances(raw: dict[str, Any]) -> Instances:
+def read_instances(raw: dict[str, Any], model: str) -> Instances:
     """The bodies of predict, one at least. ApiError."""
     unknown = next((key for key in raw if key not in KEYS), None)
     if unknown is not None:
@@ -87,7 +88,7 @@ def read_instances(raw: dict[str, Any]) -> Instances:
         raise refusal("parameters that are no object", "an object", "correct it", param="parameters")
     bodies = []
     for number, one in enumerate(instances):
-        body = read_body({**(parameters or {}), **one}, ("instances", number))
+        body = read_body({**(parameters or {}), **one}, model, ("instances", number))
         if body.stream:
             raise refusal("stream = true in predict", "a single answer", "call streamRawPredict", param="stream")
         bodies.append(body)
