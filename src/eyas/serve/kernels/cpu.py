@@ -9,6 +9,8 @@ T rows, B requests, N heads, G key-value heads, H head size, R lines and C colum
 """
 
 import ctypes
+import dataclasses
+import os
 import shutil
 import subprocess
 from ctypes import c_float, c_int, c_int32, c_int64, c_void_p
@@ -27,6 +29,12 @@ HEADER = Path(__file__).with_name("cpu_attention.h")
 # No -ffast-math: a hidden score is an infinity. The two -fno-* let selections become vectors and change no result.
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
 SOURCE = Source(HEADER.with_suffix(".c"), (HEADER,), FLAGS, ("-Wl,--as-needed", *openmp(), "-lm"))
+# What prebuild.py makes: for any x86-64 with AVX2 instead of the machine that builds.
+PORTABLE = dataclasses.replace(
+    SOURCE, flags=tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in FLAGS)
+)
+PORTABLE_NEEDS = ("AVX2", "AVX512")  # in torch's words, which has it from the processor
+BROUGHT = "EYAS_CPU_OPERATOR"  # the library's path, for machines without a compiler
 TYPES = (torch.float32, torch.bfloat16)
 MAX_HEAD_DIM = 1024  # ROOM of cpu_attention.c holds 16 rows of it, the longest vector
 REASON_LENGTH = 300  # characters of what a compiler said, on one line
@@ -169,16 +177,23 @@ def _describe(q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
     return q.stride(), k.stride(), v.stride(), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype
 
 
+def find_compiler() -> str | None:
+    """The C compiler of this machine."""
+    return shutil.which("gcc") or shutil.which("cc")
+
+
 def load_cpu_attention() -> CpuKernel | Unavailable:
     """The operator, built on the spot if this source has not been built for this compiler and this CPU before.
 
-    What is built is kept in the cache directory.
+    What is built is kept in the cache directory. An image without a compiler brings one that was built elsewhere.
     """
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
+    compiler, brought = find_compiler(), os.environ.get(BROUGHT)
+    if compiler is None and brought is None:
         return Unavailable("there is no gcc or cc on the PATH")
+    if compiler is None and torch.backends.cpu.get_cpu_capability() not in PORTABLE_NEEDS:
+        return Unavailable(f"{BROUGHT} is for CPUs with AVX2, and there is no gcc or cc on the PATH")
     try:
-        return CpuKernel(ctypes.CDLL(str(built(compiler, SOURCE))))
+        return CpuKernel(ctypes.CDLL(str(built(compiler, SOURCE)) if compiler is not None else str(brought)))
     except subprocess.CalledProcessError as error:
         return Unavailable(f"{compiler} failed: {' '.join(error.stderr.split())[:REASON_LENGTH]}")
     except (OSError, subprocess.TimeoutExpired, PlaceError) as error:
