@@ -50,7 +50,7 @@ target=${EYAS_TARGET:-${artifacts:+$artifacts/target}}
 head=${EYAS_HEAD:-${artifacts:+$artifacts/head}}
 speculation=${EYAS_SPECULATION:-3,1,4}
 [ -n "$target" ] || fail "no target" "EYAS_TARGET, or AIP_STORAGE_URI with target/ below it" "set one of them"
-[ -n "$head" ] || fail "no head" "EYAS_HEAD, or AIP_STORAGE_URI with head/ below it" "set one, or EYAS_HEAD=none"
+[ -n "$head" ] || [ "$speculation" = off ] || fail "no head" "EYAS_HEAD, or AIP_STORAGE_URI with head/ below it" "set one, or EYAS_HEAD=none"
 
 depth='' top_k='' nodes=''
 if [ "$head" != none ] && [ "$speculation" != off ]; then
@@ -62,6 +62,7 @@ EOF
     fi
     head=$(local_name "$head") || exit 2
 fi
+# shellcheck disable=SC2034  # both entrypoints read it
 name=${EYAS_SERVED_NAME:-$target}
 target=$(local_name "$target") || exit 2
 

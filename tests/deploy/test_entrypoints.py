@@ -1,0 +1,273 @@
+"""The entrypoints of both engines' images, with an engine that writes down how it was called."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.deploy.container import ROOT, Container, free_port
+from tests.doubles.stores import gcs
+
+LOCAL = {"EYAS_TARGET": "org/model", "EYAS_HEAD": "/models/head"}
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator:
+    started = []
+
+    def run(engine: str, *arguments: str, **environment: str):
+        number = len(started)
+        container = Container.of(engine, tmp_path / str(number))
+        started.append(container.start(*arguments, **environment))
+        return started[-1]
+
+    yield run
+    for running in started:
+        running.kill()
+
+
+def after(arguments: list[str], flag: str) -> str:
+    assert arguments.count(flag) == 1, (flag, arguments)
+    return arguments[arguments.index(flag) + 1]
+
+
+def test_sglang_gets_target_head_tree_and_what_was_passed(start):
+    running = start("sglang", "--tp", "4", EYAS_SPECULATION="6,4,16", EYAS_SERVED_NAME="scout", **LOCAL)
+    arguments = running.call["arguments"]
+    assert after(arguments, "--model-path") == "org/model"
+    assert after(arguments, "--speculative-algorithm") == "EAGLE3"
+    assert after(arguments, "--speculative-draft-model-path") == "/models/head"
+    assert after(arguments, "--speculative-num-steps") == "6"
+    assert after(arguments, "--speculative-eagle-topk") == "4"
+    assert after(arguments, "--speculative-num-draft-tokens") == "16"
+    assert after(arguments, "--served-model-name") == "scout"
+    assert after(arguments, "--host") == "127.0.0.1"
+    assert arguments[-2:] == ["--tp", "4"], "the operator's own come last, so that they win"
+    assert running.stop() == 0
+
+
+def test_vllm_gets_a_chain_and_no_door_to_its_insides(start):
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", **LOCAL}
+    running = start("vllm", "--max-model-len", "4096", EYAS_SPECULATION="3,1,4", **environment)
+    arguments = running.call["arguments"]
+    assert arguments[:2] == ["serve", "org/model"]
+    told = json.loads(after(arguments, "--speculative-config"))
+    assert told == {"method": "eagle3", "model": "/models/head", "num_speculative_tokens": 3}
+    assert after(arguments, "--served-model-name") == "org/model"
+    assert arguments[-2:] == ["--max-model-len", "4096"]
+    assert not [name for name in running.call["environment"] if name.startswith(("VLLM_", "AIP_"))]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("off", [{"EYAS_SPECULATION": "off"}, {"EYAS_HEAD": "none"}])
+def test_without_speculation_nothing_is_drafted(start, engine, off):
+    arguments = start(engine, **{"EYAS_TARGET": "org/model", **off}).call["arguments"]
+    assert not [word for word in arguments if "speculative" in word]
+
+
+def test_target_and_head_come_from_the_artifacts(start, monkeypatch):
+    with gcs(monkeypatch) as store:
+        store.create("bucket/model/target/config.json", b"the target's", only_new=False)
+        store.create("bucket/model/head/model.safetensors", bytes(range(256)) * 999, only_new=False)
+        running = start("sglang", AIP_STORAGE_URI="gs://bucket/model/", STORAGE_EMULATOR_HOST=store.url)
+    arguments = running.call["arguments"]
+    target, head = (Path(after(arguments, flag)) for flag in ("--model-path", "--speculative-draft-model-path"))
+    assert (target / "config.json").read_bytes() == b"the target's"
+    assert (head / "model.safetensors").read_bytes() == bytes(range(256)) * 999
+
+
+def test_what_is_named_wins_over_the_artifacts(start, monkeypatch):
+    with gcs(monkeypatch) as store:
+        store.create("bucket/model/head/config.json", b"{}", only_new=False)
+        environment = {"AIP_STORAGE_URI": "gs://bucket/model", "STORAGE_EMULATOR_HOST": store.url}
+        running = start("vllm", EYAS_TARGET="org/model", **environment)
+    assert running.call["arguments"][1] == "org/model"
+    head = json.loads(after(running.call["arguments"], "--speculative-config"))["model"]
+    assert (Path(head) / "config.json").read_bytes() == b"{}"
+
+
+WRONG = [
+    ({"AIP_HTTP_PORT": "http"}, "AIP_HTTP_PORT=http"),
+    ({"AIP_HEALTH_ROUTE": "health"}, "the route health"),
+    ({"AIP_PREDICT_ROUTE": "predict"}, "the route predict"),
+    ({"EYAS_SPECULATION": "3"}, "EYAS_SPECULATION=3"),
+    ({"EYAS_SPECULATION": "3,1,4,9"}, "EYAS_SPECULATION=3,1,4,9"),
+    ({"EYAS_SPECULATION": "3,1,4; rm -rf /"}, "EYAS_SPECULATION"),
+    ({"EYAS_TARGET": ""}, "no target"),
+    ({"EYAS_HEAD": ""}, "no head"),
+    ({"EYAS_HEAD": "file:///none"}, "no file below file:///none"),
+    ({"EYAS_TARGET": "nothing://x"}, "nothing://x"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), WRONG)
+def test_an_environment_that_is_refused(tmp_path, wrong, said):
+    message = Container.of("sglang", tmp_path).refused(**{**LOCAL, **wrong})
+    assert said in message
+    assert message.startswith("eyas: found ")
+    assert "; expected " in message
+    assert "; do " in message
+
+
+def test_a_tree_is_not_for_vllm_and_ports_are_the_gates(tmp_path):
+    container = Container.of("vllm", tmp_path)
+    assert "expected a chain" in container.refused(EYAS_SPECULATION="6,4,16", **LOCAL)
+    for words in (["--port", "9"], ["--port=9"], ["--host", "0.0.0.0"]):
+        assert "the engine listens behind the gate" in container.refused(*words, **LOCAL)
+
+
+# --- the gate --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(start):
+    routes = {"AIP_HEALTH_ROUTE": "/v1/endpoints/7", "AIP_PREDICT_ROUTE": "/v1/endpoints/7:predict"}
+    return start("vllm", **routes, **LOCAL)
+
+
+def test_what_passes_reaches_the_engine_as_it_was_sent(running):
+    with running.client() as http:
+        for method, path, inner in (
+            ("GET", "/health", "/health"),
+            ("GET", "/metrics", "/metrics"),
+            ("GET", "/v1/models?x=1", "/v1/models?x=1"),
+            ("POST", "/v1/chat/completions", "/v1/chat/completions"),
+            ("POST", "/v1/completions", "/v1/completions"),
+            ("GET", "/v1/endpoints/7", "/health"),
+            ("POST", "/v1/endpoints/7:predict", "/v1/chat/completions"),
+        ):
+            content = b'{"prompt": "\xc3\xa4"}' if method == "POST" else b""
+            told = http.request(method, path, content=content, headers={"Authorization": "Bearer k"}).json()
+            assert (told["method"], told["path"], told["body"].encode()) == (method, inner, content)
+            assert told["headers"]["Authorization"] == "Bearer k"
+
+
+ADMIN = [
+    "/pause",
+    "/update_weights",
+    "/update_weights_from_disk",
+    "/flush_cache",
+    "/start_profile",
+    "/sleep",
+    "/generate",
+]
+ADMIN += ["/v1/load_lora_adapter", "/collective_rpc", "/abort_requests", "/invocations", "/tokenize", "/"]
+TRICKS = [
+    "/health/../flush_cache",
+    "//flush_cache",
+    "/v1/chat/completions/",
+    "/V1/completions",
+    "/%66lush_cache",
+    "/health",
+]
+
+
+def raw(url: str, text: bytes) -> bytes:
+    """Bytes as they are, to the gate; everything that it answers."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as line:
+        line.sendall(text)
+        answer = b""
+        while part := line.recv(65536):
+            answer += part
+    return answer
+
+
+def test_everything_else_is_refused_here(running):
+    for method, paths in (("POST", ADMIN + TRICKS), ("GET", ADMIN), ("DELETE", ["/v1/models"])):
+        for path in paths:
+            answer = raw(running.url, f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+            assert answer.startswith(b"HTTP/1.1 404 "), (method, path, answer)
+            assert b"expected one of GET /health" in answer
+
+
+def test_nothing_rides_behind_a_request(running):
+    behind = b"POST /flush_cache HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    first = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = raw(running.url, first + behind)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"flush_cache" not in answer
+    for lengths in (
+        b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 0\r\nContent-Length: 40\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Content-Length: +0\r\n",
+    ):
+        answer = raw(running.url, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + lengths + b"\r\n" + behind)
+        assert answer.startswith(b"HTTP/1.1 400 "), (lengths, answer)
+    chunked = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = raw(running.url, chunked + b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n" + behind)
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["body"] == "abcde"
+    assert raw(running.url, chunked + b"-3\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_limits(running):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+    assert raw(running.url, head + b"Content-Length: 99999999\r\n\r\n").startswith(b"HTTP/1.1 413 ")
+    assert raw(running.url, head + b"X: " + b"a" * 70_000).startswith(b"HTTP/1.1 431 ")
+    assert raw(running.url, b"GET http://x/health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_stream_comes_as_it_is_made_and_ends_with_its_client(running):
+    with running.client() as http, http.stream("POST", "/v1/completions", json={"stream": True}) as reply:
+        first = next(reply.iter_bytes())
+        assert first.startswith(b"data: 0")
+        assert len(first) < 1000, "it was held back"
+    left = Path(f"{running.seen}.left")
+    for _ in range(500):
+        if left.exists():
+            break
+        time.sleep(0.02)
+    assert left.exists(), "the engine still works for a client that has left"
+
+
+def test_an_engine_that_loads_or_ends(tmp_path):
+    """Before it listens health is 503; when it ends the container does, with its code."""
+    port, inner = free_port(), free_port()
+    command = [sys.executable, str(ROOT / "deploy" / "gate.py"), "sh", "-c", "sleep 3; exit 7"]
+    environment = {"PATH": "/usr/bin:/bin", "AIP_HTTP_PORT": str(port), "EYAS_INNER_PORT": str(inner)}
+    with subprocess.Popen(command, env=environment) as process:
+        for _ in range(200):
+            try:
+                assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 503
+                break
+            except httpx.ConnectError:
+                time.sleep(0.02)
+        assert process.wait(20) == 7
+
+
+# --- what linters say ------------------------------------------------------------------------------------------------
+
+SCRIPTS = ["deploy/entrypoint.sh", "deploy/sglang/entrypoint.sh", "deploy/vllm/entrypoint.sh"]
+DOCKERFILES = ["deploy/Dockerfile", "deploy/sglang/Dockerfile", "deploy/vllm/Dockerfile"]
+
+
+@pytest.mark.parametrize("command", [["shellcheck", "-x", *SCRIPTS], ["hadolint", *DOCKERFILES]], ids=lambda c: c[0])
+def test_linters_have_nothing_to_say(command):
+    program = shutil.which(command[0], path=f"{Path(sys.executable).parent}:/usr/bin")
+    assert program is not None, "comes with the extra dev"
+    done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("path", DOCKERFILES)
+def test_an_image_runs_as_nobody_in_particular_and_says_how_it_is(path):
+    lines = (ROOT / path).read_text().splitlines()
+    last = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM ")) :]
+    assert "USER 10001" in last
+    assert any(line.startswith("HEALTHCHECK ") for line in last)
+    assert not [line for line in last if "apt-get" in line or "gcc" in line]
+    for line in lines:
+        if line.startswith("COPY ") and "--from" not in line:
+            for source in line.split()[1:-1]:
+                assert (ROOT / source).exists(), f"{source} is not in the context"
+    named = {line.partition("=")[0] for line in (ROOT / "deploy/images.env").read_text().splitlines() if "=" in line}
+    bases = {line.split()[1].strip("${}") for line in lines if line.startswith("FROM ")}
+    assert bases <= named, "a tag outside of images.env"
