@@ -19,10 +19,12 @@ import torch
 from tests.serve.paged_cases import CASES, PLAIN, Forward, Shape, forward
 from torch import Tensor
 
+from eyas.base.errors import InputError
 from eyas.model.attention import Rule
 from eyas.serve.kernels import build, cpu
 from eyas.serve.kernels.choice import prepare_for, why_reference
 from eyas.serve.kernels.cpu import CpuKernel, Unavailable, load_cpu_attention
+from eyas.serve.kernels.prebuild import prebuild
 from eyas.serve.paged import dense, prepare_dense
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -443,3 +445,26 @@ def test_without_a_compiler_there_is_a_reason(damage: str, tmp_path: Path, monke
     found = load_cpu_attention()
     assert isinstance(found, Unavailable)
     assert reasons[damage] in found.reason
+
+
+def test_an_image_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built for any CPU with AVX2 where there is a compiler, loaded where there is none: the same sums."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library = tmp_path / "brought" / "operator.so"
+    prebuild(library)
+    monkeypatch.setattr(cpu, "find_compiler", lambda: None)
+    assert isinstance(load_cpu_attention(), Unavailable)
+    monkeypatch.setenv(cpu.BROUGHT, str(library))
+    brought = load_cpu_attention()
+    assert isinstance(brought, CpuKernel), brought
+    for name in ("some of each", "prompts, window", "a row behind 1100, everything"):
+        shape, rule = LONG[name]
+        assert_equals_dense(brought, forward(shape, seed=len(name)), rule, tolerance(rule))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    found = load_cpu_attention()
+    assert isinstance(found, Unavailable), "an older CPU would die of it"
+    assert "AVX2" in found.reason
+    monkeypatch.undo()
+    monkeypatch.setattr("eyas.serve.kernels.prebuild.find_compiler", lambda: None)
+    with pytest.raises(InputError, match="no gcc or cc"):
+        prebuild(library)

@@ -1,7 +1,7 @@
 """Builds the operator for machines that have no compiler, images above all.
 
-`python -m eyas.serve.kernels.prebuild PATH`. For x86-64 with AVX2; the variable EYAS_CPU_OPERATOR says where it is. What
-a machine builds for itself may be faster.
+`python -m eyas.serve.kernels.prebuild PATH`. For x86-64 with AVX2; the variable EYAS_CPU_OPERATOR says where it is.
+What a machine builds for itself may be faster.
 """
 
 import subprocess
