@@ -12,6 +12,8 @@
 #   make prove-engine  eyas alone, no extras; the same of the engine
 #   make prove-data    eyas[dev]; the same of prompts and answers (DATA=DIR: GSM8K, MT-bench, HumanEval)
 #   make prove-training   eyas[dev], speculators in PEERS; the same of features and training (DATA=DIR: GSM8K)
+#   make pin           eyas alone; the digests behind the tags of deploy/images.env
+#   make image-eyas TAG=REGISTRY/NAME:TAG      (docker) builds deploy/Dockerfile; likewise image-sglang, image-vllm
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -27,7 +29,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check soak interop peers peers-llamacpp prove-spine prove-engine prove-data prove-training peers-training clean
+.PHONY: quickstart test test-full check soak interop peers peers-llamacpp prove-spine prove-engine prove-data prove-training peers-training \
+  pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
 quickstart: $(EYAS)
@@ -117,6 +120,17 @@ prove-data: $(DEV)
 
 prove-training: $(DEV) peers-training
 	@$(BIN)/python benchmarks/prove_training.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)")
+
+include deploy/images.env
+
+pin: $(EYAS)
+	@$(BIN)/python tools/pin_images.py
+
+image-eyas image-sglang image-vllm: image-%:
+	@test -n "$(TAG)" || { echo "found no TAG; expected REGISTRY/NAME:TAG; do make $@ TAG=..." >&2; exit 2; }
+	docker build -t "$(TAG)" -f deploy/$(filter-out eyas/,$*/)Dockerfile --build-arg BUILD_IMAGE="$(BUILD_IMAGE)" \
+	  --build-arg PYTHON_IMAGE="$(PYTHON_IMAGE)" --build-arg SGLANG_IMAGE="$(SGLANG_IMAGE)" \
+	  --build-arg VLLM_IMAGE="$(VLLM_IMAGE)" .
 
 # torch comes first and by itself: pip then takes the CPU build where the index offers one (2.13.0+cpu sorts above 2.13.0),
 # and what follows finds the requirement met instead of choosing again.

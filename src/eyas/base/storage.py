@@ -175,6 +175,16 @@ class Place:
             # An object appears when its upload ends (GCS, S3), so one put needs no rename, which buckets do not have.
             fs.pipe_file(path, data)
 
+    def upload(self, path: Path) -> None:
+        """A file of this machine, in place of what was there, read in pieces. Raises PlaceError."""
+        if self.is_local:
+            with path.open("rb") as file:
+                write_atomic(self.path, iter(lambda: file.read(1 << 24), b""))
+            return
+        fs, where = self._at
+        with self._writing():
+            fs.put_file(str(path), where)
+
     def create_bytes(self, data: bytes) -> bool:
         """The whole file or nothing, and only where none is; whether it is there now with these very bytes.
 

@@ -1,0 +1,120 @@
+"""What Vertex AI is asked for, as the JSON of its REST API: written down first, sent as it stands.
+
+    model.json        UploadModelRequest       image, routes, artifacts, probes
+    endpoint.json     CreateEndpointRequest    a dedicated endpoint, with its longest answer
+    deployment.json   DeployModelRequest       machine, accelerator, replicas, autoscaling
+
+Models and endpoints have ids that we choose, so that asking twice makes one: the endpoint is called by the name, the model
+by the name and a digest of all that it is.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from eyas.base.atomic import write_json_atomic
+from eyas.base.errors import UsageError
+from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
+from eyas.deploy.config import VertexConfig
+from eyas.deploy.launch import PORT, Launch
+
+MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
+STATE = "operation.json"  # the deployment that was asked for and not seen to end
+PERIOD_S, PROBE_TIMEOUT_S = 10, 5
+BUSY = "aiplatform.googleapis.com/prediction/online/"
+
+Json = dict[str, Any]
+
+
+def requests_of(config: VertexConfig, launch: Launch) -> dict[str, Json]:
+    """File name -> request. UsageError without a project, and for an engine on a machine that it cannot use."""
+    if config.project is None:
+        raise UsageError("no deploy.vertex.project", "the id of a Google Cloud project", "add it to the recipe")
+    if launch.engine != "eyas" and config.accelerator_count == 0:
+        found = f"deploy.vertex.accelerator_count = 0 for {launch.engine}"
+        raise UsageError(found, "at least 1: it runs on GPUs", 'raise it, or take deploy.engine = "eyas"')
+    parent = f"projects/{config.project}/locations/{config.location}"
+    model = _model(config, launch)
+    model_id = f"{launch.name}-{digest_json(model).removeprefix('sha256:')[:12]}"
+    account = {} if config.service_account is None else {"serviceAccount": config.service_account}
+    deployed = {
+        "model": f"{parent}/models/{model_id}",
+        "dedicatedResources": _resources(config),
+        **account,
+    }
+    # What a running deployment is known by: one that differs in more than its replicas is another one.
+    fixed = {**deployed, "dedicatedResources": _resources(config)["machineSpec"], "spot": config.spot}
+    deployed["displayName"] = f"{launch.name}-{digest_json(fixed).removeprefix('sha256:')[:12]}"
+    return {
+        MODEL: {"parent": parent, "modelId": model_id, "model": model},
+        ENDPOINT: {"parent": parent, "endpointId": launch.name, "endpoint": _endpoint(config, launch)},
+        DEPLOYMENT: {
+            "endpoint": f"{parent}/endpoints/{launch.name}",
+            "deployedModel": deployed,
+            "trafficSplit": {"0": 100},  # 0 stands for the model of this request
+        },
+    }
+
+
+def _model(config: VertexConfig, launch: Launch) -> Json:
+    probe = {
+        "httpGet": {"path": launch.health_route, "port": PORT, "scheme": "HTTP"},
+        "periodSeconds": PERIOD_S,
+        "timeoutSeconds": PROBE_TIMEOUT_S,
+    }
+    environment = [{"name": name, "value": value} for name, value in sorted(launch.environment.items())]
+    artifacts = {"artifactUri": launch.artifact_uri} if launch.artifacts else {}
+    return {
+        "displayName": launch.name,
+        "labels": launch.labels,
+        **artifacts,
+        "containerSpec": {
+            "imageUri": launch.image,
+            "args": list(launch.arguments),
+            "env": environment,
+            "ports": [{"containerPort": PORT}],
+            "healthRoute": launch.health_route,
+            "predictRoute": launch.predict_route,
+            "deploymentTimeout": f"{config.startup_s}s",
+            "sharedMemorySizeMb": str(config.shared_memory_mb),
+            "startupProbe": {**probe, "failureThreshold": -(-config.startup_s // PERIOD_S)},
+            "healthProbe": {**probe, "failureThreshold": 3},
+        },
+    }
+
+
+def _endpoint(config: VertexConfig, launch: Launch) -> Json:
+    return {
+        "displayName": launch.name,
+        "labels": {key: value for key, value in launch.labels.items() if key != "eyas-head"},
+        "dedicatedEndpointEnabled": True,
+        "clientConnectionConfig": {"inferenceTimeout": f"{config.inference_s}s"},
+    }
+
+
+def _resources(config: VertexConfig) -> Json:
+    machine: Json = {"machineType": config.machine_type}
+    metric = f"{BUSY}cpu/utilization"
+    if config.accelerator_count > 0:
+        machine |= {"acceleratorType": config.accelerator_type, "acceleratorCount": config.accelerator_count}
+        metric = f"{BUSY}accelerator/duty_cycle"
+    return {
+        "machineSpec": machine,
+        "minReplicaCount": config.replicas[0],
+        "maxReplicaCount": config.replicas[1],
+        "autoscalingMetricSpecs": [{"metricName": metric, "target": config.target_busy}],
+        "spot": config.spot,
+    }
+
+
+def write(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
+    """Write the requests. Idempotent. UsageError."""
+    started_s = time.time()
+    requests = requests_of(config, launch)
+    origin = Origin("deploy-vertex", digest_json(requests), {"head": launch.head_digest}, undigested=(STATE,))
+    if is_finished(directory, origin):
+        return read_provenance(directory)
+    reopen(directory)
+    for name, request in requests.items():
+        write_json_atomic(directory / name, request)
+    return finish(directory, origin, started_s)
