@@ -67,7 +67,7 @@ class KubernetesConfig:
     service_account     a Kubernetes one, bound to whom may read the bucket (Workload Identity)
     accelerator         GKE's name of the GPU (nvidia-h100-80gb, nvidia-l4). accelerator_count: of a pod; 0: a CPU
     cpu, memory_gb      of a pod
-    replicas            the fewest and the most; one more is started when a pod has waiting requests beyond target_waiting
+    replicas            the fewest and the most; one more where more than target_waiting requests wait for each
     volume_claim        a ReadWriteMany claim that holds run directories, for the data stages
     volume_gb           of scratch: the fetched target and head. startup_s: within which the model must be loaded
     """

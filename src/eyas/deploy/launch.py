@@ -68,7 +68,9 @@ def launch_of(config: DeployConfig, parts: Parts) -> Launch:
         raise UsageError(found, "at most 40 small letters, digits and dashes", 'add deploy.name = "..."')
     if config.image is None:
         what = "deploy/Dockerfile" if config.engine == "eyas" else f"deploy/{config.engine}/Dockerfile"
-        raise UsageError("no deploy.image", f"where {what} was pushed to", f"`make image-{config.engine}`, push, add it")
+        raise UsageError(
+            "no deploy.image", f"where {what} was pushed to", f"`make image-{config.engine}`, push, add it"
+        )
     if config.storage is None:
         raise UsageError("no deploy.storage", "a bucket for the head, gs://BUCKET/PREFIX", "add it")
     target = config.target or parts.target

@@ -4,8 +4,8 @@
     endpoint.json     CreateEndpointRequest    a dedicated endpoint, with its longest answer
     deployment.json   DeployModelRequest       machine, accelerator, replicas, autoscaling
 
-Models and endpoints have ids that we choose, so that asking twice makes one: the endpoint is called by the name, the model
-by the name and a digest of all that it is.
+Models and endpoints have ids that we choose, so that asking twice makes one: the endpoint is called by the name, the
+model by the name and a digest of all that it is.
 """
 
 import time
@@ -19,7 +19,6 @@ from eyas.deploy.config import VertexConfig
 from eyas.deploy.launch import PORT, Launch
 
 MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
-STATE = "operation.json"  # the deployment that was asked for and not seen to end
 PERIOD_S, PROBE_TIMEOUT_S = 10, 5
 BUSY = "aiplatform.googleapis.com/prediction/online/"
 
@@ -111,7 +110,7 @@ def write(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
     """Write the requests. Idempotent. UsageError."""
     started_s = time.time()
     requests = requests_of(config, launch)
-    origin = Origin("deploy-vertex", digest_json(requests), {"head": launch.head_digest}, undigested=(STATE,))
+    origin = Origin("deploy-vertex", digest_json(requests), {"head": launch.head_digest})
     if is_finished(directory, origin):
         return read_provenance(directory)
     reopen(directory)

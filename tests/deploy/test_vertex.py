@@ -1,0 +1,354 @@
+"""Vertex AI, with Google's own client against a loopback of its REST API: what is asked, how often, and what stays."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from tests.doubles.gcs import Fault
+from tests.doubles.stores import gcs
+from tests.doubles.vertex import FakeVertex
+
+from eyas.base.errors import EyasError, InputError, StageError, UsageError
+from eyas.deploy import vertex_apply
+from eyas.deploy.config import DeployConfig, VertexConfig
+from eyas.deploy.launch import Launch, Parts, launch_of
+from eyas.deploy.vertex import DEPLOYMENT, ENDPOINT, MODEL, requests_of, write
+from eyas.deploy.vertex_api import Patience, VertexApi
+
+PARENT = "projects/my-project/locations/europe-west4"
+FAST = Patience(waits_s=(0.01, 0.01, 0.01), poll_s=0.01, limit_s=20.0)
+
+
+def silent(_: str) -> None:
+    pass
+
+
+@pytest.fixture
+def head(tmp_path) -> Path:
+    directory = tmp_path / "head"
+    directory.mkdir()
+    (directory / "config.json").write_bytes(b"{}")
+    (directory / "model.safetensors").write_bytes(bytes(range(256)) * 40)
+    return directory
+
+
+@pytest.fixture
+def api():
+    with FakeVertex() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    with gcs(monkeypatch) as store:
+        yield store
+
+
+@pytest.fixture
+def config(api) -> VertexConfig:
+    return VertexConfig(project="my-project", location="europe-west4", replicas=(1, 3), api_endpoint=api.url)
+
+
+def launch(head: Path, digest: str = "a", **more: object) -> Launch:
+    told = {"image": "europe-docker.pkg.dev/my-project/eyas/sglang:1", "storage": "gs://bucket/eyas", **more}
+    return launch_of(DeployConfig(**told), Parts("scout", "org/model", head, f"sha256:{digest * 64}"))  # type: ignore[arg-type]
+
+
+def apply(config: VertexConfig, what: Launch) -> dict:
+    return vertex_apply.apply(config, what, silent, FAST)
+
+
+def delete(config: VertexConfig, what: Launch) -> dict:
+    return vertex_apply.delete(config, what, silent, FAST)
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+def test_the_requests_say_all_that_the_recipe_says(head):
+    config = VertexConfig(
+        project="my-project", location="europe-west4", service_account="s@x", machine_type="a3-highgpu-8g",
+        accelerator_type="NVIDIA_H100_80GB", accelerator_count=8, replicas=(2, 5), target_busy=70, startup_s=3605,
+        inference_s=1800, shared_memory_mb=65536, spot=True,
+    )  # fmt: skip
+    requests = requests_of(config, launch(head, speculation="6,4,16", arguments=("--tp=8",)))
+    model, endpoint, deployment = (requests[name] for name in (MODEL, ENDPOINT, DEPLOYMENT))
+    container = model["model"]["containerSpec"]
+    assert container["imageUri"] == "europe-docker.pkg.dev/my-project/eyas/sglang:1"
+    assert container["args"] == ["--tp=8"]
+    assert {one["name"]: one["value"] for one in container["env"]} == {
+        "EYAS_SERVED_NAME": "scout", "EYAS_TARGET": "org/model", "EYAS_SPECULATION": "6,4,16",
+    }  # fmt: skip
+    assert (container["healthRoute"], container["predictRoute"]) == ("/health", "/v1/chat/completions")
+    assert container["deploymentTimeout"] == "3605s"
+    assert container["sharedMemorySizeMb"] == "65536"
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3605
+    assert model["model"]["artifactUri"].startswith("gs://bucket/eyas/scout/")
+    assert model["model"]["labels"]["managed-by"] == "eyas"
+    assert endpoint["endpointId"] == "scout"
+    assert endpoint["endpoint"]["dedicatedEndpointEnabled"] is True
+    assert endpoint["endpoint"]["clientConnectionConfig"] == {"inferenceTimeout": "1800s"}
+    deployed = deployment["deployedModel"]
+    assert deployed["model"] == f"{PARENT}/models/{model['modelId']}"
+    assert deployed["serviceAccount"] == "s@x"
+    resources = deployed["dedicatedResources"]
+    assert resources["machineSpec"] == {
+        "machineType": "a3-highgpu-8g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 8,
+    }  # fmt: skip
+    assert (resources["minReplicaCount"], resources["maxReplicaCount"], resources["spot"]) == (2, 5, True)
+    assert resources["autoscalingMetricSpecs"][0]["target"] == 70
+    assert "accelerator/duty_cycle" in resources["autoscalingMetricSpecs"][0]["metricName"]
+
+
+def test_ids_follow_what_decides_and_nothing_else(head):
+    config = VertexConfig(project="my-project")
+
+    def ids(config: VertexConfig, what: Launch) -> tuple[str, str, str]:
+        requests = requests_of(config, what)
+        deployed = requests[DEPLOYMENT]["deployedModel"]["displayName"]
+        return requests[ENDPOINT]["endpointId"], requests[MODEL]["modelId"], deployed
+
+    first = ids(config, launch(head))
+    assert first == ids(config, launch(head))
+    assert first == ids(dataclasses.replace(config, replicas=(2, 9)), launch(head)), "replicas change in place"
+    other_machine = ids(dataclasses.replace(config, machine_type="g2-standard-48"), launch(head))
+    assert [a == b for a, b in zip(first, other_machine, strict=True)] == [True, True, False]
+    for changed in (launch(head, "b"), launch(head, image="r/x:2"), launch(head, speculation="3,1,4")):
+        assert [a == b for a, b in zip(first, ids(config, changed), strict=True)] == [True, False, False]
+
+
+def test_googles_client_takes_what_is_written(head, config, tmp_path):
+    out = tmp_path / "vertex"
+    first = write(config, launch(head), out)
+    assert write(config, launch(head), out) == first, "written once"
+    api = VertexApi(config, FAST)
+    for kind, name in (
+        ("UploadModelRequest", MODEL),
+        ("CreateEndpointRequest", ENDPOINT),
+        ("DeployModelRequest", DEPLOYMENT),
+    ):
+        raw = json.loads((out / name).read_bytes())
+        message = api.message(kind, raw)
+        kinds = type(message)
+        again = json.loads(
+            kinds.to_json(message, use_integers_for_enums=False, always_print_fields_with_no_presence=False)
+        )
+        assert _without_defaults(raw) == again, "nothing is lost between file and API"
+
+
+def _without_defaults(value):
+    if isinstance(value, dict):
+        told = {key: _without_defaults(item) for key, item in value.items()}
+        return {key: item for key, item in told.items() if item not in (False, [], {}, "")}
+    return [_without_defaults(item) for item in value] if isinstance(value, list) else value
+
+
+WRONG = [
+    ({"project": None}, {}, "no deploy.vertex.project"),
+    ({"accelerator_count": 0}, {}, "accelerator_count = 0 for sglang"),
+    ({}, {"image": None}, "no deploy.image"),
+    ({}, {"storage": None}, "no deploy.storage"),
+]
+
+
+@pytest.mark.parametrize(("vertex", "deploy", "said"), WRONG)
+def test_what_cannot_be_guessed_is_asked_for(head, config, vertex, deploy, said):
+    with pytest.raises(UsageError, match=said):
+        requests_of(dataclasses.replace(config, **vertex), launch(head, **deploy))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"project": "My Project"}, {"location": "moon"}, {"replicas": (3, 1)}, {"replicas": (0, 1)}, {"inference_s": 3601},
+     {"target_busy": 0}, {"startup_s": 0}],
+)  # fmt: skip
+def test_settings_that_are_none(wrong):
+    with pytest.raises(UsageError, match=r"deploy\.vertex\."):
+        VertexConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": "Scout"}, {"name": "a" * 41}, {"storage": "bucket"}, {"speculation": "3"},
+     {"engine": "vllm", "speculation": "6,4,16"}, {"engine": "eyas", "speculation": "6,4,16"}],
+)  # fmt: skip
+def test_launches_that_are_none(wrong):
+    with pytest.raises(UsageError, match=r"deploy\."):
+        DeployConfig(**wrong)
+
+
+# --- what is carried out ---------------------------------------------------------------------------------------------
+
+
+def test_from_nothing_to_serving_and_once_more(head, config, api, bucket):
+    what = launch(head, arguments=("--tp=1",))
+    told = apply(config, what)
+    assert api.asked() == ["POST models:upload", "POST endpoints", "POST scout:deployModel"]
+    written = requests_of(config, what)
+    assert api.body("models:upload")["model"]["containerSpec"]["args"] == ["--tp=1"]
+    assert api.body("models:upload")["modelId"] == written[MODEL]["modelId"]
+    assert api.body(":deployModel")["trafficSplit"] == {"0": 100}
+    assert told["state"] == "serving"
+    assert told["dns"] == "7.prediction.example"
+    (deployed,) = told["deployed"]
+    assert (deployed["traffic"], deployed["replicas"], deployed["machine"]) == (100, [1, 3], "g2-standard-12")
+    uri = written[MODEL]["model"]["artifactUri"].removeprefix("gs://")
+    assert {name: bucket.objects[name] for name in bucket.objects} == {
+        f"{uri}/head/{path.name}": path.read_bytes() for path in head.iterdir()
+    }
+    asked = len(api.asked())
+    bucket.requests.clear()
+    assert apply(config, what) == told
+    assert len(api.asked()) == asked, "nothing is asked for twice"
+    assert not [path for method, path in bucket.requests if method == "POST"], "nor uploaded"
+
+
+def test_other_replicas_are_changed_in_place(head, config, api, bucket):
+    apply(config, launch(head))
+    api.requests.clear()
+    told = apply(dataclasses.replace(config, replicas=(2, 8)), launch(head))
+    assert api.asked() == ["POST scout:mutateDeployedModel"]
+    assert told["deployed"][0]["replicas"] == [2, 8]
+
+
+def test_a_new_head_takes_the_traffic_and_the_old_one_goes(head, config, api, bucket):
+    apply(config, launch(head))
+    api.requests.clear()
+    told = apply(config, launch(head, "b"))
+    assert api.asked() == ["POST models:upload", "POST scout:deployModel", "POST scout:undeployModel"]
+    assert [(one["is_wanted"], one["traffic"]) for one in told["deployed"]] == [(True, 100)]
+
+
+def test_a_target_of_this_machine_travels_with_the_head(head, config, api, bucket, tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "config.json").write_bytes(b'{"a": 1}')
+    told = DeployConfig(engine="eyas", image="r/x:1", storage="gs://bucket")
+    what = launch_of(told, Parts("scout", target, head, "sha256:" + "a" * 64))
+    config = dataclasses.replace(config, accelerator_count=0, machine_type="n2-standard-8")
+    apply(config, what)
+    names = {name.split("/", 3)[3] for name in bucket.objects}
+    assert names == {"head/config.json", "head/model.safetensors", "target/config.json"}
+    spec = api.body("models:upload")["model"]["containerSpec"]
+    assert spec["args"] == ["serve", "--no-compile", "--served-name", "scout"]
+    assert spec["predictRoute"] == "/predict"
+    resources = api.body(":deployModel")["deployedModel"]["dedicatedResources"]
+    assert resources["machineSpec"] == {"machineType": "n2-standard-8"}
+    assert "cpu/utilization" in resources["autoscalingMetricSpecs"][0]["metricName"]
+
+
+def test_status_at_each_stage_and_deletion(head, config, api, bucket):
+    what = launch(head)
+
+    def state() -> str:
+        return vertex_apply.status(config, what, FAST)["state"]
+
+    assert state() == "absent"
+    api.fails["deploy"] = {"code": 8, "message": "The following quota metrics exceed quota limits: nvidia_l4_gpus"}
+    with pytest.raises(StageError, match="no quota: The following quota metrics"):
+        apply(config, what)
+    assert state() == "endpoint", "half-created"
+    apply(config, what)
+    assert api.asked().count("POST endpoints") == 1, "what was there is used"
+    assert state() == "serving"
+    apply(config, launch(head, "b"))
+    api.requests.clear()
+    assert delete(config, what)["state"] == "absent"
+    assert (api.models, api.endpoints) == ({}, {}), "older models too"
+    assert sorted(one.split(" ")[0] for one in api.asked()) == ["DELETE", "DELETE", "DELETE", "POST"]
+    api.requests.clear()
+    assert delete(config, what)["state"] == "absent"
+    assert api.asked() == []
+
+
+def test_a_deployment_that_was_asked_for_is_waited_for(head, config, api, bucket):
+    """The first command is stopped while machines start; the second one, elsewhere, waits for the same."""
+    api.polls = 10_000
+    impatient = Patience(poll_s=0.01, limit_s=0.2)
+    endpoint = requests_of(config, launch(head))
+    api.polls = 0
+    vertex = VertexApi(config, FAST)
+    vertex.make_model(endpoint[MODEL])
+    vertex.make_endpoint(endpoint[ENDPOINT])
+    api.polls = 10_000
+    with pytest.raises(StageError, match="lasts longer than"):
+        vertex_apply.apply(config, launch(head), silent, impatient)
+    (running,) = [one for one in api.operations.values() if one["left"] > 0]
+    running["left"] = 3
+    assert apply(config, launch(head))["state"] == "serving"
+    assert api.asked().count("POST scout:deployModel") == 1
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+RETRIED = [
+    ("POST", "models:upload", 503), ("POST", "models:upload", "lost"), ("POST", "endpoints$", 500),
+    ("POST", "endpoints$", "lost"), ("POST", ":deployModel", 429), ("POST", ":deployModel", "lost"),
+    ("GET", "endpoints/scout$", 502), ("GET", "/operations", 504),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path", "what"), RETRIED)
+def test_what_is_busy_or_lost_is_asked_again_and_made_once(head, config, api, bucket, method, path, what):
+    api.faults.append(Fault(method, path, what, times=2 if isinstance(what, int) else 1))
+    assert apply(config, launch(head))["state"] == "serving"
+    assert (len(api.models), len(api.endpoints)) == (1, 1)
+    (endpoint,) = api.endpoints.values()
+    assert len(endpoint["deployedModels"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "said"),
+    [(401, InputError, "gcloud auth application-default login"), (403, InputError, "roles/aiplatform.user"),
+     (429, StageError, "no quota"), (500, StageError, "run the same command again"),
+     (400, InputError, r"correct \[deploy.vertex\]")],
+)  # fmt: skip
+def test_what_stays_refused_is_said(head, config, api, bucket, status, kind, said):
+    api.faults.append(Fault("POST", ":deployModel", status, times=99))
+    with pytest.raises(kind, match=said) as raised:
+        apply(config, launch(head))
+    assert isinstance(raised.value, EyasError)
+    assert len([one for one in api.asked() if "deployModel" in one]) == (4 if status in (429, 500) else 1)
+
+
+def test_nobody_answers(head, config):
+    with pytest.raises(StageError, match="no answer from Vertex AI"):
+        vertex_apply.status(dataclasses.replace(config, api_endpoint="http://127.0.0.1:9"), launch(head), FAST)
+
+
+def test_without_credentials_nothing_is_asked(head, config, monkeypatch, tmp_path):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    with pytest.raises(InputError, match="no Google credentials"):
+        vertex_apply.status(dataclasses.replace(config, api_endpoint=None), launch(head), FAST)
+
+
+def test_a_machine_that_the_api_has_no_word_for(head, config, api):
+    with pytest.raises(UsageError, match=r"correct \[deploy.vertex\]"):
+        apply(dataclasses.replace(config, accelerator_type="NVIDIA_L5"), launch(head))
+    assert api.asked() == []
+
+
+def test_what_eyas_did_not_make_stays(head, config, api, bucket):
+    name = f"{PARENT}/endpoints/scout"
+    foreign = {"name": name, "displayName": "x", "labels": {}, "deployedModels": [], "trafficSplit": {}}
+    api.endpoints[name] = foreign
+    for verb in (apply, delete):
+        with pytest.raises(InputError, match="endpoints/scout, which eyas did not make"):
+            verb(config, launch(head))
+    assert (api.asked(), bucket.objects) == ([], {}), "nothing was made, uploaded or removed"
+    del api.endpoints[name]
+    apply(config, launch(head))
+    api.models[f"{PARENT}/models/theirs"] = {"name": f"{PARENT}/models/theirs", "labels": {"eyas-name": "scout"}}
+    api.endpoints[name]["deployedModels"].append(
+        {"id": "5", "displayName": "theirs", "model": f"{PARENT}/models/theirs"}
+    )
+    api.requests.clear()
+    for verb in (apply, delete):
+        with pytest.raises(InputError, match="theirs on the endpoint scout, which eyas did not deploy"):
+            verb(config, launch(head))
+    assert api.asked() == []
+    api.endpoints[name]["deployedModels"].pop()
+    delete(config, launch(head))
+    assert list(api.models) == [f"{PARENT}/models/theirs"]
