@@ -25,13 +25,16 @@ from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig
 from eyas.bench.tune_config import TuneConfig
 from eyas.costs.config import PlanConfig
+from eyas.deploy import kubernetes, vertex
+from eyas.deploy.config import DeployConfig
+from eyas.deploy.launch import Launch, Parts, launch_of
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
 from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head, resolve_head
 from eyas.model.dtypes import DTYPES
-from eyas.model.target import Target, resolve_target
+from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.model.words import TargetWords
 from eyas.privacy.filter import PrivacyFilter
 from eyas.synth import prompts, respond
@@ -91,6 +94,7 @@ class Recipe:
     bench: BenchConfig = field(default_factory=BenchConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    deploy: DeployConfig = field(default_factory=DeployConfig)
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or set(self.name) & set("/\\"):
@@ -310,6 +314,28 @@ class Run:
             "train_seconds": None if trained is None else trained.seconds,
             "head_start": _start_of(trained),
         }
+
+    def launch(self) -> Launch:
+        """How the head and its target are started elsewhere. InputError without a head."""
+        model = self.recipe.target.model
+        # A hub id or a URL is for the container to fetch; what lies on this machine travels with the head.
+        is_here = model == EMBEDDED or Path(model).is_dir()
+        target = resolve_target(model) if is_here else model
+        head = self.head_directory
+        return launch_of(self.recipe.deploy, Parts(self.recipe.name, target, head, digest_head(head)))
+
+    def deploy(self, platform: str) -> Path:
+        """Write what a platform is asked for; the directory. UsageError where the recipe leaves something out."""
+        config, launch, out = self.recipe.deploy, self.launch(), self.out / "deploy" / platform
+        if platform == "vertex":
+            vertex.write(config.vertex, launch, out)
+            return out
+        worlds = {"prompts": self.recipe.prompts.world, "respond": 1, "capture": self.recipe.capture.world, "train": 1}
+        where = config.kubernetes
+        objects = kubernetes.serving_of(where, launch)
+        objects |= kubernetes.jobs_of(where, launch, config.jobs_image, to_toml(self.recipe), worlds)
+        kubernetes.write(objects, launch.head_digest, out)
+        return out
 
     def scan(self) -> Scan | None:
         """Looks at answers once more: a target may know what its prompts do not say. None for the grammar's prompts."""

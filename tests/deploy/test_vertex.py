@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.doubles.stores import gcs
 from tests.doubles.vertex import FakeVertex
 
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
+from eyas.cli import main
 from eyas.deploy import vertex_apply
 from eyas.deploy.config import DeployConfig, VertexConfig
 from eyas.deploy.launch import Launch, Parts, launch_of
@@ -352,3 +354,40 @@ def test_what_eyas_did_not_make_stays(head, config, api, bucket):
     api.endpoints[name]["deployedModels"].pop()
     delete(config, launch(head))
     assert list(api.models) == [f"{PARENT}/models/theirs"]
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_from_writing_to_deletion(api, bucket, tmp_path, capsys):
+    recipe = tmp_path / "pair.toml"
+    recipe.write_text(
+        '[target]\nhead = "embedded"\n[deploy]\nengine = "eyas"\nimage = "r/eyas:1"\nstorage = "gs://bucket/eyas"\n'
+        f'[deploy.vertex]\nproject = "my-project"\naccelerator_count = 0\napi_endpoint = "{api.url}"\n'
+    )
+    api.polls = 0
+    command = ["deploy", "vertex", str(recipe), "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    assert {path.name for path in (tmp_path / "run" / "deploy" / "vertex").iterdir()} == {
+        MODEL, ENDPOINT, DEPLOYMENT, "provenance.json",
+    }  # fmt: skip
+    assert api.requests == []
+    assert "--apply" in capsys.readouterr().err
+    assert main([*command, "--apply"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("serving\nendpoint: projects/my-project/locations/us-central1/endpoints/pair\n")
+    assert "100 % of traffic, 1 to 1 of g2-standard-12" in said.out
+    assert {name.split("/")[3] for name in bucket.objects} == {"head", "target"}, "the embedded pair travels"
+    assert main([*command, "--status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "serving"
+    assert main([*command, "--delete"]) == 0
+    assert capsys.readouterr().out == "absent\n"
+    assert (api.models, api.endpoints) == ({}, {})
+    assert main([*command, "--apply", "--delete"]) == 2
+
+
+def test_without_the_package_the_extra_is_named(config, monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.cloud.aiplatform_v1", None)
+    monkeypatch.delattr("google.cloud.aiplatform_v1", raising=False)
+    with pytest.raises(UsageError, match=r"pip install 'eyas\[vertex\]'"):
+        VertexApi(config, FAST)

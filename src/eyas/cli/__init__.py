@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     _serve(verbs.add_parser("serve", help="an OpenAI-compatible server", allow_abbrev=False))
     _show(verbs.add_parser("show", help="a rendered conversation, what is supervised in colour", allow_abbrev=False))
     _plan(verbs.add_parser("plan", help="what would run, bytes, hours, money; changes nothing", allow_abbrev=False))
+    _deploy(verbs.add_parser("deploy", help="what Vertex AI or Kubernetes is asked for", allow_abbrev=False))
     _doctor(verbs.add_parser("doctor", help="check a run, a head, a target and a head", allow_abbrev=False))
     return parser
 
@@ -227,6 +228,23 @@ def _run_plan(parsed: argparse.Namespace) -> int:
     from eyas.cli import recipes
 
     return recipes.plan(recipes.open_run(parsed.recipe, parsed.overrides, parsed.out), parsed.price, parsed.json)
+
+
+def _deploy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("platform", choices=("vertex", "kubernetes"), help="writes RUN/deploy/vertex or kubernetes")
+    _recipe_arguments(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--apply", action="store_true", help="carry it out; again: go on with what is there")
+    what.add_argument("--status", action="store_true", help="what is there now")
+    what.add_argument("--delete", action="store_true", help="remove what eyas made, and nothing else")
+    parser.add_argument("--json", action="store_true", help="print what is there as one object on stdout")
+    parser.set_defaults(run=_run_deploy)
+
+
+def _run_deploy(parsed: argparse.Namespace) -> int:
+    from eyas.cli import deploy
+
+    return deploy.run(parsed)
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
