@@ -34,6 +34,7 @@ OPEN = {
 }
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "te", "trailer", "expect"}
 HOP_BY_HOP |= {"proxy-connection", "host"}
+CONNECTION = (b"connection:", b"keep-alive:")
 
 
 class Refused(Exception):
@@ -172,7 +173,16 @@ class Gate:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The engine's answer, as it comes; its head says that the connection ends, whether the engine says so or not."""
     with contextlib.suppress(ConnectionError):
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            writer.write(_reply(502, "found an engine that broke off; expected an answer; do ask again"))
+            await writer.drain()
+            return
+        lines = [line for line in head[:-4].split(b"\r\n") if not line.lower().startswith(CONNECTION)]
+        writer.write(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n")
         while data := await reader.read(64 * 1024):
             writer.write(data)
             await writer.drain()

@@ -377,7 +377,7 @@ def test_the_command_from_writing_to_deletion(api, bucket, tmp_path, capsys):
     said = capsys.readouterr()
     assert said.out.startswith("serving\nendpoint: projects/my-project/locations/us-central1/endpoints/pair\n")
     assert "100 % of traffic, 1 to 1 of g2-standard-12" in said.out
-    assert {name.split("/")[3] for name in bucket.objects} == {"head", "target"}, "the embedded pair travels"
+    assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair travels"
     assert main([*command, "--status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "serving"
     assert main([*command, "--delete"]) == 0

@@ -1,11 +1,15 @@
 """Each object store as a URL below which a test may write."""
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 
 import pytest
 from tests.doubles.gcs import FakeGcs
+
+# gcsfs reads it once, when it is imported: else it asks a bucket over gRPC, and waits, what kind of one it is.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 
 @contextlib.contextmanager

@@ -38,10 +38,11 @@ class VertexApi:
         try:
             from google.auth.credentials import AnonymousCredentials
             from google.cloud import aiplatform_v1
+            from google.cloud.aiplatform_v1 import types
         except ImportError:
             found = "no package google-cloud-aiplatform"
             raise UsageError(found, "the extra `vertex`", "pip install 'eyas[vertex]'") from None
-        self.types = aiplatform_v1.types
+        self.types = types
         self.patience = patience
         address = config.api_endpoint or f"{config.location}-aiplatform.googleapis.com"
         # No token is ever sent in clear: what is asked over plain HTTP is asked without one.
