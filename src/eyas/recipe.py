@@ -25,16 +25,15 @@ from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig
 from eyas.bench.tune_config import TuneConfig
 from eyas.costs.config import PlanConfig
-from eyas.deploy import kubernetes, vertex
 from eyas.deploy.config import DeployConfig
-from eyas.deploy.launch import Launch, Parts, launch_of
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
 from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head, resolve_head
 from eyas.model.dtypes import DTYPES
-from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.model.ends import load_ends
+from eyas.model.target import Target, resolve_target
 from eyas.model.words import TargetWords
 from eyas.privacy.filter import PrivacyFilter
 from eyas.synth import prompts, respond
@@ -140,6 +139,15 @@ class Run:
         wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
         return Target.load(wanted.model, DTYPES[wanted.dtype], layers, self.device)
 
+    @cached_property
+    def ends(self) -> Target:
+        """The target as `train` and `eval` read it: without its layers, unless they run it or it is loaded anyway."""
+        needed = self.recipe.capture.online or self.recipe.eval.temperature is not None
+        if needed or "target" in vars(self):
+            return self.target
+        wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
+        return load_ends(wanted.model, DTYPES[wanted.dtype], layers, self.device)
+
     @property
     def head_directory(self) -> Path:
         """The trained head, or the one that `target.head` names."""
@@ -198,7 +206,7 @@ class Run:
             "eval": lambda: evaluate.run(
                 recipe.eval,
                 evaluate.EvalInputs(self.head_directory, features),
-                self.target,
+                self.ends,
                 directory("eval"),
                 progress=progress,
             ),
@@ -245,7 +253,7 @@ class Run:
             loop.run(
                 self.train_config,
                 self.place("capture"),
-                self.target,
+                self.ends,
                 self.directory("train"),
                 progress=self.progress,
                 data_card=self._data_card(),
@@ -275,13 +283,13 @@ class Run:
         def of_eval() -> Origin:
             stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype])
             features = Features(place("capture"))
-            return evaluate.origin_of(recipe.eval, stored, (features, features), self.target)
+            return evaluate.origin_of(recipe.eval, stored, (features, features), self.ends)
 
         return {
             "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements).origin,
             "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder(), self.scan()),
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
-            "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.target),
+            "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.ends),
             "eval": of_eval,
             "bench": lambda: bench.origin_of(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
@@ -314,28 +322,6 @@ class Run:
             "train_seconds": None if trained is None else trained.seconds,
             "head_start": _start_of(trained),
         }
-
-    def launch(self) -> Launch:
-        """How the head and its target are started elsewhere. InputError without a head."""
-        model = self.recipe.target.model
-        # A hub id or a URL is for the container to fetch; what lies on this machine travels with the head.
-        is_here = model == EMBEDDED or Path(model).is_dir()
-        target = resolve_target(model) if is_here else model
-        head = self.head_directory
-        return launch_of(self.recipe.deploy, Parts(self.recipe.name, target, head, digest_head(head)))
-
-    def deploy(self, platform: str) -> Path:
-        """Write what a platform is asked for; the directory. UsageError where the recipe leaves something out."""
-        config, launch, out = self.recipe.deploy, self.launch(), self.out / "deploy" / platform
-        if platform == "vertex":
-            vertex.write(config.vertex, launch, out)
-            return out
-        worlds = {"prompts": self.recipe.prompts.world, "respond": 1, "capture": self.recipe.capture.world, "train": 1}
-        where = config.kubernetes
-        objects = kubernetes.serving_of(where, launch)
-        objects |= kubernetes.jobs_of(where, launch, config.jobs_image, to_toml(self.recipe), worlds)
-        kubernetes.write(objects, launch.head_digest, out)
-        return out
 
     def scan(self) -> Scan | None:
         """Looks at answers once more: a target may know what its prompts do not say. None for the grammar's prompts."""

@@ -3,10 +3,16 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+from eyas.base.config import to_toml
 from eyas.base.errors import UsageError
 from eyas.cli.recipes import open_run
+from eyas.deploy import kubernetes, vertex, vertex_apply
+from eyas.deploy.launch import Launch, Parts, launch_of
+from eyas.formats.head_dir import digest_head
+from eyas.model.target import EMBEDDED, resolve_target
 from eyas.recipe import Run
 
 
@@ -16,10 +22,10 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.platform == "kubernetes":
         if parsed.apply or parsed.status or parsed.delete:
             raise UsageError("--apply, --status or --delete for kubernetes", "them for vertex", "use kubectl")
-        directory = work.deploy("kubernetes")
+        directory = write(work, "kubernetes")
         print(f"{directory} is finished: kubectl apply -f {directory}", file=sys.stderr)
         return 0
-    directory = work.deploy("vertex")
+    directory = write(work, "vertex")
     told = _carry_out(work, parsed)
     if told is None:
         print(f"{directory} is finished: the same with --apply carries it out", file=sys.stderr)
@@ -30,10 +36,32 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _carry_out(work: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
-    from eyas.deploy import vertex_apply
+def launch_of_run(work: Run) -> Launch:
+    """How the head and its target are started elsewhere. InputError without a head."""
+    model = work.recipe.target.model
+    # A hub id or a URL is for the container to fetch; what lies on this machine travels with the head.
+    is_here = model == EMBEDDED or Path(model).is_dir()
+    head = work.head_directory
+    parts = Parts(work.recipe.name, resolve_target(model) if is_here else model, head, digest_head(head))
+    return launch_of(work.recipe.deploy, parts)
 
-    config, launch = work.recipe.deploy.vertex, work.launch()
+
+def write(work: Run, platform: str) -> Path:
+    """Write what a platform is asked for; the directory. UsageError where the recipe leaves something out."""
+    recipe, launch, out = work.recipe, launch_of_run(work), work.out / "deploy" / platform
+    if platform == "vertex":
+        vertex.write(recipe.deploy.vertex, launch, out)
+        return out
+    worlds = {"prompts": recipe.prompts.world, "respond": 1, "capture": recipe.capture.world, "train": 1}
+    where = recipe.deploy.kubernetes
+    objects = kubernetes.serving_of(where, launch)
+    objects |= kubernetes.jobs_of(where, launch, recipe.deploy.jobs_image, to_toml(recipe), worlds)
+    kubernetes.write(objects, launch.head_digest, out)
+    return out
+
+
+def _carry_out(work: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
+    config, launch = work.recipe.deploy.vertex, launch_of_run(work)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

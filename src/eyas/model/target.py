@@ -134,7 +134,7 @@ class Target:
         """
         check_device(str(device))
         directory = resolve_target(name)
-        _check_files(directory)
+        check_files(directory)
         register_attention()
         try:
             config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
@@ -158,7 +158,7 @@ class Target:
             raise
         except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
             raise InputError(
-                f"target {directory} that transformers cannot load ({type(error).__name__}: {_first_line(error)})",
+                f"target {directory} that transformers cannot load ({type(error).__name__}: {first_line(error)})",
                 "a causal language model in Hugging Face format with safetensors",
                 "check the directory, or fetch it again",
             ) from error
@@ -257,7 +257,7 @@ def _digest_files(directory: Path, names: list[str]) -> str:
     return digest_json({name: digest_file(directory / name) for name in names})
 
 
-def _check_files(directory: Path) -> None:
+def check_files(directory: Path) -> None:
     """`InputError` naming the first file without which the directory is no target."""
     missing = None
     if not (directory / "config.json").is_file():
@@ -296,5 +296,6 @@ def read_facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFac
     )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What a message of somebody else's says first."""
     return (str(error).strip().splitlines() or [""])[0][:200]
