@@ -8,8 +8,11 @@ import pytest
 import yaml
 
 from eyas.base.errors import UsageError
+from eyas.base.provenance import require_digest
 from eyas.base.shares import VARIABLES
 from eyas.cli import main
+from eyas.cli.deploy import write_configured
+from eyas.cli.recipes import open_run
 from eyas.deploy.config import DeployConfig, KubernetesConfig
 from eyas.deploy.kubernetes import jobs_of, serving_of, write
 from eyas.deploy.launch import Launch, Parts, launch_of
@@ -156,14 +159,27 @@ def test_the_command_writes_a_directory_that_kubectl_takes(recipe, tmp_path, cap
     assert jobs == {"pair-prompts": 3, "pair-respond": 1, "pair-capture": 1, "pair-train": 1}
     assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "--apply"]) == 2
     assert "do use kubectl" in capsys.readouterr().err
-    assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.image=''"]) in (0, 2)
 
 
 @pytest.mark.parametrize(
     ("override", "said"),
     [("deploy.enigne=vllm", "deploy.engine"), ("deploy.kubernetes.replicas=[3,1]", "deploy.kubernetes.replicas"),
-     ("deploy.vertex.zone=x", "unknown key deploy.vertex.zone"), ("name=Pair_1", "add deploy.name")],
+     ("deploy.vertex.zone=x", "unknown key deploy.vertex.zone"), ("name=Pair_1", "add deploy.name"),
+     ("deploy.image=''", "an empty deploy.image")],
 )  # fmt: skip
 def test_a_recipe_that_is_none(recipe, tmp_path, capsys, override, said):
     assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), override]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_whole_run_ends_with_what_its_recipe_has_enough_about(recipe, tmp_path):
+    def written(*overrides: str) -> list[str]:
+        return [path.name for path in write_configured(open_run(str(recipe), overrides, str(tmp_path / "run"), "cpu"))]
+
+    assert written() == ["kubernetes", "vertex"]
+    for platform in written():
+        require_digest(tmp_path / "run" / "deploy" / platform)
+    recipe.write_text(RECIPE.replace('project = "my-project"', ""))
+    assert written() == ["kubernetes"]
+    recipe.write_text('[target]\nhead = "embedded"\n')
+    assert written() == []

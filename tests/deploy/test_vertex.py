@@ -88,7 +88,7 @@ def test_the_requests_say_all_that_the_recipe_says(head):
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 3605
     assert model["model"]["artifactUri"].startswith("gs://bucket/eyas/scout/")
-    assert model["model"]["labels"]["managed-by"] == "eyas"
+    assert model["model"]["labels"]["managed_by"] == "eyas"
     assert endpoint["endpointId"] == "scout"
     assert endpoint["endpoint"]["dedicatedEndpointEnabled"] is True
     assert endpoint["endpoint"]["clientConnectionConfig"] == {"inferenceTimeout": "1800s"}
@@ -342,7 +342,7 @@ def test_what_eyas_did_not_make_stays(head, config, api, bucket):
     assert (api.asked(), bucket.objects) == ([], {}), "nothing was made, uploaded or removed"
     del api.endpoints[name]
     apply(config, launch(head))
-    api.models[f"{PARENT}/models/theirs"] = {"name": f"{PARENT}/models/theirs", "labels": {"eyas-name": "scout"}}
+    api.models[f"{PARENT}/models/theirs"] = {"name": f"{PARENT}/models/theirs", "labels": {"eyas_name": "scout"}}
     api.endpoints[name]["deployedModels"].append(
         {"id": "5", "displayName": "theirs", "model": f"{PARENT}/models/theirs"}
     )

@@ -60,6 +60,15 @@ def write(work: Run, platform: str) -> Path:
     return out
 
 
+def write_configured(work: Run) -> list[Path]:
+    """What the recipe has enough about: none without an image and a bucket, Vertex AI's with a project alone."""
+    config = work.recipe.deploy
+    if config.image is None or config.storage is None:
+        return []
+    platforms = ["kubernetes"] if config.vertex.project is None else ["kubernetes", "vertex"]
+    return [write(work, platform) for platform in platforms]
+
+
 def _carry_out(work: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
     config, launch = work.recipe.deploy.vertex, launch_of_run(work)
 

@@ -124,6 +124,8 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _all(work: Run, as_json: bool) -> int:
+    from eyas.cli.deploy import write_configured  # which opens runs by what is below
+
     quiet()
     started_s = time.monotonic()
     for number, stage in enumerate(STAGES, 1):
@@ -135,6 +137,8 @@ def _all(work: Run, as_json: bool) -> int:
     else:
         print(table(results))
         print(f"report: {work.directory('bench') / 'report.html'}")
+    for directory in write_configured(work):
+        print(f"deployment: {directory}", file=sys.stderr)
     print(f"done in {time.monotonic() - started_s:.0f} s", file=sys.stderr)
     return 0
 

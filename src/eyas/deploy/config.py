@@ -123,6 +123,9 @@ class DeployConfig:
         if self.name is not None and not LABEL.fullmatch(self.name):
             found = f"deploy.name = {self.name!r}"
             raise UsageError(found, "at most 40 small letters, digits and dashes, a letter first", "correct it")
+        for key in ("image", "jobs_image", "target"):
+            if getattr(self, key) == "":
+                raise UsageError(f"an empty deploy.{key}", "its name", "correct it, or leave it out")
         if self.storage is not None and "://" not in self.storage:
             raise UsageError(f"deploy.storage = {self.storage!r}", "a URL, gs://BUCKET/PREFIX", "correct it")
         if self.speculation not in (None, "off") and not re.fullmatch(r"\d+,\d+,\d+", self.speculation or ""):

@@ -17,7 +17,7 @@ from eyas.base.storage import Place
 from eyas.deploy.config import LABEL, DeployConfig
 
 PORT = 8080
-LABELS = {"managed-by": "eyas"}
+LABELS = {"managed_by": "eyas"}
 """What everything of ours carries: nothing without it is changed or deleted."""
 
 
@@ -57,7 +57,7 @@ class Launch:
     @property
     def labels(self) -> dict[str, str]:
         """For everything that is made of this launch."""
-        return {**LABELS, "eyas-name": self.name, "eyas-head": self.head_digest.removeprefix("sha256:")[:16]}
+        return {**LABELS, "eyas_name": self.name, "eyas_head": self.head_digest.removeprefix("sha256:")[:16]}
 
 
 def launch_of(config: DeployConfig, parts: Parts) -> Launch:

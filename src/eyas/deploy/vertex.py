@@ -85,7 +85,7 @@ def _model(config: VertexConfig, launch: Launch) -> Json:
 def _endpoint(config: VertexConfig, launch: Launch) -> Json:
     return {
         "displayName": launch.name,
-        "labels": {key: value for key, value in launch.labels.items() if key != "eyas-head"},
+        "labels": {key: value for key, value in launch.labels.items() if key != "eyas_head"},
         "dedicatedEndpointEnabled": True,
         "clientConnectionConfig": {"inferenceTimeout": f"{config.inference_s}s"},
     }

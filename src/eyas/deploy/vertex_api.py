@@ -64,7 +64,7 @@ class VertexApi:
 
     def models_named(self, parent: str, name: str) -> list[Any]:
         """All models of a name that are ours."""
-        wanted = {**LABELS, "eyas-name": name}
+        wanted = {**LABELS, "eyas_name": name}
         query = " AND ".join(f'labels.{key}="{value}"' for key, value in wanted.items())
 
         def listed() -> list[Any]:
