@@ -10,8 +10,10 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
+from typing import Any
 
 import torch
 
@@ -56,14 +58,9 @@ def run(engine: Engine, loop: str, prompts: list[Prompt]) -> Run:
     return Run(tokens, count / seconds, 1 - engine.counters.device_s / seconds, engine.counters.host_s / seconds)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parsed = parser.parse_args()
+def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[tuple[dict[str, Any], list[float]]]:
+    """A row for each number of streams, and the gain of each pair."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = DTYPES[parsed.dtype]
     stored = read_head(resolve_head(EMBEDDED), dtype)
     target = Target.load(EMBEDDED, dtype, stored.config.aux_layer_ids, device)
     draft = Draft.on(target.model.device, stored.head, stored.vocab, SHAPE)
@@ -71,31 +68,42 @@ def main() -> int:
         compile_pair(target, draft.head)
     prompts = mixed(eval_prompts(target.tokenizer, 4))
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
-    for streams in parsed.streams:
+    for count in streams:
         engine = Engine(
-            target, draft, streams, context, stream=WorkerStream() if device.type == "cpu" else stream_for(device)
+            target, draft, count, context, stream=WorkerStream() if device.type == "cpu" else stream_for(device)
         )
-        some = prompts[: max(7, 2 * streams)]
+        some = prompts[: max(7, 2 * count)]
         found: dict[str, list[Run]] = {"plain": [], "overlap": []}
-        run(engine, "plain", some[:streams])
-        for pair in range(parsed.pairs):
+        run(engine, "plain", some[:count])
+        for pair in range(pairs):
             for loop in sorted(LOOPS, reverse=pair % 2 == 1):
                 found[loop].append(run(engine, loop, some))
-            print(f"{streams} streams, pair {pair + 1} of {parsed.pairs}", file=sys.stderr)
+            print(f"{count} streams, pair {pair + 1} of {pairs}", file=sys.stderr)
         same = all(a.tokens == b.tokens for a, b in zip(found["plain"], found["overlap"], strict=True))
         gains = [b.tps / a.tps for a, b in zip(found["plain"], found["overlap"], strict=True)]
         spread = quantiles(gains, n=4) if len(gains) > 1 else [gains[0]] * 3
+        name = f"overlap over plain loop, output tokens/s, {count} streams, {str(dtype)[6:]}, {device.type}"
         row = {
-            "name": f"overlap over plain loop, output tokens/s, {streams} streams, {parsed.dtype}, {device.type}",
+            "name": name,
             "gain": round(median(gains), 3),
             "quartiles": [round(spread[0], 3), round(spread[2], 3)],
             "idle_share": {loop: round(median(one.idle for one in runs), 4) for loop, runs in found.items()},
             "host_share": {loop: round(median(one.host for one in runs), 4) for loop, runs in found.items()},
             "same_tokens": same,
-            "pairs": parsed.pairs,
+            "pairs": pairs,
         }
-        print(json.dumps(row), flush=True)
         engine.stream.close()
+        yield row, gains
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parsed = parser.parse_args()
+    for row, _ in compare(parsed.streams, parsed.pairs, DTYPES[parsed.dtype]):
+        print(json.dumps(row), flush=True)
     return 0
 
 
