@@ -269,7 +269,7 @@ class Run:
             return read_provenance(place(stage)).digest
 
         def of_eval() -> Origin:
-            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype])
+            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.target.facts.num_layers)
             features = Features(place("capture"))
             return evaluate.origin_of(recipe.eval, stored, (features, features), self.target)
 
