@@ -80,8 +80,7 @@ def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
         raise UsageError(f"--target {parsed.target} without a head", "--head DIR or --no-head", "add one of them")
     stored = read_head(resolve_head(name), dtype, count_layers(parsed.target))
     target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
-    words = {"tokenizer": target.tokenizer_digest, "chat template": target.template_digest}
-    found = [*stored.findings, *require_fit(stored, target.facts, target.digest, words)]
+    found = [*stored.findings, *require_fit(stored, target.facts, target.digest, target.word_digests)]
     for finding in [*found, *check_embedding(stored, target.embedding.weight)]:
         if finding.weight != "ok":
             print(f"eyas: {finding}", file=sys.stderr)

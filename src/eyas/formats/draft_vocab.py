@@ -92,9 +92,7 @@ def _told(meaning: str, order_V: Tensor | None) -> tuple[Finding, ...]:
     found: list[Finding] = []
     if meaning == ABSOLUTE:
         expected = "offsets (target id - draft id), for SGLang and vLLM add the draft id to them"
-        found.append(
-            Finding("warning", "d2t that holds target ids", expected, "`eyas export` writes offsets")
-        )
+        found.append(Finding("warning", "d2t that holds target ids", expected, "`eyas export` writes offsets"))
     if order_V is not None:
         found.append(Finding("warning", "d2t that is not in ascending order", "ascending target ids, as t2d has them"))
     return tuple(found)

@@ -237,6 +237,12 @@ class Target:
         """Digest of the chat template; `InputError` if there is none."""
         return digest_bytes(self.require_chat_template().encode())
 
+    @property
+    def word_digests(self) -> dict[str, str | None]:
+        """Both by name; None for a chat template that is not there."""
+        template = self.tokenizer.chat_template
+        return {"tokenizer": self.tokenizer_digest, "chat template": self.template_digest if template else None}
+
 
 def digest_target(directory: Path) -> str:
     """Digest over config.json and all safetensors of a target directory, by name and content."""
