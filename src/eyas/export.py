@@ -162,15 +162,17 @@ def _require_parity(found: dict[str, Any], out_dir: Path) -> None:
 
 def _card(inputs: ExportInputs, stored: StoredHead, target: Target) -> Card:
     ledger = inputs.finished("prompts", "ledger.json") if inputs.is_own else None
-    licensed = ledger is not None and ledger.get("target")
+    name, data = _hub_name(target), ""
+    if ledger is not None and ledger.get("target"):
+        data = data_section(ledger, ledger["target"] | {"name": name})
     return Card(
         stored=stored,
-        target_name=_hub_name(target),
+        target_name=name,
         digests={"target": target.digest, **target.word_digests, "head": stored.digest},
         trees=inputs.trees(),
         acceptance=inputs.finished("eval", "acceptance.json"),
         ledger=ledger,
-        data=data_section(ledger, ledger["target"]) if ledger is not None and licensed else "",
+        data=data,
     )
 
 

@@ -86,6 +86,8 @@ def _launch(made: Card, engine: str) -> str:
     if first is None:
         return text + "Where it was tuned, no draft was faster than none: serve the target alone."
     text += f"```\n{first}\n```\n\n{HERE} is the directory of this file."
+    if engine == "vllm-speculators":
+        text += f" `vllm serve {HERE}` alone does the same: the target and a chain's length stand in config.json."
     if rows[0][0] is None:
         return text + " The tree is that of the evaluation; `eyas tune` finds the best one for each number of streams."
     lines = [(streams, f"`{line}`" if line else "no speculation") for streams, line in rows]

@@ -81,6 +81,19 @@ def check_embedding(stored: StoredHead, rows_WD: Tensor) -> list[Finding]:
     return [Finding("warning", found, "the target's rows, for the head is run with those", USE_ITS_OWN)]
 
 
+def check_weights(stored: StoredHead) -> list[Finding]:
+    """What the weights themselves show, without a target."""
+    found: list[Finding] = []
+    norm_D = stored.head.midlayer.input_layernorm.weight.detach()
+    if stored.layout == "ModelOpt" and not torch.allclose(norm_D, norm_D[0], rtol=1e-2):
+        # Facts B.4: trained on hidden_norm(input_layernorm(h)); harmless while input_layernorm is constant.
+        known = "a constant one: some of its versions train with that norm before hidden_norm, no engine has it there"
+        found.append(Finding("warning", "a head of ModelOpt whose input_layernorm is not constant", known))
+    if stored.head.lm_head.weight.dtype == torch.float16:
+        found.append(Finding("warning", "weights in float16", "bfloat16: engines run a head in the target's precision"))
+    return found
+
+
 def _layers(stored: StoredHead, facts: TargetFacts) -> list[Finding]:
     ids, num_layers = list(map(int, stored.config.aux_layer_ids)), facts.num_layers
     if any(i > num_layers for i in ids):

@@ -126,9 +126,15 @@ def look(directory: Path, num_layers: int | None = None) -> tuple[ReadConfig, Re
     if read.config is None:
         return read, None
     try:
-        return read, read_weights(directory, read.config)
+        weights = read_weights(directory, read.config)
     except DamagedError as error:
         raise InputError(str(error), "a head directory with its weights", "fetch or export it again") from error
+    others = {tensor.dtype for tensor in weights.tensors.values()} - {read.dtype}
+    if read.dtype is not None and others:
+        named = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in others))
+        said = f"{str(read.dtype).removeprefix('torch.')}, as config.json says"
+        weights.findings.append(Finding("warning", f"tensors in {named}", said))
+    return read, weights
 
 
 def read_json(path: Path) -> dict[str, Any]:
