@@ -98,7 +98,8 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
     try:
         num_layers = None if target is None else count_layers(target)
         read, weights = look(directory, num_layers)
-        yield Finding("ok", f"layout of {directory}", f"that of {read.layout}")
+        if read.layout != "eyas":
+            yield Finding("ok", f"layout of {directory}", f"that of {read.layout}")
         findings = [*read.findings, *([] if weights is None else weights.findings)]
         yield from findings
         if any(finding.weight == "misfit" for finding in findings):

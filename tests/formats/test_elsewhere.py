@@ -162,6 +162,7 @@ def test_a_missing_shard_is_named(head: Head, tmp_path: Path):
         ([2, 16, 29], [1, 15, 28], None, [2, 16, 29]),
         ([3, 8, 13], [3, 8, 13], None, [3, 8, 13]),  # SGLang since #25454
         ([3, 8, 13], [2, 7, 12], None, [3, 8, 13]),  # and before
+        ([1, 2, 3], [0, 1, 2], 2, [1, 2, 3]),  # of another target: check_fit says it
         (None, [2, 16, 29], 32, [2, 16, 29]),  # ModelOpt's streaming recipes: the usual ones, literal
         (None, [], 32, [2, 16, 29]),  # ModelOpt: an empty list for the usual ones
         (None, None, 32, [2, 16, 29]),

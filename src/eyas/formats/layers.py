@@ -57,7 +57,7 @@ def read_layers(top: Any, nested: Any, num_layers: int | None) -> ReadLayers:
             return _no(f"{KEY} {ids!r}", "a list of whole numbers")
     if top is None and nested is None:
         return _usual(num_layers)
-    meanings = [] if nested is None else _meanings(nested, num_layers)
+    meanings = [] if nested is None else _meanings(nested, num_layers if top is None else None)
     if top is not None:
         if nested is not None and top not in meanings:
             return _no(f"{KEY} {top} and, nested, {nested}", f"{[i - 1 for i in top]} as the nested list")
