@@ -32,10 +32,10 @@ from eyas.bench.concurrency import closed_loop
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target import EMBEDDED, Target, count_layers, resolve_target
-from eyas.serve.arm import OneArm
 from eyas.serve.arm import Arm as OwnArm
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
+from eyas.serve.policy import OneArm
 from eyas.tree.shape import chain
 from eyas.tree.stats import AcceptanceStats, summarise
 
@@ -112,7 +112,7 @@ def main() -> int:
         out, nowhere = Path(scratch) / "export", Path(scratch) / "none"
         export.run(export.ExportInputs(head, nowhere, nowhere, nowhere, chain(parsed.chain), False), target, out)
         setup = Setup(parsed.env_dir.absolute(), at, head, Path(scratch), options)
-        for peer, directory in ((peer, directory) for peer in peers for directory in DIRECTORIES[peer]):
+        for peer, directory in [(one, name) for one in peers for name in DIRECTORIES[one]]:
             name = f"{peer}, export/{directory}"
             try:
                 arm = arms_of(peer, replace(setup, head=out / directory))

@@ -1,6 +1,7 @@
 """OpenVINO GenAI on a CPU, continuous batching: plain, or EAGLE-3 with a chain.
 
-Keys and values are as precise as the rest. A tree ("tree search") fails there with eight requests, so the chain is what is run.
+Keys and values are as precise as the rest. A tree ("tree search") fails there with eight requests, so the chain is what
+is run.
 """
 # pyright: reportMissingImports=false
 

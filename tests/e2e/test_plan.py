@@ -53,7 +53,7 @@ def test_amounts_are_those_of_the_run_itself(finished, recipe, tmp_path, capsys)
     text = planned(capsys, recipe, "--out", half)
     assert listing(half) == before
     assert states(text) == dict.fromkeys(("prompts", "respond"), "finished") | dict.fromkeys(
-        ("capture", "train", "eval", "bench"), "would run"
+        ("capture", "train", "eval", "export", "bench"), "would run"
     )
     rows = json.loads((finished / "features" / "manifest.json").read_bytes())["rows"]
     num_tokens = int(re.findall(r"capture .* ([\d,]+) tokens,", text)[0].replace(",", ""))
@@ -68,7 +68,7 @@ def test_a_finished_run(run, recipe, capsys):
     before = listing(run)
     text = planned(capsys, recipe, "--out", run)
     assert listing(run) == before
-    assert [stage for stage, state in states(text).items() if state == "would run"] == ["bench"]
+    assert [stage for stage, state in states(text).items() if state == "would run"] == ["export", "bench"]
     assert "measured" not in text
 
 
@@ -80,8 +80,8 @@ def test_a_finished_run(run, recipe, capsys):
         ("capture.held_out=0.4", "capture"),
         ("train.steps=2", "train"),
         ("train.draft_vocab_size=100", "train"),  # the features hold for any draft vocabulary
-        ("plan.conversations=7", "bench"),  # decides nothing
-        ("train.checkpoint_every_s=1", "bench"),  # changes no byte
+        ("plan.conversations=7", "export"),  # decides nothing
+        ("train.checkpoint_every_s=1", "export"),  # changes no byte
         ("eval.depth=2", "eval"),
     ],
 )
