@@ -32,6 +32,7 @@ from eyas.features.reader import Features
 from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head, resolve_head
 from eyas.model.dtypes import DTYPES
+from eyas.model.ends import load_ends
 from eyas.model.target import Target, resolve_target
 from eyas.model.words import TargetWords
 from eyas.privacy.filter import PrivacyFilter
@@ -137,6 +138,15 @@ class Run:
         wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
         return Target.load(wanted.model, DTYPES[wanted.dtype], layers, self.device)
 
+    @cached_property
+    def ends(self) -> Target:
+        """The target as `train` and `eval` read it: without its layers, unless they run it or it is loaded anyway."""
+        needed = self.recipe.capture.online or self.recipe.eval.temperature is not None
+        if needed or "target" in vars(self):
+            return self.target
+        wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
+        return load_ends(wanted.model, DTYPES[wanted.dtype], layers, self.device)
+
     @property
     def head_directory(self) -> Path:
         """The trained head, or the one that `target.head` names."""
@@ -195,7 +205,7 @@ class Run:
             "eval": lambda: evaluate.run(
                 recipe.eval,
                 evaluate.EvalInputs(self.head_directory, features),
-                self.target,
+                self.ends,
                 directory("eval"),
                 progress=progress,
             ),
@@ -243,7 +253,7 @@ class Run:
             loop.run(
                 self.train_config,
                 self.place("capture"),
-                self.target,
+                self.ends,
                 self.directory("train"),
                 progress=self.progress,
                 data_card=self._data_card(),
@@ -271,17 +281,17 @@ class Run:
             return read_provenance(place(stage)).digest
 
         def of_eval() -> Origin:
-            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.target.facts.num_layers)
+            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.ends.facts.num_layers)
             features = Features(place("capture"))
-            return evaluate.origin_of(recipe.eval, stored, (features, features), self.target)
+            return evaluate.origin_of(recipe.eval, stored, (features, features), self.ends)
 
         return {
             "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements).origin,
             "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder(), self.scan()),
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
-            "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.target),
+            "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.ends),
             "eval": of_eval,
-            "export": lambda: export.origin_of(self.export_inputs(), self.target),
+            "export": lambda: export.origin_of(self.export_inputs(), self.ends),
             "bench": lambda: bench.origin_of(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
             ),

@@ -3,7 +3,7 @@
 from typing import Any
 
 NUMBER, COUNT, TEXT, SPAN, FLAG = "number", "count", "text", "span", "flag"
-PERCENTILES = {"p50": NUMBER, "p99": NUMBER}
+PERCENTILES = {"p50": NUMBER, "p90": NUMBER, "p99": NUMBER}
 ARM = {"tpot_ms": PERCENTILES, "ttft_ms": PERCENTILES, "output_tps": NUMBER}
 TASK = {
     "prompts": COUNT,

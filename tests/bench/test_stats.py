@@ -27,7 +27,7 @@ def test_interval_is_as_wide_as_the_medians_really_scatter() -> None:
 
 
 def test_percentiles() -> None:
-    assert percentiles([5.0, 1.0, 4.0, 2.0, 3.0]) == pytest.approx({"p50": 3.0, "p99": 4.96})
+    assert percentiles([5.0, 1.0, 4.0, 2.0, 3.0]) == pytest.approx({"p50": 3.0, "p90": 4.6, "p99": 4.96})
 
 
 def test_arms_alternate() -> None:

@@ -25,7 +25,9 @@ def listing(directory):
 
 
 def states(text):
-    return dict(re.findall(r"^(prompts|respond|capture|train|eval|bench) +(finished|would run)", text, re.MULTILINE))
+    return dict(
+        re.findall(r"^(prompts|respond|capture|train|eval|export|bench) +(finished|would run)", text, re.MULTILINE)
+    )
 
 
 def planned(capsys, *arguments):
@@ -36,7 +38,7 @@ def planned(capsys, *arguments):
 def test_a_run_that_has_not_begun(recipe, tmp_path, capsys):
     text = planned(capsys, recipe, "--out", tmp_path / "out")
     assert set(states(text).values()) == {"would run"}
-    assert len(states(text)) == 6
+    assert len(states(text)) == 7
     assert not (tmp_path / "out").exists()
     assert "at most 24 prompts" in text
     assert "at most 24 answers, at most 576 answer tokens" in text

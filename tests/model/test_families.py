@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from eyas.features.forward import PrefillAttend
 from eyas.model.attention import DenseAttend, Rule
-from eyas.model.parts import all_rope_parameters
+from eyas.model.ends import load_ends
+from eyas.model.parts import all_rope_parameters, find_layers
 from eyas.model.target import Target
 
 DOCS = Path(__file__).parents[2] / "docs" / "families.md"
@@ -63,6 +64,21 @@ def test_greedy_tokens_equal_generate_row_by_row(loaded: Loaded):
         answer.append(best(target, hidden_BTD[:, -1:])[0])
         ids_BT = torch.tensor([answer[-1:]])
     assert answer == loaded.answer
+
+
+def test_ends_are_those_of_the_whole(loaded: Loaded):
+    """The same facts, embedding and logits from a model that has no layers."""
+    whole = loaded.target
+    ends = load_ends(whole.directory, torch.float32, LAYERS)
+    assert ends.facts == whole.facts
+    assert (ends.aux_layer_ids, ends.digest, ends.logit_cap) == (whole.aux_layer_ids, whole.digest, whole.logit_cap)
+    assert ends.model.dtype == whole.model.dtype
+    hidden_TD = torch.randn(5, whole.facts.hidden_size, generator=torch.Generator().manual_seed(0))
+    assert ends.logits(hidden_TD).equal(whole.logits(hidden_TD))
+    assert ends.embed(PROMPT).equal(whole.embed(PROMPT))
+    layers = find_layers(ends.model)
+    assert len(layers) == NUM_LAYERS
+    assert all(weight.is_meta for weight in layers.parameters())
 
 
 def test_greedy_tokens_equal_generate_by_trees(loaded: Loaded):

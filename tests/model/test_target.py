@@ -54,6 +54,7 @@ from transformers import (
 from eyas.base.errors import EyasError, InputError
 from eyas.model import hook
 from eyas.model.attention import DenseAttend, Rule
+from eyas.model.ends import load_ends
 from eyas.model.hook import register_attention
 from eyas.model.probe import HeadShape, check_config, probe
 from eyas.model.target import Target, resolve_target
@@ -143,6 +144,15 @@ def test_facts(family: str, target_dir: GetDir):
     assert target.aux_layer_ids == (2, 4, 5)
     assert {weight.dtype for weight in target.model.parameters()} == {torch.bfloat16}
     assert not any(weight.requires_grad for weight in target.model.parameters())
+
+
+def test_ends_of_what_is_not_whole(target_dir: GetDir, tmp_path: Path):
+    shutil.copytree(target_dir("llama"), tmp_path / "copy")
+    (tmp_path / "copy" / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(InputError, match="cannot load"):
+        load_ends(tmp_path / "copy")
+    with pytest.raises(InputError, match="no directory"):
+        load_ends(tmp_path / "nowhere")
 
 
 def test_digests_follow_the_content(target_dir: GetDir, tmp_path: Path):

@@ -159,27 +159,47 @@ def round_time(rounds: Mapping[str, Any]) -> str | None:
     return charts.stacked_bar(caption, segments)
 
 
-def against_concurrency(points: Sequence[Mapping[str, Any]]) -> list[str | None]:
-    """TPOT, throughput and TTFT against streams, both arms; further arms stand in the tables."""
+@dataclass(frozen=True)
+class LoadAxis:
+    """What grows from point to point: the key of a point that says it, a prefix of the charts' ids, and words."""
+
+    key: str
+    ident: str
+    column: str
+    name: str
+
+
+STREAMS = LoadAxis("n", "load", "Streams", "concurrent streams")
+RATES = LoadAxis("rate", "rate", "Requests/s", "requests sent a second")
+RAMP = LoadAxis("rate", "ramp", "Requests/s", "requests sent a second, growing")
+
+
+def against_load(points: Sequence[Mapping[str, Any]], axis: LoadAxis) -> list[str | None]:
+    """TPOT, throughput and TTFT against the load, both arms; further arms stand in the tables."""
     ms = "Median, in milliseconds; lower is better."
     return [
-        _load_chart(points, ("load-tpot", "Time per output token under load", ms), ("tpot_ms", "p50")),
+        _load_chart(points, axis, ("tpot", "Time per output token under load", ms), ("tpot_ms", "p50")),
         _load_chart(
             points,
-            ("load-tps", "Throughput under load", "Output tokens per second; higher is better."),
+            axis,
+            ("tps", "Throughput under load", "Output tokens per second; higher is better."),
             ("output_tps",),
         ),
-        _load_chart(points, ("load-ttft", "Time to first token under load", ms), ("ttft_ms", "p50")),
+        _load_chart(points, axis, ("ttft", "Time to first token under load", ms), ("ttft_ms", "p50")),
     ]
 
 
-def _load_chart(points: Sequence[Mapping[str, Any]], words: tuple[str, str, str], keys: tuple[str, ...]) -> str | None:
-    streams = tuple(str(point["n"]) for point in points)
+def _load_chart(
+    points: Sequence[Mapping[str, Any]], axis: LoadAxis, words: tuple[str, str, str], keys: tuple[str, ...]
+) -> str | None:
+    """Drawn are the baseline and the head; where neither was measured, the first arm that was."""
+    loads = tuple(f"{point[axis.key]:g}" for point in points)
     arms = [(BASELINE, ("baseline",)), (HEAD, ("speculative",))]
     others = {name: None for point in points for name in point.get("arms") or {}}
     arms += [(name, ("arms", name)) for name in others]
     values = {name: tuple(number(point, *path, *keys) for point in points) for name, path in arms}
-    if all(value is None for value in (*values[BASELINE], *values[HEAD])):
+    arms = [(name, path) for name, path in arms if any(value is not None for value in values[name])]
+    if not arms:
         return None
     # The tail belongs to the median: in the table it stands right beside it.
     columns: list[tuple[str, tuple[float | None, ...]]] = []
@@ -188,13 +208,16 @@ def _load_chart(points: Sequence[Mapping[str, Any]], words: tuple[str, str, str]
         if keys[-1] == "p50":
             columns.append((f"{name} p99", tuple(number(point, *path, *keys[:-1], "p99") for point in points)))
     rows = tuple(
-        (n, *(MISSING if column[index] is None else f"{column[index]:.2f}" for _, column in columns))
-        for index, n in enumerate(streams)
+        (load, *(MISSING if column[index] is None else f"{column[index]:.2f}" for _, column in columns))
+        for index, load in enumerate(loads)
     )
-    caption = Caption(*words, Table(("Streams", *(name for name, _ in columns)), rows))
+    ident, title, sentence = words
+    table = Table((axis.column, *(name for name, _ in columns)), rows)
+    caption = Caption(f"{axis.ident}-{ident}", title, sentence, table)
+    drawn = [name for name, _ in arms if name in (BASELINE, HEAD)] or [arms[0][0]]
     # The baseline last: where both agree, its hollow squares and dashes leave the other line visible.
-    lines = (Line("solid", HEAD, values[HEAD]), Line("open", BASELINE, values[BASELINE]))
-    return charts.line_chart(caption, streams, "concurrent streams", lines)
+    lines = [Line("open" if name == BASELINE else "solid", name, values[name]) for name in reversed(drawn)]
+    return charts.line_chart(caption, loads, axis.name, lines)
 
 
 def _reference(key: str, *sources: Mapping[str, Any] | None) -> float | None:

@@ -47,6 +47,10 @@ LOAD_WORDS = (
     ("Concurrency", "Requests in flight at a time; each stream sends its next request when the last one ends."),
     ("Throughput", "Output tokens per second, over all streams together."),
 )
+RATE_WORDS = (
+    ("Rate", "Requests are sent at random moments (Poisson), so many a second, whatever is in flight."),
+    ("Goodput", "Requests a second that keep every limit that was set."),
+)
 LOOPING = ("Looping", "An answer that repeats itself until it is cut at the length limit. It is easy to draft, so it "
                       "is counted apart.")  # fmt: skip
 
@@ -99,18 +103,27 @@ def _speedups(results: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _plain_headline(results: Mapping[str, Any]) -> str:
-    speedups = _speedups(results)
-    if not speedups:
-        pace = "Speed was not measured"
-    else:
+def _pace(results: Mapping[str, Any]) -> str:
+    """Over the tasks at one stream; where that was not measured, at the fewest streams that were."""
+    middle, where = None, "at one stream"
+    if speedups := _speedups(results):
         middle = median(speedups.values())
-        if middle < 1 and times(middle) != "1.00×":
-            pace = f"Slower: {middle:.2f}× the speed of the baseline at one stream"
-        elif times(middle) == "1.00×":
-            pace = "No faster than the baseline at one stream"
-        else:
-            pace = f"{times(middle)} faster at one stream"
+    else:
+        points = [point for point in results.get("concurrency") or [] if number(point, "speedup_tpot") is not None]
+        if points:
+            least = min(points, key=lambda point: point["n"])
+            middle, where = least["speedup_tpot"], f"at {least['n']} streams"
+    if middle is None:
+        return "Speed was not measured"
+    if middle < 1 and times(middle) != "1.00×":
+        return f"Slower: {middle:.2f}× the speed of the baseline {where}"
+    if times(middle) == "1.00×":
+        return f"No faster than the baseline {where}"
+    return f"{times(middle)} faster {where}"
+
+
+def _plain_headline(results: Mapping[str, Any]) -> str:
+    pace = _pace(results)
     identical, prompts = number(results, "lossless", "identical"), number(results, "lossless", "prompts")
     if not prompts or identical is None:
         return f"{pace}; not checked for the same words"
@@ -254,10 +267,15 @@ def _charts(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
 
 
 def _load(results: Mapping[str, Any]) -> str:
-    points = results.get("concurrency") or []
-    if len(points) < 2:
+    loads = (("concurrency", figures.STREAMS), ("rates", figures.RATES), ("ramp", figures.RAMP))
+    drawn = ""
+    for key, axis in loads:
+        points = results.get(key) or []
+        if len(points) > 1:
+            drawn += "".join(chart for chart in figures.against_load(points, axis) if chart)
+    if not drawn:
         return ""
-    drawn = "".join(chart for chart in figures.against_concurrency(points) if chart)
+    points = results.get("concurrency") or []
     ratios = [(ratio, point["n"]) for point in points if (ratio := number(point, "speedup_tps")) is not None]
     worst = ""
     if ratios:
@@ -265,7 +283,23 @@ def _load(results: Mapping[str, Any]) -> str:
         slow = ' <span class="slower">Slower than the baseline there.</span>' if ratio < 1 else ""
         worst = (f"<p>Lowest throughput ratio to the baseline: {data(ratio, f'{ratio:.2f}×')} at "
                  f"{data(streams, str(streams))} streams.{slow}</p>")  # fmt: skip
-    return f'<section><h2>Under load</h2>{worst}<div class="charts">{drawn}</div></section>'
+    return f'<section><h2>Under load</h2>{worst}{_failures(results)}<div class="charts">{drawn}</div></section>'
+
+
+def _failures(results: Mapping[str, Any]) -> str:
+    """Requests that were not answered, all arms and points together, with what the server said most."""
+    failed, asked, said = 0, 0, ""
+    for point in (point for key in ("concurrency", "rates", "ramp") for point in results.get(key) or []):
+        for arm in (point.get("baseline"), point.get("speculative"), *(point.get("arms") or {}).values()):
+            failed += int(number(arm, "failed") or 0)
+            asked += int(number(arm, "requests") or 0)
+            said = said or next(iter(lookup(arm, "errors") or {}), "")
+    if not failed:
+        return ""
+    return (
+        f'<div class="alarm" role="note"><strong>{data(failed, f"{failed:,}")} of {data(asked, f"{asked:,}")} requests '
+        f"failed</strong> and count for nothing. The first: {escape(said)}</div>"
+    )
 
 
 # --- how it was measured ---------------------------------------------------------------------------------------------
@@ -275,6 +309,8 @@ def _definitions(results: Mapping[str, Any]) -> str:
     words = [*WORDS]
     if len(results.get("concurrency") or []) > 1:
         words += LOAD_WORDS
+    if results.get("rates") or results.get("ramp"):
+        words += RATE_WORDS
     if any("looping" in task for task in (results.get("tasks") or {}).values()):
         words.append(LOOPING)
     return f"<section><h2>What the words mean</h2>{_word_list(words)}</section>"

@@ -19,6 +19,6 @@ def median_interval(
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """{"p50", "p99"}, between two values on the line that joins them (numpy's default, as SGLang and vLLM report)."""
+    """{"p50", "p90", "p99"}, between two values on the line that joins them (numpy's default, SGLang's and vLLM's)."""
     assert len(values) > 0, "at least one value"
-    return {f"p{percent}": float(np.percentile(values, percent)) for percent in (50, 99)}
+    return {f"p{percent}": float(np.percentile(values, percent)) for percent in (50, 90, 99)}

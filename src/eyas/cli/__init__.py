@@ -114,7 +114,7 @@ def _recipe_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     }
     for verb, text in texts.items():
         parser = verbs.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
-        _recipe_arguments(parser)
+        _recipe_arguments(parser, needs_recipe=verb != "bench")
         if verb in ("run", "eval", "export", "bench", "tune"):
             parser.add_argument("--json", action="store_true", help="print the written object on stdout, nothing else")
         if verb not in ("prompts", "train"):
@@ -129,10 +129,17 @@ def _recipe_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
             parser.add_argument("--explain", metavar="ID", help="why one record was kept, changed or dropped")
             parser.add_argument("--forget", metavar="ID", help="remove one record from all that was made from it")
         parser.set_defaults(run=_run_recipe, json=False, device=None, acknowledge=None, explain=None, forget=None)
+        if verb == "bench":
+            parser.add_argument("--url", metavar="URL", help="measure a server that runs, instead of a recipe's head")
+            parser.add_argument("--baseline", metavar="URL", help="the same target served without a head")
+            text = "figures of aiperf, guidellm, vllm bench or sglang's benchmark as ARM; may be repeated"
+            parser.add_argument("--import", action="append", dest="imported", metavar="ARM=FILE", help=text)
+            parser.set_defaults(run=_run_bench)
 
 
-def _recipe_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE", help="a TOML file, for example recipes/tiny.toml")
+def _recipe_arguments(parser: argparse.ArgumentParser, needs_recipe: bool = True) -> None:
+    nargs = None if needs_recipe else "?"
+    parser.add_argument("recipe", metavar="RECIPE", nargs=nargs, help="a TOML file, for example recipes/tiny.toml")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="for example prompts.limit=300")
     parser.add_argument("--out", metavar="RUN", help="run directory (runs/<recipe name>)")
 
@@ -144,6 +151,16 @@ def _run_recipe(parsed: argparse.Namespace) -> int:
         return recipes.trace(parsed.recipe, parsed.overrides, parsed.out, parsed.explain, parsed.forget)
     work = recipes.open_run(parsed.recipe, parsed.overrides, parsed.out, parsed.device)
     return recipes.run(parsed.verb, work, parsed.json, parsed.acknowledge)
+
+
+def _run_bench(parsed: argparse.Namespace) -> int:
+    from eyas.cli import bench
+
+    if parsed.url is None and parsed.imported is None and parsed.baseline is None:
+        if parsed.recipe is None:
+            raise UsageError("bench of nothing", "RECIPE, --url URL or --import ARM=FILE", "read `eyas bench --help`")
+        return _run_recipe(parsed)
+    return bench.run(parsed)
 
 
 def _device_argument(parser: argparse.ArgumentParser, first: str = "") -> None:

@@ -38,13 +38,17 @@ def read_blueprint(name: str, sizes: Mapping[str, object] | None) -> Blueprint:
     config = _config(name, sizes).get_text_config(decoder=True)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return Blueprint(read_facts(name, model, shape_of(config)), active_parameters(model))
+
+
+def shape_of(config: PreTrainedConfig) -> HeadShape:
+    """Of the attention that a text's configuration asks for; `probe` says what its layers really do."""
     num_heads: int = config.num_attention_heads
-    shape = HeadShape(
+    return HeadShape(
         num_heads,
         getattr(config, "num_key_value_heads", None) or num_heads,
         getattr(config, "head_dim", None) or config.hidden_size // num_heads,
     )
-    return Blueprint(read_facts(name, model, shape), active_parameters(model))
 
 
 def active_parameters(model: PreTrainedModel) -> int:

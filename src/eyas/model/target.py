@@ -93,7 +93,7 @@ def resolve_target(name: str | Path) -> Path:
 def count_layers(name: str | Path) -> int:
     """How many layers a target has, without its weights. `InputError` as `Target.load`."""
     directory = resolve_target(name)
-    _check_files(directory)
+    check_files(directory)
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         return config.get_text_config(decoder=True).num_hidden_layers
@@ -145,7 +145,7 @@ class Target:
         """
         check_device(str(device))
         directory = resolve_target(name)
-        _check_files(directory)
+        check_files(directory)
         register_attention()
         try:
             config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
@@ -270,7 +270,7 @@ def _digest_files(directory: Path, names: list[str]) -> str:
     return digest_json({name: digest_file(directory / name) for name in names})
 
 
-def _check_files(directory: Path) -> None:
+def check_files(directory: Path) -> None:
     """`InputError` naming the first file without which the directory is no target."""
     missing = None
     if not (directory / "config.json").is_file():
@@ -311,11 +311,12 @@ def read_facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFac
 
 def _not_loadable(directory: Path, error: Exception) -> InputError:
     return InputError(
-        f"target {directory} that transformers cannot load ({type(error).__name__}: {_first_line(error)})",
+        f"target {directory} that transformers cannot load ({type(error).__name__}: {first_line(error)})",
         "a causal language model in Hugging Face format with safetensors",
         "check the directory, or fetch it again",
     )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What a message of somebody else's says first."""
     return (str(error).strip().splitlines() or [""])[0][:200]

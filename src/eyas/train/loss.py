@@ -32,10 +32,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from eyas.train.chain_attention import in_flight
 from eyas.train.teacher import Teacher
 
 LossName = Literal["soft", "kl", "lk", "lk_log"]
-CHUNK_FLOATS = 1_000_000  # logits in flight, of the head or of the target, f32: 4 MB, which a core's cache holds
+CHUNK_FLOATS = 1_000_000  # logits in flight, of the head or of the target, on a CPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,8 @@ class _Loss(torch.autograd.Function):
         hits_JK = torch.zeros(num_rows, steps, dtype=torch.bool, device=where)
         overlap_JK = torch.zeros(num_rows, steps, dtype=wide, device=where)
         each_JK = torch.zeros_like(overlap_JK)
-        size = max(1, CHUNK_FLOATS // max(steps * lm_weight_VD.shape[0], teacher.weight_WD.shape[0]))
+        row_floats = max(steps * lm_weight_VD.shape[0], teacher.weight_WD.shape[0])
+        size = max(1, in_flight(CHUNK_FLOATS, where) // row_floats)
         for start in range(0, num_rows, size):
             rows = slice(start, start + size)
             lesson = teacher.teach(lessons.hidden_JD[rows])

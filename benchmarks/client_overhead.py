@@ -1,0 +1,140 @@
+"""What the bench client itself costs, one JSON object a row; exit 1 if one misses.
+
+    python benchmarks/client_overhead.py [--streams 32] [--tokens 200] [--step-ms 1]
+
+A server in a process of its own writes a token a stream and step, on time, and does nothing else; it says of every
+answer when it wrote the first and the last. The client's TPOT over that of the server's own clock is what the client
+adds. Client and server want a core each: on a busy machine the row says so and counts for nothing.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+from rows import Row
+
+from eyas.bench.client.config import ClientConfig
+from eyas.bench.client.served import run
+
+MOST = 1.02
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+MODELS = b'{"data": [{"id": "fake", "owned_by": "nobody"}]}'
+
+
+class Ticking:
+    """All streams get their next token at the same tick, as a batched engine hands them out."""
+
+    def __init__(self, tokens: int, step_s: float) -> None:
+        self.tokens, self.step_s = tokens, step_s
+        self.token = _chunk({"choices": [{"delta": {"content": "w"}}]})
+        self.end = _chunk({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        self.end += _chunk({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}})
+        self.end += _frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        self.open: dict[asyncio.StreamWriter, list[float]] = {}  # writer -> when its first token was written, and count
+        self.tpots_s: list[float] = []
+
+    async def tick(self) -> None:
+        """For ever; a tick that is late is followed by the next one a whole step later."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            due_s = max(due_s + self.step_s, loop.time())
+            while (wait_s := due_s - loop.time()) > 0:
+                await asyncio.sleep(0 if wait_s < 0.002 else wait_s - 0.001)
+            for writer, (first_s, count) in list(self.open.items()):
+                writer.write(self.token)
+                now_s = time.perf_counter()
+                if count + 1 < self.tokens:
+                    self.open[writer] = [first_s or now_s, count + 1]
+                    continue
+                del self.open[writer]
+                self.tpots_s.append((now_s - first_s) / (self.tokens - 1))
+                writer.write(self.end)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Requests of one connection."""
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            if head.startswith(b"GET"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(MODELS) + MODELS)
+                continue
+            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+            writer.write(HEAD)
+            self.open[writer] = [0.0, 0]
+
+
+def serve(pipe: Connection, tokens: int, step_s: float) -> None:
+    """The server's process: tells its port, and at the end its own TPOTs."""
+
+    async def main() -> None:
+        ticking = Ticking(tokens, step_s)
+        listener = await asyncio.start_server(ticking.serve, "127.0.0.1", 0)
+        pipe.send(listener.sockets[0].getsockname()[1])
+        ticks = asyncio.create_task(ticking.tick())
+        await asyncio.to_thread(pipe.recv)
+        ticks.cancel()
+        pipe.send(ticking.tpots_s)
+
+    asyncio.run(main())
+
+
+def _chunk(value: object) -> bytes:
+    return _frame(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+
+def _frame(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def measure(streams: int, tokens: int, step_s: float) -> Row:
+    """Client's median TPOT over the server's."""
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, tokens, step_s), daemon=True)
+    server.start()
+    url = f"http://127.0.0.1:{ours.recv()}/v1"
+    config = ClientConfig(
+        limit=8,
+        repeats=1,
+        one_stream=False,
+        concurrency=(streams,),
+        requests_per_stream=8,
+        max_tokens=tokens,
+        warm_up=0,
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        found = run(url, None, config, Path(directory), progress=False)
+    ours.send("end")
+    truth_ms = 1000 * median(ours.recv())
+    server.join(10)
+    seen_ms = found["concurrency"][0]["arms"]["server"]["tpot_ms"]["p50"]
+    name = f"client's TPOT over the server's, {streams} streams, a token each {1000 * step_s:g} ms"
+    told = f"{name} (the server kept {truth_ms:.3f} ms, the client saw {seen_ms:.3f})"
+    return Row(told, round(seen_ms / truth_ms, 4), f"at most {MOST}", seen_ms <= MOST * truth_ms)
+
+
+def main() -> int:
+    """Print the row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--step-ms", type=float, default=1.0)
+    parsed = parser.parse_args()
+    row = measure(parsed.streams, parsed.tokens, parsed.step_ms / 1000)
+    print(json.dumps(asdict(row)))
+    return 0 if row.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Two heads of one target on the same answers, family by family; one JSON object a row, exit 1 if one misses.
+
+    python benchmarks/compare_heads.py OLD NEW [--run DIR] [--conversations N]
+
+The embedded target answers prompts of the evaluation split, which no head was trained on; both heads draft these
+answers again from the target's features in bfloat16, in float32, with the tree that serving uses by default. Tokens
+are the same, so acceptance lengths are as rounds are, inverted: NEW gains sum(rounds of OLD) / sum(rounds of NEW) - 1,
+with a paired bootstrap over conversations. Asked for is what a shipped head is replaced for: a gain overall whose lower
+95 % bound is above 0, and no family that loses more than 2 %. --run keeps answers and features there, or takes them
+from there. Progress goes to stderr; ten minutes on one core.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from features_quantised import answers
+from rows import Row
+
+from eyas.features import capture
+from eyas.features.reader import Features
+from eyas.formats.head_dir import read_head, require_fit
+from eyas.model.target import Target
+from eyas.train.evaluate import EvalConfig
+from eyas.train.held_out import HeldOut
+from eyas.tree.stats import RequestRounds, acceptance_length, ratio_interval
+
+CONFIG = EvalConfig()
+CONVERSATIONS = 560
+MOST_LOST = 0.02  # of one family
+CAPTURE = capture.CaptureConfig(dtype="bfloat16", held_out=1.0)
+
+
+def compare(old: Path, new: Path, run_dir: Path, conversations: int) -> Iterator[Row]:
+    """Overall and by family."""
+    run = answers(run_dir, conversations)
+    capture.run(CAPTURE, run.directory("respond"), run.target, run_dir / "features-bfloat16")
+    features = Features(run_dir / "features-bfloat16")
+    rows = features.manifest.rows
+    indices = tuple(i for i in features.indices("held_out") if not rows[i].looping and rows[i].num_supervised > 0)
+    olds, news = (walked(head, features, indices, run.target) for head in (old, new))
+    tasks = np.array([rows[i].task for i in indices])
+    yield from _rows("all", olds, news, np.full(len(indices), True))
+    for task in sorted(set(tasks)):
+        yield from _rows(task, olds, news, tasks == task)
+
+
+def walked(directory: Path, features: Features, indices: tuple[int, ...], target: Target) -> list[RequestRounds]:
+    """The rounds that a head takes for each of the answers."""
+    stored = read_head(directory, torch.float32)
+    require_fit(stored, target.facts, target.digest)
+    print(f"walking {len(indices)} answers with {directory}", file=sys.stderr, flush=True)
+    held_out = HeldOut(features, indices, target, CONFIG.shape, CONFIG.batch_tokens)
+    return held_out.rounds(stored.head, stored.vocab)
+
+
+def _rows(task: str, olds: list[RequestRounds], news: list[RequestRounds], which: np.ndarray) -> Iterator[Row]:
+    old, new = ([one for one, mine in zip(all_, which, strict=True) if mine] for all_ in (olds, news))
+    old_rounds, new_rounds = (np.array([len(one.accepted) for one in some]) for some in (old, new))
+    gain = old_rounds.sum() / new_rounds.sum() - 1
+    span = ratio_interval(old_rounds, new_rounds, CONFIG.seed)
+    lengths = f"{acceptance_length(old):.3f} -> {acceptance_length(new):.3f}"
+    name = f"{task}, {len(old)} answers: {lengths}, gain 95 % {span.low - 1:+.2%} to {span.high - 1:+.2%}"
+    overall = task == "all"
+    ok = span.low > 1 if overall else gain >= -MOST_LOST
+    yield Row(name, round(float(gain), 4), "lower bound above 0" if overall else f"at least {-MOST_LOST}", bool(ok))
+
+
+def main() -> int:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path, metavar="OLD")
+    parser.add_argument("new", type=Path, metavar="NEW")
+    parser.add_argument("--run", type=Path, help="a directory for answers and features, or with them")
+    parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
+    parsed = parser.parse_args()
+    missed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for row in compare(parsed.old, parsed.new, parsed.run or Path(scratch), parsed.conversations):
+            print(json.dumps(asdict(row)), flush=True)
+            missed += not row.ok
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

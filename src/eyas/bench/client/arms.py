@@ -1,0 +1,110 @@
+"""Who is asked: one server as it is, or two, or one eyas server that leaves speculation out when it is told to.
+
+--url URL --baseline URL     baseline, speculative        two servers, with and without a head
+--url URL, an eyas server    baseline, speculative        speculation "off" and "auto", request by request
+--url URL, any other         server                       no claim is made
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eyas.base.errors import InputError, StageError, UsageError
+from eyas.bench.client.config import ClientConfig
+from eyas.bench.client.load import Client, Question
+from eyas.bench.client.prompts import Asked
+from eyas.bench.client.wire import Server, WireError
+from eyas.bench.measure import BASELINE, SPECULATIVE
+
+ALONE = "server"
+ASK_S = 30.0  # for a list of models
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A client, the model it names, and what else every request says."""
+
+    client: Client
+    model: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def question(self, task: str, asked: Asked, number: int, config: ClientConfig) -> Question:
+        """Request `number` of a run: the same seed in every arm."""
+        body = {
+            "model": self.model,
+            "messages": [message.to_json() for message in asked.messages],
+            "max_tokens": config.max_tokens,
+            "temperature": config.temperature,
+            "seed": config.seed + number,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({"ignore_eos": True} if config.ignore_eos else {}),
+            **self.extra,
+        }
+        return Question(str(number), task, json.dumps(body).encode())
+
+
+def find_arms(url: str, baseline: str | None, config: ClientConfig, seen: Callable[[], None]) -> dict[str, Arm]:
+    """By name. InputError for a model that is not served or a key that is refused; StageError where nobody answers."""
+    arm, is_eyas = _arm(url, config, seen)
+    if baseline is not None:
+        return {BASELINE: _arm(baseline, config, seen)[0], SPECULATIVE: arm}
+    if is_eyas:
+        return {
+            BASELINE: Arm(arm.client, arm.model, {"speculation": "off"}),
+            SPECULATIVE: Arm(arm.client, arm.model, {"speculation": "auto"}),
+        }
+    return {ALONE: arm}
+
+
+def _arm(url: str, config: ClientConfig, seen: Callable[[], None]) -> tuple[Arm, bool]:
+    """The arm, and whether eyas serves it."""
+    server = Server.of(url)
+    headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {_key(config)}"}
+    if config.api_key_env is None:
+        del headers["Authorization"]
+    models = _models(url, server, Client(server, headers, min(ASK_S, config.timeout_s), seen))
+    names = [str(model.get("id")) for model in models]
+    if config.model is None and len(names) != 1:
+        raise UsageError(
+            f"{url} with {len(names)} models ({', '.join(names[:5])})", "one, or client.model", "set client.model"
+        )
+    if config.model is not None and names and config.model not in names:
+        raise InputError(f"no model {config.model} at {url}", f"one of {', '.join(names[:5])}", "set client.model")
+    model = config.model or names[0]
+    is_eyas = any(one.get("owned_by") == "eyas" and one.get("id") == model for one in models)
+    return Arm(Client(server, headers, config.timeout_s, seen), model), is_eyas
+
+
+def _key(config: ClientConfig) -> str:
+    if config.api_key_env is None:
+        return ""
+    if config.api_key_env not in os.environ:
+        raise InputError(f"no environment variable {config.api_key_env}", "the server's key in it", "export it")
+    return os.environ[config.api_key_env]
+
+
+def _models(url: str, server: Server, client: Client) -> Sequence[Mapping[str, Any]]:
+    """What the server lists; nothing where it has no such list and client.model must say."""
+    head, _, _ = server.target.partition("/chat/completions")
+    if head == server.target:
+        return []
+    try:
+        received = client.get(f"{head}/models")
+    except WireError as error:
+        raise StageError(f"no answer from {url}: {error}", "a server that runs", "start it, or correct --url") from None
+    if received.status in (401, 403):
+        raise InputError(
+            f"{url} that refuses the key (HTTP {received.status})",
+            "a key that it takes, in the environment variable that client.api_key_env names",
+            "set client.api_key_env",
+        )
+    if received.status != 200:
+        return []
+    try:
+        models = json.loads(received.body)["data"]
+        return [model for model in models if isinstance(model, dict)]
+    except (ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,163 @@
+"""From answers to figures: one arm of one point, and what two arms say of each other.
+
+Ours and vLLM's names stand side by side: who reads the JSON of `vllm bench serve` reads this.
+
+    TTFT         first piece of text - sent
+    TPOT         (end-to-end - TTFT) / (output tokens - 1), a request; output tokens as the server counts them
+    step         from one piece of text to the next; a step of a speculating server is several tokens (vLLM's ITL)
+    end-to-end   last piece of text - sent
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, median, pstdev
+from typing import Any
+
+import numpy as np
+
+from eyas.base.errors import StageError
+from eyas.bench.client.config import Slo
+from eyas.bench.client.load import Block
+from eyas.bench.client.reply import Sample
+from eyas.bench.stats import median_interval, percentiles
+
+VLLM = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}
+"""Our names of times, and those in vLLM's JSON behind mean_, median_, std_ and p99_."""
+
+
+def good(samples: Sequence[Sample]) -> list[Sample]:
+    """Those that count."""
+    return [sample for sample in samples if sample.error is None]
+
+
+def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
+    """The figures of one arm at one point, its blocks pooled; output_tps is the median over blocks.
+
+    A time that the server does not let us see (no streaming) has no key. StageError where no request was answered.
+    """
+    samples = [sample for block in blocks for sample in block.samples]
+    answered = good(samples)
+    if not answered:
+        raise StageError(
+            f"no answer to any of {len(samples)} requests; the first failed with {samples[0].error}",
+            "a server that answers",
+            "look at the server's log",
+        )
+    _require_counts(answered)
+    seconds = sum(block.seconds for block in blocks)
+    tokens = sum(sample.output_tokens or 0 for sample in answered)
+    found: dict[str, Any] = {
+        "requests": len(samples),
+        "failed": len(samples) - len(answered),
+        "output_tps": median(_tokens(block) / block.seconds for block in blocks),
+        "request_rate": len(answered) / seconds,
+    }
+    if slo.is_asked:
+        found["goodput"] = sum(keeps(sample, slo) for sample in answered) / seconds
+    times = {name: values for name, values in _times_ms(answered).items() if values}
+    for name, values in times.items():
+        _, span = median_interval(values, seed)
+        found[name] = percentiles(values) | {"p50_ci95": [span.low, span.high]}
+    found |= _drafting(answered)
+    errors = Counter(sample.error for sample in samples if sample.error is not None)
+    if errors:
+        found["errors"] = dict(errors.most_common(5))
+    prompt_tokens = sum(sample.prompt_tokens or 0 for sample in answered)
+    found |= {
+        "duration": seconds,
+        "completed": len(answered),
+        "total_input_tokens": prompt_tokens,
+        "total_output_tokens": tokens,
+        "request_throughput": found["request_rate"],
+        "request_goodput": found.get("goodput"),
+        "output_throughput": tokens / seconds,
+        "total_token_throughput": (tokens + prompt_tokens) / seconds,
+    }
+    for name, values in times.items():
+        key = VLLM[name]
+        found |= {f"mean_{key}": fmean(values), f"median_{key}": median(values), f"std_{key}": pstdev(values)}
+        found[f"p99_{key}"] = float(np.percentile(values, 99))
+    return found
+
+
+def compare(before: Sequence[Block], after: Sequence[Block], seed: int) -> dict[str, Any]:
+    """Block i of both had the same requests. speedup_tpot: of the medians; speedup_tps: median over blocks."""
+    ratios = [
+        _tokens(b) / b.seconds / (_tokens(a) / a.seconds) for a, b in zip(before, after, strict=True) if _tokens(a)
+    ]
+    found: dict[str, Any] = {"blocks": len(before)}
+    if ratios:
+        speedup, span = median_interval(ratios, seed)
+        found |= {"speedup_tps": speedup, "speedup_tps_ci95": [span.low, span.high]}
+    pairs = [
+        (a.tpot_s, b.tpot_s)
+        for one, other in zip(before, after, strict=True)
+        for a, b in zip(one.samples, other.samples, strict=True)
+        if a.error is None and b.error is None
+    ]
+    times = [(a, b) for a, b in pairs if a is not None and b is not None and b > 0]
+    if times:
+        found["speedup_tpot"] = median(a for a, _ in times) / median(b for _, b in times)
+        _, span = median_interval([a / b for a, b in times], seed)
+        found["speedup_tpot_ci95"] = [span.low, span.high]
+    return found
+
+
+def same_words(before: Sequence[Block], after: Sequence[Block]) -> tuple[int, int]:
+    """(answers that both gave, those with the very same text)."""
+    pairs = [
+        (a, b)
+        for one, other in zip(before, after, strict=True)
+        for a, b in zip(one.samples, other.samples, strict=True)
+        if a.error is None and b.error is None
+    ]
+    return len(pairs), sum(a.text == b.text for a, b in pairs)
+
+
+def keeps(sample: Sample, slo: Slo) -> bool:
+    """Whether an answer is within all limits; a time that is not known keeps none."""
+    asked = ((slo.ttft_ms, sample.ttft_s), (slo.tpot_ms, _tpot_or_0(sample)), (slo.e2e_ms, sample.e2e_s))
+    return all(limit is None or (value is not None and 1000 * value <= limit) for limit, value in asked)
+
+
+def _tpot_or_0(sample: Sample) -> float | None:
+    """An answer of one token has none and keeps any limit, as with SGLang and vLLM."""
+    return 0.0 if sample.output_tokens == 1 else sample.tpot_s
+
+
+def _times_ms(samples: Sequence[Sample]) -> dict[str, list[float]]:
+    seconds = {
+        "tpot_ms": [sample.tpot_s for sample in samples],
+        "ttft_ms": [sample.ttft_s for sample in samples],
+        "step_ms": [b - a for sample in samples for a, b in pairwise(sample.steps_s)],
+        "e2e_ms": [sample.e2e_s for sample in samples],
+    }
+    return {name: [1000 * value for value in values if value is not None] for name, values in seconds.items()}
+
+
+def _tokens(block: Block) -> int:
+    return sum(sample.output_tokens or 0 for sample in good(block.samples))
+
+
+def _drafting(samples: Sequence[Sample]) -> dict[str, Any]:
+    told = [sample.drafting for sample in samples if sample.drafting is not None]
+    steps = sum(one.steps for one in told)
+    if not steps:
+        return {}
+    length = 1 + sum(one.accepted for one in told) / steps
+    histogram = [0] * max(len(one.histogram) for one in told)
+    for one in told:
+        for accepted, count in enumerate(one.histogram):
+            histogram[accepted] += count
+    found: dict[str, Any] = {"acceptance_length": length, "spec_decode_acceptance_length": length}
+    return found | ({"acceptance_histogram": histogram} if histogram else {})
+
+
+def _require_counts(samples: Sequence[Sample]) -> None:
+    if any(sample.output_tokens is None for sample in samples):
+        raise StageError(
+            "answers without usage",
+            "the server's own count of tokens (stream_options.include_usage): pieces of a stream are no tokens",
+            "use a server, or a version of it, that sends usage in streams",
+        )

@@ -1,0 +1,187 @@
+"""Requests over HTTP/1.1 whose answer is kept as it came: pieces of the body, each with the time of its arrival.
+
+    while the clock runs    a piece comes -> httptools (C) -> (time, bytes) into a list
+    afterwards              the pieces are read (`reply`)
+
+At 32 streams of 1 ms tokens 32,000 pieces come a second: whoever reads JSON meanwhile measures himself. Times are
+`time.perf_counter`, in seconds.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from eyas.base.errors import UsageError
+
+CONNECT_S = 30.0
+PORTS = {"http": 80, "https": 443}
+
+
+class WireError(Exception):
+    """No whole answer; its text says what happened."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where requests go. target: path and query of the chat route, as the request line has it."""
+
+    host: str
+    port: int
+    secure: bool
+    target: str
+
+    @staticmethod
+    def of(url: str) -> "Server":
+        """From the URL of an API (".../v1"), or of a route that takes the same bodies. UsageError for anything else."""
+        parts = urlsplit(url)
+        if parts.scheme not in PORTS or not parts.hostname or parts.username is not None:
+            raise UsageError(
+                f"{url!r} as the URL of a server",
+                "http:// or https://, a host, and the path of the API, without a name or a key in it",
+                "write for example http://127.0.0.1:8000/v1",
+            )
+        path = parts.path.rstrip("/")
+        if path in ("", "/v1") or path.endswith("/v1"):
+            path = f"{path or '/v1'}/chat/completions"
+        query = f"?{parts.query}" if parts.query else ""
+        return Server(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "https", path + query)
+
+    def beside(self, target: str) -> "Server":
+        """Another route of the same server."""
+        return Server(self.host, self.port, self.secure, target)
+
+
+@dataclass
+class Received:
+    """An answer as it came. sent_s: when its request was handed to the socket; end_s: its last byte."""
+
+    sent_s: float
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    end_s: float = 0.0
+
+    @property
+    def body(self) -> bytes:
+        """All pieces together."""
+        return b"".join(piece for _, piece in self.pieces)
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one request at a time; it is opened again where the server closed it."""
+
+    def __init__(self, server: Server, headers: Mapping[str, str]) -> None:
+        self._server = server
+        self._headers = dict(headers)
+        self._transport: asyncio.Transport | None = None
+        self._received = Received(0.0)
+        self._done: asyncio.Future[None] | None = None
+        self._now_s = 0.0
+        self._keep = True
+
+    async def post(self, body: bytes, timeout_s: float) -> Received:
+        """The whole answer. WireError."""
+        return await self._ask("POST", self._server.target, body, timeout_s)
+
+    async def get(self, target: str, timeout_s: float) -> Received:
+        """Another route of the same server. WireError."""
+        return await self._ask("GET", target, b"", timeout_s)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    async def _ask(self, method: str, target: str, body: bytes, timeout_s: float) -> Received:
+        try:
+            if self._transport is None or self._transport.is_closing():
+                await asyncio.wait_for(self._open(), min(CONNECT_S, timeout_s))
+        except TimeoutError:
+            raise WireError(f"no connection within {min(CONNECT_S, timeout_s):.0f} s") from None
+        except OSError as error:
+            raise WireError(f"no connection ({error.strerror or type(error).__name__})") from None
+        assert self._transport is not None
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._server.host}:{self._server.port}"]
+        lines += [f"{name}: {value}" for name, value in self._headers.items()]
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if method == "POST" else []
+        request = "\r\n".join([*lines, "", ""]).encode() + body
+        self._parser = httptools.HttpResponseParser(self)
+        self._done = asyncio.get_running_loop().create_future()
+        self._received = received = Received(time.perf_counter())
+        self._transport.write(request)
+        try:
+            await asyncio.wait_for(self._done, timeout_s)
+        except TimeoutError:
+            self.close()
+            raise WireError(f"no end of the answer within {timeout_s:.0f} s") from None
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        finally:
+            self._done = None
+        if not self._keep:
+            self.close()
+        return received
+
+    async def _open(self) -> None:
+        context = ssl.create_default_context() if self._server.secure else None
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: self, self._server.host, self._server.port, ssl=context)
+        self._transport = cast(asyncio.Transport, transport)
+
+    # --- what asyncio calls -----------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of an answer."""
+        self._now_s = time.perf_counter()
+        if self._done is None or self._done.done():
+            self.close()  # nobody asked
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._done.set_exception(WireError(f"an answer that is no HTTP ({error})"))
+            self.close()
+
+    def eof_received(self) -> bool:
+        """The server is done; an answer without a length ends here."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Before the end of an answer that is an error, unless its length was open."""
+        self._transport = None
+        if self._done is None or self._done.done():
+            return
+        headers = self._received.headers
+        if self._received.status and "content-length" not in headers and "transfer-encoding" not in headers:
+            self.on_message_complete()
+        else:
+            self._done.set_exception(WireError("the connection broke off before the end of the answer"))
+
+    # --- what the parser calls --------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Names in small letters."""
+        self._received.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Status, and whether the connection outlives the answer."""
+        self._received.status = self._parser.get_status_code()
+        self._keep = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        """Framing is gone."""
+        self._received.pieces.append((self._now_s, body))
+
+    def on_message_complete(self) -> None:
+        """The last byte is here."""
+        self._received.end_s = self._now_s
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)

@@ -1,0 +1,101 @@
+"""Figures of answers that are written down by hand."""
+
+import json
+
+import pytest
+
+from eyas.bench.client.config import Slo
+from eyas.bench.client.load import Block
+from eyas.bench.client.reply import Drafting, Sample, events, read
+from eyas.bench.client.summary import arm, compare, keeps, same_words
+from eyas.bench.client.wire import Received
+
+# Sent at 10 s; pieces at 10.2, 10.3, 10.6 s; 9 tokens.
+ONE = Sample("a", 10.0, 10.7, (10.2, 10.3, 10.6), 5, 9, "xyz", Drafting(4, 6, (0, 2, 2)))
+SHORT = Sample("b", 10.0, 10.2, (10.1,), 5, 1, "x")
+WHOLE = Sample("c", 10.0, 10.5, (), 5, 9, "xyz")
+FAILED = Sample("d", 10.0, 10.0, error="HTTP 500")
+
+
+def test_times_of_an_answer() -> None:
+    assert ONE.ttft_s == pytest.approx(0.2)
+    assert ONE.e2e_s == pytest.approx(0.6)  # to the last piece of text, not to the end of the connection
+    assert ONE.tpot_s == pytest.approx((0.6 - 0.2) / 8)
+    assert (SHORT.tpot_s, WHOLE.tpot_s, WHOLE.ttft_s) == (None, None, None)
+    assert WHOLE.e2e_s == pytest.approx(0.5)
+
+
+def test_figures_of_an_arm() -> None:
+    found = arm([Block((ONE, FAILED), 2.0), Block((SHORT, ONE), 4.0)], Slo(), seed=0)
+    assert (found["requests"], found["failed"], found["errors"]) == (4, 1, {"HTTP 500": 1})
+    assert found["output_tps"] == pytest.approx((9 / 2 + 10 / 4) / 2)
+    assert found["output_throughput"] == pytest.approx(19 / 6)
+    assert found["request_throughput"] == pytest.approx(3 / 6)
+    assert found["ttft_ms"]["p50"] == pytest.approx(200)
+    assert found["mean_ttft_ms"] == pytest.approx(500 / 3)
+    assert found["tpot_ms"]["p50"] == pytest.approx(50)  # SHORT has none
+    assert found["step_ms"]["p50"] == pytest.approx(200)  # 100, 300 twice
+    assert found["acceptance_length"] == pytest.approx(1 + 12 / 8)
+    assert found["acceptance_histogram"] == [0, 4, 4]
+    assert found["request_goodput"] is None
+
+
+def test_goodput_counts_who_keeps_all_limits() -> None:
+    assert keeps(ONE, Slo(ttft_ms=201, tpot_ms=51, e2e_ms=601))
+    assert not keeps(ONE, Slo(ttft_ms=199))
+    assert not keeps(ONE, Slo(tpot_ms=49))
+    assert not keeps(ONE, Slo(e2e_ms=599))
+    assert keeps(SHORT, Slo(tpot_ms=0.1))  # no time between tokens
+    assert not keeps(WHOLE, Slo(ttft_ms=1e9))  # nobody knows
+    assert arm([Block((ONE, SHORT, FAILED), 2.0)], Slo(ttft_ms=150), 0)["goodput"] == pytest.approx(1 / 2)
+
+
+def test_arms_are_compared_request_by_request() -> None:
+    slow = Sample("a", 0.0, 2.0, (1.0, 1.8), 5, 9, "xyz")
+    other = Sample("a", 0.0, 2.0, (1.0, 1.8), 5, 9, "xyZ")
+    before = [Block((slow, slow, FAILED), 2.0)]
+    after = [Block((ONE, other, ONE), 1.0)]
+    found = compare(before, after, 0)
+    assert found["speedup_tps"] == pytest.approx(27 / 1 / (18 / 2))
+    assert found["speedup_tpot"] == pytest.approx(0.1 / 0.075)  # the failed pair is no pair
+    assert same_words(before, after) == (2, 1)
+
+
+def test_events_that_are_cut_anywhere() -> None:
+    """A piece of the body may end in the middle of an event; the event is there when its last byte is."""
+    body = b'data: {"a":1}\r\n\r\n: comment\n\ndata: x\ndata: y\n\ndata: [DONE]\n\n'
+    whole = ['{"a":1}', "x\ny", "[DONE]"]
+    for size in range(1, len(body) + 1):
+        pieces = [(float(start), body[start : start + size]) for start in range(0, len(body), size)]
+        found = list(events(Received(0.0, 200, {}, pieces)))
+        assert [data for _, data in found] == whole, size
+    assert [time_s for time_s, _ in events(Received(0.0, 200, {}, [(1.0, body[:10]), (2.0, body[10:])]))] == [2.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"data: {", "broke off before its finish_reason"),
+        (b"data: no json\n\n", "another form"),
+        (b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n', "without text"),
+        (b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n', "broke off before"),
+        (b'data: {"error": {"message": "full"}}\n\n', "an error in the stream: full"),
+    ],
+)
+def test_streams_that_are_no_answers(body: bytes, said: str) -> None:
+    sample = read("a", Received(0.0, 200, {"content-type": "text/event-stream"}, [(1.0, body)], 1.0))
+    assert said in (sample.error or "")
+
+
+def test_reasoning_is_generated_text() -> None:
+    pieces = [{"reasoning": "think", "reasoning_content": "think"}, {"content": "word"}]
+    stream = [{"choices": [{"delta": piece}]} for piece in pieces]
+    stream += [{"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}]
+    body = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in stream)
+    sample = read("a", Received(0.0, 200, {"content-type": "text/event-stream"}, [(1.0, body)], 1.0))
+    assert (sample.text, len(sample.steps_s), sample.output_tokens, sample.error) == ("thinkword", 2, 3, None)
+
+
+def test_an_answer_that_is_no_json() -> None:
+    sample = read("a", Received(0.0, 200, {"content-type": "application/json"}, [(1.0, b"<html>")], 1.0))
+    assert "another form" in (sample.error or "")
