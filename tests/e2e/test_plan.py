@@ -25,9 +25,8 @@ def listing(directory):
 
 
 def states(text):
-    return dict(
-        re.findall(r"^(prompts|respond|capture|train|eval|export|bench) +(finished|would run)", text, re.MULTILINE)
-    )
+    stages = "prompts|respond|capture|train|eval|export|bench"
+    return dict(re.findall(rf"^({stages}) +(finished|would run)", text, re.MULTILINE))
 
 
 def planned(capsys, *arguments):
