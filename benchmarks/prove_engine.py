@@ -23,18 +23,17 @@ from typing import Any
 import torch
 from rows import Row
 
-from eyas.bench.concurrency import auto_engine, closed_loop
+from eyas.bench.concurrency import auto_engine, closed_loop, one_arm_engine
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head
 from eyas.model.head import Head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
-from eyas.serve.arm import Arm, default_arms
+from eyas.serve.arm import default_arms
 from eyas.serve.compiled import compile_pair
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
-from eyas.serve.policy import OneArm
 from eyas.serve.request import Request
 from eyas.serve.scheduler import Given, plain_loop
 from eyas.tree.shape import TreeShape
@@ -86,15 +85,6 @@ def rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: str) -> d
     return found
 
 
-def fixed_engine(pair: Pair, arm: Arm, streams: int) -> Engine:
-    """An engine that runs one arm in every round."""
-    if arm.shape is None:
-        return Engine(pair.target, None, streams, pair.context)
-    engine = Engine(pair.target, replace(pair.draft, shape=arm.shape), streams, pair.context)
-    engine.policy = OneArm(arm)
-    return engine
-
-
 def never_slower(pair: Pair, pairs: int) -> Iterator[Row]:
     """auto over the baseline, and over the best fixed arm, at every number of streams."""
     medians = {1: 2.2, 4: 1.4}
@@ -117,7 +107,9 @@ def never_slower(pair: Pair, pairs: int) -> Iterator[Row]:
 
 
 def _against_fixed(pair: Pair, auto: Engine, some: Sequence[Prompt], streams: int) -> Row:
-    engines = {arm.name: fixed_engine(pair, arm, streams) for arm in default_arms()} | {"auto": auto}
+    engines = {
+        arm.name: one_arm_engine(pair.target, pair.draft, arm, streams, pair.context) for arm in default_arms()
+    } | {"auto": auto}
     for engine in engines.values():
         closed_loop(engine, some[: max(streams, 2)], 16)
     arms = {name: _throughput(engine, some) for name, engine in engines.items()}

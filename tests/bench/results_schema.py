@@ -5,6 +5,7 @@ from typing import Any
 NUMBER, COUNT, TEXT, SPAN, FLAG = "number", "count", "text", "span", "flag"
 PERCENTILES = {"p50": NUMBER, "p90": NUMBER, "p99": NUMBER}
 ARM = {"tpot_ms": PERCENTILES, "ttft_ms": PERCENTILES, "output_tps": NUMBER}
+ARMS = ("chain2",)  # what the tests measure beside the two
 TASK = {
     "prompts": COUNT,
     "acceptance_length": NUMBER,
@@ -19,7 +20,7 @@ POINT = {
     "n": COUNT,
     "baseline": ARM,
     "speculative": {**ARM, "acceptance_length": NUMBER},
-    "arms": {},
+    "arms": {key: {**ARM, "acceptance_length": NUMBER} for key in ARMS},
     "speedup_tpot": NUMBER,
     "speedup_tps": NUMBER,
     "speedup_tps_ci95": SPAN,

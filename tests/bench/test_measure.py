@@ -22,7 +22,7 @@ from eyas.serve.request import Answer, Request
 from eyas.serve.running import Counters
 from eyas.train.reference_drafters import NgramTable
 
-CONFIG = BenchConfig(max_tokens=20, repeats=2, concurrency=(1, 3), requests_per_stream=2)
+CONFIG = BenchConfig(max_tokens=20, repeats=2, concurrency=(1, 3), requests_per_stream=2, arms=("chain2",))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,10 @@ def test_point_on_known_times() -> None:
                         offered=[1])  # fmt: skip
         return Block((answer, answer), (0.5, 1.5), seconds)
 
-    found = point(2, [block(0.2, 6.0), block(0.4, 12.0), block(0.3, 6.0)], [block(0.1, 3.0)] * 3, seed=0)
+    before, after = [block(0.2, 6.0), block(0.4, 12.0), block(0.3, 6.0)], [block(0.1, 3.0)] * 3
+    found = point(2, {"baseline": before, "speculative": after, "chain3": [block(0.05, 3.0)] * 3}, seed=0)
+    assert found["arms"]["chain3"]["tpot_ms"]["p50"] == pytest.approx(50)
+    assert found["arms"]["chain3"]["acceptance_length"] == 2.0
     assert found["baseline"]["tpot_ms"]["p50"] == pytest.approx(300)
     assert found["speculative"]["tpot_ms"]["p50"] == pytest.approx(100)
     assert found["baseline"]["ttft_ms"]["p50"] == pytest.approx(1000)
@@ -147,7 +150,7 @@ def test_point_on_known_times() -> None:
     assert found["speculative"]["acceptance_length"] == 2.0
     lone = Block((Answer(Request("0", (1,), 1), [1], time_s=[1.0], accepted=[], offered=[]),), (0.5,), 1.0)
     with pytest.raises(StageError, match="one token each"):
-        point(1, [lone], [lone], seed=0)
+        point(1, {"baseline": [lone], "speculative": [lone]}, seed=0)
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------
@@ -157,6 +160,7 @@ def test_results_have_the_schema(pair: TinyPair, stream: OneStream) -> None:
     load = measure_concurrency(pair.target, pair.draft, pair.prompts, CONFIG, progress=False)
     assert [one["n"] for one in load] == [1, 3]
     rows = [(torch.tensor([5, 6, 7, 8, 9]), torch.ones(5, dtype=torch.bool))]
+    assert set(load[0]["arms"]) == {"chain2"}
     free = free_drafters(stream.pairs, NgramTable(rows), depth=3)
     same = {"prompts": 5, "identical": 5, "dtype": "float32", "reference": "transformers 5 generate"}
     measured = Measured(stream, load, same, free)

@@ -14,9 +14,10 @@ from eyas.bench.measure import BASELINE, SPECULATIVE, WARM_UP_TOKENS
 from eyas.bench.stats import median_interval, percentiles
 from eyas.bench.workload import Prompt, mixed, paired
 from eyas.model.target import Target
-from eyas.serve.arm import default_arms
+from eyas.serve.arm import Arm, default_arms
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
+from eyas.serve.policy import OneArm
 from eyas.serve.rehearsal import budget_for
 from eyas.serve.request import Answer, Request
 from eyas.serve.scheduler import Given, plain_loop
@@ -78,11 +79,13 @@ def measure_concurrency(
     """
     pool = mixed(prompts)
     context = max(len(prompt.ids) for prompt in pool) + config.max_tokens
-    total = sum(n * config.requests_per_stream for n in config.concurrency) * config.repeats * 2
+    fixed = [arm for arm in default_arms() if arm.name in config.arms]
+    total = sum(n * config.requests_per_stream for n in config.concurrency) * config.repeats * (2 + len(fixed))
     points = []
     with Progress("bench, under load", total, "requests", enabled=progress) as bar:
         for n in config.concurrency:
             engines = {BASELINE: Engine(target, None, n, context), SPECULATIVE: auto_engine(target, draft, n, context)}
+            engines |= {arm.name: one_arm_engine(target, draft, arm, n, context) for arm in fixed}
             blocks = _blocks(pool, n * config.requests_per_stream, config.repeats)
             for engine in engines.values():
                 closed_loop(engine, blocks[0][:n], min(WARM_UP_TOKENS, config.max_tokens))
@@ -94,7 +97,7 @@ def measure_concurrency(
 
             arms = {name: lambda block, engine=engine: run(engine, block) for name, engine in engines.items()}
             found = {name: [once for (once,) in rounds] for name, rounds in paired(arms, blocks, 1).items()}
-            points.append(point(n, found[BASELINE], found[SPECULATIVE], config.seed))
+            points.append(point(n, found, config.seed))
     return points
 
 
@@ -106,22 +109,36 @@ def auto_engine(target: Target, draft: Draft, slots: int, context: int) -> Engin
     return engine
 
 
-def point(n: int, baseline: Sequence[Block], speculative: Sequence[Block], seed: int) -> dict[str, Any]:
-    """One entry of `concurrency`; block i of both arms had the same requests."""
+def one_arm_engine(target: Target, draft: Draft, arm: Arm, slots: int, context: int) -> Engine:
+    """An engine that runs the same arm in every round; off has no head loaded."""
+    if arm.shape is None:
+        return Engine(target, None, slots, context)
+    engine = Engine(target, replace(draft, shape=arm.shape), slots, context)
+    engine.policy = OneArm(arm)
+    return engine
+
+
+def point(n: int, found: Mapping[str, Sequence[Block]], seed: int) -> dict[str, Any]:
+    """One entry of `concurrency`, from the blocks of each arm; block i of all arms had the same requests."""
+    baseline, speculative = found[BASELINE], found[SPECULATIVE]
     ratios = [b.output_tps / a.output_tps for a, b in zip(baseline, speculative, strict=True)]
     speedup, span = median_interval(ratios, seed)
-    before, after = _arm(baseline), _arm(speculative)
-    rounds = [answer.rounds for block in speculative for answer in block.answers]
+    of = {name: _arm(blocks) | ({} if name == BASELINE else _accepted(blocks)) for name, blocks in found.items()}
+    before, after = of.pop(BASELINE), of.pop(SPECULATIVE)
     return {
         "n": n,
         BASELINE: before,
-        SPECULATIVE: {**after, "acceptance_length": acceptance_length(rounds)},
-        "arms": {},
+        SPECULATIVE: after,
+        "arms": of,
         "speedup_tpot": before["tpot_ms"]["p50"] / after["tpot_ms"]["p50"],
         "speedup_tps": speedup,
         "speedup_tps_ci95": [span.low, span.high],
         "blocks": len(ratios),
     }
+
+
+def _accepted(blocks: Sequence[Block]) -> dict[str, float]:
+    return {"acceptance_length": acceptance_length(answer.rounds for block in blocks for answer in block.answers)}
 
 
 def _arm(blocks: Sequence[Block]) -> dict[str, Any]:

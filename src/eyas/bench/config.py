@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eyas.base.errors import UsageError
+from eyas.serve.arm import default_arms
 from eyas.tree.shape import TreeShape
 
 
@@ -17,6 +18,7 @@ class BenchConfig:
     repeats               rounds over the prompts (one stream: the median per prompt and arm counts), blocks under load
     concurrency           streams of the closed loop, one point each; empty: not measured
     requests_per_stream   a block under load has this many requests for each stream
+    arms                  fixed arms to measure beside the two under load: chain3, tree16, ... (see serve.arm)
     depth, top_k, nodes   the tree (see tree.shape)
     lossless_prompts      answers compared with the reference, in float32; 0: not checked
     lossless_tokens       longest of these answers
@@ -32,6 +34,7 @@ class BenchConfig:
     repeats: int = 3
     concurrency: tuple[int, ...] = (1, 4, 8)
     requests_per_stream: int = 4
+    arms: tuple[str, ...] = ()
     depth: int = 6
     top_k: int = 4
     nodes: int = 16
@@ -56,6 +59,11 @@ class BenchConfig:
         for key, (value, least) in at_least.items():
             if value < least:
                 raise UsageError(f"bench.{key} = {value}", f"at least {least}", f"raise bench.{key}")
+
+        names = {arm.name for arm in default_arms()}
+        for name in self.arms:
+            if name not in names:
+                raise UsageError(f"bench.arms with {name}", f"of {', '.join(sorted(names))}", "correct bench.arms")
 
     @property
     def shape(self) -> TreeShape:
