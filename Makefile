@@ -8,6 +8,7 @@
 #   make soak          eyas[dev]; ten thousand mixed and rude requests against the server
 #   make peers         eyas alone, each peer in an environment of its own under PEERS; eyas beside other engines
 #   make peers-llamacpp   llama.cpp for it, from the source in its Python package (cmake, a C++ compiler, half an hour)
+#   make test-peers    the same environments; vLLM and OpenVINO load what `eyas export` wrote: same tokens, same acceptance
 #   make prove-spine   eyas alone, no extras; the measured rows, one JSON object a row
 #   make prove-engine  eyas alone, no extras; the same of the engine
 #   make prove-data    eyas[dev]; the same of prompts and answers (DATA=DIR: GSM8K, MT-bench, HumanEval)
@@ -29,7 +30,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check soak interop peers peers-llamacpp prove-spine prove-engine prove-data prove-training peers-training \
+.PHONY: quickstart test test-full check soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training peers-training \
   pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
@@ -68,6 +69,9 @@ LLAMACPP := $(PEERS)/llamacpp
 
 peers: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed
 	@$(BIN)/python benchmarks/peers.py --env-dir "$(PEERS)"
+
+test-peers: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed
+	@$(BIN)/python benchmarks/peer_formats.py --env-dir "$(PEERS)"
 
 # torch alone and first, for the CPU build. torchvision and its like come for another torch and break the import.
 $(PEERS)/vllm/.installed:

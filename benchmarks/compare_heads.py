@@ -25,7 +25,8 @@ from rows import Row
 
 from eyas.features import capture
 from eyas.features.reader import Features
-from eyas.formats.head_dir import read_head, require_fit
+from eyas.formats.fit import require_fit
+from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.train.evaluate import EvalConfig
 from eyas.train.held_out import HeldOut

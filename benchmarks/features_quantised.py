@@ -30,7 +30,8 @@ from eyas.features.quantise import StoredDtype, quantise, restore
 from eyas.features.reader import Features
 from eyas.features.shard import RowInfo, StoredRow, encode
 from eyas.features.store import NUM_LAYERS, token_bytes
-from eyas.formats.head_dir import read_head, require_fit
+from eyas.formats.fit import require_fit
+from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import Recipe, Run, resolve_head
 from eyas.synth.prompts_config import PromptsConfig

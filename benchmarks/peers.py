@@ -115,7 +115,8 @@ def openvino_arms(setup: Setup) -> dict[str, Arm]:
     python = setup.python("openvino")
     exported = {"target": setup.scratch / "openvino-target", "head": setup.scratch / "openvino-head"}
     for name, source in {"target": setup.target, "head": setup.head}.items():
-        words = [python.parent / "optimum-cli", "export", "openvino", "-m", source, "--weight-format", "fp16"]
+        precision = {"bfloat16": "fp16", "float32": "fp32"}[setup.options.dtype]
+        words = [python.parent / "optimum-cli", "export", "openvino", "-m", source, "--weight-format", precision]
         words += ["--task", "text-generation-with-past", "--disable-convert-tokenizer"]
         # Optimum asks for the flag wherever the architecture is not one of transformers; eyas's heads hold no code.
         call([*words, *(["--trust-remote-code"] if name == "head" else []), exported[name]])
@@ -148,7 +149,7 @@ def with_and_without(
     """The two arms of a peer that runs EAGLE-3."""
     return {
         "baseline": Arm(command, options, environment),
-        "eagle3 chain 3": Arm(command, replace(options, head=str(head)), environment),
+        f"eagle3 chain {options.chain}": Arm(command, replace(options, head=str(head)), environment),
     }
 
 

@@ -31,7 +31,8 @@ from eyas.bench.measure import measure_tasks
 from eyas.bench.peer_transformers import compare_with_generate
 from eyas.bench.workload import eval_prompts, mixed
 from eyas.evalsets import FAMILIES
-from eyas.formats.head_dir import read_head, require_fit
+from eyas.formats.fit import require_fit
+from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.recipe import resolve_head
 from eyas.serve.drafter import Draft

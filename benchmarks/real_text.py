@@ -31,7 +31,8 @@ from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
-from eyas.formats.head_dir import read_head, require_fit
+from eyas.formats.fit import require_fit
+from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.serve.drafter import Draft
 

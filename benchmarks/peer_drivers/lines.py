@@ -43,6 +43,7 @@ class Options:
     """What a driver is started with, as JSON in its only argument.
 
     target, head: in the peer's own format; head None: plain decoding. streams, context: the most that will be asked.
+    dtype: of the arithmetic, "bfloat16" or "float32". chain: draft tokens of a round.
     """
 
     target: str
@@ -51,6 +52,8 @@ class Options:
     streams: int
     context: int
     prompt_lookup: bool = False
+    dtype: str = "bfloat16"
+    chain: int = 3
 
     @staticmethod
     def read() -> "Options":

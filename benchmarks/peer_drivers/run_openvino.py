@@ -1,6 +1,7 @@
-"""OpenVINO GenAI on a CPU, continuous batching: plain, or EAGLE-3 with a chain of three.
+"""OpenVINO GenAI on a CPU, continuous batching: plain, or EAGLE-3 with a chain.
 
-Keys and values are bfloat16 too. A tree ("tree search") fails there with eight requests, so the chain is what is run.
+Keys and values are as precise as the rest. A tree ("tree search") fails there with eight requests, so the chain is what
+is run.
 """
 # pyright: reportMissingImports=false
 
@@ -14,7 +15,6 @@ import numpy as np  # noqa: E402
 import openvino as ov  # noqa: E402
 import openvino_genai as genai  # noqa: E402
 
-CHAIN = 3
 MEMORY_GB = 2
 
 
@@ -23,9 +23,10 @@ def main() -> None:
     scheduler.cache_size = MEMORY_GB
     scheduler.max_num_seqs = options.streams
     scheduler.enable_prefix_caching = False
+    precision = {"bfloat16": "bf16", "float32": "f32"}[options.dtype]
     properties = {
-        "INFERENCE_PRECISION_HINT": "bf16",
-        "KV_CACHE_PRECISION": "bf16",
+        "INFERENCE_PRECISION_HINT": precision,
+        "KV_CACHE_PRECISION": precision,
         "INFERENCE_NUM_THREADS": options.threads,
         "ENABLE_CPU_PINNING": False,  # no other engine is bound to its cores either
     }
@@ -45,7 +46,7 @@ def main() -> None:
             wanted.ignore_eos = True
             wanted.do_sample = False
             if options.head is not None:
-                wanted.num_assistant_tokens = CHAIN
+                wanted.num_assistant_tokens = options.chain
             ids_1T = ov.Tensor(np.asarray([work.prompts[index]], dtype=np.int64))
             under_way[index] = pipeline.add_request(index, ids_1T, wanted)
 

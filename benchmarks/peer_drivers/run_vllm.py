@@ -1,4 +1,4 @@
-"""vLLM on a CPU, in this process: plain, or EAGLE-3 with a chain of three. Only chains exist there.
+"""vLLM on a CPU, in this process: plain, or EAGLE-3 with a chain. Only chains exist there.
 
 benchmarks/peers.py preloads Intel's OpenMP, without which vLLM warns of a loss with speculation, and turns its process
 for the engine off: then a step costs no message to another process.
@@ -13,7 +13,6 @@ talk, options = Talk(), Options.read()
 
 from vllm import EngineArgs, LLMEngine, SamplingParams, __version__  # noqa: E402
 
-CHAIN = 3
 MEMORY_BYTES = 2 << 30
 
 
@@ -25,11 +24,11 @@ def counted(engine: LLMEngine, name: str) -> int:
 def main() -> None:
     speculation = None
     if options.head is not None:
-        speculation = {"method": "eagle3", "model": options.head, "num_speculative_tokens": CHAIN}
+        speculation = {"method": "eagle3", "model": options.head, "num_speculative_tokens": options.chain}
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=options.target,
-            dtype="bfloat16",
+            dtype=options.dtype,
             max_model_len=options.context,
             max_num_seqs=options.streams,
             kv_cache_memory_bytes=MEMORY_BYTES,

@@ -17,8 +17,11 @@ from eyas.base.errors import EyasError, InputError
 from eyas.base.provenance import PROVENANCE, Provenance, has_provenance, read_provenance, require_digest
 from eyas.base.storage import Place
 from eyas.features.store import read_manifest
-from eyas.formats.head_dir import ARCHITECTURE, Finding, StoredHead, check_fit, digest_head, read_head
-from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.formats.config import is_head
+from eyas.formats.finding import Finding
+from eyas.formats.fit import check_embedding, check_fit, check_weights
+from eyas.formats.head_dir import StoredHead, digest_head, look, read_head
+from eyas.model.target import EMBEDDED, Target, count_layers, resolve_target
 from eyas.recipe import ASIDE, DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
 from eyas.serve.kernels.choice import cpu_kernel
 from eyas.serve.kernels.cpu import Unavailable
@@ -64,7 +67,7 @@ def _is_head(directory: Path) -> bool:
     """Whether config.json is that of a head; a damaged one beside no tokenizer is taken for a head's too."""
     try:
         raw = json.loads((directory / CONFIG_FILE).read_bytes())
-        if isinstance(raw, dict) and raw.get("architectures") == [ARCHITECTURE]:
+        if isinstance(raw, dict) and is_head(raw):
             return True
     except (OSError, ValueError):
         pass
@@ -93,10 +96,19 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
     if (directory / PROVENANCE).is_file():
         yield _contents("head", directory)
     try:
-        stored = read_head(directory)
+        num_layers = None if target is None else count_layers(target)
+        read, weights = look(directory, num_layers)
+        if read.layout != "eyas":
+            yield Finding("ok", f"layout of {directory}", f"that of {read.layout}")
+        findings = [*read.findings, *([] if weights is None else weights.findings)]
+        yield from findings
+        if any(finding.weight == "misfit" for finding in findings):
+            return
+        stored = read_head(directory, None, num_layers)
     except InputError as error:
         yield _misfit(error)
         return
+    yield from check_weights(stored)
     size = f"{stored.head.num_parameters:,} parameters, {stored.vocab.size:,} of {stored.vocab.target_size:,} tokens"
     size += f", {stored.config.variant}"
     yield Finding("ok", f"head {directory}", size)
@@ -114,8 +126,9 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
 
 
 def _examine_pair(stored: StoredHead, target: Target) -> Iterator[Finding]:
-    findings = check_fit(stored, target.facts, target.digest)
+    findings = check_fit(stored, target.facts, target.digest, target.word_digests)
     yield from findings
+    yield from check_embedding(stored, target.embedding.weight)
     if not any(finding.weight == "misfit" for finding in findings):
         share = stored.head.num_parameters / target.facts.num_parameters
         yield Finding("ok", f"head and target {target.facts.name} fit", f"the head is {share:.1%} of the target")
@@ -184,7 +197,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
     yield from _examine_words(finished, loaded, template)
     if loaded is not None and (head / CONFIG_FILE).is_file():
         try:
-            yield from _examine_pair(read_head(head), loaded)
+            yield from _examine_pair(read_head(head, None, loaded.facts.num_layers), loaded)
         except InputError as error:
             yield _misfit(error)
 

@@ -1,6 +1,6 @@
 """A recipe and its run directory: every stage from prompts to report, joined from rooms that are strangers.
 
-    prompts -> respond -> capture -> train -> eval -> bench        each skipped where it is finished
+    prompts -> respond -> capture -> train -> eval -> export -> bench        each skipped where it is finished
                                        └────> tune                 aside: asked for by name alone
 
 A stage is finished when its directory ends with a provenance.json of exactly these inputs; running a verb again
@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from eyas import export
 from eyas.answers import Answers
 from eyas.base.atomic import sweep, write_atomic
 from eyas.base.config import build, load_toml, merge, to_toml
@@ -53,11 +54,11 @@ from eyas.train.evaluate import EvalConfig
 from eyas.train.ranks import ALONE, Ranks
 from eyas.train.start import RANDOM
 
-STAGES = ("prompts", "respond", "capture", "train", "eval", "bench")
+STAGES = ("prompts", "respond", "capture", "train", "eval", "export", "bench")
 ASIDE = {"tune": "eval"}
 """A stage that `eyas run` leaves out -> the one whose place it has: it reads what comes before that one."""
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
-DIRECTORIES |= {"train": "head", "eval": "eval", "bench": "report", "tune": "tune"}
+DIRECTORIES |= {"train": "head", "eval": "eval", "export": "export", "bench": "report", "tune": "tune"}
 PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
 PARENTS |= {"head": "train", "eval": "eval"}
 """What a provenance calls a parent -> the stage that made it. The head is known by its two files: `digest_head`."""
@@ -210,6 +211,7 @@ class Run:
                 directory("eval"),
                 progress=progress,
             ),
+            "export": lambda: export.run(self.export_inputs(), self.target, directory("export")),
             "bench": self._bench,
             "tune": lambda: tune.run(
                 recipe.tune, self.head_directory, features, self.target, directory("tune"), progress
@@ -281,7 +283,7 @@ class Run:
             return read_provenance(place(stage)).digest
 
         def of_eval() -> Origin:
-            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype])
+            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.ends.facts.num_layers)
             features = Features(place("capture"))
             return evaluate.origin_of(recipe.eval, stored, (features, features), self.ends)
 
@@ -291,11 +293,19 @@ class Run:
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
             "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.ends),
             "eval": of_eval,
+            "export": lambda: export.origin_of(self.export_inputs(), self.ends),
             "bench": lambda: bench.origin_of(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
             ),
             "tune": lambda: tune.origin_of(recipe.tune, self.head_directory, Features(place("capture")), self.target),
         }
+
+    def export_inputs(self) -> export.ExportInputs:
+        """The directories that `export` reads."""
+        before = (self.directory(stage) for stage in ("eval", "tune", "prompts"))
+        return export.ExportInputs(
+            self.head_directory, *before, tree=self.recipe.eval.shape, is_own=self.recipe.target.head is None
+        )
 
     def bench_inputs(self) -> bench.BenchInputs:
         """The directories that `bench` reads."""

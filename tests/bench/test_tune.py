@@ -3,7 +3,7 @@
 import pytest
 
 from eyas.base.errors import UsageError
-from eyas.bench.tune import Prediction, RoundCosts, best_of, found, measured_arms, sglang_flags, table, vllm_flags
+from eyas.bench.tune import Prediction, RoundCosts, best_of, found, measured_arms, table
 from eyas.bench.tune_config import TuneConfig
 from eyas.serve.costs import CostTable
 from eyas.train.many_trees import TreeAcceptance
@@ -77,23 +77,6 @@ def test_of_trees_as_good_the_smaller_is_taken() -> None:
     shapes = [TreeShape(6, 4, 32), TreeShape(4, 4, 16), TreeShape(3, 4, 16), TreeShape(2, 4, 8)]
     some = [Prediction(shape, 2.0, tps, 1.0) for shape, tps in zip(shapes, (100.0, 99.5, 99.2, 98.0), strict=True)]
     assert best_of(some).shape == TreeShape(3, 4, 16)
-
-
-def test_flags_are_those_of_the_other_engines() -> None:
-    tree = {"depth": 5, "top_k": 4, "nodes": 16}
-    flags = sglang_flags(tree, "H")
-    assert flags is not None
-    words = flags.split()
-    assert dict(zip(words[::2], words[1::2], strict=True)) == {
-        "--speculative-algorithm": "EAGLE3",
-        "--speculative-draft-model-path": "H",
-        "--speculative-num-steps": "5",
-        "--speculative-eagle-topk": "4",
-        "--speculative-num-draft-tokens": "16",
-    }
-    flags = vllm_flags({"depth": 3, "top_k": 1, "nodes": 4}, "H")
-    assert flags == """--speculative-config '{"method": "eagle3", "model": "H", "num_speculative_tokens": 3}'"""
-    assert sglang_flags(None, "H") is None
 
 
 @pytest.mark.parametrize(

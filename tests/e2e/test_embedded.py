@@ -16,7 +16,8 @@ from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.evalsets import FAMILIES, example
-from eyas.formats.head_dir import read_head, require_fit
+from eyas.formats.fit import require_fit
+from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.quickstart import quickstart_recipe
 from eyas.recipe import resolve_head

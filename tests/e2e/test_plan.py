@@ -25,7 +25,8 @@ def listing(directory):
 
 
 def states(text):
-    return dict(re.findall(r"^(prompts|respond|capture|train|eval|bench) +(finished|would run)", text, re.MULTILINE))
+    stages = "prompts|respond|capture|train|eval|export|bench"
+    return dict(re.findall(rf"^({stages}) +(finished|would run)", text, re.MULTILINE))
 
 
 def planned(capsys, *arguments):
@@ -36,7 +37,7 @@ def planned(capsys, *arguments):
 def test_a_run_that_has_not_begun(recipe, tmp_path, capsys):
     text = planned(capsys, recipe, "--out", tmp_path / "out")
     assert set(states(text).values()) == {"would run"}
-    assert len(states(text)) == 6
+    assert len(states(text)) == 7
     assert not (tmp_path / "out").exists()
     assert "at most 24 prompts" in text
     assert "at most 24 answers, at most 576 answer tokens" in text
@@ -53,7 +54,7 @@ def test_amounts_are_those_of_the_run_itself(finished, recipe, tmp_path, capsys)
     text = planned(capsys, recipe, "--out", half)
     assert listing(half) == before
     assert states(text) == dict.fromkeys(("prompts", "respond"), "finished") | dict.fromkeys(
-        ("capture", "train", "eval", "bench"), "would run"
+        ("capture", "train", "eval", "export", "bench"), "would run"
     )
     rows = json.loads((finished / "features" / "manifest.json").read_bytes())["rows"]
     num_tokens = int(re.findall(r"capture .* ([\d,]+) tokens,", text)[0].replace(",", ""))
@@ -68,7 +69,7 @@ def test_a_finished_run(run, recipe, capsys):
     before = listing(run)
     text = planned(capsys, recipe, "--out", run)
     assert listing(run) == before
-    assert [stage for stage, state in states(text).items() if state == "would run"] == ["bench"]
+    assert [stage for stage, state in states(text).items() if state == "would run"] == ["export", "bench"]
     assert "measured" not in text
 
 
@@ -80,8 +81,8 @@ def test_a_finished_run(run, recipe, capsys):
         ("capture.held_out=0.4", "capture"),
         ("train.steps=2", "train"),
         ("train.draft_vocab_size=100", "train"),  # the features hold for any draft vocabulary
-        ("plan.conversations=7", "bench"),  # decides nothing
-        ("train.checkpoint_every_s=1", "bench"),  # changes no byte
+        ("plan.conversations=7", "export"),  # decides nothing
+        ("train.checkpoint_every_s=1", "export"),  # changes no byte
         ("eval.depth=2", "eval"),
     ],
 )

@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from eyas.base.errors import InputError
-from eyas.formats.head_dir import HeadOrigin, check_fit, read_head, require_fit, write_head
+from eyas.formats.config import HeadOrigin
+from eyas.formats.fit import check_fit, require_fit
+from eyas.formats.head_dir import read_head, write_head
 from eyas.model.attention import DenseAttend
 from eyas.model.facts import TargetFacts
 from eyas.model.head import Head, HeadConfig
@@ -77,6 +79,7 @@ def test_config_is_what_the_engines_read(directory: Path):
     assert json.loads((directory / "config.json").read_text()) == {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
+        "mlp_bias": False,
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_attention_heads": 4,
@@ -97,11 +100,18 @@ def test_config_is_what_the_engines_read(directory: Path):
         "eos_token_id": [1, 2],
         "target_hidden_size": 32,
         "norm_before_residual": False,
+        "norm_before_fc": False,
         "fc_norm": False,
         "norm_output": False,
         "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True},
-        "eyas": {"target_name": "tiny", "target_digest": "sha256:aa", "trained_context": 128},
+        "eyas": {
+            "target_name": "tiny",
+            "target_digest": "sha256:aa",
+            "trained_context": 128,
+            "tokenizer_digest": None,
+            "template_digest": None,
+        },
     }
 
 
@@ -153,10 +163,13 @@ def edit_config(directory: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, "architectures"),
-        ({"norm_before_residual": True}, "norm_before_residual True"),
+        ({"architectures": ["LlamaForCausalLMEagle"]}, "architectures"),
+        ({"architectures": ["LlamaForCausalLM"], "draft_vocab_size": None}, "architectures"),
+        ({"norm_before_residual": "yes"}, "norm_before_residual 'yes'"),
+        ({"model_type": "qwen3"}, "model_type 'qwen3'"),
+        ({"num_hidden_layers": 2}, "num_hidden_layers 2"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings True"),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "rope_scaling"),
         ({"hidden_size": "32"}, "hidden_size '32'"),
         ({"draft_vocab_size": None}, "draft_vocab_size None"),
         ({"draft_vocab_size": 21}, "21 over 20 target tokens"),
@@ -168,7 +181,9 @@ def edit_config(directory: Path, **changes: object) -> None:
         ({"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}, r"\[1, 3, 4\] and, nested, \[1, 3, 4\]"),
         ({"eagle_aux_hidden_state_layer_ids": [5, 4, 2], "eagle_config": {}}, r"\[5, 4, 2\]"),
         ({"eagle_aux_hidden_state_layer_ids": None, "eagle_config": None}, "no eagle_aux"),
-        ({"torch_dtype": "int8"}, "torch_dtype 'int8'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "without original_max_position_embeddings"),
+        ({"fc_norm": True, "norm_before_fc": True}, "both fc_norm and norm_before_fc"),
+        ({"torch_dtype": "int8"}, "no torch_dtype that is known"),
         ({"eyas": {"target_digest": 5}}, "target_digest 5"),
         ({"eyas": {"target_digset": "x"}}, "target_digset"),
         ({"eos_token_id": "end"}, "eos_token_id 'end'"),
@@ -186,10 +201,6 @@ def test_one_list_of_layers_is_enough(key: str, directory: Path):
     assert read_head(directory).config.aux_layer_ids == (2, 4, 5)
 
 
-def change_d2t(tensors: dict[str, torch.Tensor]) -> None:
-    tensors["d2t"] = VOCAB.target_ids_V.clone()
-
-
 def change_t2d(tensors: dict[str, torch.Tensor]) -> None:
     tensors["t2d"] = tensors["t2d"].roll(1)
 
@@ -202,11 +213,13 @@ def change_nan(tensors: dict[str, torch.Tensor]) -> None:
     ("change", "named"),
     [
         (lambda t: t.pop("norm.weight"), "no tensor norm.weight"),
-        (lambda t: t.pop("d2t"), "no tensor d2t"),
-        (lambda t: t.update({"embed_tokens.weight": torch.zeros(20, 32)}), "unexpected tensor embed_tokens.weight"),
+        (lambda t: (t.pop("d2t"), t.pop("t2d")), "no tensor d2t"),
+        (lambda t: t.pop("lm_head.weight"), "drafts with the target's own output matrix"),
+        (lambda t: t.update({"layers.1.mlp.up_proj.weight": torch.zeros(3)}), "a draft of more than one layer"),
+        (lambda t: t.update({"fc_norm.0.weight": torch.zeros(32)}), "without the flag fc_norm"),
+        (lambda t: t.update({"model.norm.weight": torch.zeros(32)}), "two tensors for norm.weight"),
         (lambda t: t.update({"fc.weight": torch.zeros(32, 64)}), r"fc.weight of shape \[32, 64\]"),
         (lambda t: t.update({"t2d": torch.zeros(19, dtype=torch.bool)}), r"t2d of shape \[19\]"),
-        (change_d2t, "holds target ids"),
         (change_t2d, "draft token 0 to target token"),
         (change_nan, "up_proj.weight with values that are not finite"),
     ],

@@ -3,6 +3,8 @@
 B requests, S path slots, L = 3D captured features, K frontier nodes, V draft vocabulary, Q chains.
 """
 
+import dataclasses
+
 import pytest
 import torch
 from tests.tiny import tiny_target
@@ -23,7 +25,14 @@ from eyas.tree.tree import Advance, Frontier, Grower, ToTarget, Tree
 
 STEPS = 6
 LENGTH = 40
-VARIANTS = ({}, {"norm_output": True}, {"fc_norm": True}, {"fc_norm": True, "norm_output": True})
+VARIANTS = (
+    {},
+    {"norm_output": True},
+    {"fc_norm": True},
+    {"fc_norm": True, "norm_output": True},
+    {"norm_before_fc": True, "norm_before_residual": True, "norm_output": True},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+)
 ANSWER = 9  # where the answer starts; chains start one before
 
 
@@ -49,7 +58,8 @@ def rows(target: Target) -> list[Row]:
 
 def make_head(target: Target, flags: dict[str, bool]) -> Head:
     """Random, five times as wide as a fresh one, so that every input moves the logits; no norm is one."""
-    head = Head.init(HeadConfig.for_target(target.facts, 96, aux_layer_ids=target.aux_layer_ids, **flags), 0)
+    sizes = HeadConfig.for_target(target.facts, 96, aux_layer_ids=target.aux_layer_ids)
+    head = Head.init(dataclasses.replace(sizes, **flags), 0)
     with torch.no_grad():
         for number, weight in enumerate(head.parameters()):
             weight.mul_(5 if weight.ndim == 2 else 1 + 0.1 * number)

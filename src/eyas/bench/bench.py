@@ -76,7 +76,7 @@ def run(
     origin is the same, the bytes are not.
     """
     started_s = time.time()
-    stored = read_head(inputs.head, target.model.dtype)
+    stored = read_head(inputs.head, target.model.dtype, target.facts.num_layers)
     origin = origin_of(config, inputs, stored.digest, target)
     # Both files carry times, so no digest covers them: that they are there is all that can be asked.
     if is_finished(out_dir, origin) and all((out_dir / name).is_file() for name in origin.undigested):
@@ -136,7 +136,7 @@ def check_words(
             references = None
     if references is None:
         references = reference_answers(target.directory, chosen, config.lossless_tokens, progress, target.model.device)
-    stored = read_head(head_dir, torch.float32)
+    stored = read_head(head_dir, torch.float32, target.facts.num_layers)
     draft = Draft.on(exact.model.device, stored.head, stored.vocab, config.shape)
     slots = config.lossless_slots
     found = lossless(exact, draft, chosen, references, config.lossless_tokens, slots, progress)

@@ -11,7 +11,6 @@ are idle.
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +29,10 @@ from eyas.bench.machine import machine
 from eyas.bench.tune_config import TuneConfig
 from eyas.features.layout import Row
 from eyas.features.reader import Features
+from eyas.formats.fit import require_fit
+from eyas.formats.flags import sglang_flags, vllm_flags
 from eyas.formats.head_dir import CONFIG_FILE as HEAD_FILE
-from eyas.formats.head_dir import StoredHead, digest_head, read_head, require_fit
+from eyas.formats.head_dir import StoredHead, digest_head, read_head
 from eyas.model.target import Target
 from eyas.serve.arm import OFF, Arm, Load
 from eyas.serve.compiled import compile_pair
@@ -88,12 +89,13 @@ def run(
     features = Features(features_dir, target=target)
     features.check_target(target.digest)
     origin = origin_of(config, head_dir, features, target)
-    stored = read_head(head_dir, torch.float32)
+    stored = read_head(head_dir, torch.float32, target.facts.num_layers)
     require_fit(stored, target.facts, target.digest)
     if is_finished(out_dir, origin) and (out_dir / FILE).is_file():
         return read_provenance(out_dir)
     accepted, context = accept(config, stored, features, target, progress)
-    costs = RoundCosts.measure(config, read_head(head_dir, target.model.dtype), target, progress)
+    stored = read_head(head_dir, target.model.dtype, target.facts.num_layers)
+    costs = RoundCosts.measure(config, stored, target, progress)
     reopen(out_dir)
     write_json_atomic(out_dir / FILE, found(config, accepted, costs, context) | _about(target, head_dir))
     return finish(out_dir, origin, started_s)
@@ -241,26 +243,6 @@ def _about(target: Target, head_dir: Path) -> dict[str, Any]:
         "compiled": target.compiled is not None,
         "head": str(head_dir),
     }
-
-
-def sglang_flags(tree: dict[str, int] | None, head: str) -> str | None:
-    """As `python -m sglang.launch_server` takes them; its draft tokens count the root, as our nodes do."""
-    if tree is None:
-        return None
-    return (
-        f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {head} "
-        f"--speculative-num-steps {tree['depth']} --speculative-eagle-topk {tree['top_k']} "
-        f"--speculative-num-draft-tokens {tree['nodes']}"
-    )
-
-
-def vllm_flags(tree: dict[str, int] | None, head: str) -> str | None:
-    """As `vllm serve` takes them; it drafts chains alone."""
-    if tree is None:
-        return None
-    assert tree["top_k"] == 1, "vLLM has no trees"
-    config = {"method": "eagle3", "model": head, "num_speculative_tokens": tree["depth"]}
-    return f"--speculative-config '{json.dumps(config)}'"
 
 
 def table(told: dict[str, Any]) -> str:

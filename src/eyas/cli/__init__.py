@@ -109,13 +109,14 @@ def _recipe_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         "capture": "capture the target's features",
         "train": "train the head",
         "eval": "measure acceptance on held-out answers",
+        "export": "the head as SGLang and vLLM load it, checked by a second reader",
         "bench": "measure baseline and speculation, write the report",
         "tune": "the best tree for each number of streams, and the flags for SGLang and vLLM",
     }
     for verb, text in texts.items():
         parser = verbs.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
         _recipe_arguments(parser, needs_recipe=verb != "bench")
-        if verb in ("run", "eval", "bench", "tune"):
+        if verb in ("run", "eval", "export", "bench", "tune"):
             parser.add_argument("--json", action="store_true", help="print the written object on stdout, nothing else")
         if verb not in ("prompts", "train"):
             _device_argument(parser, "auto (spread over all), " if verb in ("capture", "eval") else "")

@@ -12,10 +12,11 @@ from eyas.base.progress import Progress
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.cli.quiet import quiet
-from eyas.formats.head_dir import read_head, require_fit
+from eyas.formats.fit import check_embedding, require_fit
+from eyas.formats.head_dir import read_head
 from eyas.model.devices import check_one_device, default_device
 from eyas.model.dtypes import DTYPES
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import EMBEDDED, Target, count_layers
 from eyas.recipe import resolve_head
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
@@ -77,10 +78,12 @@ def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
         return Target.load(parsed.target, dtype, (0,), device), None  # nothing is captured, so any depth will do
     if name is None:
         raise UsageError(f"--target {parsed.target} without a head", "--head DIR or --no-head", "add one of them")
-    stored = read_head(resolve_head(name), dtype)
+    stored = read_head(resolve_head(name), dtype, count_layers(parsed.target))
     target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
-    for finding in require_fit(stored, target.facts, target.digest):
-        print(f"eyas: {finding}", file=sys.stderr)
+    found = [*stored.findings, *require_fit(stored, target.facts, target.digest, target.word_digests)]
+    for finding in [*found, *check_embedding(stored, target.embedding.weight)]:
+        if finding.weight != "ok":
+            print(f"eyas: {finding}", file=sys.stderr)
     return target, Draft.on(target.model.device, stored.head, stored.vocab, tree_shape(parsed.tree))
 
 

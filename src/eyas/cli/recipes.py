@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from eyas import export
 from eyas.base.config import parse_overrides
 from eyas.base.errors import InputError, UsageError
 from eyas.bench import tune
@@ -24,7 +25,7 @@ from eyas.train.ranks import joined, own_device, require_alone
 SHARED = ("prompts", "capture", "train")
 """The verbs that several processes may share, the first two by `prompts.world` and `capture.world`."""
 PRINTED = {"run": ("bench", "results.json"), "bench": ("bench", "results.json"), "eval": ("eval", "acceptance.json")}
-PRINTED |= {"tune": ("tune", tune.FILE)}
+PRINTED |= {"export": ("export", export.FILE), "tune": ("tune", tune.FILE)}
 
 
 def quickstart(out: str, as_json: bool) -> int:

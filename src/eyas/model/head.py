@@ -9,15 +9,19 @@ B requests, T rows, D hidden, L = 3D captured features, N heads, G key-value hea
 
 Source: the EAGLE-3 paper (arXiv 2503.01840) and the graph that SGLang and vLLM load as LlamaForCausalLMEagle3. The
 feedback is the block's output before the final norm; the later variant "EAGLE 3.1" feeds the normed one back
-(`norm_output`) and norms each captured layer before fc (`fc_norm`).
+(`norm_output`) and norms each captured layer before fc (`fc_norm`). Heads of speculators may norm all captured layers
+at once (`norm_before_fc`) and take the normed hidden half as the residual (`norm_before_residual`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from eyas.base.errors import InputError
 from eyas.model.attention import Attend, Compiled, RowAttend, Rule
@@ -25,11 +29,18 @@ from eyas.model.facts import TargetFacts
 from eyas.model.layer_ids import HFIndex, default_layers
 
 INIT_STD = 0.02  # the usual initializer_range of Llama configurations
+VARIANTS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+"""The flags that change the graph."""
+ROPE_TYPES = ("linear", "llama3", "yarn")
+"""Scalings of positions that do not depend on the text's length."""
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """Sizes of a head. `vocab_size` and `target_hidden_size` are the target's; widths of the head may differ."""
+    """Sizes of a head. `vocab_size` and `target_hidden_size` are the target's; widths of the head may differ.
+
+    rope_scaling: as transformers writes it, `rope_type` (one of ROPE_TYPES) and its numbers; None: plain RoPE.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -45,6 +56,9 @@ class HeadConfig:
     aux_layer_ids: tuple[HFIndex, ...]
     fc_norm: bool = False
     norm_output: bool = False
+    norm_before_fc: bool = False
+    norm_before_residual: bool = False
+    rope_scaling: Mapping[str, Any] | None = None
 
     @staticmethod
     def for_target(
@@ -96,7 +110,7 @@ class HeadConfig:
     @property
     def variant(self) -> str:
         """The graph, in words: EAGLE-3, and in what it differs from that."""
-        flags = [name for name in ("fc_norm", "norm_output") if getattr(self, name)]
+        flags = [name for name in VARIANTS if getattr(self, name)]
         return " with ".join(["EAGLE-3", *([" and ".join(flags)] if flags else [])])
 
     def problem(self) -> str | None:
@@ -111,6 +125,8 @@ class HeadConfig:
             return f"a head size of {self.head_dim}, wanted an even one for RoPE"
         if self.draft_vocab_size > self.vocab_size:
             return f"a draft vocabulary of {self.draft_vocab_size} over {self.vocab_size} target tokens"
+        if self.fc_norm and self.norm_before_fc:
+            return "both fc_norm and norm_before_fc, wanted one of the two norms before fc"
         return None
 
 
@@ -122,9 +138,10 @@ class Rope(nn.Module):
 
     freq_H: Tensor
 
-    def __init__(self, head_dim: int, theta: float) -> None:
+    def __init__(self, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self.head_dim, self.theta = head_dim, theta
+        self.head_dim, self.theta, self.scaling = head_dim, theta, scaling
+        self.amplitude = 1.0  # of cos and sin; yarn's is not 1
         self.register_buffer("freq_H", torch.empty(0), persistent=False)
         self.rebuild(torch.device("cpu"), torch.float32)
 
@@ -132,6 +149,13 @@ class Rope(nn.Module):
         """Frequencies with the sign of the rotation: sin(-a) = -sin(a) spares the negated half, cos does not care."""
         even = torch.arange(0, self.head_dim, 2, device=device, dtype=dtype)
         freq = 1.0 / self.theta ** (even / self.head_dim)
+        if self.scaling is not None:
+            parameters = {"rope_theta": self.theta, **self.scaling}
+            sizes: dict[str, Any] = {"hidden_size": self.head_dim, "num_attention_heads": 1, "head_dim": self.head_dim}
+            config = LlamaConfig(**sizes, rope_parameters=parameters)
+            with device:  # not that of the module under construction, which is meta
+                freq, self.amplitude = ROPE_INIT_FUNCTIONS[self.scaling["rope_type"]](config, device)
+            freq = freq.to(dtype)
         self.freq_H = torch.cat((-freq, freq))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Rope":
@@ -143,6 +167,8 @@ class Rope(nn.Module):
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos and signed sin, both [B, T, 1, H]; B may be 1."""
         angle_BT1H = positions_BT[:, :, None, None] * self.freq_H
+        if self.amplitude != 1.0:
+            return (angle_BT1H.cos() * self.amplitude).to(dtype), (angle_BT1H.sin() * self.amplitude).to(dtype)
         return angle_BT1H.cos().to(dtype), angle_BT1H.sin().to(dtype)
 
 
@@ -164,7 +190,7 @@ class SelfAttention(nn.Module):
         self.k_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
         self.v_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
         self.o_proj = nn.Linear(num_q, config.hidden_size, bias=False)
-        self.rope = Rope(config.head_dim, config.rope_theta)
+        self.rope = Rope(config.head_dim, config.rope_theta, config.rope_scaling)
         self.qkv_packed: Tensor | None = None
 
     def forward(self, pair_BTC: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
@@ -201,10 +227,11 @@ class Mlp(nn.Module):
 
 
 class Midlayer(nn.Module):
-    """The head's only block. The residual is the hidden half as it came, without norm."""
+    """The head's only block. The residual is the hidden half as it came, or with `norm_before_residual` normed."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
+        self.norm_before_residual = config.norm_before_residual
         self.hidden_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = SelfAttention(config)
@@ -212,8 +239,10 @@ class Midlayer(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
-        pair_BTC = torch.cat((self.input_layernorm(embeds_BTD), self.hidden_norm(hidden_BTD)), -1)
-        mixed_BTD = hidden_BTD + self.self_attn(pair_BTC, positions_BT, attend)
+        normed_BTD = self.hidden_norm(hidden_BTD)
+        pair_BTC = torch.cat((self.input_layernorm(embeds_BTD), normed_BTD), -1)
+        residual_BTD = normed_BTD if self.norm_before_residual else hidden_BTD
+        mixed_BTD = residual_BTD + self.self_attn(pair_BTC, positions_BT, attend)
         return mixed_BTD + self.mlp(self.post_attention_layernorm(mixed_BTD))
 
 
@@ -235,7 +264,9 @@ class Head(nn.Module):
             self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
             norms = [nn.RMSNorm(config.target_hidden_size, config.rms_norm_eps) for _ in range(num_aux)]
+            norm_of_all = nn.RMSNorm(num_aux * config.target_hidden_size, config.rms_norm_eps)
         self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
+        self.input_norm = norm_of_all if config.norm_before_fc else None
         self.compiled: Compiled | None = None
         """(embeds_1TD, hidden_1TD, positions_1T) -> as `guess`, where `compiled.compile_pair` has made one."""
 
@@ -261,6 +292,8 @@ class Head(nn.Module):
         if self.fc_norm is not None:
             parts = aux_BTL.split(self.config.target_hidden_size, -1)
             aux_BTL = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        if self.input_norm is not None:
+            aux_BTL = self.input_norm(aux_BTL)
         return self.fc(aux_BTL)
 
     def step(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:

@@ -90,6 +90,17 @@ def resolve_target(name: str | Path) -> Path:
         ) from error
 
 
+def count_layers(name: str | Path) -> int:
+    """How many layers a target has, without its weights. `InputError` as `Target.load`."""
+    directory = resolve_target(name)
+    check_files(directory)
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        return config.get_text_config(decoder=True).num_hidden_layers
+    except Exception as error:  # transformers raises many classes for a file it cannot use
+        raise _not_loadable(directory, error) from error
+
+
 class Target:
     """A loaded target. It keeps no state between forwards: past keys live in `attend`, captures in the result."""
 
@@ -157,11 +168,7 @@ class Target:
         except InputError:
             raise
         except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
-            raise InputError(
-                f"target {directory} that transformers cannot load ({type(error).__name__}: {first_line(error)})",
-                "a causal language model in Hugging Face format with safetensors",
-                "check the directory, or fetch it again",
-            ) from error
+            raise _not_loadable(directory, error) from error
         missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
         if missing:
             raise InputError(
@@ -230,6 +237,12 @@ class Target:
         """Digest of the chat template; `InputError` if there is none."""
         return digest_bytes(self.require_chat_template().encode())
 
+    @property
+    def word_digests(self) -> dict[str, str | None]:
+        """Both by name; None for a chat template that is not there."""
+        template = self.tokenizer.chat_template
+        return {"tokenizer": self.tokenizer_digest, "chat template": self.template_digest if template else None}
+
 
 def digest_target(directory: Path) -> str:
     """Digest over config.json and all safetensors of a target directory, by name and content."""
@@ -293,6 +306,14 @@ def read_facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFac
         bos_id=bos_id if isinstance(bos_id, int) else None,
         eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
         num_parameters=num_parameters(model),
+    )
+
+
+def _not_loadable(directory: Path, error: Exception) -> InputError:
+    return InputError(
+        f"target {directory} that transformers cannot load ({type(error).__name__}: {first_line(error)})",
+        "a causal language model in Hugging Face format with safetensors",
+        "check the directory, or fetch it again",
     )
 
 

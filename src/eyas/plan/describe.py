@@ -189,6 +189,7 @@ def _texts(run: Run, amounts: Amounts, feature_bytes: float, head: str) -> dict[
         if own is None
         else f"nothing: target.head is {own}",
         "eval": f"about {num_held_out:,} held-out conversations",
+        "export": "directories for SGLang and vLLM",
         "bench": "baseline and speculation, the report",
     }
 
@@ -204,7 +205,8 @@ def _times(run: Run, amounts: Amounts, rates: Rates) -> dict[str, float | None]:
     if run.recipe.capture.online:  # the target reads while training asks for it
         again, capturing = hours(seen, rates.read) if learning != 0.0 else 0.0, 0.0
         learning = None if learning is None or again is None else learning + again
-    return {"prompts": 0.0, "respond": writing, "capture": capturing, "train": learning, "eval": None, "bench": None}
+    known = {"prompts": 0.0, "respond": writing, "capture": capturing, "train": learning}
+    return known | {"eval": None, "export": 0.0, "bench": None}
 
 
 def size_text(num_bytes: float) -> str:

@@ -17,7 +17,8 @@ from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_fin
 from eyas.base.storage import Place
 from eyas.features.layout import Row
 from eyas.features.reader import Features
-from eyas.formats.head_dir import StoredHead, read_head, require_fit
+from eyas.formats.fit import require_fit
+from eyas.formats.head_dir import StoredHead, read_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import Target
 from eyas.train.anew import answer_anew
@@ -100,7 +101,7 @@ def origin_of(config: EvalConfig, stored: StoredHead, data: tuple[Features, Feat
 def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *, progress: bool = True) -> Provenance:
     """Write acceptance.json. Idempotent. `InputError` where head, features and target do not belong together."""
     started_s = time.time()
-    stored = read_head(inputs.head, DTYPES[config.dtype])
+    stored = read_head(inputs.head, DTYPES[config.dtype], target.facts.num_layers)
     features = Features(inputs.features, target=target)
     training = features if inputs.training is None else Features(inputs.training)
     features.check_target(target.digest)

@@ -12,7 +12,8 @@ from eyas.base.errors import UsageError
 from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
 from eyas.base.storage import Place
 from eyas.features.reader import Features
-from eyas.formats.head_dir import HeadOrigin, digest_head, write_head
+from eyas.formats.config import HeadOrigin
+from eyas.formats.head_dir import digest_head, write_head
 from eyas.model.dtypes import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
@@ -92,6 +93,8 @@ def run(
         trained_context=max(row.length for row in rows),
         bos_id=target.facts.bos_id,
         eos_ids=target.facts.eos_ids,
+        tokenizer_digest=features.manifest.tokenizer_digest,
+        template_digest=features.manifest.template_digest,
     )
     head = Head(trainer.head.config).to_empty(device="cpu")
     head.load_state_dict(weights)

@@ -45,7 +45,7 @@ def first_head(
         rows_VD.copy_(_output_rows(target, vocab))
     if init == RANDOM:
         return head
-    stored = read_head(init, torch.float32)
+    stored = read_head(init, torch.float32, target.facts.num_layers)
     _require_same(stored.config, sizes, Path(init))
     weights = stored.head.state_dict()
     own = stored.vocab.to_draft(vocab.target_ids_V)

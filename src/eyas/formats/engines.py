@@ -1,0 +1,121 @@
+"""A head written for other engines: one directory each, with what that engine reads and nothing that it misreads.
+
+sglang/             config.json at one level, layers under eagle_config as SGLang counts them, midlayer.X
+vllm/               the same, layers at the top level alone; `--speculative-config` names the directory
+vllm-speculators/   transformer_layer_config, layers.0.X; `vllm serve DIR` finds the target by itself
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas.base.atomic import write_atomic
+from eyas.formats.config import VARIANTS, config_json
+from eyas.formats.head_dir import CONFIG_FILE, StoredHead, head_tensors, tensor_bytes
+from eyas.formats.layers import KEY, sglang_ids
+from eyas.formats.weights import WEIGHTS_FILE
+from eyas.model.head import HeadConfig
+
+SPECULATORS_VERSION = "0.9.0"  # whose files these are shaped after
+LAYER_KEYS = (
+    "model_type",
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "num_hidden_layers",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "attention_bias",
+    "mlp_bias",
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """config: the object of config.json, from the head, its dtype, the target's name and the length of its chains.
+
+    refuses: why no such directory can say what this head is; None: it can. prefix: of the layer's tensors.
+    """
+
+    name: str
+    config: Callable[[StoredHead, torch.dtype, str, int], dict[str, Any]]
+    refuses: Callable[[HeadConfig, int], str | None]
+    prefix: str = "midlayer."
+
+
+def write_engine(directory: Path, engine: Engine, stored: StoredHead, target_name: str, chain: int) -> None:
+    """config.json and the weights, in the precision that they have. config.json comes last."""
+    dtype = stored.head.lm_head.weight.dtype
+    tensors = head_tensors(stored.head, stored.vocab, dtype)
+    renamed = {name.replace("midlayer.", engine.prefix): tensor for name, tensor in tensors.items()}
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / CONFIG_FILE).unlink(missing_ok=True)
+    write_atomic(directory / WEIGHTS_FILE, tensor_bytes(renamed))
+    text = json.dumps(engine.config(stored, dtype, target_name, chain), indent=2) + "\n"
+    write_atomic(directory / CONFIG_FILE, text)
+
+
+def _sglang(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
+    return config_json(stored.config, stored.origin, dtype)
+
+
+def _vllm(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
+    # A second list under eagle_config would be read literally by some versions and as SGLang's by others.
+    return config_json(stored.config, stored.origin, dtype) | {"eagle_config": {"use_aux_hidden_state": True}}
+
+
+def _speculators(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
+    config, flat = stored.config, config_json(stored.config, stored.origin, dtype)
+    rope = {"rope_type": "default", **(config.rope_scaling or {}), "rope_theta": config.rope_theta}
+    proposal = {"proposal_type": "greedy", "speculative_tokens": chain, "accept_tolerance": 0.0, "verifier_accept_k": 1}
+    return {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": SPECULATORS_VERSION,
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "tie_word_embeddings": False,
+        "embed_requires_grad": False,
+        **{flag: flat[flag] for flag in VARIANTS},  # vLLM takes what is left out here for true, elsewhere for false
+        KEY: flat[KEY],
+        "torch_dtype": flat["torch_dtype"],
+        "transformer_layer_config": {key: flat[key] for key in LAYER_KEYS} | {"rope_parameters": rope},
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": {"name_or_path": target_name, "architectures": []},
+        },
+    }
+
+
+def _sglang_refuses(config: HeadConfig, num_layers: int) -> str | None:
+    if sglang_ids(config.aux_layer_ids) is None:
+        return (
+            f"layers {list(map(int, config.aux_layer_ids))}: SGLang takes a list that begins with layer 1 for the "
+            "layers behind those (since sglang #25454)"
+        )
+    if config.norm_before_residual:
+        return "norm_before_residual, which SGLang does not know"
+    return _refuses(config, num_layers)
+
+
+def _refuses(config: HeadConfig, num_layers: int) -> str | None:
+    if num_layers in config.aux_layer_ids:
+        return f"layer {num_layers}: the engines hand over the last state before the final norm, eyas after it"
+    return None
+
+
+ENGINES = (
+    Engine("sglang", _sglang, _sglang_refuses),
+    Engine("vllm", _vllm, _refuses),
+    Engine("vllm-speculators", _speculators, _refuses, prefix="layers.0."),
+)
