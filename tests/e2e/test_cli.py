@@ -19,7 +19,20 @@ from eyas.formats.head_dir import HeadOrigin, read_head, write_head
 from eyas.model.head import Head
 from eyas.model.vocab import DraftVocab
 
-VERBS = {"quickstart", "run", *STAGES, "export", "bench", "tune", "generate", "serve", "show", "plan", "doctor", "deploy"}
+VERBS = {
+    "quickstart",
+    "run",
+    *STAGES,
+    "export",
+    "bench",
+    "tune",
+    "generate",
+    "serve",
+    "show",
+    "plan",
+    "doctor",
+    "deploy",
+}
 
 
 @pytest.fixture
