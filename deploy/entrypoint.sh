@@ -31,11 +31,10 @@ is_number() {
 
 export AIP_HTTP_PORT="${AIP_HTTP_PORT:-8080}"
 is_number "$AIP_HTTP_PORT" || fail "AIP_HTTP_PORT=$AIP_HTTP_PORT" "a port" "correct the container's ports"
-if [ "$AIP_HTTP_PORT" = 30000 ]; then
-    export EYAS_INNER_PORT=30001
-else
-    export EYAS_INNER_PORT=30000
-fi
+# Where the engine listens, behind the gate.
+export EYAS_INNER_PORT="${EYAS_INNER_PORT:-30000}"
+is_number "$EYAS_INNER_PORT" || fail "EYAS_INNER_PORT=$EYAS_INNER_PORT" "a port" "correct or unset it"
+[ "$AIP_HTTP_PORT" != "$EYAS_INNER_PORT" ] || fail "both ports $AIP_HTTP_PORT" "two" "set EYAS_INNER_PORT"
 
 for route in "${AIP_HEALTH_ROUTE:-/health}" "${AIP_PREDICT_ROUTE:-/v1/chat/completions}"; do
     case $route in

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 ROOT = Path(__file__).parents[2]
-LONGEST_S = 30.0
+LONGEST_S = 120.0
 
 
 @dataclass
@@ -71,14 +71,19 @@ class Container:
 
     def start(self, *arguments: str, **environment: str) -> "Running":
         port = environment.setdefault("AIP_HTTP_PORT", str(free_port()))
+        environment.setdefault("EYAS_INNER_PORT", str(free_port()))  # tests run side by side
         command = [str(self.home / f"{self.engine}.sh"), *arguments]
         process = subprocess.Popen(command, env=self.environment(**environment), stderr=subprocess.PIPE, text=True)
         running = Running(process, f"http://127.0.0.1:{port}", self.seen)
         end_s = time.monotonic() + LONGEST_S
-        while not self.seen.exists():
-            assert process.poll() is None, process.stderr.read() if process.stderr else ""
-            assert time.monotonic() < end_s
-            time.sleep(0.02)
+        try:
+            while not self.seen.exists():
+                assert process.poll() is None, process.stderr.read() if process.stderr else ""
+                assert time.monotonic() < end_s
+                time.sleep(0.02)
+        except AssertionError:
+            running.kill()
+            raise
         return running
 
 

@@ -94,6 +94,8 @@ def test_what_is_named_wins_over_the_artifacts(start, monkeypatch):
 
 WRONG = [
     ({"AIP_HTTP_PORT": "http"}, "AIP_HTTP_PORT=http"),
+    ({"AIP_HTTP_PORT": "30000"}, "both ports 30000"),
+    ({"EYAS_INNER_PORT": "x"}, "EYAS_INNER_PORT=x"),
     ({"AIP_HEALTH_ROUTE": "health"}, "the route health"),
     ({"AIP_PREDICT_ROUTE": "predict"}, "the route predict"),
     ({"EYAS_SPECULATION": "3"}, "EYAS_SPECULATION=3"),
