@@ -137,7 +137,7 @@ def point(n: int, found: Mapping[str, Sequence[Block]], seed: int) -> dict[str, 
     }
 
 
-def _accepted(blocks: Sequence[Block]) -> dict[str, float]:
+def _accepted(blocks: Sequence[Block]) -> dict[str, Any]:
     return {"acceptance_length": acceptance_length(answer.rounds for block in blocks for answer in block.answers)}
 
 

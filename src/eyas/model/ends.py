@@ -26,7 +26,7 @@ def load_ends(
     layers: tuple[int, ...] | None = None,
     device: torch.device | str = "cpu",
 ) -> Target:
-    """As `Target.load`, without memory for the layers: `forward` cannot be called. device "auto": the first GPU.
+    """As `Target.load`, without memory for the layers: `forward` cannot be called. "auto" is a GPU where there is one.
 
     `InputError` as there. Whether its attention is one that we can serve was asked when its features were captured.
     """
@@ -62,7 +62,7 @@ def load_ends(
             "its embedding and output matrix",
             "fetch the target again",
         )
-    place = torch.device("cuda" if device == AUTO else device)
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else torch.device(device)
     for find in (find_embedding, output_matrix):
         empty = find(model)
         for key, weight in find(ends).named_parameters():
