@@ -11,7 +11,7 @@ from eyas.base.errors import UsageError
 from eyas.base.provenance import require_digest
 from eyas.base.shares import VARIABLES
 from eyas.cli import main
-from eyas.cli.deploy import write_configured
+from eyas.cli.deploy import launch_of_run, write_configured
 from eyas.cli.recipes import open_run
 from eyas.deploy.config import DeployConfig, KubernetesConfig
 from eyas.deploy.kubernetes import jobs_of, serving_of, write
@@ -170,6 +170,17 @@ def test_the_command_writes_a_directory_that_kubectl_takes(recipe, tmp_path, cap
 def test_a_recipe_that_is_none(recipe, tmp_path, capsys, override, said):
     assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), override]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_other_engines_get_what_was_exported_for_them(recipe, tmp_path, capsys):
+    recipe.write_text(RECIPE.replace('engine = "eyas"', 'engine = "sglang"'))
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["deploy", "kubernetes", str(recipe), *out]) == 2
+    assert "eyas export" in capsys.readouterr().err
+    assert main(["export", str(recipe), *out]) == 0
+    work = open_run(str(recipe), [], str(tmp_path / "run"), "cpu")
+    assert launch_of_run(work).artifacts["head"] == tmp_path / "run" / "export" / "sglang"
+    assert main(["deploy", "kubernetes", str(recipe), *out, "deploy.kubernetes.accelerator_count=1"]) == 0
 
 
 def test_a_whole_run_ends_with_what_its_recipe_has_enough_about(recipe, tmp_path):

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.config import to_toml
-from eyas.base.errors import UsageError
+from eyas.base.errors import InputError, UsageError
+from eyas.base.provenance import require
 from eyas.cli.recipes import open_run
 from eyas.deploy import kubernetes, vertex, vertex_apply
 from eyas.deploy.launch import Launch, Parts, launch_of
-from eyas.formats.head_dir import digest_head
+from eyas.formats.head_dir import CONFIG_FILE, digest_head
 from eyas.model.target import EMBEDDED, resolve_target
 from eyas.recipe import Run
 
@@ -37,13 +38,29 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def launch_of_run(work: Run) -> Launch:
-    """How the head and its target are started elsewhere. InputError without a head."""
+    """How the head and its target are started elsewhere. InputError without a head, or without its export."""
     model = work.recipe.target.model
     # A hub id or a URL is for the container to fetch; what lies on this machine travels with the head.
     is_here = model == EMBEDDED or Path(model).is_dir()
-    head = work.head_directory
+    head = _head_for(work)
     parts = Parts(work.recipe.name, resolve_target(model) if is_here else model, head, digest_head(head))
     return launch_of(work.recipe.deploy, parts)
+
+
+def _head_for(work: Run) -> Path:
+    """What the engine loads: the directory that was exported for it; eyas takes the head as it is."""
+    engine = work.recipe.deploy.engine
+    if engine == "eyas":
+        return work.head_directory
+    exported = work.directory("export")
+    require(exported, "export")
+    if not (exported / engine / CONFIG_FILE).is_file():
+        raise InputError(
+            f"no directory for {engine} in {exported}",
+            "a head that it can be told",
+            f"read why in {exported / 'parity.json'}; deploy with another deploy.engine",
+        )
+    return exported / engine
 
 
 def write(work: Run, platform: str) -> Path:
