@@ -15,6 +15,7 @@
 #   make prove-training   eyas[dev], speculators in PEERS; the same of features and training (DATA=DIR: GSM8K)
 #   make pin           eyas alone; the digests behind the tags of deploy/images.env
 #   make image-eyas TAG=REGISTRY/NAME:TAG      (docker) builds deploy/Dockerfile; likewise image-sglang, image-vllm
+#   make prove-production   eyas alone, what of vLLM and OpenVINO is in PEERS; the same of proof and production
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -30,7 +31,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training peers-training \
+.PHONY: quickstart test test-full check soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production peers-training \
   pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
@@ -124,6 +125,9 @@ prove-data: $(DEV)
 
 prove-training: $(DEV) peers-training
 	@$(BIN)/python benchmarks/prove_training.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)")
+
+prove-production: $(EYAS)
+	@$(BIN)/python benchmarks/prove_production.py
 
 include deploy/images.env
 

@@ -1,0 +1,41 @@
+"""`make prove-production`: the rows of proof and production, one JSON object a row on stdout; exit 1 if one misses.
+
+    python benchmarks/prove_production.py [--only PART]
+
+    charts     TPOT, throughput and TTFT against streams, `eyas serve` measured by `eyas bench --url`
+    formats    vLLM and OpenVINO load the export: the same tokens, the same acceptance (as far as `make peers` has them)
+    client     what the bench client itself costs
+    lessons    the lessons of the post, with and without
+
+Every part is a script of its own in benchmarks/ that says how it measures. Progress goes to stderr; an hour.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PARTS = {
+    "charts": "served_charts.py",
+    "formats": "peer_formats.py",
+    "client": "client_overhead.py",
+    "lessons": "lessons.py",
+}
+
+
+def main() -> int:
+    """Run the parts; each prints its rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS)
+    parsed = parser.parse_args()
+    codes = [
+        subprocess.run([sys.executable, HERE / script], check=False).returncode
+        for name, script in PARTS.items()
+        if parsed.only in (None, name)
+    ]
+    return 1 if any(codes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

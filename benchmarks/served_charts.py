@@ -1,0 +1,97 @@
+"""The charts of "From research to production: EAGLE-3", from outside; one JSON object a row, exit 1 if one misses.
+
+    python benchmarks/served_charts.py [--streams 1 2 4 8 16 32] [--repeats 5] [--out DIR]
+
+`eyas serve` with the shipped pair, compiled, and `eyas bench --url` as a client, on this machine: median TPOT, output
+throughput and TTFT against streams, speculation off and auto by request, the same prompts in both. --out keeps
+results.json and report.html, which has the charts. Asked for is what the server promises: it is never slower than
+without speculation (lower 95 % bound of throughput at least 0.97), and what it says at temperature 0 is the same.
+Batches of other sizes round differently in bfloat16, so equal answers are told and only float32 is promised. Progress
+goes to stderr; a quarter of an hour on two idle cores.
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rows import Row
+
+from eyas.bench.client.config import ClientConfig
+from eyas.bench.client.served import run
+from eyas.formats.head_dir import read_head, resolve_head
+from eyas.model.target import EMBEDDED, Target
+from eyas.serve.compiled import compile_pair
+
+STREAMS, REPEATS = (1, 2, 4, 8, 16, 32), 5
+LEAST = 0.97
+SERVE = [sys.executable, "-c", "import sys; from eyas.cli import main; sys.exit(main())", "serve", "--port", "0"]
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """The URL of a server's API; its forwards were compiled and kept before it starts."""
+    stored = read_head(resolve_head(EMBEDDED), torch.bfloat16)
+    compile_pair(Target.load(EMBEDDED, torch.bfloat16, stored.config.aux_layer_ids), stored.head.pack())
+    server = subprocess.Popen([*SERVE, "--slots", str(max(STREAMS))], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None, "it is a pipe"
+        # eyas serves embedded at http://127.0.0.1:40123/v1 (arms: ...)
+        yield next(word for word in server.stdout.readline().split() if word.startswith("http"))
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+
+
+def charts(streams: Sequence[int], repeats: int, out: Path) -> Iterator[Row]:
+    """The rows of each number of streams, then of the words."""
+    config = ClientConfig(limit=8, repeats=repeats, concurrency=tuple(streams), max_tokens=96, warm_up=max(streams))
+    with serving() as url:
+        found = run(url, None, config, out)
+    for task, entry in found["tasks"].items():
+        low, high = entry["speedup_ci95"]
+        told = f"{task}, one stream: TPOT, baseline over speculative, 95 % {low:.2f} to {high:.2f}"
+        yield Row(told, round(entry["speedup"], 3), "told", True)
+    for point in found["concurrency"]:
+        yield from _rows(point)
+    same = found["lossless"]
+    share = same["identical"] / max(same["prompts"], 1)
+    yield Row(f"answers with the same words, bfloat16, of {same['prompts']}", round(share, 4), "told", True)
+
+
+def _rows(point: dict[str, Any]) -> Iterator[Row]:
+    n, before, after = point["n"], point["baseline"], point["speculative"]
+    for name, key in (("median TPOT, ms", "tpot_ms"), ("median TTFT, ms", "ttft_ms")):
+        told = f"{n} streams: {name}, {before[key]['p50']:.2f} without, {after[key]['p50']:.2f} with"
+        yield Row(told, round(before[key]["p50"] / after[key]["p50"], 3), "told", True)
+    low, high = point["speedup_tps_ci95"]
+    told = f"{n} streams: output tokens/s, {before['output_tps']:.0f} without, {after['output_tps']:.0f} with"
+    ratio = round(point["speedup_tps"], 3)
+    yield Row(f"{told}, 95 % {low:.2f} to {high:.2f}", ratio, f"lower bound at least {LEAST}", low >= LEAST)
+
+
+def main() -> int:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--out", type=Path, help="where results.json and report.html stay")
+    parsed = parser.parse_args()
+    missed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for row in charts(parsed.streams, parsed.repeats, parsed.out or Path(scratch)):
+            print(json.dumps(asdict(row)), flush=True)
+            missed += not row.ok
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
