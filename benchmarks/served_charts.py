@@ -2,12 +2,13 @@
 
     python benchmarks/served_charts.py [--streams 1 2 4 8 16 32] [--repeats 5] [--out DIR]
 
-`eyas serve` with the shipped pair, compiled, and `eyas bench --url` as a client, on this machine: median TPOT, output
-throughput and TTFT against streams, speculation off and auto by request, the same prompts in both. --out keeps
-results.json and report.html, which has the charts. Asked for is what the server promises: it is never slower than
-without speculation (lower 95 % bound of throughput at least 0.97), and what it says at temperature 0 is the same.
-Batches of other sizes round differently in bfloat16, so equal answers are told and only float32 is promised. Progress
-goes to stderr; a quarter of an hour on two idle cores.
+Two servers on this machine, `eyas serve` with the shipped pair and `eyas serve --no-head`, compiled, one of them idle
+while the other is asked; `eyas bench --url` is the client: median TPOT, output throughput and TTFT against streams, the
+same prompts in both. --out keeps results.json and report.html, which has the charts. Asked for is what the server
+promises: it is never slower than without a head (lower 95 % bound of throughput at least 0.97). Batches of other sizes
+round differently in bfloat16, so equal answers are told and only float32 is promised. Server and client want a core
+each: on a busy machine the baseline, which sends every token by itself, suffers most. Progress goes to stderr; a
+quarter of an hour on two idle cores.
 """
 
 import argparse
@@ -36,12 +37,19 @@ LEAST = 0.97
 SERVE = [sys.executable, "-c", "import sys; from eyas.cli import main; sys.exit(main())", "serve", "--port", "0"]
 
 
-@contextmanager
-def serving() -> Iterator[str]:
-    """The URL of a server's API; its forwards were compiled and kept before it starts."""
+def compile_both() -> None:
+    """Packages of forwards, with and without a head, lie where servers find them."""
     stored = read_head(resolve_head(EMBEDDED), torch.bfloat16)
     compile_pair(Target.load(EMBEDDED, torch.bfloat16, stored.config.aux_layer_ids), stored.head.pack())
-    server = subprocess.Popen([*SERVE, "--slots", str(max(STREAMS))], stdout=subprocess.PIPE, text=True)
+    compile_pair(Target.load(EMBEDDED, torch.bfloat16), None)
+
+
+@contextmanager
+def serving(log: Path, *words: str) -> Iterator[str]:
+    """The URL of a server's API; what it says of requests goes to `log`."""
+    command = [*SERVE, "--slots", str(max(STREAMS)), *words]
+    with log.open("wb") as lines:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=lines, text=True)
     try:
         assert server.stdout is not None, "it is a pipe"
         # eyas serves embedded at http://127.0.0.1:40123/v1 (arms: ...)
@@ -54,8 +62,10 @@ def serving() -> Iterator[str]:
 def charts(streams: Sequence[int], repeats: int, out: Path) -> Iterator[Row]:
     """The rows of each number of streams, then of the words."""
     config = ClientConfig(limit=8, repeats=repeats, concurrency=tuple(streams), max_tokens=96, warm_up=max(streams))
-    with serving() as url:
-        found = run(url, None, config, out)
+    compile_both()
+    out.mkdir(parents=True, exist_ok=True)
+    with serving(out / "head.log") as url, serving(out / "no-head.log", "--no-head") as baseline:
+        found = run(url, baseline, config, out)
     for task, entry in found["tasks"].items():
         low, high = entry["speedup_ci95"]
         told = f"{task}, one stream: TPOT, baseline over speculative, 95 % {low:.2f} to {high:.2f}"
