@@ -244,9 +244,9 @@ def test_a_reopened_directory_is_unfinished(tmp_path):
     origin = Origin("prompts", "sha256:r", {})
     write_atomic(tmp_path / "prompts.jsonl", "{}\n")
     finish(tmp_path, origin, 0.0, ["eyas"])
-    (tmp_path / ".left.0.eyas-tmp").write_text("of a killed write")
+    (tmp_path / ".beside.0.eyas-tmp").write_text("of a machine that shares the stage")
     reopen(tmp_path)
-    assert names(tmp_path) == ["prompts.jsonl"]
+    assert names(tmp_path) == [".beside.0.eyas-tmp", "prompts.jsonl"]
     assert not is_finished(tmp_path, origin)
     reopen(tmp_path / "nothing")  # no directory: nothing to reopen, and none is made
     assert not (tmp_path / "nothing").exists()

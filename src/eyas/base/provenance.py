@@ -152,12 +152,10 @@ def finish(
 def reopen(directory: Path | Place) -> None:
     """Before the content of a directory changes: from here on it is unfinished, whatever it held.
 
-    Without this, work stopped half-way would stand beside the provenance.json of what was there before.
+    Without this, work stopped half-way would stand beside the provenance.json of what was there before. It sweeps
+    nothing: another machine that shares the stage may be in the middle of a write.
     """
-    place = Place.of(directory)
-    place.join(PROVENANCE).remove()
-    if place.is_local:
-        sweep(place.path)
+    Place.of(directory).join(PROVENANCE).remove()
 
 
 def read_provenance(directory: Path | Place) -> Provenance:
