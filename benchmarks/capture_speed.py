@@ -11,19 +11,17 @@ B rows of a batch, T tokens.
 """
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 import torch
 from prove_engine import rotated
-from rows import Row
+from rows import Row, tell
 from training_work import make_target, write_conversations
 
 from eyas.bench.stats import median_interval
@@ -98,11 +96,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
-    missed = 0
-    for row in capture_speed(parsed.pairs, parsed.conversations):
-        print(json.dumps(asdict(row)), flush=True)
-        missed += not row.ok
-    return 1 if missed else 0
+    return tell(capture_speed(parsed.pairs, parsed.conversations))
 
 
 if __name__ == "__main__":

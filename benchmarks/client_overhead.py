@@ -14,12 +14,11 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-from rows import Row
+from rows import Row, tell
 
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.served import run
@@ -131,9 +130,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--step-ms", type=float, default=1.0)
     parsed = parser.parse_args()
-    row = measure(parsed.streams, parsed.tokens, parsed.step_ms / 1000)
-    print(json.dumps(asdict(row)))
-    return 0 if row.ok else 1
+    return tell([measure(parsed.streams, parsed.tokens, parsed.step_ms / 1000)])
 
 
 if __name__ == "__main__":

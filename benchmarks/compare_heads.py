@@ -11,17 +11,15 @@ from there. Progress goes to stderr; ten minutes on one core.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 from features_quantised import answers
-from rows import Row
+from rows import Row, tell
 
 from eyas.features import capture
 from eyas.features.reader import Features
@@ -81,12 +79,8 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="a directory for answers and features, or with them")
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
-    missed = 0
     with tempfile.TemporaryDirectory() as scratch:
-        for row in compare(parsed.old, parsed.new, parsed.run or Path(scratch), parsed.conversations):
-            print(json.dumps(asdict(row)), flush=True)
-            missed += not row.ok
-    return 1 if missed else 0
+        return tell(compare(parsed.old, parsed.new, parsed.run or Path(scratch), parsed.conversations))
 
 
 if __name__ == "__main__":

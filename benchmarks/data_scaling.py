@@ -17,18 +17,17 @@ therefore trained with half the updates, too, and the better head counts for it 
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from features_quantised import answers
-from rows import Row
+from rows import Row, tell
 
 from eyas.base.provenance import Origin, finish, is_finished
 from eyas.chat.conversation import read_all
@@ -153,12 +152,8 @@ def main() -> int:
     parser.add_argument("--updates", type=int, default=UPDATES)
     parser.add_argument("--run", type=Path, help="a directory that keeps everything")
     parsed = parser.parse_args()
-    missed = 0
     with tempfile.TemporaryDirectory() as scratch:
-        for row in data_scaling(parsed.base, parsed.updates, parsed.run or Path(scratch)):
-            print(json.dumps(asdict(row)), flush=True)
-            missed += not row.ok
-    return 1 if missed else 0
+        return tell(data_scaling(parsed.base, parsed.updates, parsed.run or Path(scratch)))
 
 
 if __name__ == "__main__":

@@ -11,17 +11,15 @@ of an hour on one core.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
-from rows import Row
+from rows import Row, tell
 from training_work import PACK_TOKENS, lengths_of_pack, make_rows
 
 from eyas.features import capture
@@ -158,11 +156,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="a run directory with the answers, or for them")
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
-    missed = 0
-    for row in features_quantised(parsed.run, parsed.conversations):
-        print(json.dumps(asdict(row)), flush=True)
-        missed += not row.ok
-    return 1 if missed else 0
+    return tell(features_quantised(parsed.run, parsed.conversations))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ the interval lies above 1. --run keeps everything there. Progress goes to stderr
 
 import argparse
 import dataclasses
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ import overlap
 import torch
 from data_scaling import CAPTURE, TRAIN, conversations_of
 from features_quantised import answers
-from rows import Row
+from rows import Row, tell
 
 from eyas.base.provenance import Origin, finish, is_finished
 from eyas.bench.stats import median_interval
@@ -150,12 +149,8 @@ def main() -> int:
     parser.add_argument("--updates", type=int, default=UPDATES)
     parser.add_argument("--run", type=Path, help="a directory that keeps everything")
     parsed = parser.parse_args()
-    missed = 0
     with tempfile.TemporaryDirectory() as scratch:
-        for row in lessons(parsed.conversations, parsed.updates, parsed.run or Path(scratch)):
-            print(json.dumps(asdict(row)), flush=True)
-            missed += not row.ok
-    return 1 if missed else 0
+        return tell(lessons(parsed.conversations, parsed.updates, parsed.run or Path(scratch)))
 
 
 if __name__ == "__main__":

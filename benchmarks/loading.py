@@ -10,19 +10,17 @@ in this process, which lets every request wait 20 ms. Progress goes to stderr; a
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 import torch
 from prove_engine import rotated
-from rows import Row
+from rows import Row, tell
 from training_work import OurTrainer, make_target, write_conversations
 
 from eyas.base.storage import Place
@@ -124,11 +122,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
-    missed = 0
-    for row in loading(parsed.pairs, parsed.conversations):
-        print(json.dumps(asdict(row)), flush=True)
-        missed += not row.ok
-    return 1 if missed else 0
+    return tell(loading(parsed.pairs, parsed.conversations))
 
 
 if __name__ == "__main__":

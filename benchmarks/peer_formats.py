@@ -15,17 +15,16 @@ round that the length cuts off are counted by some engines and not by others, a 
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from peer_drivers.lines import Options, Work
-from peers import Arm, Driver, NotInstalledError, PeerFailedError, Setup, openvino_arms, same_tokens, vllm_arms
-from rows import Row
+from peers import Driver, Setup, as_far_as_it_runs, openvino_arms, same_tokens, vllm_arms
+from rows import Row, tell
 
 from eyas import export
 from eyas.bench.concurrency import closed_loop
@@ -64,8 +63,10 @@ def answer(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -
     return Ours(prompts, [one.token_ids for one in answers], summarise([one.rounds for one in answers], 0))
 
 
-def rows_of(name: str, arm: Arm, ours: Ours, log: Path) -> Iterator[Row]:
+def rows_of(name: str, peer: str, setup: Setup, ours: Ours, log: Path) -> Iterator[Row]:
     """The rows of one directory in one peer."""
+    make = {"vllm": vllm_arms, "openvino": openvino_arms}[peer]
+    arm = make(setup)[f"eagle3 chain {setup.options.chain}"]
     answers: list[list[int]] = []
     accepted = rounds = 0
     with Driver(arm, log) as driver:
@@ -79,12 +80,6 @@ def rows_of(name: str, arm: Arm, ours: Ours, log: Path) -> Iterator[Row]:
     length, span = 1 + accepted / max(rounds, 1), ours.stats.ci95
     within = f"within {span.low:.3f} to {span.high:.3f}, eyas {ours.stats.acceptance_length:.3f}"
     yield Row(f"{name}: acceptance length", round(length, 3), within, span.low <= length <= span.high)
-
-
-def arms_of(peer: str, setup: Setup) -> Arm:
-    """The speculative one."""
-    make = {"vllm": vllm_arms, "openvino": openvino_arms}[peer]
-    return make(setup)[f"eagle3 chain {setup.options.chain}"]
 
 
 def main() -> int:
@@ -107,25 +102,18 @@ def main() -> int:
     context = max(len(prompt.ids) for prompt in ours.prompts) + MAX_TOKENS
     at = resolve_target(parsed.target).absolute()
     options = Options(str(at), None, torch.get_num_threads(), 1, context, dtype="float32", chain=parsed.chain)
-    missed = 0
     with tempfile.TemporaryDirectory() as scratch:
         out, nowhere = Path(scratch) / "export", Path(scratch) / "none"
         export.run(export.ExportInputs(head, nowhere, nowhere, nowhere, chain(parsed.chain), False), target, out)
         setup = Setup(parsed.env_dir.absolute(), at, head, Path(scratch), options)
-        for peer, directory in [(one, name) for one in peers for name in DIRECTORIES[one]]:
-            name = f"{peer}, export/{directory}"
-            try:
-                arm = arms_of(peer, replace(setup, head=out / directory))
-                for row in rows_of(name, arm, ours, Path(scratch) / f"{peer} {directory}.log"):
-                    print(json.dumps(asdict(row)), flush=True)
-                    missed += not row.ok
-            except NotInstalledError as error:
-                print(f"{name}: not installed: {error}", file=sys.stderr, flush=True)
-            except PeerFailedError as error:
-                print(f"{name}: failed: {error}", file=sys.stderr, flush=True)
-                print(json.dumps(asdict(Row(name, None, "a figure", False))), flush=True)
-                missed += 1
-    return 1 if missed else 0
+
+        def parts() -> Iterator[Row]:
+            for peer, directory in [(one, name) for one in peers for name in DIRECTORIES[one]]:
+                name, log = f"{peer}, export/{directory}", Path(scratch) / f"{peer} {directory}.log"
+                rows = rows_of(name, peer, replace(setup, head=out / directory), ours, log)
+                yield from as_far_as_it_runs(name, rows, name)
+
+        return tell(parts())
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from peer_drivers.lines import Done, Options, Work
 from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, rotated
-from rows import Row
+from rows import Row, tell
 
 from eyas.bench.concurrency import Block, auto_engine, closed_loop
 from eyas.bench.stats import median_interval
@@ -349,6 +349,17 @@ def rows_of(peer: str, setup: Setup, ours: Sequence[Ours], pairs: int) -> Iterat
             yield beside(peer, at, one, pairs)
 
 
+def as_far_as_it_runs(peer: str, rows: Iterator[Row], missing: str) -> Iterator[Row]:
+    """The rows; a peer that is not installed has none, one that fails has a row of this name that misses."""
+    try:
+        yield from rows
+    except NotInstalledError as error:
+        print(f"{peer}: not installed: {error}", file=sys.stderr, flush=True)
+    except PeerFailedError as error:
+        print(f"{peer}: failed: {error}", file=sys.stderr, flush=True)
+        yield Row(missing, None, "a figure", False)
+
+
 def main() -> int:
     """Peer by peer, so that at most one peer's models are in memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -362,24 +373,14 @@ def main() -> int:
     peers, streams = parsed.peers.split(","), [int(number) for number in parsed.streams.split(",")]
     if unknown := set(peers) - set(PEERS):
         parser.error(f"found --peers {', '.join(sorted(unknown))}; expected some of {', '.join(PEERS)}")
-    pair, missed = load(parsed.target, parsed.head), 0
+    pair = load(parsed.target, parsed.head)
     target, head = resolve_target(parsed.target).absolute(), resolve_head(parsed.head).absolute()
     ours = [Ours.at(pair, number) for number in streams]
     options = Options(str(target), None, torch.get_num_threads(), max(streams), pair.context)
     with tempfile.TemporaryDirectory() as scratch:
         setup = Setup(parsed.env_dir.absolute(), target, head, Path(scratch), options)
-        for peer in peers:
-            try:
-                for row in rows_of(peer, setup, ours, parsed.pairs):
-                    print(json.dumps(asdict(row)), flush=True)
-                    missed += not row.ok
-            except NotInstalledError as error:
-                print(f"{peer}: not installed: {error}", file=sys.stderr, flush=True)
-            except PeerFailedError as error:
-                print(f"{peer}: failed: {error}", file=sys.stderr, flush=True)
-                print(json.dumps(asdict(Row(f"{EYAS} over {peer}", None, "a figure", False))), flush=True)
-                missed += 1
-    return 1 if missed else 0
+        found = ((peer, rows_of(peer, setup, ours, parsed.pairs)) for peer in peers)
+        return tell(row for peer, rows in found for row in as_far_as_it_runs(peer, rows, f"{EYAS} over {peer}"))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@ Progress and tables go to stderr. About a quarter of an hour on two idle cores.
 """
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from data_detection import detection, outside, real
@@ -22,6 +20,7 @@ from data_options import Options
 from data_respond import respond
 from data_speed import speed
 from data_traffic import traffic
+from rows import tell
 
 PARTS = {"detection": detection, "real": real, "speed": speed, "traffic": traffic, "respond": respond}
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -43,13 +42,8 @@ def main() -> int:
     options = Options(parsed.seed, parsed.data, parsed.tables, int(number), file and Path(file), parsed.pairs)
     if options.show_file and not outside(options.show_file):
         parser.error(f"--show {options.show_file}: other people's prompts stay outside the repository")
-    missed = 0
-    for name, part in PARTS.items():
-        if parsed.only in (None, name):
-            for row in part(options):
-                print(json.dumps(asdict(row)), flush=True)
-                missed += not row.ok
-    return 1 if missed else 0
+    chosen = [part for name, part in PARTS.items() if parsed.only in (None, name)]
+    return tell(row for part in chosen for row in part(options))
 
 
 if __name__ == "__main__":

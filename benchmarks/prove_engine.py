@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from rows import Row
+from rows import Row, tell
 
 from eyas.bench.concurrency import auto_engine, closed_loop, one_arm_engine
 from eyas.bench.stats import median_interval
@@ -304,13 +304,9 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--eager", action="store_true", help="forwards as they are, on both sides")
     parsed = parser.parse_args()
-    pair, missed = load(parsed.eager), 0
-    for name, part in PARTS.items():
-        if parsed.only in (None, name):
-            for row in part(pair, parsed.pairs):
-                print(json.dumps(asdict(row)), flush=True)
-                missed += not row.ok
-    return 1 if missed else 0
+    pair = load(parsed.eager)
+    chosen = [part for name, part in PARTS.items() if parsed.only in (None, name)]
+    return tell(row for part in chosen for row in part(pair, parsed.pairs))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from rows import Row
+from rows import Row, tell
 from safetensors.torch import load_file
 
 from eyas.bench.config import BenchConfig
@@ -164,13 +163,8 @@ def main() -> int:
     parser.add_argument("--only", choices=parts, help="only these rows")
     only = parser.parse_args().only
     transformers.utils.logging.disable_progress_bar()
-    missed = 0
-    for name, part in parts.items():
-        if only in (None, name):
-            for row in part():
-                print(json.dumps(asdict(row)), flush=True)
-                missed += not row.ok
-    return 1 if missed else 0
+    chosen = [part for name, part in parts.items() if only in (None, name)]
+    return tell(row for part in chosen for row in part())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 Optimizer, losses and kernels are those that made the embedded target (tools/make_embedded.py).
 """
 
+import argparse
 import json
 import os
 import random
@@ -73,11 +74,15 @@ def make_target(source: Path, work: Path, minutes: float) -> Path:
 
 def main() -> None:
     """Train."""
-    source, work = Path(sys.argv[1]), Path(sys.argv[2])
-    work.mkdir(parents=True, exist_ok=True)
-    problems = read_problems(source)
-    tokenizer = _tokenizer(work / "tokenizer", problems)
-    _train([_example(tokenizer, *problem) for problem in problems], tokenizer, work, float(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="train.jsonl of GSM8K")
+    parser.add_argument("work", type=Path, metavar="WORK")
+    parser.add_argument("minutes", type=float, metavar="MINUTES")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    problems = read_problems(args.source)
+    tokenizer = _tokenizer(args.work / "tokenizer", problems)
+    _train([_example(tokenizer, *problem) for problem in problems], tokenizer, args.work, args.minutes)
 
 
 def read_problems(path: Path) -> list[tuple[str, str]]:

@@ -18,12 +18,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from real_target import make_target, read_problems
-from rows import Row
+from rows import Row, tell
 
 from eyas.bench.config import BenchConfig
 from eyas.bench.measure import OneStream, measure_tasks
@@ -154,11 +153,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=3000, help="training questions that it answers for its head")
     parser.add_argument("--epochs", type=int, default=5, help="of training the head")
     parsed = parser.parse_args()
-    missed = 0
-    for row in real_text(parsed.data, parsed.work, parsed.minutes, parsed.prompts, parsed.epochs):
-        print(json.dumps(asdict(row)), flush=True)
-        missed += not row.ok
-    return 1 if missed else 0
+    return tell(real_text(parsed.data, parsed.work, parsed.minutes, parsed.prompts, parsed.epochs))
 
 
 if __name__ == "__main__":

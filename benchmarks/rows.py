@@ -1,6 +1,8 @@
 """What `make prove-...` prints: a JSON object a row."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
@@ -11,3 +13,12 @@ class Row:
     figure: float | None
     target: str
     ok: bool
+
+
+def tell(rows: Iterable[Row]) -> int:
+    """Prints each row as it comes. The exit code: 1 if one misses."""
+    missed = False
+    for row in rows:
+        print(json.dumps(asdict(row)), flush=True)
+        missed |= not row.ok
+    return 1 if missed else 0

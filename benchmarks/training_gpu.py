@@ -11,19 +11,17 @@ memory.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 import torch
 from capture_speed import of_target
 from engine_gpu import DRAFT_VOCAB, LLAMA_8B, TINY, make_target
-from rows import Row
+from rows import Row, tell
 from torch.utils.flop_counter import FlopCounterMode
 from training_work import OurTrainer, lengths_of_pack, make_rows
 
@@ -100,7 +98,6 @@ def main() -> int:
         print("no CUDA device", file=sys.stderr)
         return 2
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    missed = 0
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         shape = TINY | {"vocab_size": 4096} if parsed.tiny else LLAMA_8B  # as many tokens as its tokenizer has
@@ -111,10 +108,7 @@ def main() -> int:
             count = 4 if parsed.tiny else CONVERSATIONS
             yield from of_target(f"hidden {target.facts.hidden_size}", target, count, PAIRS, scratch / "capture")
 
-        for row in parts():
-            print(json.dumps(asdict(row)), flush=True)
-            missed += not row.ok
-    return 1 if missed else 0
+        return tell(parts())
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 from rows import Row as Line
+from rows import tell
 from torch import Tensor
 from training_work import DECAY, OurTrainer, lengths_of_pack, make_rows, make_target
 
@@ -181,11 +181,7 @@ def main() -> int:
         target_dir, way, lengths, steps = json.loads(parsed.point)
         print(json.dumps(point(Path(target_dir), way, lengths, steps)))
         return 0
-    missed = 0
-    for line in training_memory(parsed.steps):
-        print(json.dumps(asdict(line)), flush=True)
-        missed += not line.ok
-    return 1 if missed else 0
+    return tell(training_memory(parsed.steps))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ minutes.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +28,7 @@ from typing import Any
 import torch
 from peers import DRIVERS, Arm, Driver, NotInstalledError, PeerFailedError
 from prove_engine import rotated
-from rows import Row
+from rows import Row, tell
 from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
 from training_work import PACK_TOKENS, OurTrainer, lengths_of_pack, make_rows, make_target, to_tensors
@@ -174,11 +173,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, nargs="*", default=STEPS)
     parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
     parsed = parser.parse_args()
-    missed = 0
-    for row in training_speed(parsed.pairs, parsed.env_dir.absolute(), parsed.steps):
-        print(json.dumps(asdict(row)), flush=True)
-        missed += not row.ok
-    return 1 if missed else 0
+    return tell(training_speed(parsed.pairs, parsed.env_dir.absolute(), parsed.steps))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
+from tests.doubles.loopback import Loopback
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Fault:
 
 
 @dataclass
-class FakeGcs:
+class FakeGcs(Loopback):
     """A server with one bucket's worth of objects, shared by all names of buckets."""
 
     delay_s: float = 0.0
@@ -43,21 +44,8 @@ class FakeGcs:
     requests: list[tuple[str, str]] = field(default_factory=list)
     lock: Any = field(default_factory=threading.Lock)
 
-    def __enter__(self) -> "FakeGcs":
-        gcs = self
-
-        class Handler(_Handler):
-            store = gcs
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        return type("Handler", (_Handler,), {"store": self})
 
     def fault(self, method: str, path: str) -> int | str | None:
         """What the next request of this kind gets instead of an honest answer."""

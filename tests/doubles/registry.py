@@ -1,21 +1,27 @@
 """A registry of images on loopback that wants a token for what it has: HEAD of manifests, and the token itself."""
 
 import json
-import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
+
+from tests.doubles.loopback import Loopback
 
 
 @dataclass
-class FakeRegistry:
+class FakeRegistry(Loopback):
     """tags: NAME:TAG -> digest. faults: what the next requests get instead."""
 
     tags: dict[str, str]
     faults: list[int] = field(default_factory=list)
     scopes: list[str] = field(default_factory=list)
 
-    def __enter__(self) -> "FakeRegistry":
+    @property
+    def host(self) -> str:
+        """As images name it."""
+        return self.url.removeprefix("http://")
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -46,13 +52,4 @@ class FakeRegistry:
                     self.send_header(name, value)
                 self.end_headers()
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        self.host = f"127.0.0.1:{self._server.server_port}"
-        self.url = f"http://{self.host}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        return Handler

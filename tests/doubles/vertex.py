@@ -9,11 +9,12 @@ import re
 import threading
 import uuid
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.doubles.gcs import Fault
+from tests.doubles.loopback import Loopback
 
 V1 = "google.cloud.aiplatform.v1."
 RESPONSES = {"upload": f"{V1}UploadModelResponse", "create": f"{V1}Endpoint", "deploy": f"{V1}DeployModelResponse"}
@@ -23,7 +24,7 @@ PARENT = r"(projects/[^/]+/locations/[^/]+)"
 
 
 @dataclass
-class FakeVertex:
+class FakeVertex(Loopback):
     """polls: how often an operation is asked for before it has ended. fails: what ends the next operation of a kind."""
 
     polls: int = 1
@@ -35,21 +36,8 @@ class FakeVertex:
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
     lock: Any = field(default_factory=threading.RLock)
 
-    def __enter__(self) -> "FakeVertex":
-        vertex = self
-
-        class Handler(_Handler):
-            store = vertex
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        return type("Handler", (_Handler,), {"store": self})
 
     def asked(self, *methods: str) -> list[str]:
         """METHOD and last part of the path of every request that changes something, or of these methods."""

@@ -17,7 +17,7 @@ from eyas.model.blueprint import shape_of
 from eyas.model.devices import AUTO, check_device
 from eyas.model.layer_ids import check_layers, default_layers
 from eyas.model.parts import find_embedding, output_matrix
-from eyas.model.target import Target, check_files, first_line, read_facts, resolve_target
+from eyas.model.target import Target, check_files, not_loadable, read_facts, require_weights, resolve_target
 
 
 def load_ends(
@@ -50,18 +50,8 @@ def load_ends(
     except InputError:
         raise
     except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
-        raise InputError(
-            f"target {directory} that transformers cannot load ({type(error).__name__}: {first_line(error)})",
-            "a causal language model in Hugging Face format with safetensors",
-            "check the directory, or fetch it again",
-        ) from error
-    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
-    if missing:
-        raise InputError(
-            f"target {directory} without usable weights for {', '.join(missing[:3])}",
-            "its embedding and output matrix",
-            "fetch the target again",
-        )
+        raise not_loadable(directory, error) from error
+    require_weights(directory, report)
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else torch.device(device)
     for find in (find_embedding, output_matrix):
         empty = find(model)

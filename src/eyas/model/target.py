@@ -98,7 +98,7 @@ def count_layers(name: str | Path) -> int:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         return config.get_text_config(decoder=True).num_hidden_layers
     except Exception as error:  # transformers raises many classes for a file it cannot use
-        raise _not_loadable(directory, error) from error
+        raise not_loadable(directory, error) from error
 
 
 class Target:
@@ -168,14 +168,8 @@ class Target:
         except InputError:
             raise
         except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
-            raise _not_loadable(directory, error) from error
-        missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
-        if missing:
-            raise InputError(
-                f"target {directory} without usable weights for {', '.join(missing[:3])} ({len(missing)} in all)",
-                "every weight that its configuration asks for",
-                "fetch the target again",
-            )
+            raise not_loadable(directory, error) from error
+        require_weights(directory, report)
         if device != AUTO:
             model = model.to(device)
         elif any(weight.is_meta for weight in model.parameters()):
@@ -309,14 +303,25 @@ def read_facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFac
     )
 
 
-def _not_loadable(directory: Path, error: Exception) -> InputError:
+def require_weights(directory: Path, report: dict[str, Any]) -> None:
+    """`InputError` for weights that transformers' report of loading misses. What it was not asked for, it does not."""
+    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if missing:
+        raise InputError(
+            f"target {directory} without usable weights for {', '.join(missing[:3])} ({len(missing)} in all)",
+            "every weight that its configuration asks for",
+            "fetch the target again",
+        )
+
+
+def not_loadable(directory: Path, error: Exception) -> InputError:
+    """What transformers raised, in our words."""
     return InputError(
-        f"target {directory} that transformers cannot load ({type(error).__name__}: {first_line(error)})",
+        f"target {directory} that transformers cannot load ({type(error).__name__}: {_first_line(error)})",
         "a causal language model in Hugging Face format with safetensors",
         "check the directory, or fetch it again",
     )
 
 
-def first_line(error: Exception) -> str:
-    """What a message of somebody else's says first."""
+def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0][:200]

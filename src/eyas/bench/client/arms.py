@@ -30,7 +30,7 @@ class Arm:
     model: str
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def question(self, task: str, asked: Asked, number: int, config: ClientConfig) -> Question:
+    def question(self, asked: Asked, number: int, config: ClientConfig) -> Question:
         """Request `number` of a run: the same seed in every arm."""
         body = {
             "model": self.model,
@@ -43,7 +43,7 @@ class Arm:
             **({"ignore_eos": True} if config.ignore_eos else {}),
             **self.extra,
         }
-        return Question(str(number), task, json.dumps(body).encode())
+        return Question(str(number), json.dumps(body).encode())
 
 
 def find_arms(url: str, baseline: str | None, config: ClientConfig, seen: Callable[[], None]) -> dict[str, Arm]:
@@ -62,9 +62,7 @@ def find_arms(url: str, baseline: str | None, config: ClientConfig, seen: Callab
 def _arm(url: str, config: ClientConfig, seen: Callable[[], None]) -> tuple[Arm, bool]:
     """The arm, and whether eyas serves it."""
     server = Server.of(url)
-    headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {_key(config)}"}
-    if config.api_key_env is None:
-        del headers["Authorization"]
+    headers = {"Accept": "text/event-stream", **_authorization(config)}
     models = _models(url, server, Client(server, headers, min(ASK_S, config.timeout_s), seen))
     names = [str(model.get("id")) for model in models]
     if config.model is None and len(names) != 1:
@@ -78,12 +76,12 @@ def _arm(url: str, config: ClientConfig, seen: Callable[[], None]) -> tuple[Arm,
     return Arm(Client(server, headers, config.timeout_s, seen), model), is_eyas
 
 
-def _key(config: ClientConfig) -> str:
+def _authorization(config: ClientConfig) -> dict[str, str]:
     if config.api_key_env is None:
-        return ""
+        return {}
     if config.api_key_env not in os.environ:
         raise InputError(f"no environment variable {config.api_key_env}", "the server's key in it", "export it")
-    return os.environ[config.api_key_env]
+    return {"Authorization": f"Bearer {os.environ[config.api_key_env].strip()}"}
 
 
 def _models(url: str, server: Server, client: Client) -> Sequence[Mapping[str, Any]]:

@@ -24,7 +24,6 @@ class Question:
     """One request. body: JSON, as it goes out."""
 
     id: str
-    task: str
     body: bytes
 
 
@@ -82,7 +81,7 @@ class Client:
         """Another route of the server. WireError."""
 
         async def run() -> Received:
-            connection = Connection(self._server.beside(target), self._headers)
+            connection = Connection(self._server, self._headers)
             try:
                 return await connection.get(target, self._timeout_s)
             finally:

@@ -22,7 +22,7 @@ from eyas.bench.client.load import Block, arrivals
 from eyas.bench.client.prompts import Asked, prompts_of
 from eyas.bench.client.reply import Sample
 from eyas.bench.client.summary import arm as figures_of
-from eyas.bench.client.summary import compare, same_words
+from eyas.bench.client.summary import compare, require_answers, same_words
 from eyas.bench.machine import machine
 from eyas.bench.measure import BASELINE, SPECULATIVE
 from eyas.bench.report import SCHEMA, write_report
@@ -77,7 +77,7 @@ class _Load:
     moments_s: Sequence[float] | None = None
 
     def send(self, arm: Arm, config: ClientConfig) -> Block:
-        asked = [arm.question(task, one, self.first + i, config) for i, (task, one) in enumerate(self.units)]
+        asked = [arm.question(one, self.first + i, config) for i, (_, one) in enumerate(self.units)]
         if self.moments_s is None:
             return arm.client.closed_loop(asked, self.streams)
         return arm.client.open_loop(asked, self.moments_s)
@@ -191,9 +191,8 @@ class Measuring:
     def _task(self, found: Mapping[str, Sequence[Sequence[Block]]]) -> dict[str, Any]:
         """One entry of `tasks`: blocks of one request by arm, prompt and repeat."""
         seed = self._config.seed
-        pooled = {name: [block for blocks in some for block in blocks] for name, some in found.items()}
-        for blocks in pooled.values():
-            figures_of(blocks, self._config.slo, seed)  # refuses what cannot be counted
+        for some in found.values():
+            require_answers([block for blocks in some for block in blocks])
         tpot_ms = {name: [_median_tpot_ms(blocks) for blocks in some] for name, some in found.items()}
         known = {name: [value for value in values if value is not None] for name, values in tpot_ms.items()}
         head = found.get(SPECULATIVE) or next(iter(found.values()))

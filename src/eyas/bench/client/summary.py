@@ -14,8 +14,6 @@ from itertools import pairwise
 from statistics import fmean, median, pstdev
 from typing import Any
 
-import numpy as np
-
 from eyas.base.errors import StageError
 from eyas.bench.client.config import Slo
 from eyas.bench.client.load import Block
@@ -26,41 +24,48 @@ VLLM = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms
 """Our names of times, and those in vLLM's JSON behind mean_, median_, std_ and p99_."""
 
 
-def good(samples: Sequence[Sample]) -> list[Sample]:
-    """Those that count."""
-    return [sample for sample in samples if sample.error is None]
-
-
-def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
-    """The figures of one arm at one point, its blocks pooled; output_tps is the median over blocks.
-
-    A time that the server does not let us see (no streaming) has no key. StageError where no request was answered.
-    """
+def require_answers(blocks: Sequence[Block]) -> list[Sample]:
+    """The answers that count. StageError where no request was answered, or tokens were not counted."""
     samples = [sample for block in blocks for sample in block.samples]
-    answered = good(samples)
+    answered = _good(samples)
     if not answered:
         raise StageError(
             f"no answer to any of {len(samples)} requests; the first failed with {samples[0].error}",
             "a server that answers",
             "look at the server's log",
         )
-    _require_counts(answered)
+    if any(sample.output_tokens is None for sample in answered):
+        raise StageError(
+            "answers without usage",
+            "the server's own count of tokens (stream_options.include_usage): pieces of a stream are no tokens",
+            "use a server, or a version of it, that sends usage in streams",
+        )
+    return answered
+
+
+def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
+    """The figures of one arm at one point, its blocks pooled; output_tps is the median over blocks.
+
+    A time that the server does not let us see (no streaming) has no key. StageError as `require_answers`.
+    """
+    answered = require_answers(blocks)
+    errors = Counter(sample.error for block in blocks for sample in block.samples if sample.error is not None)
     seconds = sum(block.seconds for block in blocks)
     tokens = sum(sample.output_tokens or 0 for sample in answered)
     found: dict[str, Any] = {
-        "requests": len(samples),
-        "failed": len(samples) - len(answered),
+        "requests": len(answered) + errors.total(),
+        "failed": errors.total(),
         "output_tps": median(_tokens(block) / block.seconds for block in blocks),
-        "request_rate": len(answered) / seconds,
     }
     if slo.is_asked:
         found["goodput"] = sum(keeps(sample, slo) for sample in answered) / seconds
     times = {name: values for name, values in _times_ms(answered).items() if values}
     for name, values in times.items():
-        _, span = median_interval(values, seed)
-        found[name] = percentiles(values) | {"p50_ci95": [span.low, span.high]}
+        found[name] = percentiles(values)
+        if name != "step_ms":  # steps of one answer are no independent draws, and tens of thousands
+            _, span = median_interval(values, seed)
+            found[name]["p50_ci95"] = [span.low, span.high]
     found |= _drafting(answered)
-    errors = Counter(sample.error for sample in samples if sample.error is not None)
     if errors:
         found["errors"] = dict(errors.most_common(5))
     prompt_tokens = sum(sample.prompt_tokens or 0 for sample in answered)
@@ -69,15 +74,15 @@ def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
         "completed": len(answered),
         "total_input_tokens": prompt_tokens,
         "total_output_tokens": tokens,
-        "request_throughput": found["request_rate"],
+        "request_throughput": len(answered) / seconds,
         "request_goodput": found.get("goodput"),
         "output_throughput": tokens / seconds,
         "total_token_throughput": (tokens + prompt_tokens) / seconds,
     }
     for name, values in times.items():
-        key = VLLM[name]
-        found |= {f"mean_{key}": fmean(values), f"median_{key}": median(values), f"std_{key}": pstdev(values)}
-        found[f"p99_{key}"] = float(np.percentile(values, 99))
+        key, ours = VLLM[name], found[name]
+        found |= {f"mean_{key}": fmean(values), f"median_{key}": ours["p50"], f"std_{key}": pstdev(values)}
+        found[f"p99_{key}"] = ours["p99"]
     return found
 
 
@@ -90,13 +95,8 @@ def compare(before: Sequence[Block], after: Sequence[Block], seed: int) -> dict[
     if ratios:
         speedup, span = median_interval(ratios, seed)
         found |= {"speedup_tps": speedup, "speedup_tps_ci95": [span.low, span.high]}
-    pairs = [
-        (a.tpot_s, b.tpot_s)
-        for one, other in zip(before, after, strict=True)
-        for a, b in zip(one.samples, other.samples, strict=True)
-        if a.error is None and b.error is None
-    ]
-    times = [(a, b) for a, b in pairs if a is not None and b is not None and b > 0]
+    pairs = [(a.tpot_s, b.tpot_s) for a, b in _answered_by_both(before, after)]
+    times = [(a, b) for a, b in pairs if a is not None and b]
     if times:
         found["speedup_tpot"] = median(a for a, _ in times) / median(b for _, b in times)
         _, span = median_interval([a / b for a, b in times], seed)
@@ -106,12 +106,7 @@ def compare(before: Sequence[Block], after: Sequence[Block], seed: int) -> dict[
 
 def same_words(before: Sequence[Block], after: Sequence[Block]) -> tuple[int, int]:
     """(answers that both gave, those with the very same text)."""
-    pairs = [
-        (a, b)
-        for one, other in zip(before, after, strict=True)
-        for a, b in zip(one.samples, other.samples, strict=True)
-        if a.error is None and b.error is None
-    ]
+    pairs = _answered_by_both(before, after)
     return len(pairs), sum(a.text == b.text for a, b in pairs)
 
 
@@ -119,6 +114,16 @@ def keeps(sample: Sample, slo: Slo) -> bool:
     """Whether an answer is within all limits; a time that is not known keeps none."""
     asked = ((slo.ttft_ms, sample.ttft_s), (slo.tpot_ms, _tpot_or_0(sample)), (slo.e2e_ms, sample.e2e_s))
     return all(limit is None or (value is not None and 1000 * value <= limit) for limit, value in asked)
+
+
+def _good(samples: Sequence[Sample]) -> list[Sample]:
+    return [sample for sample in samples if sample.error is None]
+
+
+def _answered_by_both(before: Sequence[Block], after: Sequence[Block]) -> list[tuple[Sample, Sample]]:
+    blocks = zip(before, after, strict=True)
+    pairs = [pair for one, other in blocks for pair in zip(one.samples, other.samples, strict=True)]
+    return [(a, b) for a, b in pairs if a.error is None and b.error is None]
 
 
 def _tpot_or_0(sample: Sample) -> float | None:
@@ -137,7 +142,7 @@ def _times_ms(samples: Sequence[Sample]) -> dict[str, list[float]]:
 
 
 def _tokens(block: Block) -> int:
-    return sum(sample.output_tokens or 0 for sample in good(block.samples))
+    return sum(sample.output_tokens or 0 for sample in _good(block.samples))
 
 
 def _drafting(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -152,12 +157,3 @@ def _drafting(samples: Sequence[Sample]) -> dict[str, Any]:
             histogram[accepted] += count
     found: dict[str, Any] = {"acceptance_length": length, "spec_decode_acceptance_length": length}
     return found | ({"acceptance_histogram": histogram} if histogram else {})
-
-
-def _require_counts(samples: Sequence[Sample]) -> None:
-    if any(sample.output_tokens is None for sample in samples):
-        raise StageError(
-            "answers without usage",
-            "the server's own count of tokens (stream_options.include_usage): pieces of a stream are no tokens",
-            "use a server, or a version of it, that sends usage in streams",
-        )

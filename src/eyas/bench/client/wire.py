@@ -52,10 +52,6 @@ class Server:
         query = f"?{parts.query}" if parts.query else ""
         return Server(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "https", path + query)
 
-    def beside(self, target: str) -> "Server":
-        """Another route of the same server."""
-        return Server(self.host, self.port, self.secure, target)
-
 
 @dataclass
 class Received:

@@ -1,0 +1,26 @@
+"""What all doubles that answer HTTP share: a server on a free port of this machine, until the block ends."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+
+class Loopback:
+    """A context manager. url is there inside the block."""
+
+    url: str
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        """Who answers."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
