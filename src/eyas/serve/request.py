@@ -30,8 +30,8 @@ class Request:
 
     grammar: what the answer must look like (structured output).
     logprobs: how many alternatives to report for each token (0: the token's own only; None: nothing).
-    wants_text: fill `Answer.text` as the tokens come. wants_rounds: keep `Answer.tree` up to date; its batch runs kernel
-    by kernel on CUDA, and copies the trees to the host.
+    wants_text: fill `Answer.text` as the tokens come. wants_rounds: keep `Answer.tree` up to date; its batch runs
+    kernel by kernel on CUDA, and copies the trees to the host.
     """
 
     id: str
