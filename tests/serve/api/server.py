@@ -51,10 +51,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(service: Service, keys: Sequence[str] = (), vertex: Contract | None = None) -> Iterator[Server]:
+def serving(
+    service: Service, keys: Sequence[str] = (), vertex: Contract | None = None, page: bool = True
+) -> Iterator[Server]:
     """The service's HTTP server, ready; the service itself is started by the caller."""
     lines: list[str] = []
-    api = Api(service, ApiOptions(MODEL, tuple(keys), lines.append, vertex))
+    api = Api(service, ApiOptions(MODEL, tuple(keys), lines.append, vertex, page))
     api.phase = "ready"
     config = uvicorn.Config(api.app(), http="h11", ws="none", lifespan="off", log_config=None, log_level="warning")
     config.timeout_graceful_shutdown = 1

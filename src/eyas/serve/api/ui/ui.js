@@ -4,7 +4,7 @@ import {drawTree} from "./tree.js";
 
 const KEY = "eyas.key", FIGURES_MS = 1000;
 const by = (id) => document.getElementById(id);
-const turns = []; // {asked, said, article}: what the next request repeats
+const turns = []; // {asked, said, question, article}: what the next request repeats, and where it stands in the log
 let served = null; // the model's id
 let running = null; // the answer that streams
 let newest = null; // the newest round with a tree
@@ -56,14 +56,17 @@ async function findModel() {
   served = id;
   by("model").textContent = `${id}, context ${context}`;
   by("most").max = context - 1;
+  by("most").value = Math.min(by("most").value, context - 1);
 }
 
 async function showSpeedUp() {
   const text = await (await ask("metrics")).text();
-  const value = (name) => text.match(new RegExp(`^eyas_speedup_${name}\\{.*\\} (\\S+)$`, "m"))?.[1];
-  const [now, low, high] = ["now", "low", "high"].map((name) => Number(value(name)).toFixed(2));
-  by("speedup").textContent = value("now") ? `${now}×` : "not measured yet";
-  by("speedup").title = value("now") ? `95 % interval ${low} to ${high}` : "it needs rounds with and without the head";
+  const [now, low, high] = ["now", "low", "high"].map((name) => {
+    const found = text.match(new RegExp(`^eyas_speedup_${name}\\{.*\\} (\\S+)$`, "m"));
+    return found && Number(found[1]).toFixed(2);
+  });
+  by("speedup").textContent = now ? `${now}×` : "–";
+  by("interval").textContent = now ? `(95 %: ${low} to ${high})` : "(not measured yet)";
 }
 
 // --- an answer -------------------------------------------------------------------------------------------------------
@@ -87,11 +90,12 @@ async function answer() {
     const finish = await stream(messages, stop.signal);
     tell(finish === "length" ? `Ended at the most tokens, ${running.tokens}.` : `Done: ${running.tokens} tokens.`);
   } catch (error) {
-    if (error.name === "AbortError") tell("Stopped. What came is kept.");
+    if (error.name === "AbortError") tell(turn.said ? "Stopped. What came is kept." : "Stopped.");
     else explain(error);
   } finally {
     clearInterval(poll);
     turn.article.setAttribute("aria-busy", "false");
+    if (!turn.said) turn.article.remove();
     show();
     running = null;
     showBusy();
@@ -171,7 +175,7 @@ function explain(error) {
   if (error.status === 401) {
     reason = by("key").value ? "The server refused this API key." : "This server wants an API key.";
     by("key").setAttribute("aria-invalid", "true");
-    by("key").focus();
+    if (running || document.activeElement === document.body) by("key").focus(); // else somebody is at work elsewhere
   } else if (error.status === 429) reason = `The server is full.${wait || " Try again soon."}`;
   else if (error.status === 503) reason = `The server cannot answer now: ${error.message}.${kept}${wait}`;
   else if (error instanceof Refused) reason = `The server refused: ${error.message}.${kept}`;
@@ -219,11 +223,10 @@ function send() {
   const asked = by("words").value.trim();
   if (running !== null || !asked || !by("settings").reportValidity()) return;
   // Of a question without any answer nothing is repeated: templates want the two in turn.
-  if (turns.length && !turns.at(-1).said) turns.pop();
+  if (turns.length && !turns.at(-1).said) turns.pop().question.remove();
   by("empty")?.remove();
   by("words").value = "";
-  message("question", "You", asked);
-  turns.push({asked, said: "", article: null});
+  turns.push({asked, said: "", question: message("question", "You", asked), article: null});
   answer();
 }
 
@@ -262,6 +265,7 @@ async function begin() {
   try {
     await findModel();
     if (turns.length === 0) tell("");
+    else by("reason").textContent = "The server answers now.";
     await showSpeedUp();
   } catch (error) {
     if (running === null) explain(error);
