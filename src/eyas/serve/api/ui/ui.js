@@ -83,6 +83,7 @@ async function answer() {
   turn.article = message("answer", "eyas");
   turn.article.setAttribute("aria-busy", "true");
   tell("Answering.");
+  forget();
   showBusy();
   const poll = setInterval(() => showSpeedUp().catch(() => {}), FIGURES_MS);
   try {
@@ -118,14 +119,14 @@ async function stream(messages, signal) {
   let finish = null;
   for await (const event of events(response)) {
     const choice = event.choices[0];
-    take(choice.round, performance.now());
+    take(choice.round, choice.finish_reason, performance.now());
     finish = choice.finish_reason ?? finish;
   }
   return finish;
 }
 
 /** Add a round's tokens to the answer. The first chunk is the prompt's, not a round. */
-function take(round, now_ms) {
+function take(round, finish, now_ms) {
   const {turn} = running;
   if (running.begun === null) running.begun = now_ms;
   else running.rounds += 1;
@@ -141,10 +142,20 @@ function take(round, now_ms) {
     turn.said += text;
   });
   if (round.tree) {
-    const bonus = round.drafted.at(-1) ? null : round.texts.at(-1);
+    const own = round.texts.at(-1) || (finish === "stop" ? "(end)" : "");
+    const bonus = round.drafted.at(-1) ? null : own;
     newest = {tree: round.tree, bonus, number: running.rounds};
   }
   if (!running.frame) running.frame = requestAnimationFrame(show);
+}
+
+/** Nothing on the page is of an earlier answer. */
+function forget() {
+  newest = null;
+  for (const name of ["tpot", "acceptance", "share"]) by(name).textContent = "–";
+  by("caption").textContent = "None yet in this answer.";
+  by("tree").replaceChildren();
+  by("treekey").hidden = true;
 }
 
 /** Figures and tree, at most once a frame. */
