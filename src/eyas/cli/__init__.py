@@ -207,6 +207,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-compile", action="store_true", help="leave forwards as they are; else compiled on a CPU")
     parser.add_argument("--served-name", metavar="NAME", help="the model's name in the API (the target's own)")
     parser.add_argument("--api-key", action="append", metavar="KEY", help="may be repeated; or EYAS_API_KEY")
+    parser.add_argument("--no-ui", action="store_true", help="no chat page at /ui")
     parser.add_argument("--drain-s", type=float, default=30.0, metavar="S", help="after SIGTERM, for what runs")
     parser.set_defaults(run=_run_serve, tree="6,4,16")
 

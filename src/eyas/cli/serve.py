@@ -52,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
         target, draft = thread.call(lambda: load(parsed))
         _say_if_slow(target)
         service = thread.call(lambda: build_service(target, draft, options, thread))
-        api = Api(service, ApiOptions(name, keys, _log, contract))
+        api = Api(service, ApiOptions(name, keys, _log, contract, page=not parsed.no_ui))
         url = url_of(holder)
 
         def say_ready() -> None:

@@ -30,7 +30,7 @@ from eyas.serve.policy import OneArm, Policy
 from eyas.serve.relay import Relay
 from eyas.serve.request import Answer, Finish, Request
 from eyas.serve.runner import Batch, Piece, PrefillOut, RoundOut, Runner
-from eyas.serve.running import Counters, Job, Running, Step, num_logprobs, tell_logprobs
+from eyas.serve.running import Counters, Job, Running, Step, num_logprobs, tell_logprobs, tell_tree, wants_trees
 from eyas.serve.stream import Event, Stream, stream_for
 from eyas.serve.text import TextOut
 
@@ -228,7 +228,7 @@ class Engine:
         wish = iter(choice.drafts)
         drafts = tuple(next(wish) if may else False for may in follows)
         shape, lines = choice.arm.shape, tuple(one.holding.line for one in members)
-        batch = Batch(lines, num_logprobs=num_logprobs(members))
+        batch = Batch(lines, num_logprobs=num_logprobs(members), wants_trees=wants_trees(members))
         if shape is not None:
             nodes = sum(shape.nodes if drafting else 1 for drafting in drafts)
             lags = tuple(one.lag for one in compress(members, drafts))
@@ -294,12 +294,12 @@ class Engine:
             runs = self._read(step, out, done.seconds)
         present = [(b, one, run) for b, (one, run) in enumerate(zip(step.members, runs, strict=True)) if not one.left]
         taken = [(one, self._take(one, run, is_first=step.batch is None)) for _, one, run in present]
-        if out.logprobs is not None:
-            width = len(out.logprobs.chosen_T) // len(step.members)
-            for (b, _, _), (one, count) in zip(present, taken, strict=True):
+        for (b, _, _), (one, count) in zip(present, taken, strict=True):
+            if out.logprobs is not None:
+                width = len(out.logprobs.chosen_T) // len(step.members)
                 tell_logprobs(one.job.answer, out.logprobs, b * width, count)
-        if isinstance(out, RoundOut):
-            for one, _ in taken:
+            if isinstance(out, RoundOut):
+                tell_tree(one.job.answer, out.trees, b, count)
                 if one.holding.line in out.broken and one.job.answer.finish is None:
                     self._end(one.job, "error")
         finished = [one for one, _ in taken if one.job.answer.finish is not None]
@@ -366,7 +366,10 @@ class Engine:
             answer.time_s.append(now_s)
             job.text.append(token)
             count += 1
-            if (finish := self._finish(job, token)) is not None:
+            finish = self._finish(job, token)
+            if job.out is not None:
+                answer.text_ends.append(len(job.out.text))
+            if finish is not None:
                 self._end(job, finish)
                 break
         if not is_first and count < len(run):  # cut: nothing was refused there

@@ -30,7 +30,8 @@ class Request:
 
     grammar: what the answer must look like (structured output).
     logprobs: how many alternatives to report for each token (0: the token's own only; None: nothing).
-    wants_text: fill `Answer.text` as the tokens come.
+    wants_text: fill `Answer.text` as the tokens come. wants_rounds: keep `Answer.tree` up to date; its batch runs
+    kernel by kernel on CUDA, and copies the trees to the host.
     """
 
     id: str
@@ -43,6 +44,20 @@ class Request:
     grammar: Grammar | None = None
     logprobs: int | None = None
     wants_text: bool = False
+    wants_rounds: bool = False
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """What the target verified for one request in one round: nodes, a parent before its children.
+
+    Node 0 is the root, the token before those of the round, and its own parent. path: the nodes below it that were
+    accepted and are part of the answer, downwards.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    path: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,9 @@ class Answer:
     drafted[i] says whether token i was an accepted draft token (False: the target's own, first or bonus).
     By round: accepted and offered (see `tree.stats.RequestRounds`), and proposed: the draft tokens that were verified.
     Times in seconds after the request was handed in; time_s[i] belongs to token i, several share a round's end.
-    text: with `wants_text`, what is certain not to be cut by a stop string. cached: prompt tokens found in memory.
+    text: with `wants_text`, what is certain not to be cut by a stop string; text_ends[i]: how much of it was there with
+    token i. cached: prompt tokens found in memory. tree: of the newest round, with `wants_rounds`; None where it
+    drafted nothing.
     """
 
     request: Request
@@ -73,6 +90,8 @@ class Answer:
     proposed: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     text: str = ""
+    text_ends: list[int] = field(default_factory=list)
+    tree: DraftTree | None = None
     cached: int = 0
     finish: Finish | None = None
 

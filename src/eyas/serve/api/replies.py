@@ -72,6 +72,34 @@ class Metrics(Reply):
     speculative_decoding: SpeculativeDecoding | None
 
 
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+class Tree(Reply):
+    """The draft tree that the target verified. A parent comes before its children; node 0 is the root, its own parent.
+
+    The root is the token before those of the round. path: the accepted nodes below it that are part of the answer.
+    texts: what each node reads by itself.
+    """
+
+    token_ids: list[int]
+    texts: list[str]
+    parents: list[int]
+    path: list[int]
+
+
+class Round(Reply):
+    """The tokens of a chunk one by one: eyas's answer to `include_rounds`. The first chunk's token is no round's.
+
+    texts: joined, they are the chunk's text. drafted: an accepted draft token; else the target's own, the first of all
+    or a round's bonus. tree: null where nothing was drafted.
+    """
+
+    texts: list[str]
+    drafted: list[bool]
+    tree: Tree | None
+
+
 # --- chat ------------------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +159,7 @@ class ChatChunkChoice(Reply):
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
     token_ids: list[int] = Field(default=[])
+    round: Round | None = None
 
 
 class ChatChunk(Reply):
@@ -184,6 +213,7 @@ class CompletionChunkChoice(Reply):
     finish_reason: FinishReason | None
     token_ids: list[int] = Field(default=[])
     prompt_token_ids: list[int] = Field(default=[])
+    round: Round | None = None
 
 
 class CompletionChunk(Reply):
