@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -96,7 +97,8 @@ def training_table() -> NgramTable:
     lengths = packed["lengths"].tolist()
     mask_bits = np.unpackbits(packed["loss_mask_bits"].numpy(), count=sum(lengths))
     masks = torch.from_numpy(mask_bits).bool().split(lengths)
-    return NgramTable(zip(packed["ids"].long().split(lengths), masks, strict=True))
+    ids = np.frombuffer(zlib.decompress(packed["ids_zlib"].numpy().tobytes()), dtype="<u2").astype(np.int64)
+    return NgramTable(zip(torch.from_numpy(ids).split(lengths), masks, strict=True))
 
 
 def quickstart() -> Iterator[Row]:
