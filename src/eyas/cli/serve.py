@@ -16,13 +16,18 @@ from eyas.base.fetch import fetch, is_remote
 from eyas.base.storage import Place
 from eyas.cli.generate import load
 from eyas.cli.quiet import quiet
+from eyas.drift.gate import Gate
+from eyas.drift.sampler import LOG_FILE, PROMPTS_FILE, SampleOptions, Sampler
+from eyas.formats.head_dir import digest_head, resolve_head
 from eyas.model.target import EMBEDDED, Target
 from eyas.serve.api.app import Api, ApiOptions
 from eyas.serve.api.server import bind, serve, url_of
 from eyas.serve.api.vertex import STORAGE, Contract, contract_of
+from eyas.serve.arm import OFF
 from eyas.serve.kernels.choice import why_reference
 from eyas.serve.options import ServeOptions
-from eyas.serve.service import build_service, compile_in_background
+from eyas.serve.request import MAIN
+from eyas.serve.service import Service, build_service, compile_in_background
 from eyas.serve.thread import EngineThread
 
 KEY_VARIABLE = "EYAS_API_KEY"
@@ -43,7 +48,7 @@ def run(parsed: argparse.Namespace) -> int:
     host, port = _address(parsed.host, parsed.port, contract)
     if not 0 <= parsed.drain_s < math.inf:
         raise UsageError(f"--drain-s {parsed.drain_s}", "a number of seconds from 0 on", "choose another one")
-    threads = _threads(parsed.threads)
+    threads, sample = _threads(parsed.threads), _sample_options(parsed)
     with bind(host, port) as holder:
         quiet()
         name = bring(parsed, os.environ)
@@ -52,7 +57,8 @@ def run(parsed: argparse.Namespace) -> int:
         target, draft = thread.call(lambda: load(parsed))
         _say_if_slow(target)
         service = thread.call(lambda: build_service(target, draft, options, thread))
-        api = Api(service, ApiOptions(name, keys, _log, contract))
+        sampler = None if sample is None else _sampler(sample, service, parsed)
+        api = Api(service, ApiOptions(name, keys, _log, contract, sampler))
         url = url_of(holder)
 
         def say_ready() -> None:
@@ -63,8 +69,35 @@ def run(parsed: argparse.Namespace) -> int:
             if options.compile and target.model.device.type == "cpu":
                 compile_in_background(service, lambda event: _log(json.dumps({"event": event})))
 
-        serve(api, holder, parsed.drain_s, say_ready)
+        try:
+            serve(api, holder, parsed.drain_s, say_ready)
+        finally:
+            if sampler is not None:
+                sampler.close()
     return 0
+
+
+def _sample_options(parsed: argparse.Namespace) -> SampleOptions | None:
+    """UsageError for figures out of range, and where nothing would draft."""
+    if parsed.sample_low_acceptance is None:
+        return None
+    if parsed.no_head or parsed.speculation == OFF.name:
+        word = "--no-head" if parsed.no_head else "--speculation off"
+        raise UsageError(f"--sample-low-acceptance and {word}", "a head that drafts", "leave one out")
+    return SampleOptions(Path(parsed.sample_low_acceptance), parsed.sample_below, parsed.sample_limit)
+
+
+def _sampler(options: SampleOptions, service: Service, parsed: argparse.Namespace) -> Sampler:
+    """And a line that says what is kept and where. InputError, PlaceError."""
+    shapes = [arm.shape for arm in service.engine.policy.arms if arm.shape is not None]
+    heads = {MAIN: digest_head(resolve_head(parsed.head or EMBEDDED))}
+    sampler = Sampler(options, Gate(), heads, shapes, _log)
+    _log(
+        f"eyas: prompts that draft below {options.below:.0%} of the average are kept in "
+        f"{options.directory / PROMPTS_FILE}, personal data replaced or the prompt dropped, at most {options.limit}; "
+        f"acceptance without any text in {options.directory / LOG_FILE}"
+    )
+    return sampler
 
 
 def _address(host: str | None, port: int | None, contract: Contract | None) -> tuple[str, int]:

@@ -334,9 +334,11 @@ class Engine:
             drafted = bool(step.batch.drafts) and step.batch.drafts[b]
             one.job.answer.proposed.append(step.choice.arm.nodes - 1 if drafted else 0)
             num_tokens += length
-            if drafted:
+            told = evidence_of(step.choice.arm, step.contexts[b], length, trace) if drafted else None
+            one.job.answer.evidence.append(told)
+            if told is not None:
                 self._count(step.batch, length)
-                evidence.append(evidence_of(step.choice.arm, step.contexts[b], length, trace))
+                evidence.append(told)
         if step.choice.load.contexts:
             # What a tree at any price takes is not what the policy chose.
             counted_s = None if step.is_max else seconds

@@ -3,12 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eyas.serve.evidence import Evidence
 from eyas.serve.grammar import Grammar
 from eyas.tree.sampling import Sampling
 from eyas.tree.stats import RequestRounds
 
 Finish = Literal["stop", "length", "cancelled", "error"]
 Speculation = Literal["auto", "off", "max"]
+MAIN = "main"
+"""The head that an engine has; the word of metrics and logs."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,11 @@ class Answer:
     """A request's tokens as they come; complete when `finish` is set.
 
     drafted[i] says whether token i was an accepted draft token (False: the target's own, first or bonus).
-    By round: accepted and offered (see `tree.stats.RequestRounds`), and proposed: the draft tokens that were verified.
+    By round: accepted and offered (see `tree.stats.RequestRounds`), proposed: the draft tokens that were verified, and
+    evidence, of rounds that drafted.
     Times in seconds after the request was handed in; time_s[i] belongs to token i, several share a round's end.
     text: with `wants_text`, what is certain not to be cut by a stop string. cached: prompt tokens found in memory.
+    head: which of the engine's heads drafts for it.
     """
 
     request: Request
@@ -71,10 +76,12 @@ class Answer:
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
+    evidence: list[Evidence | None] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     text: str = ""
     cached: int = 0
     finish: Finish | None = None
+    head: str = MAIN
 
     @property
     def rounds(self) -> RequestRounds:

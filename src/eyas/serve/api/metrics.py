@@ -6,6 +6,7 @@ Counters and gauges are read from the engine when they are asked for; histograms
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
+from eyas.serve.api.watch import Sampled
 from eyas.serve.request import Answer
 from eyas.serve.service import Stats
 
@@ -77,8 +78,8 @@ class ServerMetrics:
             self.itl_s.observe((time_s - before_s) / count, count)
             before_s = time_s
 
-    def text(self, stats: Stats) -> str:
-        """The whole page."""
+    def text(self, stats: Stats, sampled: Sampled | None = None) -> str:
+        """The whole page. sampled: what became of prompts that went badly, where they are kept."""
         page = _Page(self.labels)
         page.gauge("vllm:num_requests_running", "Requests that run.", stats.running)
         page.gauge("vllm:num_requests_waiting", "Requests that wait.", stats.waiting)
@@ -97,6 +98,12 @@ class ServerMetrics:
         page.histogram("vllm:e2e_request_latency_seconds", "Time to the last token.", self.e2e_s)
         self._speculation(page, stats)
         self._speedup(page, stats)
+        if sampled is not None:
+            what = "Answers with drafted rounds by what became of their prompts: kept, or why not."
+            outcomes = [({"outcome": name}, count) for name, count in sampled.outcomes.items()]
+            page.add("eyas_sampled_answers_total", "counter", what, outcomes)
+            page.gauge("eyas_sampled_prompts", "Prompts in the file of --sample-low-acceptance.", sampled.prompts)
+            page.gauge("eyas_sampled_bytes", "Bytes of that file.", sampled.num_bytes)
         return "".join(f"{line}\n" for line in page.lines)
 
     def _speculation(self, page: "_Page", stats: Stats) -> None:
