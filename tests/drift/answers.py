@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from eyas.base.config import to_toml
 from eyas.base.provenance import Origin, finish
@@ -19,7 +20,7 @@ TREE16 = Arm("tree16", TreeShape(6, 4, 16))
 CHAIN2 = Arm("chain2", chain(2))
 
 
-def answer(accepted: Sequence[int], arm: Arm = TREE16, context: int = 20, **sampling: float) -> Answer:
+def answer(accepted: Sequence[int], arm: Arm = TREE16, context: int = 20, **sampling: Any) -> Answer:
     """One round of this arm for each number of accepted tokens."""
     done = Answer(Request("r-0", (1, 2), 400, Sampling(**sampling)), finish="stop")
     for taken in accepted:

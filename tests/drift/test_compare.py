@@ -74,9 +74,8 @@ def test_a_slice_that_got_worse_asks_for_training(run, tmp_path, capsys):
     assert main(["drift", str(run), str(log)]) == 3
     out = capsys.readouterr().out
     assert "train again" in out
-    assert re.search(
-        r"task math, temperature 0 +12 +240 +2\.50 \(2\.50-2\.50\) +4\.50 \(4\.20-4\.80\) +-44\.4%  worse", out
-    )
+    (line,) = (line for line in out.splitlines() if line.startswith("task math, temperature 0 "))
+    assert line.split()[4:] == ["12", "240", "2.50", "(2.50-2.50)", "4.50", "(4.20-4.80)", "-44.4%", "worse"]
 
 
 def test_a_slice_that_few_ask_for_does_not(run, tmp_path, capsys):
@@ -100,7 +99,6 @@ def test_a_little_below_is_no_drift_and_the_interval_of_the_promise_counts(tmp_p
 
 def test_too_few_rounds_or_answers_say_nothing(run, tmp_path, capsys):
     log = write_log(tmp_path / "log", (9, [1] * 100, {}))
-    assert ask(capsys, run, log) == (0, ask(capsys, run, log)[1])
     assert ask(capsys, run, log)[1]["verdict"] == "unknown"
     shutil.rmtree(log)
     write_log(log, (19, [1] * 10, {}))
@@ -176,7 +174,7 @@ def no_interval(run):
         (no_results, "no .*results.json"),
         (another_schema, "results.json of schema 7; expected schema 1"),
         (no_json, "results.json that is not JSON"),
-        (no_provenance, "no provenance.json"),
+        (no_provenance, "report, which is unfinished"),
         (another_evaluation, "acceptance.json of schema 2"),
         (no_interval, "acceptance_length and ci95"),
         (shutil.rmtree, "no directory"),
