@@ -210,6 +210,9 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-compile", action="store_true", help="leave forwards as they are; else compiled on a CPU")
     parser.add_argument("--served-name", metavar="NAME", help="the model's name in the API (the target's own)")
     parser.add_argument("--api-key", action="append", metavar="KEY", help="may be repeated; or EYAS_API_KEY")
+    parser.add_argument("--canary-head", metavar="H2", help="another head, tried on a share of the requests")
+    text = "of the requests, until one of both heads is known to be the better one (%(default)s)"
+    parser.add_argument("--canary-share", type=float, default=0.1, metavar="X", help=text)
     text = "keep prompts on which the head did badly, without personal data, and acceptance by slice (`eyas drift`)"
     parser.add_argument("--sample-low-acceptance", metavar="DIR", help=text)
     text = "badly: below this share of what the same arms accept on average (%(default)s)"

@@ -10,8 +10,8 @@ from eyas.tree.stats import RequestRounds
 
 Finish = Literal["stop", "length", "cancelled", "error"]
 Speculation = Literal["auto", "off", "max"]
-MAIN = "main"
-"""The head that an engine has; the word of metrics and logs."""
+MAIN, CANARY = "main", "canary"
+"""The head that an engine has, and one that is tried beside it: the words of metrics and logs."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from eyas.serve.api.watch import Sampled
+from eyas.serve.canary import Standing
 from eyas.serve.request import Answer
 from eyas.serve.service import Stats
 
@@ -98,6 +99,8 @@ class ServerMetrics:
         page.histogram("vllm:e2e_request_latency_seconds", "Time to the last token.", self.e2e_s)
         self._speculation(page, stats)
         self._speedup(page, stats)
+        if stats.trial is not None:
+            self._trial(page, stats.trial)
         if sampled is not None:
             what = "Answers with drafted rounds by what became of their prompts: kept, or why not."
             outcomes = [({"outcome": name}, count) for name, count in sampled.outcomes.items()]
@@ -123,6 +126,22 @@ class ServerMetrics:
             page.gauge("eyas_speedup_now", f"{what}.", stats.speedup.value)
             page.gauge("eyas_speedup_low", f"{what}: lower end of the 95% interval.", stats.speedup.low)
             page.gauge("eyas_speedup_high", f"{what}: upper end of the 95% interval.", stats.speedup.high)
+
+    def _trial(self, page: "_Page", trial: Standing) -> None:
+        def by_head(counts: Mapping[str, int]) -> list[tuple[Labels, float]]:
+            return [({"head": name}, count) for name, count in counts.items()]
+
+        page.add("eyas_head_rounds_total", "counter", "Drafted rounds by head.", by_head(trial.rounds))
+        what = "Tokens of these rounds, bonus tokens included."
+        page.add("eyas_head_accepted_tokens_total", "counter", what, by_head(trial.tokens))
+        page.gauge("eyas_canary_share", "Share of new requests that the canary head gets.", trial.share)
+        what = "How the trial of the canary head stands: running, returned to the main head, or promoted."
+        page.add("eyas_canary_info", "gauge", what, [({"state": trial.state}, 1)])
+        if trial.ratio is not None:
+            what = "Tokens per second of the canary's rounds over the main head's, at the last look"
+            page.gauge("eyas_canary_ratio", f"{what}.", trial.ratio.value)
+            page.gauge("eyas_canary_ratio_low", f"{what}: lower end of its interval.", trial.ratio.interval.low)
+            page.gauge("eyas_canary_ratio_high", f"{what}: upper end of its interval.", trial.ratio.interval.high)
 
 
 class _Page:

@@ -52,7 +52,7 @@ class SpeculativeDecoding(Reply):
 
     mean_acceptance_length: 1 + accepted / steps. acceptance_histogram[j]: steps that accepted j draft tokens.
     num_spec_tokens: the deepest that a round may draft. A tree's draft tokens are its nodes, the root left out: on
-    average those of the round's arm, for the batch shares them.
+    average those of the round's arm, for the batch shares them. head: ours, there where a canary head drafted.
     """
 
     mean_acceptance_length: float
@@ -64,6 +64,7 @@ class SpeculativeDecoding(Reply):
     num_spec_tokens: int
     per_step_accepted: list[int]
     per_step_drafted: list[int]
+    head: Literal["canary"] = "canary"
 
 
 class Metrics(Reply):
