@@ -159,7 +159,7 @@ ADMIN = [
     "/sleep",
     "/generate",
 ]
-ADMIN += ["/v1/load_lora_adapter", "/collective_rpc", "/abort_requests", "/invocations", "/tokenize", "/"]
+ADMIN += ["/v1/load_lora_adapter", "/collective_rpc", "/abort_requests", "/invocations", "/tokenize", "/ui", "/"]
 TRICKS = [
     "/health/../flush_cache",
     "//flush_cache",

@@ -7,14 +7,13 @@ import signal
 import httpx
 import pytest
 from tests.e2e.small import ERROR
-from tests.e2e.test_serve import start  # noqa: F401  a fixture
 
 from eyas.cli import main
 from eyas.drift.rounds import read_lines
 from eyas.formats.head_dir import digest_head
 
 
-def test_a_server_with_two_heads(start, finished, target, tmp_path):  # noqa: F811
+def test_a_server_with_two_heads(start, finished, target, tmp_path):
     second = tmp_path / "second"
     shutil.copytree(finished / "head", second)
     config = json.loads((second / "config.json").read_bytes())
@@ -68,7 +67,7 @@ def test_a_canary_without_a_head(capsys):
 
 
 @pytest.mark.full
-def test_two_heads_with_a_budget(start, finished, target, tmp_path):  # noqa: F811
+def test_two_heads_with_a_budget(start, finished, target, tmp_path):
     """Arms are chosen for each head by what it accepts and costs; the words are those of one."""
     words = ("--target", target, "--head", finished / "head", "--context", 256, "--dtype", "float32")
     texts = []

@@ -89,12 +89,10 @@ def test_from_raw_files_to_a_head(files, monkeypatch, capsys):
         assert (run / "prompts" / name).is_file()
     assert "## Data and licences" in (run / "head" / "README.md").read_text()
     assert main(["doctor", str(run)]) == 0
-
-
-def test_its_other_commands_parse():
-    from eyas import cli
-
-    assert len(COMMANDS) >= 3
-    for command in COMMANDS:
-        words = shlex.split(command)[1:]
-        assert cli._parse(words).verb == words[0]
+    others = [shlex.split(one)[1:] for one in COMMANDS if one != command]
+    assert [words[-2] for words in others] == ["--explain", "--forget"]
+    for words in others:
+        assert main(words) == 0
+    said = capsys.readouterr()
+    assert "gsm8k-train:17" in said.out + said.err
+    assert "gsm8k-train:17" not in (run / "prompts" / "prompts.jsonl").read_text()

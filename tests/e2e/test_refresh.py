@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.e2e.small import ERROR, run_stages
-from tests.e2e.test_serve import start  # noqa: F401  a fixture
 
 from eyas.base.provenance import read_provenance
 from eyas.chat.conversation import read
@@ -31,7 +30,7 @@ def reported(recipe, run):
     return run
 
 
-def test_from_live_traffic_to_a_head_that_goes_on(start, reported, target, tmp_path, capsys):  # noqa: F811
+def test_from_live_traffic_to_a_head_that_goes_on(start, reported, target, tmp_path, capsys):
     kept = tmp_path / "kept"
     sample = ("--sample-low-acceptance", kept, "--sample-below", 1, "--sample-limit", 12)
     server = start("--target", target, "--head", reported / "head", *SERVED, *sample)

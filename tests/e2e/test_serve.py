@@ -1,84 +1,23 @@
 """`eyas serve` as a process: ready, asked, told to stop."""
 
 import json
-import multiprocessing.process
 import os
 import re
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import openai
 import pytest
 from tests.doubles.stores import gcs
-from tests.e2e.processes import LONGEST_S, context
+from tests.e2e.processes import LONGEST_S
 from tests.e2e.small import ERROR
 
 from eyas.cli import main
 
-READY = re.compile(r"eyas serves (\S+) at (http://(?:127\.0\.0\.1|0\.0\.0\.0):\d+)/v1 \(arms: (.+)\)\n")
 LONG = {"model": "tiny", "prompt": "hi", "max_tokens": 400, "ignore_eos": True}
-
-
-def _work(arguments: Sequence[str], out: Path, err: Path, environment: dict[str, str]) -> None:
-    import torch
-
-    os.environ |= environment
-    torch.set_num_threads(1)
-    sys.stdout = out.open("w", buffering=1)
-    sys.stderr = err.open("w", buffering=1)
-    os._exit(main(arguments))
-
-
-@dataclass
-class Serving:
-    """A server process. out and err: what it has printed."""
-
-    process: multiprocessing.process.BaseProcess
-    out: Path
-    err: Path
-
-    def wait_ready(self) -> str:
-        """The URL of its one line."""
-        end_s = time.monotonic() + LONGEST_S
-        while not (self.out.is_file() and (found := READY.fullmatch(self.out.read_text()))):
-            assert self.process.is_alive(), self.err.read_text()
-            assert time.monotonic() < end_s, "it does not get ready"
-            time.sleep(0.02)
-        return found[2]
-
-    def stop(self, how: signal.Signals) -> int | None:
-        """Send a signal and wait; the exit code."""
-        assert self.process.pid is not None
-        os.kill(self.process.pid, how)
-        self.process.join(LONGEST_S)
-        return self.process.exitcode
-
-
-@pytest.fixture
-def start(tmp_path) -> Iterator:
-    """Start servers; they are killed at the end if they still run."""
-    started = []
-
-    def run(*arguments: object, port: int | None = 0, **environment: str) -> Serving:
-        out, err = (tmp_path / f"{name}{len(started)}" for name in ("out", "err"))
-        chosen = [] if port is None else ["--port", str(port)]
-        words = ["serve", *chosen, "--no-compile", *map(str, arguments)]
-        process = context().Process(target=_work, args=(words, out, err, environment))
-        process.start()
-        started.append(process)
-        return Serving(process, out, err)
-
-    yield run
-    for process in started:
-        process.kill()
-        process.join()
 
 
 def ask(url: str, **rest: object) -> httpx.Response:

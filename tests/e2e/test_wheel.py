@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DATA = ("quickstart.toml", "bench/report.css", "embedded/target/config.json", "embedded/head/config.json")
+DATA = (
+    "quickstart.toml",
+    "bench/report.css",
+    "serve/api/ui/index.html",
+    "embedded/target/config.json",
+    "embedded/head/config.json",
+)
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("build", "hatchling")),

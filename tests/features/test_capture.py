@@ -81,7 +81,9 @@ def test_features_are_the_hidden_states_of_transformers(captured: Path, target: 
         assert torch.equal(said, row.ids_T[1:][row.loss_mask_T[1:]])
 
 
-@pytest.mark.parametrize(("dtype", "shard_bytes"), [("float32", 120_000), ("int8", 30_000)])
+@pytest.mark.parametrize(
+    ("dtype", "shard_bytes"), [pytest.param("float32", 120_000, marks=pytest.mark.full), ("int8", 30_000)]
+)
 def test_killed_and_run_again_gives_the_same_bytes(
     dtype, shard_bytes: int, captured: Path, target: Target, conversations: Path, tmp_path: Path
 ) -> None:

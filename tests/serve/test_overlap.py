@@ -169,7 +169,8 @@ def asked(shallow_target: Target) -> Asked:
         speculation = "off" if pick.random() < 0.1 else "max" if pick.random() < 0.1 else "auto"
         request = Request(f"q{n}", tuple(prompt), pick.choice((1, 15, 60)), stop=stop, speculation=speculation)
         sampling, told = pick.choice(SAMPLINGS), pick.choice((None, None, 0, 3))
-        requests.append(dataclasses.replace(request, sampling=sampling, seed=n, logprobs=told))
+        told = {"logprobs": told, "wants_rounds": n % 3 == 0}
+        requests.append(dataclasses.replace(request, sampling=sampling, seed=n, **told))
     answers = {r.id: drive(Engine(shallow_target, None, 1, 90), [r])[r.id] for r in requests}
     assert len({answer.finish for answer in answers.values()}) == 2
     return Asked(shallow_target, tuple(requests), answers)
@@ -181,6 +182,7 @@ def asked(shallow_target: Target) -> Asked:
 def test_the_same_tokens_whatever_comes(asked: Asked, stream_name: str, loop: str, memory_tokens: int | None) -> None:
     """Each answer is the one that its request gets alone, or as much of it as there was when it was cancelled."""
     preemptions, num_cut, num_hits = 0, 0, 0
+    trees: list[int | None] = []  # how many nodes were accepted
     for seed in range(2):
         pick = random.Random(seed)
         coming = [
@@ -192,6 +194,7 @@ def test_the_same_tokens_whatever_comes(asked: Asked, stream_name: str, loop: st
 
         def count(answer: Answer, new: int, counts: dict[str, int] = counts, engine: Engine = engine) -> None:
             engine.check()
+            trees.append(check_tree(answer, new))
             counts[answer.request.id] = counts.get(answer.request.id, 0) + new
 
         answers = {a.request.id: a for a in LOOPS[loop](engine, traffic, count)}
@@ -217,6 +220,8 @@ def test_the_same_tokens_whatever_comes(asked: Asked, stream_name: str, loop: st
     assert (preemptions > 0) == (memory_tokens is not None)
     assert num_cut > 0
     assert num_hits > 20
+    told = [path for path in trees if path is not None]
+    assert {0, 1, 3} <= set(told), "refused at the root, in part, never"
 
 
 def assert_told(some: Answer, alone: Answer) -> None:
@@ -229,6 +234,28 @@ def assert_told(some: Answer, alone: Answer) -> None:
         assert told.logprob == pytest.approx(wanted.logprob, abs=1e-4)
         assert [token for token, _ in told.top] == [token for token, _ in wanted.top]
         assert len(told.top) == some.request.logprobs
+
+
+def check_tree(answer: Answer, new: int) -> int | None:
+    """The tree of the round that gave the newest tokens is what the answer says of them; how many it accepted."""
+    if not answer.request.wants_rounds or len(answer.token_ids) == new or answer.proposed[-1] == 0:
+        assert answer.tree is None
+        return None
+    if answer.tree is None:  # it drafted, but others' nodes were likelier
+        assert not any(answer.drafted[-new:])
+        return None
+    tokens, parents, path = answer.tree.tokens, answer.tree.parents, list(answer.tree.path)
+    text = [*answer.request.prompt_ids, *answer.token_ids]
+    assert tokens[0] == text[-new - 1]
+    assert parents[0] == 0
+    assert all(parent < node for node, parent in enumerate(parents) if node)
+    assert [parents[node] for node in path] == [0, *path][:-1]
+    assert answer.drafted[-new:] == [True] * len(path) + [False] * (new - len(path))
+    assert [tokens[node] for node in path] == answer.token_ids[-new:][: len(path)]
+    if len(path) < new:  # the bonus, which no child of the path's end carries
+        end = [0, *path][-1]
+        assert text[-1] not in [tokens[node] for node, parent in enumerate(parents) if node and parent == end]
+    return len(path)
 
 
 def test_overlap_with_one_line_and_with_many(llama: Spoken, worker: Stream) -> None:

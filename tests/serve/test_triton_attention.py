@@ -23,9 +23,11 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 @needs_triton
-def test_interpreted():
+def test_interpreted(pytestconfig: pytest.Config):
     cases = "tests/serve/interpreted_triton_attention.py"
-    options = "-q", "--noconftest", "-p", "no:cacheprovider"
+    options = ["-q", "--noconftest", "-p", "no:cacheprovider"]
+    if not pytestconfig.getoption("--full"):
+        options += ["-m", "not full"]
     done = python("-m", "pytest", *options, cases, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -177,7 +177,7 @@ def kill_again_and_again(recipe: Path, out: Path, overrides: tuple[str, ...], ki
     assert ended.code == 0, ended.err
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.full)])
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(
     dtype: str, recipe: Path, features: Path, tmp_path: Path
 ) -> None:

@@ -218,6 +218,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     text = "badly: below this share of what the same arms accept on average (%(default)s)"
     parser.add_argument("--sample-below", type=float, default=0.75, metavar="X", help=text)
     parser.add_argument("--sample-limit", type=int, default=10_000, metavar="N", help="prompts kept (%(default)s)")
+    parser.add_argument("--no-ui", action="store_true", help="no chat page at /ui")
     parser.add_argument("--drain-s", type=float, default=30.0, metavar="S", help="after SIGTERM, for what runs")
     parser.set_defaults(run=_run_serve, tree="6,4,16")
 

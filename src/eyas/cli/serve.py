@@ -64,7 +64,7 @@ def run(parsed: argparse.Namespace) -> int:
         if canary is not None:
             thread.call(lambda: try_canary(service, canary, lambda event: _log(json.dumps({"event": event}))))
         sampler = None if sample is None else _sampler(sample, service, parsed)
-        api = Api(service, ApiOptions(name, keys, _log, contract, sampler))
+        api = Api(service, ApiOptions(name, keys, _log, contract, not parsed.no_ui, sampler))
         url = url_of(holder)
 
         def say_ready() -> None:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import compress
 
-from eyas.base.errors import InputError
 from eyas.model.target import Target
 from eyas.serve.arm import OFF, Arm, Load
 from eyas.serve.budget import RoundReport
@@ -28,9 +27,20 @@ from eyas.serve.memory import Memory
 from eyas.serve.paged import Prepare
 from eyas.serve.policy import OneArm, Policy
 from eyas.serve.relay import Relay
-from eyas.serve.request import CANARY, MAIN, Answer, Finish, Request
+from eyas.serve.request import CANARY, MAIN, Answer, Finish, Request, limit_of
 from eyas.serve.runner import Batch, Piece, PrefillOut, RoundOut, Runner
-from eyas.serve.running import Counters, Job, Running, Step, Turn, next_turn, num_logprobs, tell_logprobs
+from eyas.serve.running import (
+    Counters,
+    Job,
+    Running,
+    Step,
+    Turn,
+    next_turn,
+    num_logprobs,
+    tell_logprobs,
+    tell_tree,
+    wants_trees,
+)
 from eyas.serve.stream import Event, Stream, stream_for
 from eyas.serve.text import TextOut
 
@@ -100,21 +110,7 @@ class Engine:
 
     def limit(self, request: Request) -> int:
         """How many tokens the request may get; InputError if it asks for none or there is no room for one."""
-        if not request.prompt_ids:
-            raise InputError(f"prompt {request.id} without tokens", "at least one", "write something into the prompt")
-        if request.max_tokens < 1:
-            raise InputError(
-                f"prompt {request.id} with max_tokens = {request.max_tokens}", "at least 1", "ask for a token or more"
-            )
-        request.sampling.check(self.target.facts.vocab_size)
-        room = self.context - len(request.prompt_ids)
-        if room < 1:
-            raise InputError(
-                f"prompt {request.id} of {len(request.prompt_ids)} tokens",
-                f"at most {self.context - 1}, so that one token fits into the context of {self.context}",
-                "shorten the prompt",
-            )
-        return min(room, request.max_tokens)
+        return limit_of(request, self.context, self.target.facts.vocab_size)
 
     def add(self, request: Request, head: str = MAIN) -> Answer:
         """Take up a request, for one of the heads; it runs as soon as there is room. InputError if it can never run."""
@@ -231,7 +227,8 @@ class Engine:
         wish = iter(choice.drafts)
         drafts = tuple(next(wish) if may else False for may in follows)
         shape, lines = choice.arm.shape, tuple(one.holding.line for one in members)
-        batch = Batch(lines, num_logprobs=num_logprobs(members), is_canary=turn.head == CANARY)
+        batch = Batch(lines, num_logprobs=num_logprobs(members), wants_trees=wants_trees(members))
+        batch = replace(batch, is_canary=turn.head == CANARY)
         if shape is not None:
             nodes = sum(shape.nodes if drafting else 1 for drafting in drafts)
             lags = tuple(one.lag for one in compress(members, drafts))
@@ -294,12 +291,12 @@ class Engine:
             runs = self._read(step, out, done.seconds)
         present = [(b, one, run) for b, (one, run) in enumerate(zip(step.members, runs, strict=True)) if not one.left]
         taken = [(one, self._take(one, run, is_first=step.batch is None)) for _, one, run in present]
-        if out.logprobs is not None:
-            width = len(out.logprobs.chosen_T) // len(step.members)
-            for (b, _, _), (one, count) in zip(present, taken, strict=True):
+        for (b, _, _), (one, count) in zip(present, taken, strict=True):
+            if out.logprobs is not None:
+                width = len(out.logprobs.chosen_T) // len(step.members)
                 tell_logprobs(one.job.answer, out.logprobs, b * width, count)
-        if isinstance(out, RoundOut):
-            for one, _ in taken:
+            if isinstance(out, RoundOut):
+                tell_tree(one.job.answer, out.trees, b, count)
                 if one.holding.line in out.broken and one.job.answer.finish is None:
                     self._end(one.job, "error")
         finished = [one for one, _ in taken if one.job.answer.finish is not None]
@@ -368,7 +365,10 @@ class Engine:
             answer.time_s.append(now_s)
             job.text.append(token)
             count += 1
-            if (finish := self._finish(job, token)) is not None:
+            finish = self._finish(job, token)
+            if job.out is not None:
+                answer.text_ends.append(len(job.out.text))
+            if finish is not None:
                 self._end(job, finish)
                 break
         if not is_first and count < len(run):  # cut: nothing was refused there

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eyas.base.errors import InputError
 from eyas.serve.evidence import Evidence
 from eyas.serve.grammar import Grammar
 from eyas.tree.sampling import Sampling
@@ -33,7 +34,8 @@ class Request:
 
     grammar: what the answer must look like (structured output).
     logprobs: how many alternatives to report for each token (0: the token's own only; None: nothing).
-    wants_text: fill `Answer.text` as the tokens come.
+    wants_text: fill `Answer.text` as the tokens come. wants_rounds: keep `Answer.tree` up to date; its batch runs
+    kernel by kernel on CUDA, and copies the trees to the host.
     """
 
     id: str
@@ -46,6 +48,20 @@ class Request:
     grammar: Grammar | None = None
     logprobs: int | None = None
     wants_text: bool = False
+    wants_rounds: bool = False
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """What the target verified for one request in one round: nodes, a parent before its children.
+
+    Node 0 is the root, the token before those of the round, and its own parent. path: the nodes below it that were
+    accepted and are part of the answer, downwards.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    path: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -65,8 +81,9 @@ class Answer:
     By round: accepted and offered (see `tree.stats.RequestRounds`), proposed: the draft tokens that were verified, and
     evidence, of rounds that drafted.
     Times in seconds after the request was handed in; time_s[i] belongs to token i, several share a round's end.
-    text: with `wants_text`, what is certain not to be cut by a stop string. cached: prompt tokens found in memory.
-    head: which of the engine's heads drafts for it.
+    text: with `wants_text`, what is certain not to be cut by a stop string; text_ends[i]: how much of it was there with
+    token i. cached: prompt tokens found in memory. tree: of the newest round, with `wants_rounds`; None where it
+    drafted nothing. head: which of the engine's heads drafts for it.
     """
 
     request: Request
@@ -79,6 +96,8 @@ class Answer:
     evidence: list[Evidence | None] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     text: str = ""
+    text_ends: list[int] = field(default_factory=list)
+    tree: DraftTree | None = None
     cached: int = 0
     finish: Finish | None = None
     head: str = MAIN
@@ -99,3 +118,22 @@ class Answer:
         if len(self.time_s) < 2:
             return None
         return (self.time_s[-1] - self.time_s[0]) / (len(self.time_s) - 1)
+
+
+def limit_of(request: Request, context: int, vocab_size: int) -> int:
+    """How many tokens the request may get; InputError if it asks for none or there is no room for one."""
+    if not request.prompt_ids:
+        raise InputError(f"prompt {request.id} without tokens", "at least one", "write something into the prompt")
+    if request.max_tokens < 1:
+        raise InputError(
+            f"prompt {request.id} with max_tokens = {request.max_tokens}", "at least 1", "ask for a token or more"
+        )
+    request.sampling.check(vocab_size)
+    room = context - len(request.prompt_ids)
+    if room < 1:
+        raise InputError(
+            f"prompt {request.id} of {len(request.prompt_ids)} tokens",
+            f"at most {context - 1}, so that one token fits into the context of {context}",
+            "shorten the prompt",
+        )
+    return min(room, request.max_tokens)

@@ -58,7 +58,8 @@ class Batch:
 
     nodes: rows that the target verifies, roots included. lags: committed tokens that the head has not read, of each
     line that drafts.
-    num_logprobs: so many alternatives are asked for; None: no log-probabilities at all. is_canary: which head drafts.
+    num_logprobs: so many alternatives are asked for; None: no log-probabilities at all. wants_trees: somebody asks.
+    is_canary: which head drafts.
     """
 
     lines: tuple[int, ...]
@@ -67,7 +68,18 @@ class Batch:
     drafts: tuple[bool, ...] = ()
     lags: tuple[int, ...] = ()
     num_logprobs: int | None = None
+    wants_trees: bool = False
     is_canary: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Verified:
+    """The round's trees and the paths that were taken, on the host; see `Tree` and `Accepted`."""
+
+    tokens_BM: Tensor
+    parents_BM: Tensor
+    valid_BM: Tensor
+    nodes_BS: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +89,7 @@ class RoundOut:
     read_BC: int64, one copy for everything: tokens of the S path slots | accepted length | 1 if the tree offered a
     continuation that the target refused | `evidence.trace_BC`, in rounds that drafted trees. logprobs: of [B * S] path
     slots.
-    broken: lines whose answer can no longer follow its grammar.
+    broken: lines whose answer can no longer follow its grammar. trees: if somebody asks for them and some draft.
     """
 
     read_BC: Tensor
@@ -85,6 +97,7 @@ class RoundOut:
     times: "Times"
     logprobs: Logprobs | None = None
     broken: frozenset[int] = frozenset()
+    trees: Verified | None = None
 
 
 @dataclass
@@ -188,7 +201,8 @@ class Runner:
 
     def _is_uniform(self, batch: Batch) -> bool:
         """Whether the round does the same for all its lines, and needs nothing of the host: it may be recorded."""
-        return batch.num_logprobs is None and all(batch.drafts) and not self.sampler.needs_host(batch.lines)
+        tells_more = batch.num_logprobs is not None or batch.wants_trees
+        return not tells_more and all(batch.drafts) and not self.sampler.needs_host(batch.lines)
 
     def _padded(self, lines: tuple[int, ...]) -> Lines:
         return self.sampler.lines(lines, RoundGraphs.size(len(lines)))
@@ -227,7 +241,8 @@ class Runner:
             read.append(self._trace_BC(batch, lines, tree, accepted))
         told = _told(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken)
-        return RoundOut(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, told, broken)
+        trees = _verified(tree, accepted) if batch.wants_trees and any(batch.drafts) else None
+        return RoundOut(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, told, broken, trees)
 
     def _trace_BC(self, batch: Batch, lines: Lines, tree: Tree, accepted: Accepted) -> Tensor:
         """Evidence of those who draft. Padding has a tree like all others, which says nothing."""
@@ -315,6 +330,11 @@ def _told(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | No
         return None
     told = logprobs(logits_TW[rows_X], tokens_X, num_top)
     return Logprobs(to_host(told.chosen_T), to_host(told.top_TN), to_host(told.top_ids_TN))
+
+
+def _verified(tree: Tree, accepted: Accepted) -> Verified:
+    parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
+    return Verified(*(to_host(part) for part in parts))
 
 
 def _rows_of(nodes_BS: Tensor, rows_T: Tensor | None, shape: Any) -> Tensor:

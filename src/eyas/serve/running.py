@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from eyas.serve.arm import Choice
 from eyas.serve.memory import Holding
-from eyas.serve.request import MAIN, Answer, TokenLogprob
-from eyas.serve.runner import Batch
+from eyas.serve.request import MAIN, Answer, DraftTree, TokenLogprob
+from eyas.serve.runner import Batch, Verified
 from eyas.serve.stream import Event
 from eyas.serve.text import TextOut
 from eyas.tree.sampling import Logprobs
@@ -127,6 +127,11 @@ def num_logprobs(members: Sequence[Running]) -> int | None:
     return max((n for one in members if (n := one.job.answer.request.logprobs) is not None), default=None)
 
 
+def wants_trees(members: Sequence[Running]) -> bool:
+    """Whether anybody here wants to see its trees."""
+    return any(one.job.answer.request.wants_rounds for one in members)
+
+
 def tell_logprobs(answer: Answer, told: Logprobs, begin: int, count: int) -> None:
     """The newest `count` tokens stand in rows begin.. of what was told."""
     wanted = answer.request.logprobs
@@ -136,3 +141,22 @@ def tell_logprobs(answer: Answer, told: Logprobs, begin: int, count: int) -> Non
         ids, values = told.top_ids_TN[row, :wanted].tolist(), told.top_TN[row, :wanted].tolist()
         top = tuple(zip(ids, values, strict=True))
         answer.logprobs.append(TokenLogprob(token, float(told.chosen_T[row]), top))
+
+
+def tell_tree(answer: Answer, trees: Verified | None, row: int, count: int) -> None:
+    """The tree of the round that gave the newest `count` tokens, without the nodes that got no row."""
+    if not answer.request.wants_rounds:
+        return
+    answer.tree = None
+    nodes = [] if trees is None else trees.valid_BM[row].nonzero()[:, 0].tolist()
+    if trees is None or len(nodes) == 1:
+        return
+    tokens, parents = trees.tokens_BM[row].tolist(), trees.parents_BM[row].tolist()
+    place = {node: i for i, node in enumerate(nodes)}
+    num_drafted = sum(answer.drafted[-count:])  # an answer that ends inside the path has no more of it
+    path = trees.nodes_BS[row, 1 : 1 + num_drafted].tolist()
+    answer.tree = DraftTree(
+        tuple(tokens[node] for node in nodes),
+        tuple(place[parents[node]] for node in nodes),
+        tuple(place[node] for node in path),
+    )

@@ -5,9 +5,16 @@ from collections.abc import Iterator
 import httpx
 import openai
 import pytest
+import torch
 from tests.serve.api.server import Server, new_service, serving
 
-from eyas.model.target import Target
+from eyas.formats.head_dir import read_head
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import resolve_head
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.service import Service
+from eyas.tree.shape import TreeShape
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +35,21 @@ def http(server: Server) -> Iterator[httpx.Client]:
 def client(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """The embedded pair, trees of 16."""
+    stored = read_head(resolve_head(EMBEDDED), torch.float32)
+    target = Target.load(EMBEDDED, torch.float32, stored.config.aux_layer_ids)
+    draft = Draft.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
+    service = Service(Engine(target, draft, 4, 1024), 16)
+    service.start()
+    yield service
+    service.drain(1)
+
+
+@pytest.fixture(scope="module")
+def pair(service: Service) -> Iterator[Server]:
+    with serving(service) as server:
+        yield server

@@ -22,6 +22,8 @@ from eyas.serve.service import Service
 from eyas.tree.shape import TreeShape
 
 MODEL = "tiny"
+CHAT = "/v1/chat/completions"
+ROSES = "Can you help me to plant 12 roses in Salmere?"  # the embedded pair knows about it
 SHAPE = TreeShape(depth=3, top_k=2, nodes=6)
 MESSAGE = re.compile(r"found .+; expected .+; do .+", re.DOTALL)
 
@@ -51,10 +53,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(service: Service, keys: Sequence[str] = (), vertex: Contract | None = None) -> Iterator[Server]:
+def serving(
+    service: Service, keys: Sequence[str] = (), vertex: Contract | None = None, page: bool = True
+) -> Iterator[Server]:
     """The service's HTTP server, ready; the service itself is started by the caller."""
     lines: list[str] = []
-    api = Api(service, ApiOptions(MODEL, tuple(keys), lines.append, vertex))
+    api = Api(service, ApiOptions(MODEL, tuple(keys), lines.append, vertex, page))
     api.phase = "ready"
     config = uvicorn.Config(api.app(), http="h11", ws="none", lifespan="off", log_config=None, log_level="warning")
     config.timeout_graceful_shutdown = 1

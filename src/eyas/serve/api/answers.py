@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
-from eyas.serve.api.call import Piece
+from eyas.serve.api.call import Part, Piece
 from eyas.serve.api.replies import (
     AssistantReply,
     ChatChoice,
@@ -23,8 +23,10 @@ from eyas.serve.api.replies import (
     FinishReason,
     Metrics,
     Reply,
+    Round,
     TokenLogprobs,
     TopLogprob,
+    Tree,
     Usage,
 )
 from eyas.serve.api.tokens import TokenTexts
@@ -46,6 +48,23 @@ class Envelope:
     def fields(self, prefix: Literal["chatcmpl", "cmpl"]) -> dict[str, Any]:
         """id, created and model."""
         return {"id": f"{prefix}-{self.id}", "created": self.created, "model": self.model}
+
+    def of_tokens(self, piece: Piece) -> dict[str, Any]:
+        """What a chunk's choice says beyond its text, where the client wants it."""
+        found: dict[str, Any] = {"token_ids": piece.token_ids} if self.wants_ids else {}
+        return found if piece.part is None else {**found, "round": self._round(piece.part)}
+
+    def _round(self, part: Part) -> Round:
+        tree = None
+        if part.tree is not None:
+            texts = [self.texts.read(token).text for token in part.tree.tokens]
+            tree = Tree(
+                token_ids=list(part.tree.tokens),
+                texts=texts,
+                parents=list(part.tree.parents),
+                path=list(part.tree.path),
+            )
+        return Round(texts=list(part.texts), drafted=list(part.drafted), tree=tree)
 
 
 class Form(Protocol):
@@ -100,11 +119,10 @@ class ChatForm:
         is_first = piece.index not in self._begun
         self._begun.add(piece.index)
         role: dict[str, Any] = {"role": "assistant"} if is_first else {}
-        ids: dict[str, Any] = {"token_ids": piece.token_ids} if self.envelope.wants_ids else {}
         if self.envelope.wants_ids and len(self._begun) == 1 and is_first:
             usage = {**usage, "prompt_token_ids": request.prompt_ids}
         choice = ChatChunkChoice(
-            **ids,
+            **self.envelope.of_tokens(piece),
             index=piece.index,
             delta=Delta(**role, content=piece.text),
             logprobs=self._logprobs(request, piece.logprobs),
@@ -159,7 +177,7 @@ class CompletionForm:
         )
 
     def piece(self, piece: Piece, request: Request, usage: dict[str, Any]) -> CompletionChunk:
-        ids: dict[str, Any] = {"token_ids": piece.token_ids} if self.envelope.wants_ids else {}
+        ids = self.envelope.of_tokens(piece)
         if self.envelope.wants_ids and piece.index not in self._offsets:
             ids["prompt_token_ids"] = request.prompt_ids
         self._offsets.setdefault(piece.index, 0)

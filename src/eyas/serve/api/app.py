@@ -20,6 +20,7 @@ from eyas.serve.api.gate import RECORD, Gate
 from eyas.serve.api.limits import JsonRoute
 from eyas.serve.api.logs import Record
 from eyas.serve.api.metrics import CONTENT_TYPE, ServerMetrics
+from eyas.serve.api.page import add_page
 from eyas.serve.api.reader import Reader, require_model
 from eyas.serve.api.replies import ChatReply, CompletionReply, ErrorReply, Health, Model, Models, Reply, Tokens
 from eyas.serve.api.schemas import ChatRequest, CompletionRequest, Generation, StreamOptions, TokenizeRequest
@@ -65,13 +66,15 @@ STREAM = {  # itemSchema is OpenAPI 3.2's, for one event
 class ApiOptions:
     """served_name: the model's name for clients. keys: none lets everybody in. write: takes the lines of the log.
 
-    vertex: the routes that Vertex AI asks for beside the others. watch: hears of every finished answer.
+    vertex: the routes that Vertex AI asks for beside the others. page: whether there is GET /ui. watch: hears of every
+    finished answer.
     """
 
     served_name: str
     keys: tuple[str, ...]
     write: Callable[[str], None]
     vertex: Contract | None = None
+    page: bool = True
     watch: Watch | None = None
 
 
@@ -105,7 +108,7 @@ class Api:
         app.router.route_class = JsonRoute
         install(app, BODIES)
         add = app.add_api_route
-        probes = self._add_vertex(app)
+        open_paths = [*self._add_vertex(app), *(add_page(app) if self.options.page else ())]
         chat = WORK_ERRORS | {200: {"model": ChatReply, "content": STREAM, "description": "The answer."}}
         completion = WORK_ERRORS | {200: {"model": CompletionReply, "content": STREAM, "description": "The answer."}}
         add("/v1/chat/completions", self.chat, methods=["POST"], responses=chat, response_model=None)
@@ -116,7 +119,7 @@ class Api:
         add("/ready", self.ready, methods=["GET"], responses=NOT_READY, response_model=Health)
         page = COMMON_ERRORS | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Now."}}
         add("/metrics", self.prometheus, methods=["GET"], responses=page, response_model=None)
-        return Gate(app, self.options.keys, self.options.write, probes)
+        return Gate(app, self.options.keys, self.options.write, open_paths)
 
     def _add_vertex(self, app: FastAPI) -> tuple[str, ...]:
         """Vertex AI's routes, first of all: it may ask for /health, and means by it that requests are welcome."""

@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from starlette.types import Receive
 
 from eyas.base.errors import EyasError
 from eyas.serve.api.errors import ApiError, failed, from_eyas, shutting_down
-from eyas.serve.request import Answer, Finish, Request, TokenLogprob
+from eyas.serve.request import Answer, DraftTree, Finish, Request, TokenLogprob
 from eyas.serve.service import Service
 
 Result = TypeVar("Result")
@@ -23,10 +24,19 @@ GONE = 499  # nginx's status for a client that left; only the log sees it
 
 
 @dataclass(frozen=True)
+class Part:
+    """The tokens of a piece one by one: text, and whether it was drafted. tree: of the round."""
+
+    texts: tuple[str, ...]
+    drafted: tuple[bool, ...]
+    tree: DraftTree | None
+
+
+@dataclass(frozen=True)
 class Piece:
     """What one round added to the answer of request `index`; finish with its last piece.
 
-    cached: how much of the prompt was found in memory.
+    cached: how much of the prompt was found in memory. part: if the request wants rounds.
     """
 
     index: int
@@ -35,6 +45,7 @@ class Piece:
     logprobs: tuple[TokenLogprob, ...]
     cached: int
     finish: Finish | None
+    part: Part | None = None
 
 
 class Call:
@@ -99,12 +110,20 @@ class Call:
         def receive(answer: Answer, _: int) -> None:
             nonlocal num_tokens, num_chars
             tokens, logprobs = tuple(answer.token_ids[num_tokens:]), tuple(answer.logprobs[num_tokens:])
-            piece = Piece(index, tokens, answer.text[num_chars:], logprobs, answer.cached, answer.finish)
+            part = _part(answer, num_tokens, num_chars) if answer.request.wants_rounds else None
+            piece = Piece(index, tokens, answer.text[num_chars:], logprobs, answer.cached, answer.finish, part)
             num_tokens, num_chars = num_tokens + len(tokens), len(answer.text)
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended, nobody waits
                 self._loop.call_soon_threadsafe(self._pieces.put_nowait, (piece, answer))
 
         return receive
+
+
+def _part(answer: Answer, num_tokens: int, num_chars: int) -> Part:
+    """What is new behind so many tokens and characters. What the end of the answer released is the last token's."""
+    ends = [num_chars, *answer.text_ends[num_tokens:-1], len(answer.text)]
+    texts = tuple(answer.text[begin:end] for begin, end in pairwise(ends))
+    return Part(texts, tuple(answer.drafted[num_tokens:]), answer.tree)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

@@ -19,13 +19,13 @@ RECORD = "eyas.record"  # where the endpoint finds the record, in the ASGI scope
 
 
 class Gate:
-    """The outermost ASGI application. write takes the lines of the log. probes: further paths that need no key."""
+    """The outermost ASGI application. write takes the lines of the log. open_paths: further ones that need no key."""
 
     def __init__(
-        self, app: ASGIApp, keys: Sequence[str], write: Callable[[str], None], probes: Sequence[str] = ()
+        self, app: ASGIApp, keys: Sequence[str], write: Callable[[str], None], open_paths: Sequence[str] = ()
     ) -> None:
         self.app = app
-        self.open_paths = (*OPEN_PATHS, *probes)
+        self.open_paths = (*OPEN_PATHS, *open_paths)
         self.keys = [key.encode() for key in keys]
         self.write = write
 

@@ -89,6 +89,7 @@ class Reader:
             raise refusal(found, f"at most {MOST_CHOICES} answers in one call", "send several calls", param="n")
         limits = [self._limit(prompt, param, asked) for prompt in prompts]
         sampling, stop, grammar = self._sampling(body), self._stop(body), self._grammar(body)
+        wants_rounds = body.stream_options is not None and bool(body.stream_options.include_rounds)
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS
         return [
             Request(
@@ -101,6 +102,7 @@ class Reader:
                 speculation=body.speculation or "auto",
                 logprobs=logprobs,
                 wants_text=True,
+                wants_rounds=wants_rounds,
                 grammar=grammar,
             )
             for index in range(len(prompts) * count)

@@ -52,7 +52,7 @@ class SpeculativeDecoding(Reply):
 
     mean_acceptance_length: 1 + accepted / steps. acceptance_histogram[j]: steps that accepted j draft tokens.
     num_spec_tokens: the deepest that a round may draft. A tree's draft tokens are its nodes, the root left out: on
-    average those of the round's arm, for the batch shares them. head: ours, there where a canary head drafted.
+    average those of the round's arm, for the batch shares them.
     """
 
     mean_acceptance_length: float
@@ -64,13 +64,46 @@ class SpeculativeDecoding(Reply):
     num_spec_tokens: int
     per_step_accepted: list[int]
     per_step_drafted: list[int]
-    head: Literal["canary"] = "canary"
+
+
+class CanaryDecoding(SpeculativeDecoding):
+    """The same, of an answer for which a canary head drafted: the key is ours."""
+
+    head: Literal["canary"]
 
 
 class Metrics(Reply):
     """Null where there is no head, speculation is off, or the call has more than one answer."""
 
-    speculative_decoding: SpeculativeDecoding | None
+    speculative_decoding: CanaryDecoding | SpeculativeDecoding | None
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+class Tree(Reply):
+    """The draft tree that the target verified. A parent comes before its children; node 0 is the root, its own parent.
+
+    The root is the token before those of the round. path: the accepted nodes below it that are part of the answer.
+    texts: what each node reads by itself.
+    """
+
+    token_ids: list[int]
+    texts: list[str]
+    parents: list[int]
+    path: list[int]
+
+
+class Round(Reply):
+    """The tokens of a chunk one by one: eyas's answer to `include_rounds`. The first chunk's token is no round's.
+
+    texts: joined, they are the chunk's text. drafted: an accepted draft token; else the target's own, the first of all
+    or a round's bonus. tree: null where nothing was drafted.
+    """
+
+    texts: list[str]
+    drafted: list[bool]
+    tree: Tree | None
 
 
 # --- chat ------------------------------------------------------------------------------------------------------------
@@ -132,6 +165,7 @@ class ChatChunkChoice(Reply):
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
     token_ids: list[int] = Field(default=[])
+    round: Round | None = None
 
 
 class ChatChunk(Reply):
@@ -185,6 +219,7 @@ class CompletionChunkChoice(Reply):
     finish_reason: FinishReason | None
     token_ids: list[int] = Field(default=[])
     prompt_token_ids: list[int] = Field(default=[])
+    round: Round | None = None
 
 
 class CompletionChunk(Reply):

@@ -128,10 +128,14 @@ class Tool(Strict):
 
 
 class StreamOptions(Strict):
-    """include_usage: a last chunk with the usage. continuous_usage_stats (vLLM's): the usage so far in every chunk."""
+    """include_usage: a last chunk with the usage. continuous_usage_stats (vLLM's): the usage so far in every chunk.
+
+    include_rounds (eyas's): a chunk for every round, with what it drafted and what of that was accepted.
+    """
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_rounds: bool | None = None
 
 
 class JsonSchema(Strict):

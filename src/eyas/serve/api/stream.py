@@ -54,7 +54,7 @@ async def events(
             if options.continuous_usage_stats:
                 extra = {"usage": tally.usage}
             says_something = piece.text or piece.finish is not None or extra.get("usage") is not None
-            if says_something or form.envelope.wants_ids or piece.logprobs:
+            if says_something or form.envelope.wants_ids or piece.logprobs or piece.part is not None:
                 yield _event(form.piece(piece, request, extra))
         if options.include_usage:
             yield _event(form.last({"usage": tally.usage, "metrics": metrics()}))
