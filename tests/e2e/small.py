@@ -63,9 +63,9 @@ def write_recipe(path: Path, target: Path, source: Path) -> Path:
     return path
 
 
-def run_stages(recipe: Path, out: Path, stages: Sequence[str] = STAGES) -> Path:
+def run_stages(recipe: Path, out: Path, stages: Sequence[str] = STAGES, *overrides: str) -> Path:
     for stage in stages:
-        assert main([stage, str(recipe), "--out", str(out)]) == 0, stage
+        assert main([stage, str(recipe), "--out", str(out), *overrides]) == 0, stage
     return out
 
 

@@ -84,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     _serve(verbs.add_parser("serve", help="an OpenAI-compatible server", allow_abbrev=False))
     _show(verbs.add_parser("show", help="a rendered conversation, what is supervised in colour", allow_abbrev=False))
     _plan(verbs.add_parser("plan", help="what would run, bytes, hours, money; changes nothing", allow_abbrev=False))
+    _drift(
+        verbs.add_parser("drift", help="acceptance now against the report, and whether to train", allow_abbrev=False)
+    )
     _deploy(verbs.add_parser("deploy", help="what Vertex AI or Kubernetes is asked for", allow_abbrev=False))
     _doctor(verbs.add_parser("doctor", help="check a run, a head, a target and a head", allow_abbrev=False))
     return parser
@@ -207,6 +210,14 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-compile", action="store_true", help="leave forwards as they are; else compiled on a CPU")
     parser.add_argument("--served-name", metavar="NAME", help="the model's name in the API (the target's own)")
     parser.add_argument("--api-key", action="append", metavar="KEY", help="may be repeated; or EYAS_API_KEY")
+    parser.add_argument("--canary-head", metavar="H2", help="another head, tried on a share of the requests")
+    text = "of the requests, until one of both heads is known to be the better one (%(default)s)"
+    parser.add_argument("--canary-share", type=float, default=0.1, metavar="X", help=text)
+    text = "keep prompts on which the head did badly, without personal data, and acceptance by slice (`eyas drift`)"
+    parser.add_argument("--sample-low-acceptance", metavar="DIR", help=text)
+    text = "badly: below this share of what the same arms accept on average (%(default)s)"
+    parser.add_argument("--sample-below", type=float, default=0.75, metavar="X", help=text)
+    parser.add_argument("--sample-limit", type=int, default=10_000, metavar="N", help="prompts kept (%(default)s)")
     parser.add_argument("--no-ui", action="store_true", help="no chat page at /ui")
     parser.add_argument("--drain-s", type=float, default=30.0, metavar="S", help="after SIGTERM, for what runs")
     parser.set_defaults(run=_run_serve, tree="6,4,16")
@@ -264,6 +275,23 @@ def _run_deploy(parsed: argparse.Namespace) -> int:
     from eyas.cli import deploy
 
     return deploy.run(parsed)
+
+
+def _drift(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_directory", metavar="RUN", help="the run whose head is served")
+    parser.add_argument("log", metavar="DIR", help="the directory of `eyas serve --sample-low-acceptance DIR`")
+    parser.add_argument("--days", type=float, metavar="X", help="answers of the last X days (all that are kept)")
+    parser.add_argument(
+        "--recipe", metavar="OUT.toml", help="write a recipe that trains on from the head on its prompts"
+    )
+    parser.add_argument("--json", action="store_true", help="print the comparison as one object on stdout")
+    parser.set_defaults(run=_run_drift)
+
+
+def _run_drift(parsed: argparse.Namespace) -> int:
+    from eyas.cli import drift
+
+    return drift.run(parsed)
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:

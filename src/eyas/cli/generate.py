@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.cli.quiet import quiet
 from eyas.formats.fit import check_embedding, require_fit
-from eyas.formats.head_dir import read_head
+from eyas.formats.head_dir import StoredHead, read_head
 from eyas.model.devices import check_one_device, default_device
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import EMBEDDED, Target, count_layers
@@ -80,11 +81,27 @@ def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
         raise UsageError(f"--target {parsed.target} without a head", "--head DIR or --no-head", "add one of them")
     stored = read_head(resolve_head(name), dtype, count_layers(parsed.target))
     target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
+    _check(stored, target)
+    return target, Draft.on(target.model.device, stored.head, stored.vocab, tree_shape(parsed.tree))
+
+
+def load_canary(name: str, target: Target, draft: Draft) -> Draft:
+    """The draft with another head beside its own, held to the same. InputError where it reads other layers."""
+    stored = read_head(resolve_head(name), target.model.dtype, target.facts.num_layers)
+    _check(stored, target)
+    layers, first = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
+    if layers != first:
+        found = f"a canary head that reads layers {layers} in {name}"
+        raise InputError(found, f"{first}, as the main head does: they are captured once for both", "train it on these")
+    return replace(draft, canary=Draft.on(target.model.device, stored.head, stored.vocab, draft.shape))
+
+
+def _check(stored: StoredHead, target: Target) -> None:
+    """Warnings on stderr; InputError for a misfit."""
     found = [*stored.findings, *require_fit(stored, target.facts, target.digest, target.word_digests)]
     for finding in [*found, *check_embedding(stored, target.embedding.weight)]:
         if finding.weight != "ok":
             print(f"eyas: {finding}", file=sys.stderr)
-    return target, Draft.on(target.model.device, stored.head, stored.vocab, tree_shape(parsed.tree))
 
 
 def tree_shape(text: str) -> TreeShape:

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,15 +15,21 @@ from eyas.base.cores import num_cores
 from eyas.base.errors import UsageError
 from eyas.base.fetch import fetch, is_remote
 from eyas.base.storage import Place
-from eyas.cli.generate import load
+from eyas.cli.generate import load, load_canary
 from eyas.cli.quiet import quiet
+from eyas.drift.gate import Gate
+from eyas.drift.sampler import LOG_FILE, PROMPTS_FILE, SampleOptions, Sampler
+from eyas.formats.head_dir import digest_head, resolve_head
 from eyas.model.target import EMBEDDED, Target
 from eyas.serve.api.app import Api, ApiOptions
 from eyas.serve.api.server import bind, serve, url_of
 from eyas.serve.api.vertex import STORAGE, Contract, contract_of
+from eyas.serve.arm import OFF
+from eyas.serve.canary import CanaryOptions
 from eyas.serve.kernels.choice import why_reference
 from eyas.serve.options import ServeOptions
-from eyas.serve.service import build_service, compile_in_background
+from eyas.serve.request import CANARY, MAIN
+from eyas.serve.service import Service, build_service, compile_in_background, try_canary
 from eyas.serve.thread import EngineThread
 
 KEY_VARIABLE = "EYAS_API_KEY"
@@ -43,16 +50,21 @@ def run(parsed: argparse.Namespace) -> int:
     host, port = _address(parsed.host, parsed.port, contract)
     if not 0 <= parsed.drain_s < math.inf:
         raise UsageError(f"--drain-s {parsed.drain_s}", "a number of seconds from 0 on", "choose another one")
-    threads = _threads(parsed.threads)
+    threads, sample, canary = _threads(parsed.threads), _sample_options(parsed), _canary_options(parsed)
     with bind(host, port) as holder:
         quiet()
         name = bring(parsed, os.environ)
         thread = EngineThread()
         thread.call(lambda: torch.set_num_threads(threads))
         target, draft = thread.call(lambda: load(parsed))
+        if draft is not None and canary is not None:
+            draft = thread.call(partial(load_canary, parsed.canary_head, target, draft))
         _say_if_slow(target)
         service = thread.call(lambda: build_service(target, draft, options, thread))
-        api = Api(service, ApiOptions(name, keys, _log, contract, page=not parsed.no_ui))
+        if canary is not None:
+            thread.call(lambda: try_canary(service, canary, lambda event: _log(json.dumps({"event": event}))))
+        sampler = None if sample is None else _sampler(sample, service, parsed)
+        api = Api(service, ApiOptions(name, keys, _log, contract, not parsed.no_ui, sampler))
         url = url_of(holder)
 
         def say_ready() -> None:
@@ -63,8 +75,49 @@ def run(parsed: argparse.Namespace) -> int:
             if options.compile and target.model.device.type == "cpu":
                 compile_in_background(service, lambda event: _log(json.dumps({"event": event})))
 
-        serve(api, holder, parsed.drain_s, say_ready)
+        try:
+            serve(api, holder, parsed.drain_s, say_ready)
+        finally:
+            if sampler is not None:
+                sampler.close()
     return 0
+
+
+def _canary_options(parsed: argparse.Namespace) -> CanaryOptions | None:
+    """UsageError for a share out of range, and where nothing would draft."""
+    if parsed.canary_head is None:
+        return None
+    _require_drafting(parsed, "--canary-head")
+    return CanaryOptions(parsed.canary_share)
+
+
+def _require_drafting(parsed: argparse.Namespace, option: str) -> None:
+    if parsed.no_head or parsed.speculation == OFF.name:
+        word = "--no-head" if parsed.no_head else "--speculation off"
+        raise UsageError(f"{option} and {word}", "a head that drafts", "leave one out")
+
+
+def _sample_options(parsed: argparse.Namespace) -> SampleOptions | None:
+    """UsageError for figures out of range, and where nothing would draft."""
+    if parsed.sample_low_acceptance is None:
+        return None
+    _require_drafting(parsed, "--sample-low-acceptance")
+    return SampleOptions(Path(parsed.sample_low_acceptance), parsed.sample_below, parsed.sample_limit)
+
+
+def _sampler(options: SampleOptions, service: Service, parsed: argparse.Namespace) -> Sampler:
+    """And a line that says what is kept and where. InputError, PlaceError."""
+    shapes = [arm.shape for arm in service.engine.policy.arms if arm.shape is not None]
+    heads = {MAIN: digest_head(resolve_head(parsed.head or EMBEDDED))}
+    if parsed.canary_head is not None:
+        heads[CANARY] = digest_head(resolve_head(parsed.canary_head))
+    sampler = Sampler(options, Gate(), heads, shapes, _log)
+    _log(
+        f"eyas: prompts that draft below {options.below:.0%} of the average are kept in "
+        f"{options.directory / PROMPTS_FILE}, personal data replaced or the prompt dropped, at most {options.limit}; "
+        f"acceptance without any text in {options.directory / LOG_FILE}"
+    )
+    return sampler
 
 
 def _address(host: str | None, port: int | None, contract: Contract | None) -> tuple[str, int]:
@@ -94,6 +147,8 @@ def bring(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:
         parsed.target = str(fetch(parsed.target))
     if parsed.head is not None and is_remote(parsed.head):
         parsed.head = str(fetch(parsed.head))
+    if parsed.canary_head is not None and is_remote(parsed.canary_head):
+        parsed.canary_head = str(fetch(parsed.canary_head))
     return name
 
 

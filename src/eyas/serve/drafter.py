@@ -11,7 +11,7 @@ n + 1 + i) is read at rotary position n + i, as step i + 1 of training was (feat
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,12 +32,16 @@ READ_ROWS = 2048  # the most rows of text that one forward of the head reads
 
 @dataclass(frozen=True)
 class Draft:
-    """What speculation needs beside the target. shape: of every round; with `arms`, the engine chooses among these."""
+    """What speculation needs beside the target. shape: of every round; with `arms`, the engine chooses among these.
+
+    canary: another head that reads the same layers, for requests that are added for it; its own shape is not used.
+    """
 
     head: Head
     vocab: DraftVocab
     shape: TreeShape
     arms: tuple[Arm, ...] = ()
+    canary: "Draft | None" = None
 
     @classmethod
     def on(cls, device: torch.device, head: Head, vocab: DraftVocab, shape: TreeShape) -> "Draft":
@@ -68,8 +72,19 @@ class Drafter:
         shape = (1, 2, num_rows, config.num_kv_heads, config.head_dim)
         self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         self.growers: dict[TreeShape, Grower] = {}
+        self.canary: Drafter | None = None
+        if draft.canary is not None:
+            other = replace(draft.canary, shape=draft.shape, arms=draft.arms)
+            self.canary = Drafter(other, target, pool, relay.beside(), prepare)
         relay.keep_head(config.hidden_size, config.draft_vocab_size, weight)
         pool.keep_aux(len(config.aux_layer_ids) * config.target_hidden_size)
+
+    def of(self, is_canary: bool) -> "Drafter":
+        """This one, or that of the other head."""
+        if not is_canary:
+            return self
+        assert self.canary is not None, "there is a second head"
+        return self.canary
 
     def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         """Trees of one shape for these lines, from what the last `read` left."""

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import compress
 
-from eyas.base.errors import InputError
 from eyas.model.target import Target
 from eyas.serve.arm import OFF, Arm, Load
 from eyas.serve.budget import RoundReport
@@ -28,9 +27,20 @@ from eyas.serve.memory import Memory
 from eyas.serve.paged import Prepare
 from eyas.serve.policy import OneArm, Policy
 from eyas.serve.relay import Relay
-from eyas.serve.request import Answer, Finish, Request
+from eyas.serve.request import CANARY, MAIN, Answer, Finish, Request, limit_of
 from eyas.serve.runner import Batch, Piece, PrefillOut, RoundOut, Runner
-from eyas.serve.running import Counters, Job, Running, Step, num_logprobs, tell_logprobs, tell_tree, wants_trees
+from eyas.serve.running import (
+    Counters,
+    Job,
+    Running,
+    Step,
+    Turn,
+    next_turn,
+    num_logprobs,
+    tell_logprobs,
+    tell_tree,
+    wants_trees,
+)
 from eyas.serve.stream import Event, Stream, stream_for
 from eyas.serve.text import TextOut
 
@@ -73,16 +83,17 @@ class Engine:
         relay = Relay(slots + 1, width, weight.device)
         prepare = prepare_for(weight.device) if prepare is None else prepare
         drafter = None if draft is None else Drafter(draft, target, pool, relay, prepare)
-        self.memory = Memory(pool)
+        self.memory = Memory(pool, num_heads=2)
         self.runner = Runner(target, drafter, pool, relay, prepare)
         self.stream: Stream = stream_for(weight.device) if stream is None else stream
         self.policy: Policy = OneArm(OFF if draft is None else Arm("fixed", draft.shape))
+        self.canary_policy: Policy = self.policy
         self.waiting: deque[Job] = deque()
         self.running: list[Running] = []
         self.counters = Counters()
         self._setups: list[Callable[[], None]] = []
         self._just_filled = False
-        self._just_max = False
+        self._turn = Turn()
         self._began_s = 0.0
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -99,26 +110,12 @@ class Engine:
 
     def limit(self, request: Request) -> int:
         """How many tokens the request may get; InputError if it asks for none or there is no room for one."""
-        if not request.prompt_ids:
-            raise InputError(f"prompt {request.id} without tokens", "at least one", "write something into the prompt")
-        if request.max_tokens < 1:
-            raise InputError(
-                f"prompt {request.id} with max_tokens = {request.max_tokens}", "at least 1", "ask for a token or more"
-            )
-        request.sampling.check(self.target.facts.vocab_size)
-        room = self.context - len(request.prompt_ids)
-        if room < 1:
-            raise InputError(
-                f"prompt {request.id} of {len(request.prompt_ids)} tokens",
-                f"at most {self.context - 1}, so that one token fits into the context of {self.context}",
-                "shorten the prompt",
-            )
-        return min(room, request.max_tokens)
+        return limit_of(request, self.context, self.target.facts.vocab_size)
 
-    def add(self, request: Request) -> Answer:
-        """Take up a request; it runs as soon as there is a line and memory. InputError if it can never run."""
+    def add(self, request: Request, head: str = MAIN) -> Answer:
+        """Take up a request, for one of the heads; it runs as soon as there is room. InputError if it can never run."""
         job = Job(
-            Answer(request),
+            Answer(request, head=head),
             self.limit(request),
             time.perf_counter(),
             list(request.prompt_ids),
@@ -174,7 +171,8 @@ class Engine:
             # The row of a prompt's last token decides the first answer token; of a preempted text the root is known.
             goal = len(job.text) - (not job.is_new)
             # Those that run need room to grow for a while, or one of them would be preempted at once.
-            holding = self.memory.begin(job.text[:goal], self.room, self.room * len(self.running))
+            spare, head = self.room * len(self.running), int(job.answer.head == CANARY)
+            holding = self.memory.begin(job.text[:goal], self.room, spare, head)
             if holding is None:
                 return
             self.waiting.popleft()
@@ -209,7 +207,7 @@ class Engine:
 
     def _launch_round(self, going: Sequence[Running]) -> Step | None:
         self._just_filled = False
-        going = self._group(going)
+        self._turn, going = next_turn(going, self._turn)
         most = max((arm.nodes for arm in self.policy.arms), default=1)
         for one in going:
             while not one.left and not self.memory.grow(one.holding, one.bound + most, BLOCK):
@@ -224,11 +222,13 @@ class Engine:
             lags=tuple(one.lag for one in compress(members, follows)),
             fixed=tuple(context for context, may in zip(contexts, follows, strict=True) if not may),
         )
+        turn = self._turn
         choice = self._policy_of(load).choose(load)
         wish = iter(choice.drafts)
         drafts = tuple(next(wish) if may else False for may in follows)
         shape, lines = choice.arm.shape, tuple(one.holding.line for one in members)
         batch = Batch(lines, num_logprobs=num_logprobs(members), wants_trees=wants_trees(members))
+        batch = replace(batch, is_canary=turn.head == CANARY)
         if shape is not None:
             nodes = sum(shape.nodes if drafting else 1 for drafting in drafts)
             lags = tuple(one.lag for one in compress(members, drafts))
@@ -238,19 +238,16 @@ class Engine:
             one.lag = 0 if drafting else one.lag + 1
             if drafting and one.holding.unread:
                 self.memory.mark_read(one.holding)
-        return Step(members, self._queue(lambda: self.runner.round(batch)), batch, choice, contexts, self._just_max)
-
-    def _group(self, going: Sequence[Running]) -> list[Running]:
-        """Those who want the largest tree at any price have rounds of their own, in turn with the others'."""
-        wishes = [one.job.answer.request.speculation == "max" for one in going]
-        self._just_max = any(wishes) and not (self._just_max and not all(wishes))
-        return [one for one, wish in zip(going, wishes, strict=True) if wish == self._just_max]
+        return Step(members, self._queue(lambda: self.runner.round(batch)), batch, choice, contexts, turn)
 
     def _policy_of(self, load: Load) -> Policy:
         """Who decides for this round: nobody has to where all wish for the same."""
-        if self._just_max:
+        if self._turn.is_max:
             return OneArm(self.policy.arms[-1])
-        return self.policy if load.contexts else OneArm(OFF)
+        return self._own_policy(self._turn) if load.contexts else OneArm(OFF)
+
+    def _own_policy(self, turn: Turn) -> Policy:
+        return self.canary_policy if turn.head == CANARY else self.policy
 
     def _queue(self, work: Callable[[], PrefillOut | RoundOut]) -> Event:
         """Launch the work behind what the device must be told first."""
@@ -334,13 +331,15 @@ class Engine:
             drafted = bool(step.batch.drafts) and step.batch.drafts[b]
             one.job.answer.proposed.append(step.choice.arm.nodes - 1 if drafted else 0)
             num_tokens += length
-            if drafted:
+            told = evidence_of(step.choice.arm, step.contexts[b], length, trace) if drafted else None
+            one.job.answer.evidence.append(told)
+            if told is not None:
                 self._count(step.batch, length)
-                evidence.append(evidence_of(step.choice.arm, step.contexts[b], length, trace))
+                evidence.append(told)
         if step.choice.load.contexts:
             # What a tree at any price takes is not what the policy chose.
-            counted_s = None if step.is_max else seconds
-            self.policy.observe(RoundReport(step.choice, counted_s, num_tokens, tuple(evidence)))
+            counted_s = None if step.turn.is_max else seconds
+            self._own_policy(step.turn).observe(RoundReport(step.choice, counted_s, num_tokens, tuple(evidence)))
         return [row[: row[num_slots]] for row in rows]
 
     def _count(self, batch: Batch, length: int) -> None:

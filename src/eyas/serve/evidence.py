@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from eyas.serve.arm import Arm
+from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 from eyas.tree.verify import Accepted, verify
 
@@ -46,6 +47,17 @@ class Evidence:
     def accepted_within(self, nodes: int, depth: int) -> int:
         """Accepted nodes that a tree of this size would have verified, the bonus not counted."""
         return min(bisect_right(self.needs, nodes), depth)
+
+    def tokens_with(self, shape: TreeShape) -> int | None:
+        """Tokens that a round of this shape would have accepted, the bonus included; None where this one cannot say.
+
+        A chain is a piece of a longer chain, a tree one of a larger tree with the same top-k.
+        """
+        ran, depth = self.arm.shape, min(shape.depth, shape.nodes - 1)
+        assert ran is not None, "off drafts nothing"
+        if ran.top_k != shape.top_k or ran.nodes < shape.nodes or self.arm.depth < depth:
+            return None
+        return self.accepted_within(shape.nodes, depth) + 1
 
 
 def trace_BC(tree: Tree, accepted: Accepted, num_drafting: int | Tensor) -> Tensor:

@@ -6,8 +6,8 @@ B requests, C columns of what a round reports.
     second                    recorded, without being run, then replayed
     later                     lines and settings are copied into the recorded round's own tensors, and it is replayed
 
-A kind is (tree shape, batch size, what the sampler has to do). Batch sizes are few: a round is padded with the spare
-line, which belongs to nobody. All graphs share one pool of memory, because they run one after the other.
+A kind is (tree shape and head, batch size, what the sampler has to do). Batch sizes are few: a round is padded with the
+spare line, which belongs to nobody. All graphs share one pool of memory, because they run one after the other.
 """
 
 from collections.abc import Callable, Hashable
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from eyas.serve.sampler import Lines
-from eyas.tree.shape import TreeShape
 
 EXACT = 8  # up to so many requests a round is not padded; above, by less than a quarter
 MOST = 512  # graphs; each takes some megabytes of the device
@@ -71,11 +70,11 @@ class RoundGraphs:
         step = max(1, (1 << (count - 1).bit_length()) // EXACT)
         return -(-count // step) * step
 
-    def is_settled(self, shape: TreeShape | None, lines: Lines) -> bool:
+    def is_settled(self, shape: Hashable, lines: Lines) -> bool:
         """Whether the next round of this kind costs what all later ones will."""
         return self.reason is not None or _kind(shape, lines) in self._recorded
 
-    def run(self, shape: TreeShape | None, lines: Lines, work: Callable[[Lines], Tensor]) -> Tensor:
+    def run(self, shape: Hashable, lines: Lines, work: Callable[[Lines], Tensor]) -> Tensor:
         """work(lines), in one command once the kind is known. The result is overwritten by the next round of its kind.
 
         work depends on `lines` and on nothing else that changes from round to round but what lies on the device.
@@ -107,5 +106,5 @@ class RoundGraphs:
         return True
 
 
-def _kind(shape: TreeShape | None, lines: Lines) -> Hashable:
+def _kind(shape: Hashable, lines: Lines) -> Hashable:
     return shape, len(lines.lines_B), lines.settings.kind

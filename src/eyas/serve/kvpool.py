@@ -38,7 +38,10 @@ class KVPool:
         self._num_free = num_slots
 
     def keep_aux(self, size: int) -> None:
-        """Make room for the captured features, `size` numbers a token."""
+        """Make room for the captured features, `size` numbers a token; once, for all heads."""
+        if self.aux_ZL is not None:
+            assert self.aux_ZL.shape[1] == size, "all heads read the same layers"
+            return
         self.aux_ZL = torch.zeros(self.num_slots + 1, size, dtype=self.kv.dtype, device=self.kv.device)
 
     @property

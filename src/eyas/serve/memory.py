@@ -31,7 +31,7 @@ class TableWrite:
 class Holding:
     """What one request holds: a line of the table, and by column the slots, the first `shared` of the prefix cache.
 
-    unread: how many of the last shared columns the head has not read.
+    unread: how many of the last shared columns the request's head has not read. head: its number.
     """
 
     line: int
@@ -39,6 +39,7 @@ class Holding:
     slots: Slots
     shared: int
     unread: int
+    head: int = 0
 
     @property
     def own(self) -> Slots:
@@ -49,11 +50,12 @@ class Holding:
 class Memory:
     """The pool, the prefix cache, the lines of the table."""
 
-    def __init__(self, pool: KVPool) -> None:
+    def __init__(self, pool: KVPool, num_heads: int = 1) -> None:
         self.pool = pool
         self.cache = PrefixCache()
         self._lines = list(range(len(pool.table_RC) - 1))[::-1]  # the last one belongs to nobody
-        self._read = np.zeros(pool.num_slots + 1, dtype=np.bool_)  # cached slots that hold the head's rows, too
+        # By head: cached slots that hold its rows, too.
+        self._read = np.zeros((num_heads, pool.num_slots + 1), dtype=np.bool_)
         self._writes: list[TableWrite] = []
 
     @property
@@ -61,7 +63,7 @@ class Memory:
         """Whether a line is free."""
         return bool(self._lines)
 
-    def begin(self, text: Sequence[int], room: int, spare: int) -> Holding | None:
+    def begin(self, text: Sequence[int], room: int, spare: int, head: int = 0) -> Holding | None:
         """A line, the known prefix of this text, and slots for the rest and `room` columns more.
 
         None if there are no such slots, or if fewer than `spare` would be left for others to grow.
@@ -75,7 +77,7 @@ class Memory:
             return None
         shared = len(hit.slots)
         slots = np.concatenate((hit.slots, own))
-        holding = Holding(self._lines.pop(), hit.node, slots, shared, self._unread(hit.slots))
+        holding = Holding(self._lines.pop(), hit.node, slots, shared, self._unread(hit.slots, head), head)
         self._write(holding.line, 0, holding.slots)
         return holding
 
@@ -100,11 +102,11 @@ class Memory:
             holding.slots[:count] = hit.slots
         self.cache.hold(hit.node)
         self.cache.release(holding.node)
-        holding.node, holding.shared, holding.unread = hit.node, count, self._unread(hit.slots)
+        holding.node, holding.shared, holding.unread = hit.node, count, self._unread(hit.slots, holding.head)
 
     def mark_read(self, holding: Holding) -> None:
-        """The head reads all that this request shares before anything else happens."""
-        self._read[holding.slots[: holding.shared]] = True
+        """Its head reads all that this request shares before anything else happens."""
+        self._read[holding.head, holding.slots[: holding.shared]] = True
         holding.unread = 0
 
     def end(self, holding: Holding, text: Sequence[int], num_read: int) -> None:
@@ -137,12 +139,13 @@ class Memory:
         assert num_known >= shared, "what a request holds is not evicted"
         hit = self.cache.insert(text, holding.slots[:count])
         self.pool.give(holding.slots[shared:num_known])
-        self._read[hit.slots[num_known:]] = np.arange(num_known, count) < num_read
+        self._read[:, hit.slots[num_known:]] = False
+        self._read[holding.head, hit.slots[num_known:]] = np.arange(num_known, count) < num_read
         return hit
 
-    def _unread(self, slots: Slots) -> int:
-        """How many of these cached slots there are from the first one on that the head has not read."""
-        read = self._read[slots]
+    def _unread(self, slots: Slots, head: int) -> int:
+        """How many of these cached slots there are from the first one on that this head has not read."""
+        read = self._read[head, slots]
         return 0 if read.all() else len(slots) - int(read.argmin())
 
     def _can_have(self, count: int) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import platform
+import statistics
 from pathlib import Path
 
 import torch
@@ -11,19 +12,23 @@ from eyas.base.cores import num_cores
 from eyas.base.provenance import digest_json
 from eyas.serve.arm import Arm
 from eyas.serve.budget import Budget
-from eyas.serve.costs import CostKey, table_for
+from eyas.serve.costs import CONTEXT, CostKey, table_for
+from eyas.serve.drafter import Drafter
 from eyas.serve.engine import Engine
 from eyas.serve.runner import Batch
 
+COST_ROUNDS = 5  # of an arm with each head, beside a first one
 READ_ROWS = 256  # rows of text from which the price of one is taken
 
 
 class Rehearsal:
     """Runs rounds over texts that nobody wrote. All lines share the same slots, so that they need little memory."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, is_canary: bool = False) -> None:
+        """is_canary: with the engine's other head."""
         assert engine.is_idle, "a rehearsal needs the engine to itself"
         self.engine = engine
+        self.is_canary = is_canary
         pool = engine.memory.pool
         self._columns = min(pool.num_slots, pool.table_RC.shape[1])
 
@@ -37,7 +42,7 @@ class Rehearsal:
         nodes, drafts = arm.nodes * batch, (True,) * batch
         if arm.shape is None:
             nodes, drafts = 0, ()
-        work = Batch(tuple(range(batch)), arm.shape, nodes, drafts, (0,) * len(drafts))
+        work = Batch(tuple(range(batch)), arm.shape, nodes, drafts, (0,) * len(drafts), is_canary=self.is_canary)
         while not self.engine.runner.is_settled(work):
             self._run(work, context)
         return self._run(work, context)
@@ -48,10 +53,16 @@ class Rehearsal:
 
     def read_s(self, rows: int) -> float:
         """Seconds in which the head reads so many rows of one text."""
-        drafter = self.engine.runner.drafter
-        assert drafter is not None, "an engine with a head"
+        drafter = self.drafter
         self._prepare(1, rows)
         return self.engine.stream.launch(lambda: drafter.read((0,), (rows,))).wait().seconds
+
+    @property
+    def drafter(self) -> Drafter:
+        """Of the head that is rehearsed."""
+        drafter = self.engine.runner.drafter
+        assert drafter is not None, "an engine with a head"
+        return drafter.of(self.is_canary)
 
     def _prepare(self, batch: int, context: int) -> None:
         runner, pool = self.engine.runner, self.engine.memory.pool
@@ -65,15 +76,15 @@ class Rehearsal:
         self.engine.stream.launch(prepare).wait()
 
 
-def budget_for(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0) -> Budget:
+def budget_for(
+    engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0, is_canary: bool = False
+) -> Budget:
     """A budget over these arms, its costs measured on the engine or read from the cache directory."""
-    drafter = engine.runner.drafter
-    assert drafter is not None, "an engine with a head"
-    rehearsal, facts = Rehearsal(engine), engine.target.facts
+    rehearsal, facts = Rehearsal(engine, is_canary), engine.target.facts
     key = CostKey(
         machine=machine_name(engine.memory.pool.kv.device),
         target=digest_json(dataclasses.asdict(facts) | {"name": ""}),
-        head=digest_json(dataclasses.asdict(drafter.head.config)),
+        head=digest_json(dataclasses.asdict(rehearsal.drafter.head.config)),
         dtype=str(engine.memory.pool.kv.dtype),
         threads=torch.get_num_threads(),
         compiled=engine.target.compiled is not None,
@@ -84,6 +95,23 @@ def budget_for(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: 
     few_s, many_s = (min(rehearsal.read_s(count) for _ in range(2)) for count in (1, rows))
     row_s = max(many_s - few_s, 0.0) / max(rows - 1, 1)
     return Budget(arms, table, lambda count: few_s + row_s * count, seed)
+
+
+def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:
+    """By arm, seconds of one request's round with the other head over those with the first; {} for equal sizes."""
+    rehearsals = [Rehearsal(engine, is_canary) for is_canary in (False, True)]
+    configs = [rehearsal.drafter.head.config for rehearsal in rehearsals]
+    if configs[0] == configs[1]:
+        return {}
+    found: dict[str, float] = {}
+    for arm in arms:
+        if arm.shape is not None:
+            context = min(CONTEXT, rehearsals[0].limit)
+            # In turn, so that a machine that slows down slows both.
+            turns = [[rehearsal.round_s(arm, 1, context) for rehearsal in rehearsals] for _ in range(COST_ROUNDS + 1)]
+            main_s, canary_s = (statistics.median(times) for times in zip(*turns[1:], strict=True))
+            found[arm.name] = canary_s / main_s
+    return found
 
 
 def machine_name(device: torch.device) -> str:

@@ -8,6 +8,8 @@ R lines, C columns, D hidden, V draft vocabulary.
 The host never reads these tensors: what it needs comes back with the result of a round, one round late.
 """
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,12 @@ class Relay:
         self.hidden_RD: Tensor | None = None
         self.logits_RV: Tensor | None = None
         self.poisoned = False  # tests: what is read before it is written must show
+
+    def beside(self) -> "Relay":
+        """The same texts, for another head."""
+        other = copy.copy(self)
+        other.hidden_RD = other.logits_RV = None
+        return other
 
     def keep_head(self, hidden_size: int, draft_vocab_size: int, weight: Tensor) -> None:
         """Make room for what the head leaves."""

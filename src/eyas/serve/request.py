@@ -3,12 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eyas.base.errors import InputError
+from eyas.serve.evidence import Evidence
 from eyas.serve.grammar import Grammar
 from eyas.tree.sampling import Sampling
 from eyas.tree.stats import RequestRounds
 
 Finish = Literal["stop", "length", "cancelled", "error"]
 Speculation = Literal["auto", "off", "max"]
+MAIN, CANARY = "main", "canary"
+"""The head that an engine has, and one that is tried beside it: the words of metrics and logs."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,12 @@ class Answer:
     """A request's tokens as they come; complete when `finish` is set.
 
     drafted[i] says whether token i was an accepted draft token (False: the target's own, first or bonus).
-    By round: accepted and offered (see `tree.stats.RequestRounds`), and proposed: the draft tokens that were verified.
+    By round: accepted and offered (see `tree.stats.RequestRounds`), proposed: the draft tokens that were verified, and
+    evidence, of rounds that drafted.
     Times in seconds after the request was handed in; time_s[i] belongs to token i, several share a round's end.
     text: with `wants_text`, what is certain not to be cut by a stop string; text_ends[i]: how much of it was there with
     token i. cached: prompt tokens found in memory. tree: of the newest round, with `wants_rounds`; None where it
-    drafted nothing.
+    drafted nothing. head: which of the engine's heads drafts for it.
     """
 
     request: Request
@@ -88,12 +93,14 @@ class Answer:
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
+    evidence: list[Evidence | None] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     text: str = ""
     text_ends: list[int] = field(default_factory=list)
     tree: DraftTree | None = None
     cached: int = 0
     finish: Finish | None = None
+    head: str = MAIN
 
     @property
     def rounds(self) -> RequestRounds:
@@ -111,3 +118,22 @@ class Answer:
         if len(self.time_s) < 2:
             return None
         return (self.time_s[-1] - self.time_s[0]) / (len(self.time_s) - 1)
+
+
+def limit_of(request: Request, context: int, vocab_size: int) -> int:
+    """How many tokens the request may get; InputError if it asks for none or there is no room for one."""
+    if not request.prompt_ids:
+        raise InputError(f"prompt {request.id} without tokens", "at least one", "write something into the prompt")
+    if request.max_tokens < 1:
+        raise InputError(
+            f"prompt {request.id} with max_tokens = {request.max_tokens}", "at least 1", "ask for a token or more"
+        )
+    request.sampling.check(vocab_size)
+    room = context - len(request.prompt_ids)
+    if room < 1:
+        raise InputError(
+            f"prompt {request.id} of {len(request.prompt_ids)} tokens",
+            f"at most {context - 1}, so that one token fits into the context of {context}",
+            "shorten the prompt",
+        )
+    return min(room, request.max_tokens)

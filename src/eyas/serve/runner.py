@@ -59,6 +59,7 @@ class Batch:
     nodes: rows that the target verifies, roots included. lags: committed tokens that the head has not read, of each
     line that drafts.
     num_logprobs: so many alternatives are asked for; None: no log-probabilities at all. wants_trees: somebody asks.
+    is_canary: which head drafts.
     """
 
     lines: tuple[int, ...]
@@ -68,6 +69,7 @@ class Batch:
     lags: tuple[int, ...] = ()
     num_logprobs: int | None = None
     wants_trees: bool = False
+    is_canary: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +177,7 @@ class Runner:
         """One round for these lines: each gets at least one token."""
         began_s = time.perf_counter()
         if batch.shape is not None:
-            assert self.drafter is not None, "drafting needs a head"
-            self.drafter.read(tuple(compress(batch.lines, batch.drafts)), batch.lags)
+            self._drafter(batch).read(tuple(compress(batch.lines, batch.drafts)), batch.lags)
         if self.graphs is None or not self._is_uniform(batch):
             read_s = time.perf_counter() - began_s
             out = self._round(batch, self.sampler.lines(batch.lines))
@@ -187,14 +188,16 @@ class Runner:
         if batch.shape is not None:
             size = len(lines.lines_B)
             alike = replace(alike, nodes=size * batch.shape.nodes, drafts=(True,) * size)
-        read_BC = self.graphs.run(batch.shape, lines, lambda lines: self._round(alike, lines).read_BC)
+        read_BC = self.graphs.run(
+            (batch.shape, batch.is_canary), lines, lambda lines: self._round(alike, lines).read_BC
+        )
         return RoundOut(to_host(read_BC[: len(batch.lines)]), 1 if batch.shape is None else batch.shape.slots, Times())
 
     def is_settled(self, batch: Batch) -> bool:
         """Whether a round like this costs what all later ones will."""
         if self.graphs is None or not self._is_uniform(batch):
             return True
-        return self.graphs.is_settled(batch.shape, self._padded(batch.lines))
+        return self.graphs.is_settled((batch.shape, batch.is_canary), self._padded(batch.lines))
 
     def _is_uniform(self, batch: Batch) -> bool:
         """Whether the round does the same for all its lines, and needs nothing of the host: it may be recorded."""
@@ -227,7 +230,7 @@ class Runner:
             self._store(slots_BS.view(-1), aux_BSL.flatten(0, 1))
         self.relay.publish(lines_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()
-        if self.drafter is not None and batch.shape is not None:
+        if batch.shape is not None:
             assert aux_BSL is not None, "the target was asked for its captured layers"
             fresh = Fresh(accepted.tokens_BS, slots_BS, aux_BSL)
             self._extend(batch, lines_B, lengths_B, accepted.lengths_B, fresh)
@@ -254,22 +257,27 @@ class Runner:
         """Trees, and which of their nodes are verified (row by row, None: all of them)."""
         if batch.shape is None:
             return Tree.lone(roots_B), None
-        assert self.drafter is not None, "drafting needs a head"
+        drafter = self._drafter(batch)
         if all(batch.drafts):
-            return rerank(self.drafter.grow(lines_B, lengths_B, roots_B, batch.shape), batch.nodes)
+            return rerank(drafter.grow(lines_B, lengths_B, roots_B, batch.shape), batch.nodes)
         who = _drafting(batch, lines_B.device)
-        some = self.drafter.grow(lines_B[who], lengths_B[who], roots_B[who], batch.shape)
+        some = drafter.grow(lines_B[who], lengths_B[who], roots_B[who], batch.shape)
         return rerank(Tree.among(roots_B, some, who), batch.nodes)
 
     def _extend(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: Fresh) -> None:
         """The head reads on for those who drafted; the others' tokens it reads when they draft again."""
-        assert self.drafter is not None, "drafting needs a head"
+        drafter = self._drafter(batch)
         if all(batch.drafts):
-            self.drafter.extend(lines_B, lengths_B, accepted_B, fresh)
+            drafter.extend(lines_B, lengths_B, accepted_B, fresh)
             return
         who = _drafting(batch, lines_B.device)
         some = Fresh(fresh.tokens_BS[who], fresh.slots_BS[who], fresh.aux_BSL[who])
-        self.drafter.extend(lines_B[who], lengths_B[who], accepted_B[who], some)
+        drafter.extend(lines_B[who], lengths_B[who], accepted_B[who], some)
+
+    def _drafter(self, batch: Batch) -> Drafter:
+        drafter = self.drafter
+        assert drafter is not None, "drafting needs a head"
+        return drafter.of(batch.is_canary)
 
     def _verify(
         self, tree: Tree, rows_T: Tensor | None, lines_B: Tensor, lengths_B: Tensor

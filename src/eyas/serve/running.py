@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from eyas.serve.arm import Choice
 from eyas.serve.memory import Holding
-from eyas.serve.request import Answer, DraftTree, TokenLogprob
+from eyas.serve.request import MAIN, Answer, DraftTree, TokenLogprob
 from eyas.serve.runner import Batch, Verified
 from eyas.serve.stream import Event
 from eyas.serve.text import TextOut
@@ -66,12 +66,19 @@ class Running:
         return len(self.job.answer.token_ids) + self.awaits_first + len(self.growths) < self.job.limit
 
 
+@dataclass(frozen=True, order=True)
+class Turn:
+    """A kind of round: those of one head, as the policy decides or with the largest tree at any price."""
+
+    is_max: bool = False
+    head: str = MAIN
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """A launched piece of work: a prefill, after which some answers have their first token, or a round.
 
-    batch, choice, contexts: of a round; the committed columns of each member as the host knew them. is_max: it serves
-    those who want the largest tree at any price.
+    batch, choice, contexts: of a round; the committed columns of each member as the host knew them. turn: whose it is.
     """
 
     members: tuple[Running, ...]
@@ -79,7 +86,7 @@ class Step:
     batch: Batch | None = None
     choice: Choice | None = None
     contexts: tuple[int, ...] = ()
-    is_max: bool = False
+    turn: Turn = Turn()
 
 
 @dataclass
@@ -102,6 +109,17 @@ class Counters:
     draft_tokens: int = 0  # their nodes, the roots left out
     accepted_per_position: list[int] = field(default_factory=list)  # [i]: trees of which i + 1 nodes were accepted
     finished: dict[str, int] = field(default_factory=dict)
+
+
+def next_turn(going: Sequence[Running], last: Turn) -> tuple[Turn, list[Running]]:
+    """The kind that comes after the last one, of those that somebody waits for, and who they are.
+
+    main | canary, the largest tree | main, the largest tree | canary | main ...
+    """
+    answers = [one.job.answer for one in going]
+    turns = [Turn(answer.request.speculation == "max", answer.head) for answer in answers]
+    turn = min([turn for turn in turns if turn > last] or turns)
+    return turn, [one for one, own in zip(going, turns, strict=True) if own == turn]
 
 
 def num_logprobs(members: Sequence[Running]) -> int | None:

@@ -16,16 +16,18 @@ import torch
 
 from eyas.base.cache import cache_directory
 from eyas.base.errors import EyasError, UsageError
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.serve.arm import Arm, default_arms
 from eyas.serve.budget import Budget
+from eyas.serve.canary import CanaryOptions, Standing, Trial
 from eyas.serve.compiled import CompileError, compile_pair
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import BLOCK, Engine, OnTokens
 from eyas.serve.options import ServeOptions
 from eyas.serve.policy import OneArm, Policy
-from eyas.serve.rehearsal import budget_for
-from eyas.serve.request import Answer, Request
+from eyas.serve.rehearsal import budget_for, canary_costs
+from eyas.serve.request import MAIN, Answer, Request
 from eyas.serve.scheduler import Source, overlap_loop, plain_loop
 from eyas.serve.speedup import SpeedUp
 from eyas.serve.thread import EngineThread
@@ -56,6 +58,7 @@ class Stats:
     a draft is one request's round with a tree, its tokens are the tree's nodes without the root, accepted ones do not
     count the bonus; accepted_per_position[i]: drafts of which at least i + 1 tokens were accepted. speedup: over the
     same server without speculation, from its own rounds; None until it has measured both. arm: of the last round.
+    trial: of a canary head, where there is one.
     """
 
     running: int
@@ -74,6 +77,7 @@ class Stats:
     accepted_per_position: tuple[int, ...]
     speedup: SpeedUp | None
     arm: str
+    trial: Standing | None = None
 
 
 class Inbox:
@@ -123,6 +127,7 @@ class Service:
         self.engine = engine
         self.max_waiting = max_waiting
         self.failed: BaseException | None = None
+        self.trial: Trial | None = None
         self._loop = loop
         self._inbox = Inbox()
         self._open: dict[str, tuple[Answer, OnTokens]] = {}
@@ -161,7 +166,8 @@ class Service:
             self._open[request.id] = (Answer(request), on_tokens)
 
         def add(engine: Engine) -> None:
-            self._open[request.id] = (engine.add(request), on_tokens)
+            head = MAIN if self.trial is None else self.trial.assign(request)
+            self._open[request.id] = (engine.add(request, head), on_tokens)
 
         self._inbox.put(add)
 
@@ -199,7 +205,8 @@ class Service:
         """A view from outside, while the engine goes on."""
         engine, counters = self.engine, self.engine.counters
         pool, cached = engine.memory.pool, engine.memory.cache.num_slots
-        running, policy = len(engine.running), engine.policy
+        running, is_promoted = len(engine.running), self.trial is not None and self.trial.state == "promoted"
+        policy = engine.canary_policy if is_promoted else engine.policy
         return Stats(
             running=running,
             waiting=max(len(self._open) - running, 0),
@@ -217,11 +224,14 @@ class Service:
             accepted_per_position=tuple(counters.accepted_per_position),
             speedup=policy.speed_up() if isinstance(policy, Budget) else None,
             arm=counters.arm,
+            trial=None if self.trial is None else self.trial.standing(),
         )
 
     def _run(self) -> None:
         try:
             for answer in self._loop(self.engine, self._inbox, self._tell):
+                if self.trial is not None:
+                    self.trial.observe(answer)
                 self._forget(answer.request.id)
         except BaseException as error:  # whatever it was: nobody may wait for ever
             with self._changed:
@@ -259,7 +269,8 @@ def build_service(
     overlaps = device.type == "cuda"
     if options.compile and device.type == "cpu":
         with contextlib.suppress(CompileError):  # `compile_in_background` finds the same and says why
-            compile_pair(target, None if draft is None else draft.head, stored_only=True)
+            for head in _heads(draft):
+                compile_pair(target, head, stored_only=True)
     context = min(options.context or CONTEXT, target.facts.max_positions)
     arms = default_arms()
     if draft is not None:
@@ -271,11 +282,18 @@ def build_service(
         draft,
         options.slots,
         context,
-        memory_tokens=options.memory_tokens or _memory_tokens(target, options.slots, context),
+        memory_tokens=options.memory_tokens or _memory_tokens(target, draft, options.slots, context),
     )
     if draft is not None:
-        engine.policy = _policy(engine, arms)
+        _set_policies(engine, arms)
     return Service(engine, options.max_waiting, overlap_loop if overlaps else plain_loop, thread)
+
+
+def try_canary(service: Service, options: CanaryOptions, say: Callable[[str], None]) -> None:
+    """Before it starts: a share of its requests goes to the draft's other head."""
+    arms = tuple(arm for arm in service.engine.policy.arms if arm.shape is not None)
+    costs = canary_costs(service.engine, arms)
+    service.trial = Trial(options, [arm.name for arm in arms], costs, say)
 
 
 def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
@@ -284,17 +302,19 @@ def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
     From then on rounds are faster. What they cost is measured again as soon as nobody waits for an answer.
     """
     target, drafter = service.engine.target, service.engine.runner.drafter
-    head = None if drafter is None else drafter.head
-    if target.compiled is not None and (head is None or head.compiled is not None):
+    drafters = [one for one in (drafter, None if drafter is None else drafter.canary) if one is not None]
+    if target.compiled is not None and all(one.head.compiled is not None for one in drafters):
         return
 
     def measure(engine: Engine) -> None:
         if isinstance(engine.policy, Budget):
-            engine.policy = _policy(engine, engine.policy.arms)
+            _set_policies(engine, engine.policy.arms)
 
     def work() -> None:
         try:
-            compile_pair(target, head)
+            compile_pair(target, None)
+            for one in drafters:
+                compile_pair(target, one.head)
         except CompileError as error:
             say(f"forwards run as they are: {error.found}")
         else:
@@ -304,8 +324,23 @@ def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
     threading.Thread(target=work, name="compile", daemon=True).start()
 
 
-def _policy(engine: Engine, arms: tuple[Arm, ...]) -> Policy:
-    return OneArm(arms[0]) if len(arms) == 1 else budget_for(engine, arms, cache_directory())
+def _set_policies(engine: Engine, arms: tuple[Arm, ...]) -> None:
+    """One for each head: what they accept and cost differs."""
+    engine.policy = _policy(engine, arms, is_canary=False)
+    drafter = engine.runner.drafter
+    if drafter is not None and drafter.canary is not None:
+        engine.canary_policy = _policy(engine, arms, is_canary=True)
+
+
+def _policy(engine: Engine, arms: tuple[Arm, ...], is_canary: bool) -> Policy:
+    return OneArm(arms[0]) if len(arms) == 1 else budget_for(engine, arms, cache_directory(), is_canary=is_canary)
+
+
+def _heads(draft: Draft | None) -> list[Head | None]:
+    """All heads, or None for none."""
+    if draft is None:
+        return [None]
+    return [draft.head] if draft.canary is None else [draft.head, draft.canary.head]
 
 
 def _arm(name: str, arms: Sequence[Arm]) -> Arm:
@@ -316,10 +351,16 @@ def _arm(name: str, arms: Sequence[Arm]) -> Arm:
     return found[0]
 
 
-def _memory_tokens(target: Target, slots: int, context: int) -> int:
-    """Enough for every slot to reach the context, as far as a share of the machine's memory holds it."""
+def _memory_tokens(target: Target, draft: Draft | None, slots: int, context: int) -> int:
+    """Enough for every slot to reach the context, as far as a share of the machine's memory holds it.
+
+    A second head has keys and values of its own for every token.
+    """
     facts, weight = target.facts, next(target.model.parameters())
     token_bytes = 2 * facts.num_layers * facts.num_kv_heads * facts.head_dim * weight.element_size()
+    if draft is not None and draft.canary is not None:
+        second = draft.canary.head.config
+        token_bytes += 2 * second.num_kv_heads * second.head_dim * weight.element_size()
     if weight.device.type == "cuda":
         room_bytes = torch.cuda.mem_get_info(weight.device)[0]
     else:

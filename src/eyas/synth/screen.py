@@ -13,7 +13,7 @@ Of eyas's own grammar only the shape is read: nobody's words are in it, and it r
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -126,7 +126,8 @@ class Screen:
                 one.reason = CONTAMINATED
                 ledger.contamination[name] += 1
         rest = [one for one in some if one.reason is None]
-        found = self._privacy.clean([(one.texts, self._hardest(one.languages)) for one in rest])
+        known = self._privacy.name_languages
+        found = self._privacy.clean([(one.texts, hardest(one.languages, known)) for one in rest])
         for one, done in zip(rest, found, strict=True):
             if isinstance(done, Refused):
                 one.reason = done.reason
@@ -137,11 +138,6 @@ class Screen:
             )
             one.changed = dict(done.changed)
             ledger.replaced.update(done.changed)
-
-    def _hardest(self, languages: Sequence[str]) -> str:
-        """The language that decides whether names can be found: one that no detector knows, if the record has one."""
-        unknown = [language for language in languages if language not in self._privacy.name_languages]
-        return (unknown or languages)[0]
 
     def _write(self, number: int, source: Source, some: Sequence[_One], ledger: Ledger) -> None:
         kept = [one for one in some if one.reason is None]
@@ -175,6 +171,12 @@ class Screen:
     @cached_property
     def _contamination(self) -> Contamination:
         return Contamination.load(self.work.config.evalsets, [Path(path) for path in self.work.config.decontaminate])
+
+
+def hardest(languages: Sequence[str], known: Collection[str]) -> str:
+    """The language that decides whether names can be found: one that no detector knows, if the record has one."""
+    unknown = [language for language in languages if language not in known]
+    return (unknown or languages)[0]
 
 
 def _digests(kept: Sequence[_One]) -> NDArray[np.uint64]:

@@ -27,6 +27,7 @@ from eyas.serve.api.schemas import ChatRequest, CompletionRequest, Generation, S
 from eyas.serve.api.stream import EventStream, events
 from eyas.serve.api.tokens import TokenTexts
 from eyas.serve.api.vertex import Contract, Instances, is_predict, read_body, read_instances
+from eyas.serve.api.watch import Watch
 from eyas.serve.request import Request as EngineRequest
 from eyas.serve.service import Service
 
@@ -65,7 +66,8 @@ STREAM = {  # itemSchema is OpenAPI 3.2's, for one event
 class ApiOptions:
     """served_name: the model's name for clients. keys: none lets everybody in. write: takes the lines of the log.
 
-    vertex: the routes that Vertex AI asks for beside the others. page: whether there is GET /ui.
+    vertex: the routes that Vertex AI asks for beside the others. page: whether there is GET /ui. watch: hears of every
+    finished answer.
     """
 
     served_name: str
@@ -73,12 +75,14 @@ class ApiOptions:
     write: Callable[[str], None]
     vertex: Contract | None = None
     page: bool = True
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True)
 class _Work:
     """What one body asks for, read but not handed in."""
 
+    body: Generation
     call: Call
     tally: Tally
     form: Form
@@ -171,7 +175,8 @@ class Api:
 
     async def prometheus(self) -> Response:
         """Metrics in Prometheus' text format."""
-        return Response(self.metrics.text(self.service.stats()), headers={"Content-Type": CONTENT_TYPE})
+        sampled = None if self.options.watch is None else self.options.watch.sampled()
+        return Response(self.metrics.text(self.service.stats(), sampled), headers={"Content-Type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
         """Vertex AI's predict and rawPredict, which come by one route and differ by their bodies."""
@@ -219,7 +224,7 @@ class Api:
         require_model(body.model, self.options.served_name)
         envelope = Envelope(self.options.served_name, bool(body.return_token_ids), self.texts)
         requests = await self._read(read, body, envelope.id)
-        return _Work(Call(self.service, requests), Tally(requests, body.n or 1), form_of(envelope))
+        return _Work(body, Call(self.service, requests), Tally(requests, body.n or 1), form_of(envelope))
 
     async def _whole(self, work: Sequence[_Work], request: Request) -> list[bytes]:
         """The replies to all bodies of one HTTP call, in order; all or none are handed in."""
@@ -259,6 +264,11 @@ class Api:
         )
         for answer in done:
             self.metrics.observe(answer)
+        watch = self.options.watch
+        if watch is not None:
+            for one in work:
+                for place, answer in one.call.placed:
+                    watch.hear(one.body, place, answer)
 
     async def _read(self, read: Callable[..., Result], *arguments: object) -> Result:
         """Read on the reader's thread, so that a long prompt holds up no other client's tokens."""

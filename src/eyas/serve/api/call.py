@@ -62,7 +62,12 @@ class Call:
     @property
     def done(self) -> list[Answer]:
         """The finished answers, in order."""
-        return [answer for answer in self._answers if answer is not None]
+        return [answer for _, answer in self.placed]
+
+    @property
+    def placed(self) -> list[tuple[int, Answer]]:
+        """The finished answers with their places among all."""
+        return [(place, answer) for place, answer in enumerate(self._answers) if answer is not None]
 
     def submit(self) -> None:
         """Hand all requests in, or none. ApiError."""

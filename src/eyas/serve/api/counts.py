@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from eyas.serve.api.call import Piece
-from eyas.serve.api.replies import Metrics, PromptDetails, SpeculativeDecoding, Usage
-from eyas.serve.request import Answer, Request
+from eyas.serve.api.replies import CanaryDecoding, Metrics, PromptDetails, SpeculativeDecoding, Usage
+from eyas.serve.request import CANARY, Answer, Request
 
 
 class Tally:
@@ -46,7 +46,7 @@ def speculative_decoding(answer: Answer, most_drafted: int) -> SpeculativeDecodi
     """Over the rounds that drafted; one without is none of vLLM's steps. A tree's draft tokens are its nodes."""
     steps = [(kept - 1, nodes) for kept, nodes in zip(answer.accepted, answer.proposed, strict=True) if nodes]
     accepted, drafted = [step[0] for step in steps], [step[1] for step in steps]
-    return SpeculativeDecoding(
+    found = SpeculativeDecoding(
         mean_acceptance_length=1 + sum(accepted) / max(len(steps), 1),
         draft_acceptance_rate=sum(accepted) / max(sum(drafted), 1),
         acceptance_histogram=np.bincount(accepted, minlength=most_drafted + 1).tolist(),
@@ -57,3 +57,4 @@ def speculative_decoding(answer: Answer, most_drafted: int) -> SpeculativeDecodi
         per_step_accepted=accepted,
         per_step_drafted=drafted,
     )
+    return CanaryDecoding(**found.model_dump(), head="canary") if answer.head == CANARY else found

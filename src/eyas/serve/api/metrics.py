@@ -6,6 +6,8 @@ Counters and gauges are read from the engine when they are asked for; histograms
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
+from eyas.serve.api.watch import Sampled
+from eyas.serve.canary import Standing
 from eyas.serve.request import Answer
 from eyas.serve.service import Stats
 
@@ -77,8 +79,8 @@ class ServerMetrics:
             self.itl_s.observe((time_s - before_s) / count, count)
             before_s = time_s
 
-    def text(self, stats: Stats) -> str:
-        """The whole page."""
+    def text(self, stats: Stats, sampled: Sampled | None = None) -> str:
+        """The whole page. sampled: what became of prompts that went badly, where they are kept."""
         page = _Page(self.labels)
         page.gauge("vllm:num_requests_running", "Requests that run.", stats.running)
         page.gauge("vllm:num_requests_waiting", "Requests that wait.", stats.waiting)
@@ -97,6 +99,14 @@ class ServerMetrics:
         page.histogram("vllm:e2e_request_latency_seconds", "Time to the last token.", self.e2e_s)
         self._speculation(page, stats)
         self._speedup(page, stats)
+        if stats.trial is not None:
+            self._trial(page, stats.trial)
+        if sampled is not None:
+            what = "Answers with drafted rounds by what became of their prompts: kept, or why not."
+            outcomes = [({"outcome": name}, count) for name, count in sampled.outcomes.items()]
+            page.add("eyas_sampled_answers_total", "counter", what, outcomes)
+            page.gauge("eyas_sampled_prompts", "Prompts in the file of --sample-low-acceptance.", sampled.prompts)
+            page.gauge("eyas_sampled_bytes", "Bytes of that file.", sampled.num_bytes)
         return "".join(f"{line}\n" for line in page.lines)
 
     def _speculation(self, page: "_Page", stats: Stats) -> None:
@@ -116,6 +126,22 @@ class ServerMetrics:
             page.gauge("eyas_speedup_now", f"{what}.", stats.speedup.value)
             page.gauge("eyas_speedup_low", f"{what}: lower end of the 95% interval.", stats.speedup.low)
             page.gauge("eyas_speedup_high", f"{what}: upper end of the 95% interval.", stats.speedup.high)
+
+    def _trial(self, page: "_Page", trial: Standing) -> None:
+        def by_head(counts: Mapping[str, int]) -> list[tuple[Labels, float]]:
+            return [({"head": name}, count) for name, count in counts.items()]
+
+        page.add("eyas_head_rounds_total", "counter", "Drafted rounds by head.", by_head(trial.rounds))
+        what = "Tokens of these rounds, bonus tokens included."
+        page.add("eyas_head_accepted_tokens_total", "counter", what, by_head(trial.tokens))
+        page.gauge("eyas_canary_share", "Share of new requests that the canary head gets.", trial.share)
+        what = "How the trial of the canary head stands: running, returned to the main head, or promoted."
+        page.add("eyas_canary_info", "gauge", what, [({"state": trial.state}, 1)])
+        if trial.ratio is not None:
+            what = "Tokens per second of the canary's rounds over the main head's, at the last look"
+            page.gauge("eyas_canary_ratio", f"{what}.", trial.ratio.value)
+            page.gauge("eyas_canary_ratio_low", f"{what}: lower end of its interval.", trial.ratio.interval.low)
+            page.gauge("eyas_canary_ratio_high", f"{what}: upper end of its interval.", trial.ratio.interval.high)
 
 
 class _Page:

@@ -66,10 +66,16 @@ class SpeculativeDecoding(Reply):
     per_step_drafted: list[int]
 
 
+class CanaryDecoding(SpeculativeDecoding):
+    """The same, of an answer for which a canary head drafted: the key is ours."""
+
+    head: Literal["canary"]
+
+
 class Metrics(Reply):
     """Null where there is no head, speculation is off, or the call has more than one answer."""
 
-    speculative_decoding: SpeculativeDecoding | None
+    speculative_decoding: CanaryDecoding | SpeculativeDecoding | None
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------

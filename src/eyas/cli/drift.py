@@ -1,0 +1,47 @@
+"""`eyas drift`: live acceptance beside a run's report, and a recipe to go on from its head."""
+
+import argparse
+import datetime
+import json
+import math
+import sys
+from pathlib import Path
+
+from eyas.base.errors import InputError, UsageError
+from eyas.cli.quiet import quiet
+from eyas.drift.compare import compare, describe
+from eyas.drift.reference import read_report
+from eyas.drift.refresh import write_recipe
+from eyas.drift.rounds import read_lines
+from eyas.drift.sampler import LOG_FILE, logged
+
+RETRAIN = 3
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """The verb; see the parser in `eyas.cli`. 0: no reason to train, or none that can be told yet; 3: train again."""
+    if parsed.days is not None and not 0 < parsed.days < math.inf:
+        raise UsageError(f"--days {parsed.days}", "a number above 0", "choose another one")
+    quiet()
+    run_directory, sampled = Path(parsed.run_directory), Path(parsed.log)
+    report = read_report(run_directory)
+    try:
+        lines, num_bad = read_lines(logged(sampled))
+    except OSError as error:
+        do = "name the directory of `eyas serve --sample-low-acceptance`"
+        raise InputError(f"{sampled / LOG_FILE}: {error.strerror}", "the log of a server", do) from None
+    if num_bad:
+        print(f"eyas: {num_bad} lines of {sampled / LOG_FILE} are damaged and left out", file=sys.stderr)
+    now = datetime.datetime.now(datetime.UTC)
+    drift = compare(report, lines, None if parsed.days is None else now - datetime.timedelta(days=parsed.days))
+    if drift.others:
+        print(f"eyas: {drift.others} answers of other heads are left out", file=sys.stderr)
+    print(json.dumps(drift.to_json(), indent=2) if parsed.json else describe(drift))
+    if parsed.recipe is not None:
+        count = write_recipe(report.recipe, run_directory, sampled, Path(parsed.recipe))
+        print(
+            f"eyas: {count} prompts beside {parsed.recipe}; read their licence, then: "
+            f"eyas run {parsed.recipe} --acknowledge 'YOUR NAME'",
+            file=sys.stderr,
+        )
+    return RETRAIN if drift.advice == "retrain" else 0
