@@ -82,7 +82,7 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     problems = read_problems(args.source)
     tokenizer = _tokenizer(args.work / "tokenizer", problems)
-    _train([_example(tokenizer, *problem) for problem in problems], tokenizer, args.work, args.minutes)
+    train([_example(tokenizer, *problem) for problem in problems], model_config(), tokenizer, args.work, args.minutes)
 
 
 def read_problems(path: Path) -> list[tuple[str, str]]:
@@ -178,8 +178,14 @@ def _padded(group: Sequence[Example]) -> tuple[Tensor, Tensor]:
     return torch.tensor([ids for ids, _ in rows]), torch.tensor([weights for _, weights in rows])
 
 
-def _train(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, work: Path, minutes: float) -> None:
-    """For so many minutes of computing, those of earlier calls included.
+def train(
+    examples: Sequence[Example],
+    config: LlamaConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    work: Path,
+    minutes: float,
+) -> None:
+    """A model of that shape in WORK/target, after so many minutes of computing, those of earlier calls included.
 
     What counts is the processor's time over its threads: on a machine of its own that is the clock's, and one that is
     shared makes no worse target. Learning rates follow it, too, so a slow machine sees fewer problems and still ends
@@ -188,8 +194,8 @@ def _train(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, work
     from make_embedded import Masters, Plan, batch_loss, new_model
 
     torch.manual_seed(0)
-    model = new_model(model_config())
-    print(f"target: {sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters", file=sys.stderr)
+    model = new_model(config)
+    print(f"model: {sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters", file=sys.stderr)
     masters = Masters(model, Plan(steps=SCHEDULE_STEPS, warmup_steps=SCHEDULE_STEPS // 30))
     number, spent_s = _resume(work / "state.pt", masters)
     budget_s, saved_s, seen = 60 * minutes, spent_s, 0
@@ -211,7 +217,7 @@ def _train(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, work
         if number % LOG_UPDATES == 0:
             rate, loss = seen / (spent_s - before_s), sum(losses[-LOG_UPDATES:]) / len(losses[-LOG_UPDATES:])
             left = (budget_s - spent_s) / 60
-            told = f"target: update {number}, loss {loss:.3f}, {rate:.0f} tokens/s, {left:.0f} min left"
+            told = f"model: update {number}, loss {loss:.3f}, {rate:.0f} tokens/s, {left:.0f} min left"
             print(told, file=sys.stderr, flush=True)
         if spent_s - saved_s >= SAVE_S:
             _save(work / "state.pt", masters, number, spent_s)

@@ -5,7 +5,7 @@ from typing import Any
 NUMBER, COUNT, TEXT, SPAN, FLAG = "number", "count", "text", "span", "flag"
 PERCENTILES = {"p50": NUMBER, "p90": NUMBER, "p99": NUMBER}
 ARM = {"tpot_ms": PERCENTILES, "ttft_ms": PERCENTILES, "output_tps": NUMBER}
-ARMS = ("chain2",)  # what the tests measure beside the two
+ARMS = ("chain2", "lookup3", "model2")  # what the tests measure beside the two
 TASK = {
     "prompts": COUNT,
     "acceptance_length": NUMBER,

@@ -1,5 +1,6 @@
 """One stream, load and the whole of results.json, on a random pair."""
 
+import dataclasses
 import json
 
 import pytest
@@ -153,14 +154,22 @@ def test_point_on_known_times() -> None:
         point(1, {"baseline": [lone], "speculative": [lone]}, seed=0)
 
 
+@pytest.mark.parametrize("arm", ["chain4", "lookup0", "model3", "tree", "lookup33"])
+def test_arms_that_do_not_exist(arm: str) -> None:
+    with pytest.raises(UsageError, match=rf"bench\.arms with {arm}; expected"):
+        BenchConfig(arms=("chain3", arm))
+
+
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
 def test_results_have_the_schema(pair: TinyPair, stream: OneStream) -> None:
-    load = measure_concurrency(pair.target, pair.draft, pair.prompts, CONFIG, progress=False)
+    config = dataclasses.replace(CONFIG, arms=("chain2", "lookup3", "model2"), draft_model=str(pair.target.directory))
+    load = measure_concurrency(pair.target, pair.draft, pair.prompts, config, progress=False)
     assert [one["n"] for one in load] == [1, 3]
     rows = [(torch.tensor([5, 6, 7, 8, 9]), torch.ones(5, dtype=torch.bool))]
-    assert set(load[0]["arms"]) == {"chain2"}
+    assert set(load[0]["arms"]) == {"chain2", "lookup3", "model2"}
+    assert load[0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
     free = free_drafters(stream.pairs, NgramTable(rows), depth=3)
     same = {"prompts": 5, "identical": 5, "dtype": "float32", "reference": "transformers 5 generate"}
     measured = Measured(stream, load, same, free)

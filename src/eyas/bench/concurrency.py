@@ -9,7 +9,7 @@ from typing import Any
 
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
-from eyas.bench.config import BenchConfig
+from eyas.bench.config import OTHER_ARM, BenchConfig
 from eyas.bench.measure import BASELINE, SPECULATIVE, WARM_UP_TOKENS
 from eyas.bench.stats import median_interval, percentiles
 from eyas.bench.workload import Prompt, mixed, paired
@@ -17,10 +17,12 @@ from eyas.model.target import Target
 from eyas.serve.arm import Arm, default_arms
 from eyas.serve.drafter import Draft
 from eyas.serve.engine import Engine
+from eyas.serve.other_drafters import Lookup, SmallModel
 from eyas.serve.policy import OneArm
 from eyas.serve.rehearsal import budget_for
 from eyas.serve.request import Answer, Request
 from eyas.serve.scheduler import Given, plain_loop
+from eyas.tree.shape import chain
 from eyas.tree.stats import acceptance_length
 
 
@@ -80,12 +82,15 @@ def measure_concurrency(
     pool = mixed(prompts)
     context = max(len(prompt.ids) for prompt in pool) + config.max_tokens
     fixed = [arm for arm in default_arms() if arm.name in config.arms]
-    total = sum(n * config.requests_per_stream for n in config.concurrency) * config.repeats * (2 + len(fixed))
+    others = other_arms(config, target) if config.concurrency else {}
+    num_arms = 2 + len(fixed) + len(others)
+    total = sum(n * config.requests_per_stream for n in config.concurrency) * config.repeats * num_arms
     points = []
     with Progress("bench, under load", total, "requests", enabled=progress) as bar:
         for n in config.concurrency:
             engines = {BASELINE: Engine(target, None, n, context), SPECULATIVE: auto_engine(target, draft, n, context)}
             engines |= {arm.name: one_arm_engine(target, draft, arm, n, context) for arm in fixed}
+            engines |= {name: Engine(target, other, n, context) for name, other in others.items()}
             blocks = _blocks(pool, n * config.requests_per_stream, config.repeats)
             for engine in engines.values():
                 closed_loop(engine, blocks[0][:n], min(WARM_UP_TOKENS, config.max_tokens))
@@ -99,6 +104,19 @@ def measure_concurrency(
             found = {name: [once for (once,) in rounds] for name, rounds in paired(arms, blocks, 1).items()}
             points.append(point(n, found, config.seed))
     return points
+
+
+def other_arms(config: BenchConfig, target: Target) -> dict[str, Lookup | SmallModel]:
+    """What of `bench.arms` drafts without the head. InputError for a small model that cannot be loaded."""
+    found = [match for name in config.arms if (match := OTHER_ARM.fullmatch(name)) is not None]
+    model = None
+    if config.draft_model is not None and any(match[1] == "model" for match in found):
+        model = Target.load(config.draft_model, target.model.dtype, (0,), target.model.device)
+    plans: dict[str, Lookup | SmallModel] = {}
+    for match in found:
+        shape = chain(int(match[2]))
+        plans[match[0]] = Lookup(shape) if model is None or match[1] == "lookup" else SmallModel(model, shape)
+    return plans
 
 
 def auto_engine(target: Target, draft: Draft, slots: int, context: int) -> Engine:

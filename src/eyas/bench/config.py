@@ -1,11 +1,14 @@
 """What a measurement does: the recipe keys `bench.*`."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from eyas.base.errors import UsageError
 from eyas.serve.arm import default_arms
 from eyas.tree.shape import TreeShape
+
+OTHER_ARM = re.compile(r"(lookup|model)([1-9])")
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,9 @@ class BenchConfig:
     repeats               rounds over the prompts (one stream: the median per prompt and arm counts), blocks under load
     concurrency           streams of the closed loop, one point each; empty: not measured
     requests_per_stream   a block under load has this many requests for each stream
-    arms                  fixed arms to measure beside the two under load: chain3, tree16, ... (see serve.arm)
+    arms                  fixed arms to measure beside the two under load: chain3, tree16, ... (see serve.arm); without
+                          the head lookup3 (prompt lookup) and model3 (draft_model), chains of 3
+    draft_model           directory or hub id of a small model of the target's vocabulary
     depth, top_k, nodes   the tree (see tree.shape)
     lossless_prompts      answers compared with the reference, in float32; 0: not checked
     lossless_tokens       longest of these answers
@@ -35,6 +40,7 @@ class BenchConfig:
     concurrency: tuple[int, ...] = (1, 4, 8)
     requests_per_stream: int = 4
     arms: tuple[str, ...] = ()
+    draft_model: str | None = None
     depth: int = 6
     top_k: int = 4
     nodes: int = 16
@@ -62,8 +68,11 @@ class BenchConfig:
 
         names = {arm.name for arm in default_arms()}
         for name in self.arms:
-            if name not in names:
-                raise UsageError(f"bench.arms with {name}", f"of {', '.join(sorted(names))}", "correct bench.arms")
+            if name not in names and OTHER_ARM.fullmatch(name) is None:
+                expected = f"of {', '.join(sorted(names))}, lookup1 to lookup9, model1 to model9"
+                raise UsageError(f"bench.arms with {name}", expected, "correct bench.arms")
+            if name.startswith("model") and self.draft_model is None:
+                raise UsageError(f"bench.arms with {name}", "a small model", "name one: bench.draft_model=DIRECTORY")
 
     @property
     def shape(self) -> TreeShape:

@@ -10,8 +10,9 @@ n + 1 + i) is read at rotary position n + i, as step i + 1 of training was (feat
     rows of a tree        in a scratch area of the line, forgotten after the round (written by `grow`)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +29,34 @@ from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Grower, Tree
 
 READ_ROWS = 2048  # the most rows of text that one forward of the head reads
+
+
+class Drafting(Protocol):
+    """What drafts, as a round sees it.
+
+    needs_features: it reads what the target's captured layers left, and has `Drafter.extend`.
+    """
+
+    @property
+    def needs_features(self) -> bool: ...
+
+    def of(self, is_canary: bool) -> "Drafting": ...
+
+    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree: ...
+
+    def read(self, lines: Sequence[int], lags: Sequence[int]) -> None: ...
+
+
+class DraftPlan(Protocol):
+    """What an engine is given to draft with. shape: of every round; with `arms`, the engine chooses among these."""
+
+    @property
+    def shape(self) -> TreeShape: ...
+
+    @property
+    def shapes(self) -> tuple[TreeShape, ...]: ...
+
+    def drafter(self, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> Drafting: ...
 
 
 @dataclass(frozen=True)
@@ -53,9 +82,15 @@ class Draft:
         """All shapes that a round may have."""
         return (self.shape, *(arm.shape for arm in self.arms if arm.shape is not None))
 
+    def drafter(self, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> "Drafter":
+        """The head in the memory of an engine."""
+        return Drafter(self, target, pool, relay, prepare)
+
 
 class Drafter:
     """Head and its memory: the slots of the pool, and behind them a scratch area for each line of the table."""
+
+    needs_features = True
 
     def __init__(self, draft: Draft, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
         """The scratch area is made for the largest of the draft's shapes."""
@@ -138,18 +173,8 @@ class Drafter:
 
         The features are those that the target stored. Long ones are read piece by piece.
         """
-        rest = [(line, lag) for line, lag in zip(lines, lags, strict=True) if lag > 0]
-        while rest:
-            pieces, later, room = [], [], READ_ROWS
-            for line, lag in rest:
-                count = min(lag, room)
-                room -= count
-                if count:
-                    pieces.append((line, lag, count))
-                if lag > count:
-                    later.append((line, lag - count))
+        for pieces in pieces_of(lines, lags):
             self._read(pieces)
-            rest = later
 
     def _read(self, pieces: Sequence[tuple[int, int, int]]) -> None:
         """One forward over (line, lag, count): rows length - lag .. length - lag + count - 1 of each line."""
@@ -174,6 +199,22 @@ class Drafter:
 
     def _attend(self, rows: Rows) -> RowAttend:
         return RowAttend(self.prepare(self.kv, self.pool.table_RC, rows))
+
+
+def pieces_of(lines: Sequence[int], lags: Sequence[int]) -> Iterator[list[tuple[int, int, int]]]:
+    """What is read at a time: (line, tokens that it lags behind, how many of them), READ_ROWS tokens at most."""
+    rest = [(line, lag) for line, lag in zip(lines, lags, strict=True) if lag > 0]
+    while rest:
+        pieces, later, room = [], [], READ_ROWS
+        for line, lag in rest:
+            count = min(lag, room)
+            room -= count
+            if count:
+                pieces.append((line, lag, count))
+            if lag > count:
+                later.append((line, lag - count))
+        yield pieces
+        rest = later
 
 
 @dataclass(frozen=True, eq=False)

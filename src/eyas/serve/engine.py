@@ -19,7 +19,7 @@ from itertools import compress
 from eyas.model.target import Target
 from eyas.serve.arm import OFF, Arm, Load
 from eyas.serve.budget import RoundReport
-from eyas.serve.drafter import Draft, Drafter
+from eyas.serve.drafter import DraftPlan
 from eyas.serve.evidence import evidence_of
 from eyas.serve.kernels.choice import prepare_for
 from eyas.serve.kvpool import KVPool
@@ -57,7 +57,7 @@ class Engine:
     def __init__(
         self,
         target: Target,
-        draft: Draft | None,
+        draft: DraftPlan | None,
         slots: int,
         context: int,
         *,
@@ -82,7 +82,7 @@ class Engine:
         pool = KVPool(sizes, tokens, (slots + 1, width), weight)  # and a spare line
         relay = Relay(slots + 1, width, weight.device)
         prepare = prepare_for(weight.device) if prepare is None else prepare
-        drafter = None if draft is None else Drafter(draft, target, pool, relay, prepare)
+        drafter = None if draft is None else draft.drafter(target, pool, relay, prepare)
         self.memory = Memory(pool, num_heads=2)
         self.runner = Runner(target, drafter, pool, relay, prepare)
         self.stream: Stream = stream_for(weight.device) if stream is None else stream

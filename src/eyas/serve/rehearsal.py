@@ -61,7 +61,7 @@ class Rehearsal:
     def drafter(self) -> Drafter:
         """Of the head that is rehearsed."""
         drafter = self.engine.runner.drafter
-        assert drafter is not None, "an engine with a head"
+        assert isinstance(drafter, Drafter), "an engine with a head"
         return drafter.of(self.is_canary)
 
     def _prepare(self, batch: int, context: int) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from eyas.model.attention import RowAttend
 from eyas.model.target import Target, TargetOut
-from eyas.serve.drafter import Drafter, Fresh
+from eyas.serve.drafter import Drafter, Drafting, Fresh
 from eyas.serve.evidence import trace_BC
 from eyas.serve.graphs import CudaRecord, RoundGraphs
 from eyas.serve.kvpool import KVPool
@@ -120,9 +120,10 @@ class PrefillOut:
 class Runner:
     """Target, drafter and their memory. One closure of it runs at a time."""
 
-    def __init__(self, target: Target, drafter: Drafter | None, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
+    def __init__(self, target: Target, drafter: Drafting | None, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
         self.target = target
         self.drafter = drafter
+        self.needs_features = drafter is not None and drafter.needs_features
         self.pool = pool
         self.relay = relay
         self.prepare = prepare
@@ -230,7 +231,7 @@ class Runner:
             self._store(slots_BS.view(-1), aux_BSL.flatten(0, 1))
         self.relay.publish(lines_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()
-        if batch.shape is not None:
+        if batch.shape is not None and self.needs_features:
             assert aux_BSL is not None, "the target was asked for its captured layers"
             fresh = Fresh(accepted.tokens_BS, slots_BS, aux_BSL)
             self._extend(batch, lines_B, lengths_B, accepted.lengths_B, fresh)
@@ -267,6 +268,7 @@ class Runner:
     def _extend(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: Fresh) -> None:
         """The head reads on for those who drafted; the others' tokens it reads when they draft again."""
         drafter = self._drafter(batch)
+        assert isinstance(drafter, Drafter), "a head reads features"
         if all(batch.drafts):
             drafter.extend(lines_B, lengths_B, accepted_B, fresh)
             return
@@ -274,7 +276,7 @@ class Runner:
         some = Fresh(fresh.tokens_BS[who], fresh.slots_BS[who], fresh.aux_BSL[who])
         drafter.extend(lines_B[who], lengths_B[who], accepted_B[who], some)
 
-    def _drafter(self, batch: Batch) -> Drafter:
+    def _drafter(self, batch: Batch) -> Drafting:
         drafter = self.drafter
         assert drafter is not None, "drafting needs a head"
         return drafter.of(batch.is_canary)
@@ -303,7 +305,7 @@ class Runner:
 
     def _forward(self, ids_T: Tensor, positions_T: Tensor, rows: Rows) -> TargetOut:
         attend = RowAttend(self.prepare(self.pool.kv, self.pool.table_RC, rows))
-        return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.drafter is not None)
+        return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.needs_features)
 
     def _compact(self, accepted: Accepted, own_BE: Tensor, moves: bool) -> Tensor:
         """Move the accepted rows to the front of the own block; slots_BS: where each path slot is kept (0: nothing)."""

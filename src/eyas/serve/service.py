@@ -22,7 +22,7 @@ from eyas.serve.arm import Arm, default_arms
 from eyas.serve.budget import Budget
 from eyas.serve.canary import CanaryOptions, Standing, Trial
 from eyas.serve.compiled import CompileError, compile_pair
-from eyas.serve.drafter import Draft
+from eyas.serve.drafter import Draft, Drafter
 from eyas.serve.engine import BLOCK, Engine, OnTokens
 from eyas.serve.options import ServeOptions
 from eyas.serve.policy import OneArm, Policy
@@ -302,7 +302,7 @@ def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
     From then on rounds are faster. What they cost is measured again as soon as nobody waits for an answer.
     """
     target, drafter = service.engine.target, service.engine.runner.drafter
-    drafters = [one for one in (drafter, None if drafter is None else drafter.canary) if one is not None]
+    drafters = [one for one in (drafter, drafter.canary) if one is not None] if isinstance(drafter, Drafter) else []
     if target.compiled is not None and all(one.head.compiled is not None for one in drafters):
         return
 
@@ -328,7 +328,7 @@ def _set_policies(engine: Engine, arms: tuple[Arm, ...]) -> None:
     """One for each head: what they accept and cost differs."""
     engine.policy = _policy(engine, arms, is_canary=False)
     drafter = engine.runner.drafter
-    if drafter is not None and drafter.canary is not None:
+    if isinstance(drafter, Drafter) and drafter.canary is not None:
         engine.canary_policy = _policy(engine, arms, is_canary=True)
 
 

@@ -1,0 +1,143 @@
+"""A head beside what else may draft, on the same engine; one JSON object a row, exit 1 if one misses.
+
+    python benchmarks/drafters.py [--streams 1 8] [--pairs 5] [--minutes 15] [--run DIR] [--answers DIR]
+
+    the head's budget, and chains of 3 and 5 of the shipped head
+    prompt lookup, chains of 5
+    a small model, chains of 3 and 5: two layers of the target's width, trained from random weights on the target's own
+    answers for so many minutes of computing (the post's comparison is with such a model)
+
+Every arm answers the same prompts in bfloat16, forwards as they are, closed loop, arms in rotated order; a figure is
+the median over the pairs of output tokens per second over the plain target's, with its interval.
+Asked for is what the post claims: the head is faster than the small model (the interval of the ratio above 1). --run
+keeps the small model; --answers is a directory of conversations to train it on, for example those that the head was
+trained on (recipes/embedded.toml), instead of fewer that are made. Progress goes to stderr; half an hour on one core.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from data_scaling import conversations_of
+from real_target import Example, train
+from rows import Row, tell
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+from eyas.bench.concurrency import Block, auto_engine, closed_loop, one_arm_engine
+from eyas.bench.stats import median_interval
+from eyas.bench.workload import Prompt, eval_prompts, mixed, paired
+from eyas.chat.conversation import read_all
+from eyas.chat.render import render
+from eyas.formats.head_dir import read_head
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import resolve_head
+from eyas.serve.arm import Arm
+from eyas.serve.drafter import Draft
+from eyas.serve.engine import Engine
+from eyas.serve.other_drafters import Lookup, SmallModel
+from eyas.tree.shape import TreeShape, chain
+from eyas.tree.stats import acceptance_length
+
+STREAMS, PAIRS, MINUTES = (1, 8), 5, 15.0
+CONVERSATIONS, LAYERS = 2000, 2
+PROMPTS_PER_TASK, MAX_TOKENS, REQUESTS_PER_STREAM = 12, 96, 4
+DTYPE = torch.bfloat16
+PLAIN, HEAD, SMALL = "plain", "head", "small model, chain of 3"
+
+
+def small_model(work: Path, answers: Path | None, minutes: float) -> Path:
+    """The directory of the small model, trained on answers of the target, or of the one that is there."""
+    place = work / "target"
+    if not (place / "made.json").is_file():
+        target = Target.load(EMBEDDED)
+        source = conversations_of(work, CONVERSATIONS) if answers is None else answers
+        rows = [row for one in read_all(source) for row in render(one, target.tokenizer)]
+        examples = [Example(list(row.ids), [1.0 if taught else 0.0 for taught in row.loss_mask]) for row in rows]
+        facts = target.facts
+        config = LlamaConfig(
+            vocab_size=facts.vocab_size,
+            hidden_size=facts.hidden_size,
+            intermediate_size=2 * facts.hidden_size,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=facts.num_heads,
+            num_key_value_heads=facts.num_kv_heads,
+            head_dim=facts.head_dim,
+            max_position_embeddings=facts.max_positions,
+            tie_word_embeddings=True,
+            rms_norm_eps=1e-5,
+        )
+        tokenizer = target.tokenizer
+        assert isinstance(tokenizer, PreTrainedTokenizerFast), "the embedded target's is"
+        train(examples, config, tokenizer, work, minutes)
+    return place
+
+
+def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
+    """The rows of each number of streams."""
+    stored = read_head(resolve_head(EMBEDDED), DTYPE)
+    target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
+    model = Target.load(small, DTYPE)
+    draft = Draft.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
+    size = sum(weight.numel() for weight in model.model.parameters())
+    told = f"parameters of the small model; head {stored.head.num_parameters:,}, target {target.facts.num_parameters:,}"
+    yield Row(told, size, "told", True)
+    prompts = mixed(eval_prompts(target.tokenizer, PROMPTS_PER_TASK))
+    context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
+    for n in streams:
+        engines = {PLAIN: Engine(target, None, n, context), HEAD: auto_engine(target, draft, n, context)}
+        for depth in (3, 5):
+            arm = Arm(f"chain{depth}", chain(depth))
+            engines[f"head, chain of {depth}"] = one_arm_engine(target, draft, arm, n, context)
+            engines[f"small model, chain of {depth}"] = Engine(target, SmallModel(model, chain(depth)), n, context)
+        engines["prompt lookup, chain of 5"] = Engine(target, Lookup(chain(5)), n, context)
+        yield from _rows(n, _measured(engines, prompts, n, pairs))
+
+
+def _measured(engines: dict[str, Engine], prompts: list[Prompt], n: int, pairs: int) -> dict[str, list[Block]]:
+    size = n * REQUESTS_PER_STREAM
+    blocks = [[prompts[(block * size + i) % len(prompts)] for i in range(size)] for block in range(pairs)]
+    for engine in engines.values():
+        closed_loop(engine, blocks[0][:n], MAX_TOKENS)
+
+    def run(name: str, engine: Engine, block: list[Prompt]) -> Block:
+        print(f"{n} streams: {name}", file=sys.stderr, flush=True)
+        return closed_loop(engine, block, MAX_TOKENS)
+
+    arms = {name: lambda block, name=name, engine=engine: run(name, engine, block) for name, engine in engines.items()}
+    return {name: [once for (once,) in rounds] for name, rounds in paired(arms, blocks, 1).items()}
+
+
+def _rows(n: int, found: dict[str, list[Block]]) -> Iterator[Row]:
+    plain = found.pop(PLAIN)
+    for name, blocks in found.items():
+        middle, span = median_interval([a.output_tps / b.output_tps for a, b in zip(blocks, plain, strict=True)], 0)
+        accepted = acceptance_length(answer.rounds for block in blocks for answer in block.answers)
+        told = (
+            f"{n} streams, {name}: tokens/s over plain, 95 % {span.low:.2f} to {span.high:.2f}, accepts {accepted:.2f}"
+        )
+        yield Row(told, round(middle, 3), "told", True)
+    ratios = [a.output_tps / b.output_tps for a, b in zip(found[HEAD], found[SMALL], strict=True)]
+    middle, span = median_interval(ratios, 0)
+    told = f"{n} streams, the head over the small model, 95 % {span.low:.2f} to {span.high:.2f}"
+    yield Row(told, round(middle, 3), "interval above 1", span.low > 1)
+
+
+def main() -> int:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--minutes", type=float, default=MINUTES)
+    parser.add_argument("--run", type=Path, help="a directory that keeps the small model, or has it")
+    parser.add_argument("--answers", type=Path, help="a directory of conversations")
+    parsed = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        small = small_model(parsed.run or Path(scratch), parsed.answers, parsed.minutes)
+        return tell(compare(parsed.streams, parsed.pairs, small))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
