@@ -6,8 +6,9 @@
     formats    vLLM and OpenVINO load the export: the same tokens, the same acceptance (as far as `make peers` has them)
     client     what the bench client itself costs
     lessons    the lessons of the post, with and without
+    drafters   the head beside prompt lookup and a small model, on the same engine
 
-Every part is a script of its own in benchmarks/ that says how it measures. Progress goes to stderr; an hour.
+Every part is a script of its own in benchmarks/ that says how it measures. Progress goes to stderr; an hour and a half.
 """
 
 import argparse
@@ -21,6 +22,7 @@ PARTS = {
     "formats": "peer_formats.py",
     "client": "client_overhead.py",
     "lessons": "lessons.py",
+    "drafters": "drafters.py",
 }
 
 

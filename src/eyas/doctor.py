@@ -182,6 +182,8 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         return
     finished = _Finished(out, head, stages)
     yield from _examine_chain(finished)
+    for directory in sorted((out / "deploy").glob("*/")):
+        yield from _examine_deployment(directory, finished)
     run = None if recipe is None else Run(_for_target(recipe, target), out, progress=False)
     loaded, template = None, None
     try:
@@ -269,6 +271,23 @@ def _examine_chain(finished: _Finished) -> Iterator[Finding]:
                 )
     if num_links and not broken:
         yield Finding("ok", "chain of stages", f"each of {num_links} parents is the one that was used")
+
+
+def _examine_deployment(directory: Path, finished: _Finished) -> Iterator[Finding]:
+    """What was written for a platform, and whether for a head that the run has now, as it is or as it was exported."""
+    run_it = f"run `eyas deploy {directory.name}` with the recipe of this run"
+    if not has_provenance(directory):
+        yield Finding("warning", f"{directory}, which is unfinished", f"{PROVENANCE} at its end", f"{run_it} again")
+        return
+    contents = _contents(f"deploy {directory.name}", directory)
+    yield contents
+    if contents.weight == "misfit":
+        return
+    heads = [finished.head, *(place.parent for place in finished.out.glob(f"{DIRECTORIES['export']}/*/{CONFIG_FILE}"))]
+    wanted = read_provenance(directory).parents["head"]
+    if wanted not in {digest_head(head) for head in heads if (head / CONFIG_FILE).is_file()}:
+        found = f"{directory} made for a head with digest {wanted}"
+        yield Finding("misfit", found, "a head that this run has now, or its export", f"{run_it} again")
 
 
 def _for_target(recipe: Recipe, target: str | None) -> Recipe:

@@ -37,6 +37,21 @@ def test_a_sound_run(run, capsys):
     assert "attention on this CPU" in said
 
 
+def test_what_was_written_for_a_platform(run, recipe):
+    deploy = ("deploy.engine=eyas", "deploy.image=example.com/eyas:1", "deploy.storage=gs://bucket/eyas")
+    assert main(["deploy", "kubernetes", str(recipe), *deploy, "--out", str(run)]) == 0
+    told = [finding for finding in examine(str(run), None) if "deploy" in finding.found]
+    assert [(finding.weight, finding.found) for finding in told] == [("ok", "deploy kubernetes: finished")]
+    manifest = run / "deploy" / "kubernetes" / "deployment.yaml"
+    manifest.write_text(manifest.read_text().replace("example.com", "example.org"))
+    assert any("deployment.yaml" in finding.found for finding in misfits(run))
+    shutil.rmtree(run / "deploy")
+    assert main(["deploy", "kubernetes", str(recipe), *deploy, "--out", str(run)]) == 0
+    config = run / "head" / "config.json"
+    config.write_text(config.read_text() + " ")
+    assert any("deploy/kubernetes made for a head with digest" in finding.found for finding in misfits(run))
+
+
 def test_a_machine_without_a_compiler(target, capsys, monkeypatch):
     monkeypatch.setattr(doctor, "cpu_kernel", lambda: Unavailable("there is no gcc or cc on the PATH"))
     assert main(["doctor", str(target)]) == 0  # slower, not wrong

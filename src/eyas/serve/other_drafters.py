@@ -17,7 +17,6 @@ from torch import Tensor
 from eyas.base.errors import InputError
 from eyas.model.attention import RowAttend
 from eyas.model.target import Target
-from eyas.serve.arm import Arm
 from eyas.serve.drafter import pieces_of
 from eyas.serve.kvpool import KVPool
 from eyas.serve.paged import Prepare, Rows
@@ -33,7 +32,6 @@ class Lookup:
     """Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding), chains as deep as `shape`."""
 
     shape: TreeShape
-    arms: tuple[Arm, ...] = ()
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
@@ -87,7 +85,6 @@ class SmallModel:
 
     model: Target
     shape: TreeShape
-    arms: tuple[Arm, ...] = ()
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
