@@ -14,7 +14,7 @@ from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
 from eyas.serve.arm import Arm
 from eyas.serve.canary import FIRST_LOOK, CanaryOptions, Trial, ratio_of
-from eyas.serve.drafter import Draft
+from eyas.serve.drafter import Draft, Drafter
 from eyas.serve.engine import Engine
 from eyas.serve.evidence import Evidence
 from eyas.serve.request import CANARY, MAIN, Answer, Request
@@ -50,7 +50,7 @@ def both(spoken: Spoken, main: Draft | None = None, canary: Draft | None = None,
     slots, context = rest.pop("slots", 4), rest.pop("context", CONTEXT)
     engine = poison(Engine(spoken.target, draft, slots, context, **rest))
     drafter = engine.runner.drafter
-    assert drafter is not None
+    assert isinstance(drafter, Drafter)
     drafter.of(is_canary=True).relay.poisoned = True
     return engine
 

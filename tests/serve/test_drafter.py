@@ -77,7 +77,7 @@ def test_every_node_follows_its_own_path(llama: Spoken, learnt: Draft, shape: Tr
         draft = with_norm_output(draft)
     engine = poison(Engine(llama.target, draft, 3, CONTEXT))
     drafter = engine.runner.drafter
-    assert drafter is not None
+    assert isinstance(drafter, Drafter)
     spy = drafter.growers[shape] = SpyGrower(shape, torch.device("cpu"))
     for index in (6, 1, 3):
         engine.add(llama.requests[index])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.serve.small import CONTEXT, ReplayDrafter, Spoken, drive, random_draft, replay_engine, tokens
 
-from eyas.serve.drafter import Draft
+from eyas.serve.drafter import Draft, Drafter
 from eyas.serve.engine import Engine
 from eyas.serve.kernels.choice import prepare_for
 from eyas.serve.paged import Prepare, prepare_dense
@@ -77,7 +77,7 @@ def test_more_rows_than_the_text_are_never_read(llama: Spoken, shape: TreeShape)
     """Whatever the memory holds where no text is, the answers are the same: it is full of old requests."""
     engine = replay_engine(llama, shape, 3)
     pool, relay, drafter = engine.runner.pool, engine.runner.relay, engine.runner.drafter
-    assert drafter is not None
+    assert isinstance(drafter, Drafter)
     assert pool.aux_ZL is not None
     pool.kv.fill_(1e4)
     pool.aux_ZL.fill_(1e4)
@@ -99,7 +99,7 @@ def test_no_gradients_are_kept(llama: Spoken, learnt: Draft) -> None:
     engine = Engine(llama.target, learnt, 2, CONTEXT)
     drive(engine, llama.requests[:3])
     runner = engine.runner
-    assert runner.drafter is not None
+    assert isinstance(runner.drafter, Drafter)
     for tensor in (runner.pool.kv, runner.pool.aux_ZL, runner.drafter.kv):
         assert tensor is not None
         assert not tensor.requires_grad

@@ -123,12 +123,16 @@ class Runner:
     def __init__(self, target: Target, drafter: Drafting | None, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
         self.target = target
         self.drafter = drafter
-        self.needs_features = drafter is not None and drafter.needs_features
         self.pool = pool
         self.relay = relay
         self.prepare = prepare
         self.sampler = Sampler(len(pool.table_RC), target.facts.vocab_size, pool.kv.device)
         self.graphs = RoundGraphs(CudaRecord()) if pool.kv.device.type == "cuda" else None
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether the target's captured layers are kept."""
+        return self.drafter is not None and self.drafter.needs_features
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         """Give slots to lines; what earlier work reads of the table it has read by then."""
