@@ -53,6 +53,7 @@ def test_on_the_embedded_pair(tmp_path, monkeypatch):
     assert "(median of 7 tasks)" in text
 
 
+@pytest.mark.full
 def test_on_two_endpoints(tmp_path, monkeypatch):
     fast, slow = Manner(tokens=8, step_s=0.001), Manner(tokens=8, step_s=0.004)
     with fake_server(fast) as head, fake_server(slow) as plain:

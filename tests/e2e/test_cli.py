@@ -26,6 +26,7 @@ VERBS = {
     "export",
     "bench",
     "tune",
+    "drift",
     "generate",
     "serve",
     "show",

@@ -35,7 +35,7 @@ def test_interpreted(pytestconfig: pytest.Config):
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [pytest.param(80, marks=pytest.mark.full), 90])
 def test_compiles_for_cuda(capability: int, tmp_path: Path):
     """What the interpreter cannot see: types, layouts, shared memory. The compiler needs no device."""
     script = "tests/serve/compile_triton_attention.py"
