@@ -79,7 +79,7 @@ def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
     """The rows of each number of streams."""
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
-    model = Target.load(small, DTYPE)
+    model = Target.load(small, DTYPE, (0,))
     draft = Draft.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
     size = sum(weight.numel() for weight in model.model.parameters())
     told = f"parameters of the small model; head {stored.head.num_parameters:,}, target {target.facts.num_parameters:,}"

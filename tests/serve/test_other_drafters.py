@@ -80,6 +80,10 @@ def test_lookup_accepts_what_a_walk_over_the_answers_accepts(spoken: Spoken) -> 
 
 def test_a_model_of_other_words_is_refused(spoken: Spoken, tmp_path: Path) -> None:
     stranger = Target.load(family_target(tmp_path, "qwen3"), torch.float32, (0,))
-    stranger.facts = dataclasses.replace(stranger.facts, vocab_size=stranger.facts.vocab_size + 1)
-    with pytest.raises(InputError, match=r"a draft model of .* tokens with tokenizer"):
+    stranger.tokenizer.add_tokens(["kestrel"])
+    with pytest.raises(InputError, match=r"a draft model of 288 tokens, 1 of them other than the target's"):
         Engine(spoken.target, SmallModel(stranger, chain(3)), 1, CONTEXT)
+    larger = Target.load(tmp_path, torch.float32, (0,))
+    larger.facts = dataclasses.replace(larger.facts, vocab_size=larger.facts.vocab_size + 1)
+    with pytest.raises(InputError, match="a draft model of 289 tokens, 0 of them other"):
+        Engine(spoken.target, SmallModel(larger, chain(3)), 1, CONTEXT)

@@ -94,10 +94,12 @@ class SmallModel:
     def drafter(self, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> "ModelDrafter":
         """InputError where the two do not name tokens alike."""
         small, large = self.model.facts.vocab_size, target.facts.vocab_size
-        if small != large or self.model.tokenizer_digest != target.tokenizer_digest:
+        ours, theirs = self.model.tokenizer.get_vocab(), target.tokenizer.get_vocab()
+        num_other = sum(theirs.get(token) != number for token, number in ours.items())
+        if small != large or ours != theirs:
             raise InputError(
-                f"a draft model of {small:,} tokens with tokenizer {self.model.tokenizer_digest}",
-                f"the target's {large:,} tokens and its tokenizer {target.tokenizer_digest}",
+                f"a draft model of {small:,} tokens, {num_other:,} of them other than the target's",
+                f"the target's {large:,} tokens",
                 "name a draft model of the same family",
             )
         return ModelDrafter(self.model, pool, relay, prepare)
