@@ -1,18 +1,19 @@
 """What all doubles that answer HTTP share: a server on a free port of this machine, until the block ends."""
 
 import threading
+from abc import ABC, abstractmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 
 
-class Loopback:
+class Loopback(ABC):
     """A context manager. url is there inside the block."""
 
     url: str
 
+    @abstractmethod
     def handler(self) -> type[BaseHTTPRequestHandler]:
         """Who answers."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler())

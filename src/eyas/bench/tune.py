@@ -194,7 +194,7 @@ def measured_arms(config: TuneConfig) -> tuple[Arm, ...]:
             few = alike[:1] + alike[-1:]
             if family[1] is None:
                 few = [one for one in alike if one.depth.bit_count() == 1] + alike[-1:]
-            arms += [Arm(f"{one.depth},{one.top_k},{one.nodes}", one) for one in dict.fromkeys(few)]
+            arms += [Arm(one.name, one) for one in dict.fromkeys(few)]
     return tuple(arms)
 
 

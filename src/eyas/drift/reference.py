@@ -15,7 +15,7 @@ from eyas.base.errors import InputError
 from eyas.base.provenance import require
 from eyas.bench.bench import RESULTS_FILE
 from eyas.bench.report import SCHEMA
-from eyas.drift.rounds import temperature_of, tree_name
+from eyas.drift.rounds import temperature_of
 from eyas.recipe import RECIPE_FILE, Recipe
 from eyas.train import evaluate
 from eyas.tree.shape import TreeShape
@@ -65,7 +65,7 @@ def read_report(run: Path) -> Report:
     path = run / "eval" / ACCEPTANCE_FILE
     if path.is_file():
         promises |= _of_evaluation(_read(path, evaluate.SCHEMA, "run `eyas eval` again"), recipe, path)
-    tree = tree_name(recipe.bench.shape)
+    tree = recipe.bench.shape.name
     for task, entry in _table(results, "tasks", directory / RESULTS_FILE).items():
         promises[Slice(temperature_of(0.0), "task", task)] = _promise(entry, tree, directory / RESULTS_FILE)
     if not promises:
@@ -78,7 +78,7 @@ def _of_evaluation(found: Mapping[str, Any], recipe: Recipe, path: Path) -> dict
     drawn = found.get("temperature")
     temperature = temperature_of(recipe.respond.temperature if drawn is None else float(drawn))
     shape = _table(found, "tree", path)
-    tree = tree_name(TreeShape(shape["depth"], shape["top_k"], shape["nodes"]))
+    tree = TreeShape(shape["depth"], shape["top_k"], shape["nodes"]).name
     promises = {
         Slice(temperature, "task", task): _promise(entry, tree, path)
         for task, entry in _table(found, "tasks", path).items()

@@ -18,7 +18,7 @@ from typing import Any
 from eyas.serve.evidence import Evidence
 from eyas.serve.request import Answer
 from eyas.synth.loops import looping
-from eyas.train.evaluate import FIRST_CONTEXT
+from eyas.train.evaluate import context_of
 from eyas.tree.shape import TreeShape
 
 TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program gives, not what a person said
@@ -67,8 +67,8 @@ def heard(answer: Answer, head: str, task: str | None, shapes: Sequence[TreeShap
         for shape in shapes:
             tokens = evidence.tokens_with(shape)
             if tokens is not None:
-                rounds, accepted = trees.get(tree_name(shape), (0, 0))
-                trees[tree_name(shape)] = rounds + 1, accepted + min(tokens, taken)
+                rounds, accepted = trees.get(shape.name, (0, 0))
+                trees[shape.name] = rounds + 1, accepted + min(tokens, taken)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Heard(now, head, task, answer.request.sampling.temperature, found)
 
@@ -82,19 +82,6 @@ def read_lines(lines: Iterable[bytes]) -> tuple[list[Heard], int]:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             num_bad += 1
     return found, num_bad
-
-
-def tree_name(shape: TreeShape) -> str:
-    """As command lines write it."""
-    return f"{shape.depth},{shape.top_k},{shape.nodes}"
-
-
-def context_of(position: int) -> str:
-    """The report's name for where a round's root stands (`train.evaluate.by_context`)."""
-    high = FIRST_CONTEXT
-    while position > high:
-        high *= 2
-    return f"<={high}"
 
 
 def temperature_of(value: float) -> str:

@@ -48,7 +48,7 @@ class Drafting(Protocol):
 
 
 class DraftPlan(Protocol):
-    """What an engine is given to draft with. shape: of every round; with `arms`, the engine chooses among these."""
+    """What an engine is given to draft with. shape: of every round that no policy decides; shapes: all there may be."""
 
     @property
     def shape(self) -> TreeShape: ...

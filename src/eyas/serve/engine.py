@@ -227,8 +227,9 @@ class Engine:
         wish = iter(choice.drafts)
         drafts = tuple(next(wish) if may else False for may in follows)
         shape, lines = choice.arm.shape, tuple(one.holding.line for one in members)
-        batch = Batch(lines, num_logprobs=num_logprobs(members), wants_trees=wants_trees(members))
-        batch = replace(batch, is_canary=turn.head == CANARY)
+        batch = Batch(
+            lines, num_logprobs=num_logprobs(members), wants_trees=wants_trees(members), is_canary=turn.head == CANARY
+        )
         if shape is not None:
             nodes = sum(shape.nodes if drafting else 1 for drafting in drafts)
             lags = tuple(one.lag for one in compress(members, drafts))

@@ -204,9 +204,17 @@ def by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, An
     longest, low, high = max(text.roots[-1] for text in texts), 0, FIRST_CONTEXT
     while low <= longest:
         if some := [rounds for text in texts if (rounds := text.between(low, high + 1)).accepted]:
-            found[f"<={high}"] = {"prompts": len(some)} | _length(summarise(some, seed))
+            found[context_of(high)] = {"prompts": len(some)} | _length(summarise(some, seed))
         low, high = high + 1, 2 * high
     return found
+
+
+def context_of(position: int) -> str:
+    """The bucket of a round whose root stands there."""
+    high = FIRST_CONTEXT
+    while position > high:
+        high *= 2
+    return f"<={high}"
 
 
 def _length(stats: AcceptanceStats) -> dict[str, Any]:

@@ -30,6 +30,11 @@ class TreeShape:
                 )
 
     @property
+    def name(self) -> str:
+        """DEPTH,TOP_K,NODES, as command lines write it."""
+        return f"{self.depth},{self.top_k},{self.nodes}"
+
+    @property
     def candidates(self) -> int:
         """Nodes that growing scores, the root not counted: top_k in level 0, then top_k * top_k in each level."""
         return self.top_k + (self.depth - 1) * self.top_k**2

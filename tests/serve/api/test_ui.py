@@ -4,9 +4,9 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
@@ -84,22 +84,16 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A wide one, quiet: a test that expects complaints takes them out of `complaints`."""
+    """A wide one."""
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
         page.set_default_timeout(LONG_MS)
-        yield watch(page)
+        yield page
 
 
-def watch(page: Page) -> Page:
-    page.complaints = []  # type: ignore[attr-defined]
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))  # type: ignore[attr-defined]
-    page.on("console", lambda said: page.complaints.append(said.text) if said.type in ("error", "warning") else None)  # type: ignore[attr-defined]
-    return page
-
-
-def complaints(page: Page) -> Sequence[str]:
-    return page.complaints  # type: ignore[attr-defined]
+def complaints(page: Page) -> list[str]:
+    said = [message.text for message in page.console_messages() if message.type in ("error", "warning")]
+    return [*map(str, page.page_errors()), *said]
 
 
 def say(page: Page, words: str, most: int = 16) -> None:
@@ -116,7 +110,7 @@ def ended(page: Page, text: str = "Done|Ended") -> None:
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_chat(browser: Browser, pair: Server, width: int) -> None:
     with browser.new_context(viewport={"width": width, "height": 900}) as context:
-        page = watch(context.new_page())
+        page = context.new_page()
         asked: list[dict[str, Any]] = []
         page.on("request", lambda one: asked.append(json.loads(one.post_data)) if one.post_data else None)
         page.goto(f"{pair.url}/ui")
@@ -140,8 +134,9 @@ def test_a_chat(browser: Browser, pair: Server, width: int) -> None:
         assert (line, none) == ("solid", "none")
         check_figures(page)
         check_tree(page)
-        for scheme, paper in (("dark", "rgb(20, 23, 27)"), ("light", "rgb(255, 255, 255)")):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        papers: dict[Literal["dark", "light"], str] = {"dark": "rgb(20, 23, 27)", "light": "rgb(255, 255, 255)"}
+        for scheme, paper in papers.items():
+            page.emulate_media(color_scheme=scheme)
             assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
             assert page.evaluate("document.documentElement.scrollWidth") == width
         assert complaints(page) == []
