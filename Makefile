@@ -4,7 +4,8 @@
 #   make test          eyas[dev]; `make check`, then the tests (minutes)
 #   make test-full     eyas[dev]; every test, also those marked `full`
 #   make check         eyas[dev]; ruff, format, types, floors
-#   make interop       eyas alone, AIPerf in .venv-aiperf; AIPerf measures `eyas serve`
+#   make interop       eyas alone, AIPerf in PEERS; it measures `eyas serve`
+#   make peers-clients   other benchmarks under PEERS, AIPerf and guidellm, to compare `eyas bench` with
 #   make soak          eyas[dev]; ten thousand mixed and rude requests against the server
 #   make peers         eyas alone, each peer in an environment of its own under PEERS; eyas beside other engines
 #   make peers-llamacpp   llama.cpp for it, from the source in its Python package (cmake, a C++ compiler, half an hour)
@@ -15,7 +16,7 @@
 #   make prove-training   eyas[dev], speculators in PEERS; the same of features and training (DATA=DIR: GSM8K)
 #   make pin           eyas alone; the digests behind the tags of deploy/images.env
 #   make image-eyas TAG=REGISTRY/NAME:TAG      (docker) builds deploy/Dockerfile; likewise image-sglang, image-vllm
-#   make prove-production   eyas alone, what of vLLM and OpenVINO is in PEERS; the same of proof and production
+#   make prove-production   eyas alone, what of the peers is in PEERS; the same of proof and production
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -32,7 +33,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: quickstart test test-full check soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production peers-training \
-  pin image-eyas image-sglang image-vllm clean
+  peers-clients pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
 quickstart: $(EYAS)
@@ -54,16 +55,6 @@ check: $(DEV)
 
 soak: $(DEV)
 	$(BIN)/pytest -q --full -k soak tests/serve/api/test_soak.py
-
-AIPERF := .venv-aiperf/bin/aiperf
-
-interop: $(EYAS) $(AIPERF)
-	@$(BIN)/python benchmarks/interop_aiperf.py $(AIPERF)
-
-$(AIPERF):
-	@echo "installing aiperf into .venv-aiperf" >&2
-	$(PYTHON) -m venv .venv-aiperf
-	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= .venv-aiperf/bin/python -m pip install -q 'aiperf>=0.13,<0.14' >&2
 
 PEERS ?= $(HOME)/.cache/eyas/peers
 PEER_PIP := PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= PIP_QUIET=1
@@ -90,6 +81,24 @@ $(PEERS)/openvino/.installed:
 	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
 	$(PEER_PIP) $(@D)/bin/python -m pip install openvino-genai==2026.4.1.0 'optimum-intel[openvino]' \
 	  'huggingface-hub<2' 'diffusers<0.40' einops >&2
+	@touch $@
+
+interop: $(EYAS) $(PEERS)/aiperf/.installed
+	@$(BIN)/python benchmarks/interop_aiperf.py "$(PEERS)/aiperf/bin/aiperf"
+
+peers-clients: $(PEERS)/aiperf/.installed $(PEERS)/guidellm/.installed
+
+$(PEERS)/guidellm/.installed:
+	@echo "installing guidellm into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
+	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 'guidellm>=0.8,<0.9' >&2
+	@touch $@
+
+$(PEERS)/aiperf/.installed:
+	@echo "installing aiperf into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install 'aiperf>=0.13,<0.14' >&2
 	@touch $@
 
 peers-training: $(PEERS)/speculators/.installed
@@ -128,7 +137,7 @@ prove-training: $(DEV) peers-training
 	@$(BIN)/python benchmarks/prove_training.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)")
 
 prove-production: $(EYAS)
-	@$(BIN)/python benchmarks/prove_production.py
+	@$(BIN)/python benchmarks/prove_production.py --env-dir "$(PEERS)"
 
 include deploy/images.env
 
@@ -158,5 +167,5 @@ $(DEV): $(EYAS)
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-aiperf build dist .pytest_cache .hypothesis .ruff_cache .import_linter_cache src/*.egg-info
+	rm -rf .venv build dist .pytest_cache .hypothesis .ruff_cache .import_linter_cache src/*.egg-info
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -14,6 +14,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -28,15 +29,48 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 MODELS = b'{"data": [{"id": "fake", "owned_by": "nobody"}]}'
 
 
+def _frame(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def _chunk(**fields: object) -> bytes:
+    value = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "fake"} | fields
+    return _frame(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+
+TOKEN = _chunk(choices=[{"index": 0, "delta": {"content": "w"}}])
+
+
+def last_chunks(tokens: int) -> bytes:
+    """What follows so many tokens."""
+    usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
+    end = _chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}]) + _chunk(choices=[], usage=usage)
+    return end + _frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+async def requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """Those of one connection that ask for an answer; its head is written, the chunks are the caller's."""
+    while True:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+            return
+        if head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(MODELS) + MODELS)
+            continue
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        await reader.readexactly(length)
+        writer.write(HEAD)
+        yield
+
+
 class Ticking:
     """All streams get their next token at the same tick, as a batched engine hands them out."""
 
     def __init__(self, tokens: int, step_s: float) -> None:
         self.tokens, self.step_s = tokens, step_s
-        self.token = _chunk({"choices": [{"delta": {"content": "w"}}]})
-        self.end = _chunk({"choices": [{"delta": {}, "finish_reason": "stop"}]})
-        self.end += _chunk({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}})
-        self.end += _frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        self.end = last_chunks(tokens)
         self.open: dict[asyncio.StreamWriter, list[float]] = {}  # writer -> when its first token was written, and count
         self.tpots_s: list[float] = []
 
@@ -49,7 +83,7 @@ class Ticking:
             while (wait_s := due_s - loop.time()) > 0:
                 await asyncio.sleep(0 if wait_s < 0.002 else wait_s - 0.001)
             for writer, (first_s, count) in list(self.open.items()):
-                writer.write(self.token)
+                writer.write(TOKEN)
                 now_s = time.perf_counter()
                 if count + 1 < self.tokens:
                     self.open[writer] = [first_s or now_s, count + 1]
@@ -60,17 +94,7 @@ class Ticking:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Requests of one connection."""
-        while True:
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return
-            if head.startswith(b"GET"):
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(MODELS) + MODELS)
-                continue
-            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-            await reader.readexactly(length)
-            writer.write(HEAD)
+        async for _ in requests(reader, writer):
             self.open[writer] = [0.0, 0]
 
 
@@ -87,14 +111,6 @@ def serve(pipe: Connection, tokens: int, step_s: float) -> None:
         pipe.send(ticking.tpots_s)
 
     asyncio.run(main())
-
-
-def _chunk(value: object) -> bytes:
-    return _frame(b"data: " + json.dumps(value).encode() + b"\n\n")
-
-
-def _frame(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 def measure(streams: int, tokens: int, step_s: float) -> Row:

@@ -46,15 +46,7 @@ def main() -> int:
 
 def measure(aiperf: Path, url: str, directory: Path) -> dict[str, float | None]:
     """AIPerf's averages of what an engineer looks for."""
-    command = [str(aiperf), "profile", "-m", EMBEDDED, "--endpoint-type", "chat", "--streaming", "--url", url]
-    command += ["--tokenizer", str(resolve_target(EMBEDDED)), "--use-server-token-count", "--ui", "none"]
-    command += ["--request-count", str(REQUESTS), "--concurrency", str(CONCURRENCY)]
-    command += ["--synthetic-input-tokens-mean", "40", "--output-tokens-mean", "32"]
-    command += ["--artifact-dir", str(directory)]
-    # AIPerf finds a tokenizer's directory only where the hub may be asked.
-    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
-    subprocess.run(command, check=True, timeout=RUN_S, env=environment, stdout=sys.stderr)
-    written = json.loads((directory / "profile_export_aiperf.json").read_bytes())
+    written = json.loads(profile(aiperf, url, EMBEDDED, REQUESTS, CONCURRENCY, 32, directory).read_bytes())
     names = {
         "acceptance_length": "spec_decode_acceptance_length",
         "draft_acceptance_percent": "spec_decode_draft_acceptance_rate",
@@ -63,6 +55,19 @@ def measure(aiperf: Path, url: str, directory: Path) -> dict[str, float | None]:
         "output_tps": "output_token_throughput",
     }
     return {ours: written.get(theirs, {}).get("avg") for ours, theirs in names.items()}
+
+
+def profile(aiperf: Path, url: str, model: str, requests: int, concurrency: int, tokens: int, directory: Path) -> Path:
+    """AIPerf measures a server in a closed loop, chat, streaming; the JSON that it leaves."""
+    command = [str(aiperf), "profile", "-m", model, "--endpoint-type", "chat", "--streaming", "--url", url]
+    command += ["--tokenizer", str(resolve_target(EMBEDDED)), "--use-server-token-count", "--ui", "none"]
+    command += ["--request-count", str(requests), "--concurrency", str(concurrency)]
+    command += ["--synthetic-input-tokens-mean", "40", "--output-tokens-mean", str(tokens)]
+    command += ["--artifact-dir", str(directory)]
+    # AIPerf finds a tokenizer's directory only where the hub may be asked.
+    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    subprocess.run(command, check=True, timeout=RUN_S, env=environment, stdout=sys.stderr)
+    return directory / "profile_export_aiperf.json"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """`make prove-production`: the rows of proof and production, one JSON object a row on stdout; exit 1 if one misses.
 
-    python benchmarks/prove_production.py [--only PART]
+    python benchmarks/prove_production.py [--only PART] [--env-dir DIR]
 
     charts     TPOT, throughput and TTFT against streams, `eyas serve` measured by `eyas bench --url`
     formats    vLLM and OpenVINO load the export: the same tokens, the same acceptance (as far as `make peers` has them)
     client     what the bench client itself costs
+    clients    its figures beside those of AIPerf, guidellm and vLLM's of the same run (as far as they are there)
     lessons    the lessons of the post, with and without
     drafters   the head beside prompt lookup and a small model, on the same engine
 
@@ -17,10 +18,12 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+WITH_PEERS = ("formats", "clients")  # are told where the peers' environments are
 PARTS = {
     "charts": "served_charts.py",
     "formats": "peer_formats.py",
     "client": "client_overhead.py",
+    "clients": "clients.py",
     "lessons": "lessons.py",
     "drafters": "drafters.py",
 }
@@ -30,9 +33,11 @@ def main() -> int:
     """Run the parts; each prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
     parsed = parser.parse_args()
+    peers = ["--env-dir", parsed.env_dir]
     codes = [
-        subprocess.run([sys.executable, HERE / script], check=False).returncode
+        subprocess.run([sys.executable, HERE / script, *(peers if name in WITH_PEERS else [])], check=False).returncode
         for name, script in PARTS.items()
         if parsed.only in (None, name)
     ]

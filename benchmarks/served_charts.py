@@ -1,10 +1,12 @@
 """The charts of "From research to production: EAGLE-3", from outside; one JSON object a row, exit 1 if one misses.
 
     python benchmarks/served_charts.py [--streams 1 2 4 8 16 32] [--repeats 5] [--out DIR]
+                                       [--picture FILE.svg]
 
 Two servers on this machine, `eyas serve` with the shipped pair and `eyas serve --no-head`, compiled, one of them idle
 while the other is asked; `eyas bench --url` is the client: median TPOT, output throughput and TTFT against streams, the
-same prompts in both. --out keeps results.json and report.html, which has the charts. Asked for is what the server
+same prompts in both. --out keeps results.json and report.html, which has the charts; --picture
+draws the four together. Asked for is what the server
 promises: it is never slower than without a head (lower 95 % bound of throughput at least 0.97). Batches of other sizes
 round differently in bfloat16, so equal answers are told and only float32 is promised. Server and client want a core
 each: on a busy machine the baseline, which sends every token by itself, suffers most. Progress goes to stderr; a
@@ -12,18 +14,22 @@ quarter of an hour on two idle cores.
 """
 
 import argparse
+import json
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import torch
 from rows import Row, tell
 
+from eyas.bench import charts, figures
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.served import run
 from eyas.formats.head_dir import read_head, resolve_head
@@ -32,6 +38,7 @@ from eyas.serve.compiled import compile_pair
 
 STREAMS, REPEATS = (1, 2, 4, 8, 16, 32), 5
 LEAST = 0.97
+GAP = 24  # of the picture
 SERVE = [sys.executable, "-c", "import sys; from eyas.cli import main; sys.exit(main())", "serve", "--port", "0"]
 
 
@@ -57,7 +64,7 @@ def serving(log: Path, *words: str) -> Iterator[str]:
         server.wait(60)
 
 
-def charts(streams: Sequence[int], repeats: int, out: Path) -> Iterator[Row]:
+def rows(streams: Sequence[int], repeats: int, out: Path) -> Iterator[Row]:
     """The rows of each number of streams, then of the words."""
     config = ClientConfig(limit=8, repeats=repeats, concurrency=tuple(streams), max_tokens=96, warm_up=max(streams))
     compile_both()
@@ -86,15 +93,48 @@ def _rows(point: dict[str, Any]) -> Iterator[Row]:
     yield Row(f"{told}, 95 % {low:.2f} to {high:.2f}", ratio, f"lower bound at least {LEAST}", low >= LEAST)
 
 
+def picture(results: dict[str, Any]) -> str:
+    """The report's charts as one SVG: load on the left, tasks on the right; light and dark as its reader has it."""
+    css = files("eyas.bench").joinpath("report.css").read_text(encoding="utf-8")
+    colours, rest = css.split("\n* {", 1)
+    style = colours + "\n".join(line for line in rest.splitlines() if line.startswith("svg "))
+    columns = (
+        figures.against_load(results["concurrency"], figures.STREAMS),
+        [figures.tpot_by_task(results["tasks"])],
+    )
+    drawn, heights = [], []
+    for place, column in enumerate(columns):
+        x, y = GAP + place * (charts.WIDTH + 2 * GAP), GAP
+        for figure in (ElementTree.fromstring(one) for one in column if one is not None):
+            (chart,), (title,), (sentence,) = (figure.findall(path) for path in ("svg", "*/h3", "*/p"))
+            tall = round(float(chart.attrib["viewBox"].split()[3]))
+            chart.attrib |= {"x": f"{x}", "y": f"{y + 48}", "width": f"{charts.WIDTH}", "height": f"{tall}"}
+            drawn.append(f'<text class="note" x="{x}" y="{y + 8}">{title.text}</text>')
+            drawn.append(f'<text class="small" x="{x}" y="{y + 28}">{(sentence.text or "").split(";")[0]}</text>')
+            drawn.append(ElementTree.tostring(chart, encoding="unicode"))
+            y += tall + 48 + GAP
+        heights.append(y)
+    size = f"{2 * charts.WIDTH + 4 * GAP} {max(heights)}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="system-ui, sans-serif">'
+        f'<style>{style}</style><rect class="ground" width="100%" height="100%"/>{"".join(drawn)}</svg>\n'
+    )
+
+
 def main() -> int:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--out", type=Path, help="where results.json and report.html stay")
+    parser.add_argument("--picture", type=Path, help="where the charts are drawn")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        return tell(charts(parsed.streams, parsed.repeats, parsed.out or Path(scratch)))
+        out = parsed.out or Path(scratch)
+        code = tell(rows(parsed.streams, parsed.repeats, out))
+        if parsed.picture:
+            parsed.picture.write_text(picture(json.loads((out / "results.json").read_bytes())), encoding="utf-8")
+    return code
 
 
 if __name__ == "__main__":

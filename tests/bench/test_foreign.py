@@ -21,8 +21,16 @@ AIPERF = {
     "inter_chunk_latency": {"unit": "ms", **spread(10.0)},
     "request_latency": {"unit": "ms", **spread(100.0)},
     "output_token_throughput": {"unit": "tokens/sec", "avg": 700.0},
-    "input_config": {"loadgen": {"concurrency": 4}},
+    "spec_decode_acceptance_length": {"unit": "tokens", "avg": 2.84},
+    "input_config": {
+        "phases": [
+            {"name": "warmup", "kind": "warmup", "concurrency": 2},
+            {"name": "profiling", "kind": "profiling", "type": "concurrency", "concurrency": 4},
+        ]
+    },
 }
+OLDER_AIPERF = {key: value for key, value in AIPERF.items() if not key.startswith("spec")}
+OLDER_AIPERF |= {"input_config": {"loadgen": {"concurrency": 4}}}
 GUIDELLM = {
     "metadata": {"version": 2},
     "benchmarks": [
@@ -59,8 +67,14 @@ def written(path: Path, value: Any) -> Path:
 
 @pytest.mark.parametrize(
     ("value", "streams", "has_length"),
-    [(AIPERF, [4], False), (GUIDELLM, [1, 4], False), (VLLM, [4], True), (json.dumps(SGLANG) + "\n", [4], True)],
-    ids=["aiperf", "guidellm", "vllm", "sglang"],
+    [
+        (AIPERF, [4], True),
+        (OLDER_AIPERF, [4], False),
+        (GUIDELLM, [1, 4], False),
+        (VLLM, [4], True),
+        (json.dumps(SGLANG) + "\n", [4], True),
+    ],
+    ids=["aiperf", "older aiperf", "guidellm", "vllm", "sglang"],
 )
 def test_the_same_figures_from_all(value: Any, streams: list[int], has_length: bool, tmp_path: Path) -> None:
     found = read(written(tmp_path / "run.json", value))

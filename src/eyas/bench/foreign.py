@@ -89,9 +89,12 @@ def _aiperf(value: Mapping[str, Any]) -> tuple[int, Figures]:
         "e2e_ms": "request_latency",
     }
     figures = _times(names, lambda name, percent: number(value, name, percent))
-    tps = number(value, "output_token_throughput", "avg")
-    streams = number(value, "input_config", "loadgen", "concurrency") or number(value, "input_config", "concurrency")
-    return int(streams or 0), figures | ({"output_tps": tps} if tps is not None else {})
+    told = {"output_tps": "output_token_throughput", "acceptance_length": "spec_decode_acceptance_length"}
+    figures |= {ours: found for ours, theirs in told.items() if (found := number(value, theirs, "avg")) is not None}
+    phases = lookup(value, "input_config", "phases") or []  # since 0.13; the warm-up is one of them
+    streams = [number(phase, "concurrency") for phase in phases if lookup(phase, "kind") == "profiling"]
+    streams.append(number(value, "input_config", "loadgen", "concurrency"))
+    return int(next(filter(None, streams), 0)), figures
 
 
 def _guidellm(value: Mapping[str, Any]) -> tuple[int, Figures]:
