@@ -90,6 +90,9 @@ def forget(run: Run, record_id: str) -> Iterator[str]:
             yield f"  cleared {directory}, which was unfinished"
     for head in heads:
         yield f"  head {head} has seen it: train again (`eyas train`), and do not serve this one"
+        exported = run.directory("export")
+        if has_provenance(exported) and read_provenance(exported).parents.get("head") == head:
+            yield f"  {exported} holds that head: export again, and replace what was deployed of it"
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------

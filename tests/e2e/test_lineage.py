@@ -93,6 +93,18 @@ def test_a_forgotten_record_is_gone_everywhere(recipe, run, trained, capsys):
     assert re.fullmatch(r"  forgotten   .+; heads that had seen it: sha256:[0-9a-f]{64}", told[3])
 
 
+def test_an_export_that_holds_the_head_is_named(recipe, run, trained, capsys):
+    """And one of a head that never saw the record is not."""
+    assert main(["export", str(recipe), "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert prompts(recipe, run, "--forget", trained[0]) == 0
+    assert str(run / "export") in lines(capsys)[-1]
+    assert main(["train", str(recipe), "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert prompts(recipe, run, "--forget", trained[1]) == 0
+    assert lines(capsys)[-1].startswith("  head sha256:")
+
+
 def test_what_is_left_is_what_it_was(recipe, run, trained):
     """Other rows keep their bytes in features that lost one."""
     first = Features(run / "features")
