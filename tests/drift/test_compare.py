@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.drift.answers import HEAD, TREE16, answer, entry, write_run
+from tests.drift.answers import CHAIN2, HEAD, TREE16, answer, entry, write_run
 
 from eyas.base.config import build, load_toml
 from eyas.bench.config import BenchConfig
@@ -37,9 +37,9 @@ def write_log(directory, *groups):
     (directory / "acceptance").mkdir(parents=True)
     lines = []
     for count, accepted, rest in groups:
-        made = {"context": 20, "temperature": 0.0, "task": None, "head": HEAD} | rest
+        made = {"context": 20, "temperature": 0.0, "task": None, "head": HEAD, "arm": TREE16} | rest
         for _ in range(count):
-            one = answer(accepted, context=made["context"], temperature=made["temperature"])
+            one = answer(accepted, made["arm"], made["context"], temperature=made["temperature"])
             lines.append(heard(one, made["head"], made["task"], SHAPES).to_line())
     (directory / "acceptance" / "log.jsonl").write_bytes(b"".join(lines))
     return directory
@@ -90,11 +90,11 @@ def test_a_slice_that_few_ask_for_does_not(run, tmp_path, capsys):
 
 
 def test_the_tenth_is_one_of_all_answers_whatever_trees_they_ran(tmp_path, capsys):
-    """The evaluation's tree hardly ran; a task is promised with the bench's, a chain, which is part of every tree."""
+    """The evaluation's tree never ran; a task is promised with the bench's, a chain, which ran for a few answers."""
     chained = Recipe(bench=BenchConfig(depth=2, top_k=1, nodes=3))
     whole = {"all": entry(4.0, 3.8, 4.2) | {"by_context": {}}, "tree": {"depth": 6, "top_k": 4, "nodes": 32}}
     run = write_run(tmp_path / "run", {"tasks": {"chat": entry(2.9, 2.8, 3.0)}}, whole, chained)
-    few, many = (12, [1, 2] * 10, {"task": "chat"}), (200, [4, 3] * 10, {})
+    few, many = (12, [1, 2] * 10, {"task": "chat", "arm": CHAIN2}), (200, [4, 3] * 10, {})
     code, found = ask(capsys, run, write_log(tmp_path / "few", many, few))
     parts = {(part["slice"], part["name"]): part for part in found["slices"]}
     assert parts["all", None]["requests"] == 0, "no round of the tree that was evaluated"
