@@ -374,6 +374,12 @@ def test_the_command_from_writing_to_deletion(api, bucket, tmp_path, capsys):
     }  # fmt: skip
     assert api.requests == []
     assert "--apply" in capsys.readouterr().err
+    assert bucket.objects == {}
+    assert main([*command, "--upload"]) == 0
+    assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair travels"
+    assert api.requests == []
+    assert "head and target put into gs://bucket/eyas/pair/" in capsys.readouterr().err
+    bucket.objects.clear()
     assert main([*command, "--apply"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("serving\nendpoint: projects/my-project/locations/us-central1/endpoints/pair\n")
