@@ -17,7 +17,7 @@
 #   make audit         eyas[dev], pip-audit in PEERS; known holes of what .venv holds (asks the internet)
 #   make pin           eyas alone; the digests behind the tags of deploy/images.env
 #   make image-eyas TAG=REGISTRY/NAME:TAG      (docker) builds deploy/Dockerfile; likewise image-sglang, image-vllm
-#   make prove-production   eyas alone, what of the peers is in PEERS; the same of proof and production
+#   make prove-production   eyas alone, vLLM, OpenVINO, AIPerf and guidellm in PEERS; the same of proof and production
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -149,7 +149,7 @@ prove-data: $(DEV)
 prove-training: $(DEV) peers-training
 	@$(BIN)/python benchmarks/prove_training.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)")
 
-prove-production: $(EYAS)
+prove-production: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_production.py --env-dir "$(PEERS)"
 
 include deploy/images.env

@@ -19,12 +19,12 @@ from eyas.base.provenance import versions
 from eyas.bench.client.arms import Arm, find_arms
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.load import Block, arrivals
-from eyas.bench.client.prompts import Asked, prompts_of
 from eyas.bench.client.reply import Sample
 from eyas.bench.client.summary import arm as figures_of
 from eyas.bench.client.summary import compare, require_answers, same_words
 from eyas.bench.machine import machine
 from eyas.bench.measure import BASELINE, SPECULATIVE
+from eyas.bench.prompts import Asked, prompts_of
 from eyas.bench.report import SCHEMA, write_report
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import mixed, paired
@@ -37,7 +37,7 @@ Blocks = dict[str, list[Block]]  # by arm
 
 def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, progress: bool = True) -> dict[str, Any]:
     """Measure, write both files, return results.json. EyasError as the parts; nothing is written before the end."""
-    prompts = prompts_of(config)
+    prompts = prompts_of(config.prompts, config.limit, config.synthetic_words, config.seed)
     bar = Progress("bench", None, "answers", enabled=progress)
     measuring = Measuring(config, find_arms(url, baseline, config, bar.advance), prompts)
     bar.total = measuring.num_requests
