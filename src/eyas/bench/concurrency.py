@@ -79,15 +79,11 @@ def measure_load(
 
     loads = [*(one for _, some in streams + rates for one in some), *ramp]
     total = sum(len(one.prompts) for one in loads) * (2 + len(fixed) + len(others))
-    slots = max(config.concurrency, default=8)
     with Progress("bench, under load", total, "requests", enabled=progress) as bar:
-
-        def measured(some: Sequence[_Load], slots: int) -> dict[str, list[load.Block]]:
-            return _measured(engines(slots), some, config, bar)
-
-        closed = [{"n": n} | point(measured(some, n), config) for n, some in streams]
-        opened = [{"rate": rate} | point(measured(some, slots), config) for rate, some in rates]
-        windows = list(_windows(measured(ramp, slots), ramp, config)) if ramp else []
+        closed = [{"n": n} | point(_measured(engines(n), some, config, bar), config) for n, some in streams]
+        opening = engines(max(config.concurrency, default=8)) if rates or ramp else {}
+        opened = [{"rate": rate} | point(_measured(opening, some, config, bar), config) for rate, some in rates]
+        windows = list(_windows(_measured(opening, ramp, config, bar), ramp, config)) if ramp else []
     return UnderLoad(closed, opened, windows)
 
 
