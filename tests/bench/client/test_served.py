@@ -160,7 +160,7 @@ def test_a_few_failures_are_counted_and_named(fault: str, said: str, tmp_path: P
     [
         (Manner(fault="429"), {}, StageError, "no answer to any of"),
         (Manner(fault="hangs"), {"timeout_s": 0.2}, StageError, "no end of the answer within"),
-        (Manner(usage=False), {}, StageError, "answers without usage"),
+        (Manner(usage=False), {}, StageError, "an answer without usage"),
         (Manner(key="k"), {}, InputError, "refuses the key"),
         (Manner(), {"model": "other"}, InputError, f"expected one of {MODEL}"),
         (Manner(), {"api_key_env": "NO_SUCH_VARIABLE"}, InputError, "no environment variable NO_SUCH_VARIABLE"),
