@@ -10,6 +10,7 @@ guidellm calls our TPOT inter-token latency; what it calls time per output token
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ def read_all(items: Sequence[str]) -> dict[str, Any]:
             if arm in points.setdefault(streams, {}):
                 raise UsageError(f"two figures of {arm} at {streams} streams", "one", "name one of the arms otherwise")
             points[streams][arm] = figures
+    command = shlex.join(["eyas", "bench", *(word for item in items for word in ("--import", item))])
     listed = [_point(n, points[n]) for n in sorted(points)]
-    return {"schema": SCHEMA, "tasks": {}, "concurrency": listed, "command": "eyas bench --import ARM=FILE"}
+    return {"schema": SCHEMA, "tasks": {}, "concurrency": listed, "command": command}
 
 
 def read(path: Path) -> list[tuple[int, Figures]]:

@@ -17,7 +17,8 @@ from eyas.base.errors import InputError
 from eyas.bench import figures
 from eyas.bench.charts import scroll
 from eyas.bench.curves import training_curves
-from eyas.bench.numbers import bytes_text, data, duration, lookup, number, times
+from eyas.bench.load_page import failures, has, load_section
+from eyas.bench.numbers import bytes_text, data, duration, lookup, number, streams, times
 
 SCHEMA = 1
 
@@ -43,6 +44,14 @@ WORDS = (
     ("Identical", "An answer counts as identical when greedy decoding with the head gives the same tokens, one by one, "
                   "as the reference does without it."),
 )  # fmt: skip
+TIME_WORDS = (
+    ("End-to-end", "From sending a request to the last token of its answer."),
+    ("Step", "From one piece of text to the next. With speculation a piece is all the tokens of a round, so a step is "
+             "longer than TPOT; vLLM calls it inter-token latency."),
+)  # fmt: skip
+COUNTERS = ("From counters", "The answers of this server do not say how they were drafted: acceptance lengths are what "
+                             "its counters (/metrics) say of each block of requests, those of other clients in the "
+                             "meantime included.")  # fmt: skip
 LOAD_WORDS = (
     ("Concurrency", "Requests in flight at a time; each stream sends its next request when the last one ends."),
     ("Throughput", "Output tokens per second, over all streams together."),
@@ -78,7 +87,7 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
         _header(results),
         _tasks(results, evaluated),
         _charts(results, evaluated),
-        _load(results),
+        load_section(results),
         _story(results.get("story")),
         _definitions(results),
         _environment(results, evaluated),
@@ -104,22 +113,25 @@ def _speedups(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _pace(results: Mapping[str, Any]) -> str:
-    """Over the tasks at one stream; where that was not measured, at the fewest streams that were."""
-    middle, where = None, "at one stream"
+    """Over the tasks at one stream; where that was not measured, at the fewest streams that were; of answers that came
+    whole the throughput there."""
     if speedups := _speedups(results):
-        middle = median(speedups.values())
-    else:
-        points = [point for point in results.get("concurrency") or [] if number(point, "speedup_tpot") is not None]
-        if points:
-            least = min(points, key=lambda point: point["n"])
-            middle, where = least["speedup_tpot"], f"at {least['n']} streams"
-    if middle is None:
-        return "Speed was not measured"
-    if middle < 1 and times(middle) != "1.00×":
-        return f"Slower: {middle:.2f}× the speed of the baseline {where}"
-    if times(middle) == "1.00×":
+        return _pace_of(median(speedups.values()), "speed", "at one stream")
+    points = results.get("concurrency") or []
+    for key, what in (("speedup_tpot", "speed"), ("speedup_tps", "throughput")):
+        known = [point for point in points if number(point, key) is not None]
+        if known:
+            least = min(known, key=lambda point: point["n"])
+            return _pace_of(least[key], what, f"at {streams(least['n'])}")
+    return "Measured without a baseline" if load_section(results) or results.get("tasks") else "Speed was not measured"
+
+
+def _pace_of(ratio: float, what: str, where: str) -> str:
+    if times(ratio) == "1.00×":
         return f"No faster than the baseline {where}"
-    return f"{times(middle)} faster {where}"
+    if ratio < 1:
+        return f"Slower: {ratio:.2f}× the {what} of the baseline {where}"
+    return f"{times(ratio)} {'faster' if what == 'speed' else f'the {what}'} {where}"
 
 
 def _plain_headline(results: Mapping[str, Any]) -> str:
@@ -129,7 +141,7 @@ def _plain_headline(results: Mapping[str, Any]) -> str:
         return f"{pace}; not checked for the same words"
     if identical == prompts:
         return f"{pace}, the very same words"
-    return f"{pace}, but NOT the same words" if "faster" in pace else f"{pace}, and NOT the same words"
+    return f"{pace}, {'and' if pace.startswith(('Slower', 'No')) else 'but'} NOT the same words"
 
 
 def _header(results: Mapping[str, Any]) -> str:
@@ -140,12 +152,23 @@ def _header(results: Mapping[str, Any]) -> str:
         f'<p class="kicker"><b>eyas</b> · {_pair(results)}</p>',
         f"<h1>{escape(_plain_headline(results))}</h1>",
         _sameness(results),
+        _gone(results),
+        failures(results),
     ]
     if slow and len(speedups) > 1:
         names = escape(", ".join(slow))
         parts.append(f'<p><span class="slower">Slower than the baseline</span> in {len(slow)} of {len(speedups)} '
                      f"tasks: {names}.</p>")  # fmt: skip
     return "".join(parts) + _tiles(results) + "</header>"
+
+
+def _gone(results: Mapping[str, Any]) -> str:
+    if not results.get("gone"):
+        return ""
+    return (
+        f'<div class="alarm" role="note"><strong>A server went away before the end.</strong> {escape(results["gone"])}.'
+        " What follows was measured before that.</div>"
+    )
 
 
 def _pair(results: Mapping[str, Any]) -> str:
@@ -226,6 +249,8 @@ def _story(story: Mapping[str, Any] | None) -> str:
 
 def _tasks(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
     tasks = results.get("tasks") or {}
+    if not tasks and load_section(results):
+        return ""
     if not tasks:
         return "<section><h2>By task</h2><p>No task was measured.</p></section>"
     columns = figures.task_columns(tasks, evaluated.get("tasks") or {})
@@ -266,48 +291,18 @@ def _charts(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
     return f'<section><h2>In pictures</h2><div class="charts">{drawn}</div></section>' if drawn else ""
 
 
-def _load(results: Mapping[str, Any]) -> str:
-    loads = (("concurrency", figures.STREAMS), ("rates", figures.RATES), ("ramp", figures.RAMP))
-    drawn = ""
-    for key, axis in loads:
-        points = results.get(key) or []
-        if len(points) > 1:
-            drawn += "".join(chart for chart in figures.against_load(points, axis) if chart)
-    if not drawn:
-        return ""
-    points = results.get("concurrency") or []
-    ratios = [(ratio, point["n"]) for point in points if (ratio := number(point, "speedup_tps")) is not None]
-    worst = ""
-    if ratios:
-        ratio, streams = min(ratios)
-        slow = ' <span class="slower">Slower than the baseline there.</span>' if ratio < 1 else ""
-        worst = (f"<p>Lowest throughput ratio to the baseline: {data(ratio, f'{ratio:.2f}×')} at "
-                 f"{data(streams, str(streams))} streams.{slow}</p>")  # fmt: skip
-    return f'<section><h2>Under load</h2>{worst}{_failures(results)}<div class="charts">{drawn}</div></section>'
-
-
-def _failures(results: Mapping[str, Any]) -> str:
-    """Requests that were not answered, all arms and points together, with what the server said most."""
-    failed, asked, said = 0, 0, ""
-    for point in (point for key in ("concurrency", "rates", "ramp") for point in results.get(key) or []):
-        for arm in (point.get("baseline"), point.get("speculative"), *(point.get("arms") or {}).values()):
-            failed += int(number(arm, "failed") or 0)
-            asked += int(number(arm, "requests") or 0)
-            said = said or next(iter(lookup(arm, "errors") or {}), "")
-    if not failed:
-        return ""
-    return (
-        f'<div class="alarm" role="note"><strong>{data(failed, f"{failed:,}")} of {data(asked, f"{asked:,}")} requests '
-        f"failed</strong> and count for nothing. The first: {escape(said)}</div>"
-    )
-
-
 # --- how it was measured ---------------------------------------------------------------------------------------------
 
 
 def _definitions(results: Mapping[str, Any]) -> str:
     words = [*WORDS]
-    if len(results.get("concurrency") or []) > 1:
+    if has(results, "e2e_ms") or has(results, "step_ms"):
+        words += TIME_WORDS
+    if has(results, "acceptance_source") or any(
+        "acceptance_source" in t for t in (results.get("tasks") or {}).values()
+    ):
+        words.append(COUNTERS)
+    if results.get("concurrency"):
         words += LOAD_WORDS
     if results.get("rates") or results.get("ramp"):
         words += RATE_WORDS
@@ -319,12 +314,18 @@ def _definitions(results: Mapping[str, Any]) -> str:
 def _environment(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
     rows = [("target", results.get("target")), ("head", results.get("head")), ("tree", evaluated.get("tree")),
             ("dtype", results.get("dtype")), ("machine", results.get("machine")),
-            ("versions", results.get("versions"))]  # fmt: skip
+            ("versions", results.get("versions")), ("client", _asked(results.get("client") or {}))]  # fmt: skip
     listed = _word_list([(name, _value(value)) for name, value in rows if value])
     command = results.get("command")
     line = command if isinstance(command, str) else " ".join(str(word) for word in command or ())
     made = f"<pre><code>{escape(line)}</code></pre>" if line else ""
     return f"<section><h2>Where and how it was measured</h2>{listed}{made}</section>"
+
+
+def _asked(client: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys `client.*` that ask for anything."""
+    return {key: inner for key, value in client.items() if (inner := _asked(value) if isinstance(value, Mapping) else
+            value) not in (None, {}, [], ())}  # fmt: skip
 
 
 def _word_list(pairs: Iterable[tuple[str, str]]) -> str:

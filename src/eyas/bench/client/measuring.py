@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from eyas.bench.client.arms import Arm
 from eyas.bench.client.config import ClientConfig
@@ -54,16 +54,13 @@ class Measuring:
     server takes no connections any more, and its words; from then on nothing is sent.
     """
 
-    answered = 0
-    failed = 0
-    first_error = ""
-    gone: str | None = None
-
     def __init__(self, config: ClientConfig, arms: Mapping[str, Arm], prompts: Mapping[str, Sequence[Asked]]) -> None:
         self._config = config
         self._arms = arms
         self._pool = mixed({task: [(task, asked) for asked in some] for task, some in prompts.items()})
         self._compared, self._identical = 0, 0
+        self.answered, self.failed, self.first_error = 0, 0, ""
+        self.gone: str | None = None
 
     @property
     def model(self) -> str:
@@ -189,14 +186,14 @@ class Measuring:
     def _task(self, found: Mapping[str, Sequence[Sequence[Block]]]) -> dict[str, Any]:
         """One entry of `tasks`: blocks of one request by arm, prompt and repeat."""
         seed = self._config.seed
-        tpot_ms = {name: [_median_tpot_ms(blocks) for blocks in some] for name, some in found.items()}
-        known = {name: [value for value in values if value is not None] for name, values in tpot_ms.items()}
+        tpot_ms = {name: [_median_ms(blocks, "tpot_s") for blocks in some] for name, some in found.items()}
+        e2e_ms = {name: [_median_ms(blocks, "e2e_s") for blocks in some] for name, some in found.items()}
         head = found.get(SPECULATIVE) or next(iter(found.values()))
         entry: dict[str, Any] = {
             "prompts": sum(map(bool, head)),
-            "tpot_ms": {k: median(v) for k, v in known.items() if v},
-        }
-        entry |= _failures([one for some in found.values() for blocks in some for one in blocks])
+            "tpot_ms": _medians(tpot_ms),
+            "e2e_ms": _medians(e2e_ms),
+        } | _counted([one for some in found.values() for blocks in some for one in blocks])
         told = acceptance([blocks[0] for blocks in head if blocks], seed)
         if told is not None:
             span = told.interval
@@ -210,20 +207,24 @@ class Measuring:
         return entry
 
 
-def _failures(blocks: Sequence[Block]) -> dict[str, Any]:
-    """Of all arms; nothing where nothing failed."""
+def _counted(blocks: Sequence[Block]) -> dict[str, Any]:
+    """Requests of all arms, and what those that failed were told."""
     samples = [sample for block in blocks for sample in block.samples]
     errors = Counter(sample.error for sample in samples if sample.error is not None)
-    if not errors:
-        return {}
-    return {"requests": len(samples), "failed": errors.total(), "errors": dict(errors.most_common(5))}
+    found: dict[str, Any] = {"requests": len(samples), "failed": errors.total()}
+    return found | ({"errors": dict(errors.most_common(5))} if errors else {})
 
 
-def _median_tpot_ms(blocks: Sequence[Block]) -> float | None:
-    values = [
-        1000 * one.tpot_s for block in blocks for one in block.samples if not one.error and one.tpot_s is not None
-    ]
+def _median_ms(blocks: Sequence[Block], time: Literal["tpot_s", "e2e_s"]) -> float | None:
+    answered = [one for block in blocks for one in block.samples if one.error is None]
+    values = [1000 * value for one in answered if (value := getattr(one, time)) is not None]
     return median(values) if values else None
+
+
+def _medians(times_ms: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
+    """By arm, of those that have any."""
+    known = {name: [value for value in values if value is not None] for name, values in times_ms.items()}
+    return {name: median(values) for name, values in known.items() if values}
 
 
 def _whole(found: Mapping[str, Sequence[Sequence[Block]]]) -> dict[str, list[list[Block]]]:
