@@ -11,6 +11,8 @@ from eyas.bench.numbers import MISSING, data, interval, lookup, number, streams
 KINDS = (("concurrency", figures.STREAMS), ("rates", figures.RATES), ("ramp", figures.RAMP))
 TIMES = (("tpot_ms", "TPOT"), ("step_ms", "Step"), ("ttft_ms", "TTFT"), ("e2e_ms", "End-to-end"))
 PERCENTS = ("p50", "p90", "p99")
+FEW = 4  # rows of a table that is unfolded
+Row = tuple[tuple[str, str], list[str]]  # ((arm, load), cells in HTML)
 
 
 def load_section(results: Mapping[str, Any]) -> str:
@@ -31,8 +33,7 @@ def load_section(results: Mapping[str, Any]) -> str:
 def failures(results: Mapping[str, Any]) -> str:
     """Requests that were not answered, all arms, tasks and points together, with what a server said."""
     failed, asked, said = 0, 0, ""
-    counted = [figures_ for key, _ in KINDS for _, figures_ in _arms(results.get(key) or [])]
-    for one in [*(results.get("tasks") or {}).values(), *counted]:
+    for one in [*(results.get("tasks") or {}).values(), *arms_under_load(results)]:
         failed += int(number(one, "failed") or 0)
         asked += int(number(one, "requests") or 0)
         said = said or next(iter(lookup(one, "errors") or {}), "")
@@ -44,9 +45,9 @@ def failures(results: Mapping[str, Any]) -> str:
     )
 
 
-def has(results: Mapping[str, Any], *keys: str) -> bool:
-    """Whether any arm under load has this figure."""
-    return any(lookup(arm, *keys) is not None for key, _ in KINDS for _, arm in _arms(results.get(key) or []))
+def arms_under_load(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The figures of every arm at every point."""
+    return [arm for key, _ in KINDS for _, arm in _arms(results.get(key) or [])]
 
 
 def _worst(results: Mapping[str, Any]) -> str:
@@ -61,7 +62,8 @@ def _worst(results: Mapping[str, Any]) -> str:
 
 
 def _whole(results: Mapping[str, Any]) -> str:
-    if has(results, "ttft_ms") or not has(results, "e2e_ms"):
+    arms = arms_under_load(results)
+    if any("ttft_ms" in arm for arm in arms) or not any("e2e_ms" in arm for arm in arms):
         return ""
     return "<p>Answers came whole, not as streams: there are end-to-end times and throughput, and no others.</p>"
 
@@ -120,11 +122,15 @@ def _cell(text: str, span: tuple[float, float] | None) -> str:
     return f"<td>{text}</td>"
 
 
-def _table(title: str, note: str, header: Sequence[str], rows: Sequence[tuple[tuple[str, str], list[str]]]) -> str:
+def _table(title: str, note: str, header: Sequence[str], rows: Sequence[Row]) -> str:
+    """Unfolded where it is short enough to be read on the way down."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join(
         f'<tr><th scope="row">{escape(name)} <small>{escape(load)}</small></th>{"".join(cells)}</tr>'
         for (name, load), cells in rows
     )
     table = f'<table><thead><tr><th scope="col">Arm</th>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div class="figures"><h3>{escape(title)}</h3><p class="quiet">{note}</p>{scroll(table, title)}</div>'
+    return (
+        f"<details{' open' if len(rows) <= FEW else ''}><summary>{escape(title)}</summary>"
+        f'<p class="quiet">{note}</p>{scroll(table, title)}</details>'
+    )

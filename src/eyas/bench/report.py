@@ -17,7 +17,7 @@ from eyas.base.errors import InputError
 from eyas.bench import figures
 from eyas.bench.charts import scroll
 from eyas.bench.curves import training_curves
-from eyas.bench.load_page import failures, has, load_section
+from eyas.bench.load_page import arms_under_load, failures, load_section
 from eyas.bench.numbers import bytes_text, data, duration, lookup, number, streams, times
 
 SCHEMA = 1
@@ -29,7 +29,8 @@ WORDS = (
     ("Speed-up", "TPOT of the baseline / TPOT with the head on the same prompt, runner and dtype: the median over "
                  "prompts; above 1 is faster. The baseline runs without a head loaded. The headline is the median "
                  "over the tasks."),
-    ("95% interval", "Bootstrap over prompts: where the figure would lie with other prompts of the same kind."),
+    ("95% interval", "Bootstrap over prompts: where the figure would lie with other prompts of the same kind. Under "
+                     "load over requests, and for throughput over blocks of them."),
     ("Round", "Draft (the head proposes a tree of tokens), verify (one forward of the target over the tree), extend "
               "(the head reads what was accepted)."),
     ("Acceptance length", "Accepted tokens per target forward, the bonus token included: sum over all rounds / number "
@@ -296,17 +297,16 @@ def _charts(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
 
 def _definitions(results: Mapping[str, Any]) -> str:
     words = [*WORDS]
-    if has(results, "e2e_ms") or has(results, "step_ms"):
+    if any("e2e_ms" in arm or "step_ms" in arm for arm in arms_under_load(results)):
         words += TIME_WORDS
-    if has(results, "acceptance_source") or any(
-        "acceptance_source" in t for t in (results.get("tasks") or {}).values()
-    ):
+    tasks = (results.get("tasks") or {}).values()
+    if any(lookup(one, "acceptance_source") == "counters" for one in [*tasks, *arms_under_load(results)]):
         words.append(COUNTERS)
     if results.get("concurrency"):
         words += LOAD_WORDS
     if results.get("rates") or results.get("ramp"):
         words += RATE_WORDS
-    if any("looping" in task for task in (results.get("tasks") or {}).values()):
+    if any("looping" in task for task in tasks):
         words.append(LOOPING)
     return f"<section><h2>What the words mean</h2>{_word_list(words)}</section>"
 

@@ -8,6 +8,7 @@ At 32 streams of 1 ms tokens 32,000 pieces come a second: whoever reads JSON mea
 """
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Mapping
@@ -117,7 +118,10 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             raise NoConnectionError(f"no connection within {seconds:.0f} s") from None
         except OSError as error:
-            raise NoConnectionError(f"no connection ({error.strerror or type(error).__name__})") from None
+            # asyncio puts the address into strerror; the system's own words for the number are plainer.
+            known = isinstance(error, ConnectionError) and error.errno is not None
+            words = os.strerror(error.errno) if known else error.strerror or type(error).__name__
+            raise NoConnectionError(f"no connection ({words})") from None
         self._transport = cast(asyncio.Transport, transport)
 
     def close(self) -> None:
