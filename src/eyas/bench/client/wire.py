@@ -119,8 +119,9 @@ class Connection(asyncio.Protocol):
             raise NoConnectionError(f"no connection within {seconds:.0f} s") from None
         except OSError as error:
             # asyncio puts the address into strerror; the system's own words for the number are plainer.
-            known = isinstance(error, ConnectionError) and error.errno is not None
-            words = os.strerror(error.errno) if known else error.strerror or type(error).__name__
+            words = error.strerror or type(error).__name__
+            if isinstance(error, ConnectionError) and error.errno is not None:
+                words = os.strerror(error.errno)
             raise NoConnectionError(f"no connection ({words})") from None
         self._transport = cast(asyncio.Transport, transport)
 
