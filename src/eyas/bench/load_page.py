@@ -41,7 +41,7 @@ def failures(results: Mapping[str, Any]) -> str:
         return ""
     return (
         f'<div class="alarm" role="note"><strong>{data(failed, f"{failed:,}")} of {data(asked, f"{asked:,}")} requests '
-        f"failed</strong> and count for nothing. One was told: {escape(said)}</div>"
+        f"failed</strong> and count for nothing. {f'Among them: {escape(said)}' if said else ''}</div>"
     )
 
 
