@@ -14,9 +14,10 @@
 #   make prove-engine  eyas alone, no extras; the same of the engine
 #   make prove-data    eyas[dev]; the same of prompts and answers (DATA=DIR: GSM8K, MT-bench, HumanEval)
 #   make prove-training   eyas[dev], speculators in PEERS; the same of features and training (DATA=DIR: GSM8K)
+#   make audit         eyas[dev], pip-audit in PEERS; known holes of what .venv holds (asks the internet)
 #   make pin           eyas alone; the digests behind the tags of deploy/images.env
 #   make image-eyas TAG=REGISTRY/NAME:TAG      (docker) builds deploy/Dockerfile; likewise image-sglang, image-vllm
-#   make prove-production   eyas alone, what of the peers is in PEERS; the same of proof and production
+#   make prove-production   eyas alone, vLLM, OpenVINO, AIPerf and guidellm in PEERS; the same of proof and production
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -33,7 +34,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: quickstart test test-full check soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production peers-training \
-  peers-clients pin image-eyas image-sglang image-vllm clean
+  peers-clients audit pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
 quickstart: $(EYAS)
@@ -81,6 +82,18 @@ $(PEERS)/openvino/.installed:
 	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
 	$(PEER_PIP) $(@D)/bin/python -m pip install openvino-genai==2026.4.1.0 'optimum-intel[openvino]' \
 	  'huggingface-hub<2' 'diffusers<0.40' einops >&2
+	@touch $@
+
+# Names and versions of what .venv holds, eyas aside, which is on no index, and without the mark of a build (+cpu), which
+# no index knows either. Strict: a package that could not be asked for is no clean one.
+audit: $(DEV) $(PEERS)/audit/.installed
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+.*//' > $(PEERS)/audit/installed.txt
+	$(PEERS)/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement $(PEERS)/audit/installed.txt
+
+$(PEERS)/audit/.installed:
+	@echo "installing pip-audit into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install 'pip-audit>=2.9,<3' >&2
 	@touch $@
 
 interop: $(EYAS) $(PEERS)/aiperf/.installed
@@ -136,7 +149,7 @@ prove-data: $(DEV)
 prove-training: $(DEV) peers-training
 	@$(BIN)/python benchmarks/prove_training.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)")
 
-prove-production: $(EYAS)
+prove-production: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_production.py --env-dir "$(PEERS)"
 
 include deploy/images.env

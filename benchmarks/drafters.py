@@ -26,7 +26,8 @@ from real_target import Example, train
 from rows import Row, tell
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from eyas.bench.concurrency import Block, auto_engine, closed_loop, one_arm_engine
+from eyas.bench.concurrency import auto_engine, one_arm_engine
+from eyas.bench.loops import Block, closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed, paired
 from eyas.chat.conversation import read_all

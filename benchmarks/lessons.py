@@ -46,7 +46,7 @@ from eyas.train.held_out import HeldOut
 from eyas.tree.shape import TreeShape, chain
 from eyas.tree.stats import RequestRounds, acceptance_length, ratio_interval
 
-CONVERSATIONS, UPDATES, HELD_OUT = 240, 400, 112
+CONVERSATIONS, UPDATES, HELD_OUT = 160, 240, 112
 EVAL = EvalConfig()
 STREAMS, PAIRS = 8, 7
 # What one writes who has no template at hand; and one that shows nothing but what is taught.

@@ -27,7 +27,7 @@ from peers import Driver, Setup, as_far_as_it_runs, openvino_arms, same_tokens, 
 from rows import Row, tell
 
 from eyas import export
-from eyas.bench.concurrency import closed_loop
+from eyas.bench.loops import closed_loop
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target import EMBEDDED, Target, count_layers, resolve_target

@@ -39,7 +39,8 @@ from peer_drivers.lines import Done, Options, Work
 from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, rotated
 from rows import Row, tell
 
-from eyas.bench.concurrency import Block, auto_engine, closed_loop
+from eyas.bench.concurrency import auto_engine
+from eyas.bench.loops import Block, closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from rows import Row, tell
 
-from eyas.bench.concurrency import auto_engine, closed_loop, one_arm_engine
+from eyas.bench.concurrency import auto_engine, one_arm_engine
+from eyas.bench.loops import closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.formats.head_dir import read_head

@@ -3,9 +3,9 @@
     python benchmarks/prove_production.py [--only PART] [--env-dir DIR]
 
     charts     TPOT, throughput and TTFT against streams, `eyas serve` measured by `eyas bench --url`
-    formats    vLLM and OpenVINO load the export: the same tokens, the same acceptance (as far as `make peers` has them)
+    formats    vLLM and OpenVINO load the export: the same tokens, the same acceptance
     client     what the bench client itself costs
-    clients    its figures beside those of AIPerf, guidellm and vLLM's of the same run (as far as they are there)
+    clients    its figures beside those of AIPerf, guidellm and vLLM's of the same run
     lessons    the lessons of the post, with and without
     drafters   the head beside prompt lookup and a small model, on the same engine
 

@@ -20,8 +20,8 @@ import torch
 from eyas.base.config import build, load_toml
 from eyas.bench import tune
 from eyas.bench.bench import workload
-from eyas.bench.concurrency import closed_loop
 from eyas.bench.config import BenchConfig
+from eyas.bench.loops import closed_loop
 from eyas.bench.tune_config import TuneConfig
 from eyas.bench.workload import mixed
 from eyas.features.reader import Features
@@ -50,7 +50,7 @@ def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
     lengths = {one.shape: one.acceptance_length for one in accepted}
     stored = read_head(run.head_directory, target.model.dtype)
     costs = tune.RoundCosts.measure(CONFIG, stored, target, True)
-    prompts = mixed(workload(BenchConfig(prompts_per_task=PROMPTS_PER_TASK), directory, target))
+    prompts = mixed(workload(BenchConfig(prompts_per_task=PROMPTS_PER_TASK), directory, target)[0])
     room = max(len(prompt.ids) for prompt in prompts) + max_tokens
     for streams in STREAMS:
         off: tuple[float, float] | None = None

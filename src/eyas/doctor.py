@@ -284,8 +284,8 @@ def _examine_deployment(directory: Path, finished: _Finished) -> Iterator[Findin
     if contents.weight == "misfit":
         return
     heads = [finished.head, *(place.parent for place in finished.out.glob(f"{DIRECTORIES['export']}/*/{CONFIG_FILE}"))]
-    wanted = read_provenance(directory).parents["head"]
-    if wanted not in {digest_head(head) for head in heads if (head / CONFIG_FILE).is_file()}:
+    wanted = read_provenance(directory).parents.get("head")  # Jobs alone have none
+    if wanted is not None and wanted not in {digest_head(head) for head in heads if (head / CONFIG_FILE).is_file()}:
         found = f"{directory} made for a head with digest {wanted}"
         yield Finding("misfit", found, "a head that this run has now, or its export", f"{run_it} again")
 

@@ -4,7 +4,10 @@ from typing import Any
 
 NUMBER, COUNT, TEXT, SPAN, FLAG = "number", "count", "text", "span", "flag"
 PERCENTILES = {"p50": NUMBER, "p90": NUMBER, "p99": NUMBER}
-ARM = {"tpot_ms": PERCENTILES, "ttft_ms": PERCENTILES, "output_tps": NUMBER}
+TIMES = {**PERCENTILES, "p50_ci95": SPAN}
+# The keys of vLLM's benchmark stand beside these.
+ARM = {"tpot_ms": TIMES, "ttft_ms": TIMES, "e2e_ms": TIMES, "step_ms": PERCENTILES, "output_tps": NUMBER, "more": ...}
+SPECULATIVE = {**ARM, "acceptance_length": NUMBER, "acceptance_histogram": [COUNT]}
 ARMS = ("chain2", "lookup3", "model2")  # what the tests measure beside the two
 TASK = {
     "prompts": COUNT,
@@ -19,9 +22,10 @@ TASK = {
 POINT = {
     "n": COUNT,
     "baseline": ARM,
-    "speculative": {**ARM, "acceptance_length": NUMBER},
-    "arms": {key: {**ARM, "acceptance_length": NUMBER} for key in ARMS},
+    "speculative": SPECULATIVE,
+    "arms": dict.fromkeys(ARMS, SPECULATIVE),
     "speedup_tpot": NUMBER,
+    "speedup_tpot_ci95": SPAN,
     "speedup_tps": NUMBER,
     "speedup_tps_ci95": SPAN,
     "blocks": COUNT,
@@ -53,6 +57,8 @@ def check_results(found: dict[str, Any], tasks: list[str], references: bool) -> 
         "lossless": {"prompts": COUNT, "identical": COUNT, "dtype": TEXT, "reference": TEXT},
         "tasks": dict.fromkeys(tasks, task),
         "concurrency": [POINT],
+        "rates": [POINT],
+        "ramp": [POINT],
         "rounds": {"draft_ms": NUMBER, "verify_ms": NUMBER, "extend_ms": NUMBER, "other_ms": NUMBER},
         "looping": None if found["looping"] is None else TASK,
         "command": TEXT,
@@ -66,8 +72,12 @@ def _check(value: Any, schema: Any, where: str) -> None:
         assert value is None, where
     elif isinstance(schema, dict):
         assert isinstance(value, dict), where
-        assert set(value) == set(schema), (where, set(value) ^ set(schema))
-        for key, inner in schema.items():
+        known = {key: inner for key, inner in schema.items() if inner is not ...}
+        assert set(value) >= set(known) if "more" in schema else set(value) == set(known), (
+            where,
+            set(value) ^ set(known),
+        )
+        for key, inner in known.items():
             _check(value[key], inner, f"{where}.{key}")
     elif isinstance(schema, list):
         assert isinstance(value, list), where

@@ -10,9 +10,13 @@ from tests.bench.tiny_pair import TinyPair
 from transformers import AutoModelForCausalLM
 
 from eyas.base.errors import InputError, StageError, UsageError
-from eyas.bench.concurrency import Block, closed_loop, measure_concurrency, point
+from eyas.bench.client import load
+from eyas.bench.client.config import Slo
+from eyas.bench.client.load import arrivals
+from eyas.bench.concurrency import UnderLoad, measure_load, point
 from eyas.bench.config import BenchConfig
 from eyas.bench.free_drafters import free_drafters
+from eyas.bench.loops import Block, closed_loop, open_loop
 from eyas.bench.measure import OneStream, Pair, _entry, _one_stream, _pair, measure_tasks, num_uncertain
 from eyas.bench.report import render_report
 from eyas.bench.results import Measured, public_name, results
@@ -131,27 +135,91 @@ def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
     assert block.output_tps == pytest.approx(sum(len(answer.token_ids) for answer in block.answers) / block.seconds)
 
 
-def test_point_on_known_times() -> None:
-    def block(step_s: float, seconds: float) -> Block:
-        answer = Answer(Request("0", (1,), 3), [1, 2, 3], time_s=[1.0, 1.0 + step_s, 1.0 + 2 * step_s], accepted=[2],
-                        offered=[1])  # fmt: skip
-        return Block((answer, answer), (0.5, 1.5), seconds)
+def test_open_loop_keeps_the_moments(pair: TinyPair) -> None:
+    """Requests come when they are due, whatever is in flight; one that finds no slot waits on its own clock."""
+    prompts = mixed(pair.prompts)[:4]
+    engine = Engine(pair.target, pair.draft, 1, 200)
+    closed_loop(engine, prompts[:1], 4)
+    moments_s = [0.0, 0.0, 0.0, 3.0]
+    block = open_loop(engine, prompts, moments_s, 10)
+    order = [int(answer.request.id) for answer in block.answers]
+    assert order == [0, 1, 2, 3]
+    assert list(block.sent_s) == moments_s
+    ends_s = [added_s + answer.time_s[-1] for added_s, answer in zip(block.added_s, block.answers, strict=True)]
+    assert block.added_s[1] >= ends_s[0]
+    assert block.added_s[2] >= ends_s[1]
+    assert block.ttft_s[2] > block.ttft_s[1] > block.ttft_s[0]
+    assert block.added_s[3] >= 3.0
+    assert block.seconds >= ends_s[-1]
+    alone = Engine(pair.target, None, 1, 200)
+    for prompt, answer in zip(prompts, block.answers, strict=True):
+        assert answer.token_ids == closed_loop(alone, [prompt], 10).answers[0].token_ids
 
-    before, after = [block(0.2, 6.0), block(0.4, 12.0), block(0.3, 6.0)], [block(0.1, 3.0)] * 3
-    found = point(2, {"baseline": before, "speculative": after, "chain3": [block(0.05, 3.0)] * 3}, seed=0)
+
+def test_a_block_as_a_client_sees_it() -> None:
+    """In the order of the requests; a step is a round."""
+    first = Answer(Request("0", (1, 2), 4), [1, 2, 3, 4], time_s=[1.0, 2.0, 2.0, 3.0], accepted=[1, 0], offered=[1, 1])
+    second = Answer(Request("1", (1,), 4), [1], time_s=[0.5], accepted=[], offered=[])
+    block = Block((second, first), (2.0, 0.5), (3.0, 1.0), 5.0)
+    assert block.ttft_s == (1.5, 1.5)
+    seen = block.as_seen(drafts=True)
+    assert ([one.id for one in seen.samples], seen.seconds) == (["0", "1"], 5.0)
+    one, other = seen.samples
+    assert (one.steps_s, one.sent_s, one.end_s) == ((2.0, 3.0, 4.0), 0.5, 4.0)
+    assert (one.prompt_tokens, one.output_tokens, one.ttft_s, one.e2e_s) == (2, 4, 1.5, 3.5)
+    assert one.tpot_s == pytest.approx(first.tpot_s)
+    assert one.drafting is not None
+    assert (one.drafting.steps, one.drafting.accepted, one.drafting.histogram) == (2, 1, (1, 1))
+    assert other.drafting is None
+    assert all(sample.drafting is None for sample in block.as_seen(drafts=False).samples)
+
+
+def test_point_on_known_times() -> None:
+    def block(step_s: float, seconds: float, drafts: bool = False) -> load.Block:
+        answers = [
+            Answer(Request(name, (1,), 3), [1, 2, 3], time_s=[1.0, 1.0 + step_s, 1.0 + 2 * step_s], accepted=[2],
+                   offered=[1])
+            for name in "01"
+        ]  # fmt: skip
+        return Block(tuple(answers), (0.5, 0.0), (0.0, 0.5), seconds).as_seen(drafts)
+
+    before, after = [block(0.2, 6.0), block(0.4, 12.0), block(0.3, 6.0)], [block(0.1, 3.0, drafts=True)] * 3
+    config = BenchConfig(slo=Slo(tpot_ms=310))
+    found = point({"baseline": before, "speculative": after, "chain3": [block(0.05, 3.0, drafts=True)] * 3}, config)
     assert found["arms"]["chain3"]["tpot_ms"]["p50"] == pytest.approx(50)
-    assert found["arms"]["chain3"]["acceptance_length"] == 2.0
+    assert found["arms"]["chain3"]["acceptance_length"] == 3.0
+    assert found["arms"]["chain3"]["acceptance_histogram"] == [0, 0, 6]
     assert found["baseline"]["tpot_ms"]["p50"] == pytest.approx(300)
     assert found["speculative"]["tpot_ms"]["p50"] == pytest.approx(100)
-    assert found["baseline"]["ttft_ms"]["p50"] == pytest.approx(1000)
+    assert found["speculative"]["step_ms"]["p50"] == pytest.approx(100)
+    assert found["baseline"]["ttft_ms"]["p50"] == pytest.approx(1000)  # 500 and 1500
+    assert found["baseline"]["e2e_ms"]["p50"] == pytest.approx(1600)
     assert (found["baseline"]["output_tps"], found["speculative"]["output_tps"]) == (1.0, 2.0)
+    assert found["baseline"]["goodput"] == pytest.approx(4 / 24)
     assert found["speedup_tpot"] == pytest.approx(3.0)
     assert found["speedup_tps"] == 2.0  # of 2, 4 and 2
     assert found["speedup_tps_ci95"] == [2.0, 4.0]
-    assert found["speculative"]["acceptance_length"] == 2.0
-    lone = Block((Answer(Request("0", (1,), 1), [1], time_s=[1.0], accepted=[], offered=[]),), (0.5,), 1.0)
+    assert "acceptance_length" not in found["baseline"]
+    lone = Block((Answer(Request("0", (1,), 1), [1], time_s=[1.0]),), (0.5,), (0.5,), 1.0).as_seen(drafts=False)
     with pytest.raises(StageError, match="one token each"):
-        point(1, {"baseline": [lone], "speculative": [lone]}, seed=0)
+        point({"baseline": [lone], "speculative": [lone]}, config)
+
+
+def test_rates_and_a_ramp(pair: TinyPair) -> None:
+    """Both arms get the same requests at the same moments, and a ramp has figures of each quarter."""
+    config = dataclasses.replace(
+        CONFIG, arms=(), concurrency=(), repeats=1, rates=(6.0,), ramp=(2.0, 12.0), block_s=2.0
+    )
+    found = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
+    ((point_),) = found.rates
+    moments_s = arrivals(6.0, 6.0, 2.0, config.seed)
+    assert point_["rate"] == 6.0
+    assert point_["baseline"]["requests"] == point_["speculative"]["requests"] == len(moments_s)
+    assert point_["baseline"]["duration"] >= max(moments_s)
+    ramp_s = arrivals(2.0, 12.0, 2.0, config.seed)
+    quarters = [sum(quarter == min(int(moment_s / 0.5), 3) for moment_s in ramp_s) for quarter in range(4)]
+    told = {one["rate"]: one["speculative"]["requests"] for one in found.ramp}
+    assert told == {rate: count for rate, count in zip((3.25, 5.75, 8.25, 10.75), quarters, strict=True) if count}
 
 
 @pytest.mark.parametrize("arm", ["chain4", "lookup0", "model3", "tree", "lookup33"])
@@ -165,21 +233,21 @@ def test_arms_that_do_not_exist(arm: str) -> None:
 
 def test_results_have_the_schema(pair: TinyPair, stream: OneStream) -> None:
     config = dataclasses.replace(CONFIG, arms=("chain2", "lookup3", "model2"), draft_model=str(pair.target.directory))
-    load = measure_concurrency(pair.target, pair.draft, pair.prompts, config, progress=False)
-    assert [one["n"] for one in load] == [1, 3]
+    under = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
+    assert [one["n"] for one in under.concurrency] == [1, 3]
     rows = [(torch.tensor([5, 6, 7, 8, 9]), torch.ones(5, dtype=torch.bool))]
-    assert set(load[0]["arms"]) == {"chain2", "lookup3", "model2"}
-    assert load[0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
+    assert set(under.concurrency[0]["arms"]) == {"chain2", "lookup3", "model2"}
+    assert under.concurrency[0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
     free = free_drafters(stream.pairs, NgramTable(rows), depth=3)
     same = {"prompts": 5, "identical": 5, "dtype": "float32", "reference": "transformers 5 generate"}
-    measured = Measured(stream, load, same, free)
+    measured = Measured(stream, under, same, free)
     found = results(pair.target, pair.draft.head, measured, ["/somewhere/bin/eyas", "bench", "tiny.toml"])
     check_results(json.loads(json.dumps(found, allow_nan=False)), ["birds", "sums"], references=True)
     assert found["command"] == "eyas bench tiny.toml"
     assert str(pair.directory.parent) not in json.dumps(found)
     assert found["head"]["parameters"] == sum(weight.numel() for weight in pair.draft.head.parameters())
     assert "5 of 5" in render_report(found, None).replace("</data>", "").replace('<data value="5">', "")
-    bare = results(pair.target, pair.draft.head, Measured(stream, [], None, {}), [])
+    bare = results(pair.target, pair.draft.head, Measured(stream, UnderLoad(), None, {}), [])
     assert bare["lossless"]["prompts"] == 0
     assert "references" not in bare["tasks"]["birds"]
 

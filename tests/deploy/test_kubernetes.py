@@ -1,6 +1,10 @@
 """Manifests against the schemas of Kubernetes itself, and against each other."""
 
 import copy
+import dataclasses
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import kubernetes_validate
@@ -14,8 +18,11 @@ from eyas.cli import main
 from eyas.cli.deploy import launch_of_run, write_configured
 from eyas.cli.recipes import open_run
 from eyas.deploy.config import DeployConfig, KubernetesConfig
-from eyas.deploy.kubernetes import jobs_of, serving_of, write
+from eyas.deploy.kubernetes import DataStages, jobs_of, serving_of, write
 from eyas.deploy.launch import Launch, Parts, launch_of
+from eyas.doctor import examine
+from eyas.formats.head_dir import resolve_head
+from eyas.model.target import resolve_target
 
 VERSIONS = ("1.33", "1.37")
 WORLDS = {"prompts": 4, "respond": 1, "capture": 8, "train": 1}
@@ -33,9 +40,11 @@ def head(tmp_path) -> Path:
     return tmp_path / "head"
 
 
+STAGES = DataStages("scout", "r/eyas:1", 'name = "scout"\n', WORLDS, None)
+
+
 def every(head: Path, config: KubernetesConfig, **more: object) -> dict:
-    what = launch(head, **more)
-    return serving_of(config, what) | jobs_of(config, what, "r/eyas:1", 'name = "scout"\n', WORLDS)
+    return serving_of(config, launch(head, **more)) | jobs_of(config, STAGES)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -49,7 +58,7 @@ def test_every_object_is_one_of_kubernetes(head, version, engine):
         if one["kind"] != "PodMonitoring":  # GKE's own, checked below
             kubernetes_validate.validate(one, version, strict=True)
         assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "eyas", name
-    wrong = copy.deepcopy(objects["deployment.yaml"])
+    wrong = copy.deepcopy(objects["serving/deployment.yaml"])
     wrong["spec"]["template"]["spec"]["containers"][0]["startupProb"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, version, strict=True)
@@ -58,7 +67,7 @@ def test_every_object_is_one_of_kubernetes(head, version, engine):
 def test_who_names_whom(head):
     objects = every(head, KubernetesConfig(replicas=(2, 6), target_waiting=5), speculation="6,4,16")
     deployment, service, scaler, metrics = (
-        objects[name] for name in ("deployment.yaml", "service.yaml", "autoscaler.yaml", "podmonitoring.yaml")
+        objects[f"serving/{name}.yaml"] for name in ("deployment", "service", "autoscaler", "podmonitoring")
     )
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert deployment["spec"]["selector"]["matchLabels"] == labels
@@ -89,11 +98,11 @@ def test_who_names_whom(head):
 def test_shared_stages_are_indexed_jobs(head):
     assert "JOB_COMPLETION_INDEX" in VARIABLES
     objects = every(head, KubernetesConfig(volume_claim="claim"))
-    recipe = objects["jobs-0-recipe.yaml"]
+    recipe = objects["jobs/0-recipe.yaml"]
     ((file, text),) = recipe["data"].items()
     assert text == 'name = "scout"\n'
     for number, (stage, world) in enumerate(WORLDS.items(), 1):
-        spec = objects[f"jobs-{number}-{stage}.yaml"]["spec"]
+        spec = objects[f"jobs/{number}-{stage}.yaml"]["spec"]
         assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", world, world)
         pod = spec["template"]["spec"]
         (container,) = pod["containers"]
@@ -113,12 +122,36 @@ def test_a_cpu_asks_for_no_gpu_and_an_engine_for_one(head):
         every(head, cpu, engine="vllm")
 
 
-def test_without_an_image_for_them_there_are_no_jobs_and_old_ones_go(head, tmp_path):
+def test_what_no_pod_could_do_is_refused():
+    config = KubernetesConfig()
+    for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:80/v1", "http://0.0.0.0:8000/v1"):
+        with pytest.raises(UsageError, match=r"respond\.url = '.+' in a Job, whose pod would ask itself"):
+            jobs_of(config, dataclasses.replace(STAGES, url=url))
+    assert jobs_of(config, dataclasses.replace(STAGES, url="http://vllm.default/v1")) == jobs_of(config, STAGES)
+    with pytest.raises(UsageError, match=r"Jobs of a recipe named 'Pair_1'"):
+        jobs_of(config, dataclasses.replace(STAGES, name="Pair_1"))
+
+
+def test_every_pod_reads_one_secret_where_there_is_one(head):
+    pods = {
+        name: one["spec"]["template"]["spec"]["containers"][0]
+        for name, one in every(head, KubernetesConfig()).items()
+        if one["kind"] in ("Deployment", "Job")
+    }
+    assert len(pods) == 5
+    for name, container in pods.items():
+        assert container["envFrom"] == [{"secretRef": {"name": "scout-secrets", "optional": True}}], name
+
+
+def test_files_of_an_earlier_recipe_go(head, tmp_path):
     config, what = KubernetesConfig(), launch(head)
-    write(every(head, config), "sha256:a", tmp_path / "k")
-    assert len(list((tmp_path / "k").glob("jobs-*.yaml"))) == 5
-    write(serving_of(config, what) | jobs_of(config, what, None, "", WORLDS), "sha256:a", tmp_path / "k")
-    assert list((tmp_path / "k").glob("jobs-*.yaml")) == []
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "deployment.yaml").write_text("{}")
+    write(every(head, config), {"head": "sha256:a"}, tmp_path / "k")
+    assert len(list((tmp_path / "k" / "jobs").iterdir())) == 5
+    assert not (tmp_path / "k" / "deployment.yaml").exists()
+    write(serving_of(config, what), {"head": "sha256:a"}, tmp_path / "k")
+    assert list((tmp_path / "k" / "jobs").iterdir()) == []
 
 
 RECIPE = """
@@ -147,24 +180,101 @@ def recipe(tmp_path) -> Path:
     return path
 
 
-def test_the_command_writes_a_directory_that_kubectl_takes(recipe, tmp_path, capsys):
-    assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run")]) == 0
-    directory = tmp_path / "run" / "deploy" / "kubernetes"
-    assert f"kubectl apply -f {directory}" in capsys.readouterr().err
-    objects = [yaml.safe_load(path.read_text()) for path in sorted(directory.glob("*.yaml"))]
+def run_printed(said: str, tmp_path: Path) -> list[str]:
+    """Carry out each command that was printed, as it was, with a kubectl that reads files as kubectl does."""
+    binary, cluster = tmp_path / "bin" / "kubectl", tmp_path / "cluster.json"
+    binary.parent.mkdir(exist_ok=True)
+    binary.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/doubles/kubectl.py "$@"\n')
+    binary.chmod(0o755)
+    cluster.unlink(missing_ok=True)
+    commands = "\n".join(line for line in said.splitlines() if line.startswith("    kubectl "))
+    environment = {"PATH": f"{binary.parent}:/usr/bin:/bin", "KUBECTL_DOUBLE": str(cluster)}
+    done = subprocess.run(["sh", "-ec", commands], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), commands
+    for path in map(Path, re.findall(r"apply -f (\S+)", commands)):
+        files = list(path.iterdir()) if path.is_dir() else [path]
+        assert files
+        for one in files:
+            assert {"apiVersion", "kind", "metadata"} <= set(yaml.safe_load(one.read_text())), one
+    return done.stdout.splitlines()
+
+
+def test_what_the_command_prints_is_what_kubectl_takes(recipe, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["deploy", "kubernetes", str(recipe), *out]) == 0
+    applied = run_printed(capsys.readouterr().err, tmp_path)
+    assert applied[:4] == ["HorizontalPodAutoscaler/pair", "Deployment/pair", "PodMonitoring/pair", "Service/pair"]
+    assert applied[4:] == [
+        "ConfigMap/pair-recipe", "Job/pair-prompts", "Job/pair-respond", "Job/pair-capture", "Job/pair-train",
+    ]  # fmt: skip
+    objects = [yaml.safe_load(path.read_text()) for path in (tmp_path / "run" / "deploy").rglob("*.yaml")]
+    assert len(objects) == 9
     for one in objects:
         if one["kind"] != "PodMonitoring":
             kubernetes_validate.validate(one, VERSIONS[-1], strict=True)
     jobs = {one["metadata"]["name"]: one["spec"]["completions"] for one in objects if one["kind"] == "Job"}
     assert jobs == {"pair-prompts": 3, "pair-respond": 1, "pair-capture": 1, "pair-train": 1}
-    assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "--apply"]) == 2
-    assert "do use kubectl" in capsys.readouterr().err
+    for word in ("--apply", "--status", "--delete"):
+        assert main(["deploy", "kubernetes", str(recipe), *out, word]) == 2
+        assert "do use kubectl" in capsys.readouterr().err
+
+
+def test_before_there_is_a_head_there_are_jobs_that_make_one(recipe, tmp_path, capsys):
+    recipe.write_text(RECIPE.replace('head = "embedded"', ""))
+    command = ["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.engine=sglang"]
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert "nothing to serve yet" in said
+    assert len(run_printed(said, tmp_path)) == 5
+    (tmp_path / "run" / "recipe.toml").write_text('[target]\nmodel = "embedded"\n')
+    told = [one for one in examine(str(tmp_path / "run"), None) if "deploy" in one.found]
+    assert [(one.weight, one.found) for one in told] == [("ok", "deploy kubernetes: finished")]
+    assert main([*command, "--upload"]) == 2
+    assert main(["deploy", "vertex", *command[2:]]) == 2
+    recipe.write_text(RECIPE.replace('head = "embedded"', "").replace("jobs_image", "# jobs_image"))
+    assert main(command) == 2
+    assert "eyas export" in capsys.readouterr().err
+
+
+def test_the_jobs_run_directory_is_the_recipes_own(recipe, tmp_path):
+    """A refreshed recipe keeps the name of what serves, and must not run into the directory of the first run."""
+    assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.name=live"]) == 0
+    place = tmp_path / "run" / "deploy" / "kubernetes"
+    job = yaml.safe_load((place / "jobs" / "4-train.yaml").read_text())
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == [
+        "train", "/recipe/pair.toml", "--out", "/runs/pair",
+    ]  # fmt: skip
+    assert yaml.safe_load((place / "serving" / "service.yaml").read_text())["metadata"]["name"] == "live"
+
+
+@pytest.mark.parametrize("engine", ["eyas", "sglang"])
+def test_upload_puts_there_what_the_pods_are_told_to_fetch(recipe, tmp_path, capsys, engine):
+    out = ["--out", str(tmp_path / "run")]
+    store = f"file://{tmp_path}/bucket"
+    words = [f"deploy.engine={engine}", f"deploy.storage={store}", "deploy.kubernetes.accelerator_count=1"]
+    assert main(["export", str(recipe), *out]) == 0
+    assert main(["deploy", "kubernetes", str(recipe), *out, *words]) == 0
+    assert "the same with --upload puts head and target where the pods look for it" in capsys.readouterr().err
+    assert not (tmp_path / "bucket").exists()
+    assert main(["deploy", "kubernetes", str(recipe), *out, *words, "--upload"]) == 0
+    assert "--upload" not in capsys.readouterr().err
+    told = yaml.safe_load((tmp_path / "run" / "deploy" / "kubernetes" / "serving" / "deployment.yaml").read_text())
+    (container,) = told["spec"]["template"]["spec"]["containers"]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    fetched = Path(environment["AIP_STORAGE_URI"].removeprefix("file://"))
+    assert fetched.is_relative_to(tmp_path / "bucket")
+    # The embedded head for eyas, which is not what SGLang reads: that one is told its own names of weights.
+    origin = resolve_head("embedded") if engine == "eyas" else tmp_path / "run" / "export" / "sglang"
+    for name, directory in (("head", origin), ("target", resolve_target("embedded"))):
+        for path in directory.iterdir():
+            assert (fetched / name / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize(
     ("override", "said"),
     [("deploy.enigne=vllm", "deploy.engine"), ("deploy.kubernetes.replicas=[3,1]", "deploy.kubernetes.replicas"),
      ("deploy.vertex.zone=x", "unknown key deploy.vertex.zone"), ("name=Pair_1", "add deploy.name"),
+
      ("deploy.image=''", "an empty deploy.image")],
 )  # fmt: skip
 def test_a_recipe_that_is_none(recipe, tmp_path, capsys, override, said):
@@ -173,7 +283,7 @@ def test_a_recipe_that_is_none(recipe, tmp_path, capsys, override, said):
 
 
 def test_other_engines_get_what_was_exported_for_them(recipe, tmp_path, capsys):
-    recipe.write_text(RECIPE.replace('engine = "eyas"', 'engine = "sglang"'))
+    recipe.write_text(RECIPE.replace('engine = "eyas"', 'engine = "sglang"').replace("jobs_image", "# jobs_image"))
     out = ["--out", str(tmp_path / "run")]
     assert main(["deploy", "kubernetes", str(recipe), *out]) == 2
     assert "eyas export" in capsys.readouterr().err
@@ -194,3 +304,11 @@ def test_a_whole_run_ends_with_what_its_recipe_has_enough_about(recipe, tmp_path
     assert written() == ["kubernetes"]
     recipe.write_text('[target]\nhead = "embedded"\n')
     assert written() == []
+
+
+def test_a_whole_run_refuses_jobs_that_no_pod_could_do_before_it_begins(recipe, tmp_path, capsys):
+    url = ["respond.model=m", "respond.url=http://127.0.0.1:9/v1"]
+    assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), *url]) == 2
+    assert main(["run", str(recipe), "--out", str(tmp_path / "run"), *url]) == 2
+    assert "whose pod would ask itself" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -343,15 +343,16 @@ def test_what_eyas_did_not_make_stays(head, config, api, bucket):
     del api.endpoints[name]
     apply(config, launch(head))
     api.models[f"{PARENT}/models/theirs"] = {"name": f"{PARENT}/models/theirs", "labels": {"eyas_name": "scout"}}
-    api.endpoints[name]["deployedModels"].append(
-        {"id": "5", "displayName": "theirs", "model": f"{PARENT}/models/theirs"}
-    )
     api.requests.clear()
-    for verb in (apply, delete):
-        with pytest.raises(InputError, match="theirs on the endpoint scout, which eyas did not deploy"):
-            verb(config, launch(head))
-    assert api.asked() == []
-    api.endpoints[name]["deployedModels"].pop()
+    # Named by hand after the endpoint, and after another name of ours that begins alike.
+    for foreign in ("theirs", "scout-legacy", "scout-2-0123456789ab", "scout-0123456789abc"):
+        deployed = {"id": "5", "displayName": foreign, "model": f"{PARENT}/models/theirs"}
+        api.endpoints[name]["deployedModels"].append(deployed)
+        for verb in (apply, delete):
+            with pytest.raises(InputError, match=f"{foreign} on the endpoint scout, which eyas did not deploy"):
+                verb(config, launch(head))
+        assert api.asked() == []
+        api.endpoints[name]["deployedModels"].pop()
     delete(config, launch(head))
     assert list(api.models) == [f"{PARENT}/models/theirs"]
 
@@ -373,6 +374,12 @@ def test_the_command_from_writing_to_deletion(api, bucket, tmp_path, capsys):
     }  # fmt: skip
     assert api.requests == []
     assert "--apply" in capsys.readouterr().err
+    assert bucket.objects == {}
+    assert main([*command, "--upload"]) == 0
+    assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair travels"
+    assert api.requests == []
+    assert "head and target put into gs://bucket/eyas/pair/" in capsys.readouterr().err
+    bucket.objects.clear()
     assert main([*command, "--apply"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("serving\nendpoint: projects/my-project/locations/us-central1/endpoints/pair\n")

@@ -45,12 +45,12 @@ def entry(length: float, low: float, high: float) -> dict:
     return {"prompts": 20, "acceptance_length": length, "ci95": [low, high]}
 
 
-def write_run(directory: Path, results: dict, acceptance: dict | None) -> Path:
+def write_run(directory: Path, results: dict, acceptance: dict | None, recipe: Recipe | None = None) -> Path:
     """A run as far as `eyas drift` reads it."""
     report = directory / "report"
     report.mkdir(parents=True)
     (directory / "eval").mkdir()
-    (directory / "recipe.toml").write_text(to_toml(Recipe()))
+    (directory / "recipe.toml").write_text(to_toml(recipe or Recipe()))
     (report / "results.json").write_text(json.dumps({"schema": 1, "tasks": {}} | results))
     finish(report, Origin("bench", "", {"head": HEAD}), 0.0)
     if acceptance is not None:

@@ -3,12 +3,16 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
-from tests.drift.answers import HEAD, TREE16, answer, entry, write_run
+from tests.drift.answers import CHAIN2, HEAD, TREE16, answer, entry, write_run
 
 from eyas.base.config import build, load_toml
+from eyas.bench.config import BenchConfig
 from eyas.cli import main
+from eyas.deploy.launch import Parts, launch_of
+from eyas.deploy.vertex import ENDPOINT, requests_of
 from eyas.drift.rounds import heard
 from eyas.recipe import Recipe
 from eyas.serve.arm import Arm
@@ -33,9 +37,9 @@ def write_log(directory, *groups):
     (directory / "acceptance").mkdir(parents=True)
     lines = []
     for count, accepted, rest in groups:
-        made = {"context": 20, "temperature": 0.0, "task": None, "head": HEAD} | rest
+        made = {"context": 20, "temperature": 0.0, "task": None, "head": HEAD, "arm": TREE16} | rest
         for _ in range(count):
-            one = answer(accepted, context=made["context"], temperature=made["temperature"])
+            one = answer(accepted, made["arm"], made["context"], temperature=made["temperature"])
             lines.append(heard(one, made["head"], made["task"], SHAPES).to_line())
     (directory / "acceptance" / "log.jsonl").write_bytes(b"".join(lines))
     return directory
@@ -85,6 +89,22 @@ def test_a_slice_that_few_ask_for_does_not(run, tmp_path, capsys):
     assert verdicts(found)["task", "math", "0"] == "worse"
 
 
+def test_the_tenth_is_one_of_all_answers_whatever_trees_they_ran(tmp_path, capsys):
+    """The evaluation's tree never ran; a task is promised with the bench's, a chain, which ran for a few answers."""
+    chained = Recipe(bench=BenchConfig(depth=2, top_k=1, nodes=3))
+    whole = {"all": entry(4.0, 3.8, 4.2) | {"by_context": {}}, "tree": {"depth": 6, "top_k": 4, "nodes": 32}}
+    run = write_run(tmp_path / "run", {"tasks": {"chat": entry(2.9, 2.8, 3.0)}}, whole, chained)
+    few, many = (12, [1, 2] * 10, {"task": "chat", "arm": CHAIN2}), (200, [4, 3] * 10, {})
+    code, found = ask(capsys, run, write_log(tmp_path / "few", many, few))
+    parts = {(part["slice"], part["name"]): part for part in found["slices"]}
+    assert parts["all", None]["requests"] == 0, "no round of the tree that was evaluated"
+    assert (parts["task", "chat"]["verdict"], parts["task", "chat"]["requests"]) == ("worse", 12)
+    assert parts["task", "chat"]["share"] == pytest.approx(12 / 212)
+    assert (code, found["verdict"]) == (0, "keep")
+    code, found = ask(capsys, run, write_log(tmp_path / "more", (100, [4, 3] * 10, {}), few))
+    assert (code, found["verdict"]) == (3, "retrain"), "12 of 112"
+
+
 def test_a_little_below_is_no_drift_and_the_interval_of_the_promise_counts(tmp_path, capsys):
     """3.9 against 4.0 is within the margin; 3.5 lies inside what twenty prompts once promised."""
     log = write_log(tmp_path / "log", (40, [4, 4, 4, 4, 4, 4, 4, 4, 4, 3], {}))
@@ -127,6 +147,8 @@ def test_days(run, tmp_path, capsys):
     path.write_text(old + path.read_text())
     assert ask(capsys, run, log)[1]["verdict"] == "retrain"
     assert ask(capsys, run, log, "--days", "1")[1]["verdict"] == "keep"
+    for days in ("1000000", "1e300"):  # before there were dates
+        assert ask(capsys, run, log, "--days", days)[1]["verdict"] == "retrain"
 
 
 def test_a_larger_tree_says_what_a_smaller_one_would_have_accepted():
@@ -202,12 +224,49 @@ def test_no_log_an_empty_one_and_wrong_usage(run, tmp_path, capsys):
     assert "no prompt in" in capsys.readouterr().err
 
 
+BROKEN = {
+    "time": ('"2026-11-22T10:00:00"', '"yesterday"', "1", "null"),
+    "rounds": ('{"<=256": {"6,4,16": [1e999, 4]}}', '{"<=256": {"6,4,16": [1, 99999999999999999999]}}', "[]", "7"),
+    "temperature": ('"warm"', "null"),
+}
+
+
 def test_damaged_lines_are_left_out_and_said(run, tmp_path, capsys):
     log = write_log(tmp_path / "log", (40, [4] * 20, {}))
     path = log / "acceptance" / "log.jsonl"
-    path.write_bytes(b'{"time": 1}\n[]\n' + path.read_bytes() + b'{"time": "2026')
-    assert main(["drift", str(run), str(log)]) == 0
-    assert "2 lines" in capsys.readouterr().err
+    whole = path.read_text()
+    line = json.loads(whole.splitlines()[0])
+    broken = [
+        "{" + ", ".join(f'"{name}": {value if name == key else json.dumps(line[name])}' for name in line) + "}"
+        for key, values in BROKEN.items()
+        for value in values
+    ]
+    path.write_text('{"time": 1}\n[]\n' + "\n".join(broken) + "\n" + whole + '{"time": "2026')
+    for words in ([], ["--days", "7"]):
+        code, found = main(["drift", str(run), str(log), "--json", *words]), capsys.readouterr()
+        assert (code, json.loads(found.out)["requests"]) == (0, 40)
+        assert f"{2 + len(broken)} lines" in found.err
+
+
+def endpoint_of(recipe):
+    """Where `eyas deploy vertex` would put a head of this recipe."""
+    launch = launch_of(recipe.deploy, Parts(recipe.name, "org/model", Path("head"), HEAD))
+    return requests_of(recipe.deploy.vertex, launch)[ENDPOINT]["endpointId"]
+
+
+@pytest.mark.parametrize(("named", "endpoint"), [("", "first"), ('name = "live"\n', "live")])
+def test_the_next_head_goes_where_the_last_one_is(run, tmp_path, named, endpoint):
+    log = write_log(tmp_path / "log", (40, [4] * 20, {}))
+    (log / "prompts.jsonl").write_bytes(b'{"messages": []}\n')
+    deploy = f'[deploy]\n{named}image = "r/x:1"\nstorage = "gs://b"\n[deploy.vertex]\nproject = "my-project"\n'
+    (run / "recipe.toml").write_text(f'name = "first"\n[target]\nhead = "embedded"\n{deploy}')
+    out = tmp_path / "again.toml"
+    assert main(["drift", str(run), str(log), "--recipe", str(out)]) == 0
+    recipes = [build(Recipe, load_toml(path)) for path in (run / "recipe.toml", out)]
+    assert [recipe.name for recipe in recipes] == ["first", "again"], "run directories of their own"
+    assert [endpoint_of(recipe) for recipe in recipes] == [endpoint, endpoint]
+    (run / "recipe.toml").write_text('name = "Scout_1"\n[target]\nhead = "embedded"\n')  # no name on any platform
+    assert main(["drift", str(run), str(log), "--recipe", str(out)]) == 0
 
 
 def test_the_recipe_is_the_runs_with_other_prompts(run, tmp_path, capsys):

@@ -28,6 +28,8 @@ PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs"
 MARK = re.compile(r"# (needs: (a registry|the internet|docker|gcp|gpu)(, (docker|gcp|gpu))*|takes: \w+)(;|$)")
 PROGRAMS = ("eyas", "make", "python", "pip", "pip-audit", "curl", "docker", "gcloud", "kubectl", "torchrun", "pytest")
 SERVED = re.compile(r"(127\.0\.0\.1|localhost):\d+")
+FENCE = re.compile(r" *```(\w*)")
+SHELLS = ("", "sh", "bash", "console")
 VARIABLE = re.compile(r"[A-Z_]+=")
 # The recipe of the pages with less of everything, and a client that asks once.
 QUICK = {
@@ -63,9 +65,21 @@ MEASURED = {
 
 
 def commands(page: str) -> list[str]:
-    """The lines of blocks that are indented further than the text around them, and begin with a program."""
-    text = re.sub(r"```.+?```", "", PAGES[page].read_text(encoding="utf-8"), flags=re.DOTALL)
-    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    """Those of a page."""
+    return commands_in(PAGES[page].read_text(encoding="utf-8"))
+
+
+def commands_in(text: str) -> list[str]:
+    """The lines of blocks, indented or between fences, that begin with a program: of a drawing none does.
+
+    A fence with the name of a language that is not a shell's holds no commands.
+    """
+    lines, language = [], None
+    for line in text.splitlines():
+        if fence := FENCE.fullmatch(line):
+            language = fence[1] if language is None else None
+        elif language in SHELLS or (language is None and line.startswith("    ")):
+            lines.append(line.strip())
     return [line for line in lines if words_of(line)[:1] and words_of(line)[0] in PROGRAMS]
 
 
@@ -81,6 +95,41 @@ def words_of(line: str) -> list[str]:
 ALL = [(page, line) for page in PAGES for line in commands(page)]
 
 
+def test_a_command_is_one_wherever_a_block_begins():
+    page = """Text with `eyas run`,
+eyas too.
+
+    eyas indented --flag   # a remark
+    VARIABLE=1 eyas second
+
+```
+eyas fenced --flag
+ prompts ─> eyas ─> head
+```
+
+1. A list:
+
+   ```sh
+   make listed
+   ```
+
+```toml
+python = "a key"
+eyas = 1
+```
+
+    make last
+"""
+    found = [
+        "eyas indented --flag   # a remark",
+        "VARIABLE=1 eyas second",
+        "eyas fenced --flag",
+        "make listed",
+        "make last",
+    ]
+    assert commands_in(page) == found
+
+
 def test_there_are_commands():
     assert len(ALL) > 60
     assert {page for page, _ in ALL} >= {"README.md", "index.md", "guide-data.md", "guide-serving.md", "deploy.md"}
@@ -93,7 +142,7 @@ def test_each_parses(page, line):
     match words[0]:
         case "eyas":
             assert cli._parse(words[1:]).verb == words[1]
-            assert marked or "--apply" not in words
+            assert marked or not {"--apply", "--upload"} & set(words)
         case "make":
             rule = rf"^[a-z- ]*\b{words[1]}\b.*:"
             assert re.search(rule, (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)

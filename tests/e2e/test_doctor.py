@@ -42,7 +42,7 @@ def test_what_was_written_for_a_platform(run, recipe):
     assert main(["deploy", "kubernetes", str(recipe), *deploy, "--out", str(run)]) == 0
     told = [finding for finding in examine(str(run), None) if "deploy" in finding.found]
     assert [(finding.weight, finding.found) for finding in told] == [("ok", "deploy kubernetes: finished")]
-    manifest = run / "deploy" / "kubernetes" / "deployment.yaml"
+    manifest = run / "deploy" / "kubernetes" / "serving" / "deployment.yaml"
     manifest.write_text(manifest.read_text().replace("example.com", "example.org"))
     assert any("deployment.yaml" in finding.found for finding in misfits(run))
     shutil.rmtree(run / "deploy")

@@ -1,9 +1,11 @@
-"""The wheel: built from this tree, installed by itself, run from elsewhere."""
+"""The wheel: built from this tree, installed by itself, run from elsewhere. The sdist: all that its tests read."""
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -64,6 +66,22 @@ def test_every_file_of_the_package_is_inside(wheel):
     inside = {name.removeprefix("eyas/") for name in zipfile.ZipFile(wheel).namelist() if name.startswith("eyas/")}
     assert inside == here
     assert [name for name in DATA if name not in inside] == []
+
+
+def test_the_source_distribution_holds_what_its_tests_read(tmp_path):
+    done = called(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = tmp_path.glob("eyas-*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    inside = {part for name in names for part in (name, name.partition("/")[0])}
+    tests = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    assert {path.relative_to(ROOT).as_posix() for path in tests} <= inside
+    # What they name below the root: ROOT / "docs", Path(__file__).parents[2] / "notebooks" / ...
+    named = re.compile(r'(?:\bROOT|__file__\)\.parents\[2\]\)?) / f?"([^"{]+)')
+    read = {name.partition("/")[0] for text in tests.values() for name in named.findall(text)}
+    assert read >= {"docs", "notebooks", "pyproject.toml", "src"}
+    assert sorted(read - inside) == []
 
 
 def test_the_license_is_inside(wheel):

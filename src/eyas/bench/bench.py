@@ -12,28 +12,39 @@ import torch
 
 from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError
-from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen, require
+from eyas.base.provenance import (
+    Origin,
+    Provenance,
+    digest_file,
+    digest_json,
+    finish,
+    is_finished,
+    read_provenance,
+    reopen,
+    require,
+)
 from eyas.base.storage import Place
-from eyas.bench.concurrency import measure_concurrency
+from eyas.bench.concurrency import measure_load
 from eyas.bench.config import BenchConfig
 from eyas.bench.curves import training_points
 from eyas.bench.free_drafters import free_drafters
 from eyas.bench.lossless import References, lossless, read_references, reference_answers
 from eyas.bench.measure import measure_tasks
+from eyas.bench.prompts import BUILTIN, SYNTHETIC, prompts_of
 from eyas.bench.report import write_report
 from eyas.bench.results import Measured, results
-from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.bench.workload import Prompt, as_ids, eval_prompts, mixed
 from eyas.evalsets import FAMILIES
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.serve.compiled import compile_pair
 from eyas.serve.drafter import Draft
+from eyas.synth.sources import HUB
 from eyas.train.reference_drafters import NgramTable
 
 STAGE = "bench"
 RESULTS_FILE = "results.json"
-BUILTIN = "builtin:eval"
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ def origin_of(config: BenchConfig, inputs: BenchInputs, head_digest: str, target
         )
     return Origin(
         stage=STAGE,
-        recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
+        recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)} | _digested(config)),
         parents={"head": head_digest, "eval": evaluated.digest, "target": target.digest},
         tokenizer=target.tokenizer_digest,
         template=target.template_digest,
@@ -83,28 +94,53 @@ def run(
         return read_provenance(out_dir)
     reopen(out_dir)
     acceptance = json.loads((inputs.evaluated / "acceptance.json").read_bytes())
-    prompts = workload(config, inputs.features, target)
+    prompts, num_too_long = workload(config, inputs.features, target)
     draft = Draft.on(target.model.device, stored.head, stored.vocab, config.shape)
     if config.compile and target.model.device.type == "cpu":
         compile_pair(target, draft.head)
     same_words = check_words(config, inputs.head, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)
-    points = measure_concurrency(target, draft, prompts, config, progress)
+    load = measure_load(target, draft, prompts, config, progress)
     features = Features(inputs.features)
     table = NgramTable(features.texts(features.indices("train")))
     free = free_drafters(stream.pairs, table, config.depth, config.seed)
-    measured = Measured(stream, points, same_words, free)
-    found = results(target, stored.head, measured, ["eyas", "bench"])
+    measured = Measured(stream, load, same_words, free)
+    of_run = out_dir.resolve().parent.name  # the directory that has the recipe as it was, wherever it lies
+    command = ["eyas", "bench", f"{of_run}/recipe.toml", "--out", of_run]
+    found = results(target, stored.head, measured, command)
+    found["bench"] = _told(config) | {"too_long": num_too_long}
     found["story"] = dict(story) | {"training": training_points(inputs.head / "metrics.jsonl")}
     write_json_atomic(out_dir / RESULTS_FILE, found)
     write_report(found, acceptance, out_dir / "report.html")
     return finish(out_dir, origin, started_s)
 
 
-def workload(config: BenchConfig, features_dir: Path | Place, target: Target) -> dict[str, list[Prompt]]:
-    """Prompts by task: those held out from training, or our own evaluation set."""
-    if config.prompts == BUILTIN:
-        return eval_prompts(target.tokenizer, config.prompts_per_task)
+def workload(config: BenchConfig, features_dir: Path | Place, target: Target) -> tuple[dict[str, list[Prompt]], int]:
+    """Prompts by task: those held out from training, or what `bench.prompts` names; and how many of these are too long.
+
+    InputError where none is left.
+    """
+    if config.prompts is None:
+        return _held_out(config.prompts_per_task, features_dir, target), 0
+    limit = config.prompts_per_task if config.prompts in (BUILTIN, SYNTHETIC) else None  # of a file: by task
+    asked = prompts_of(config.prompts, limit, config.synthetic_words, config.seed)
+    few = {task: some[: config.prompts_per_task] for task, some in asked.items()}
+    longest = target.facts.max_positions - config.max_tokens
+    found, num_too_long = {}, 0
+    for task, prompts in as_ids(few, target.tokenizer).items():
+        if fit := [prompt for prompt in prompts if len(prompt.ids) <= longest]:
+            found[task] = fit
+        num_too_long += len(prompts) - len(fit)
+    if not found:
+        raise InputError(
+            f"prompts of more than {longest} tokens only in {config.prompts}",
+            f"one that fits into the target's context with {config.max_tokens} tokens of answer",
+            "lower bench.max_tokens, or name other prompts",
+        )
+    return found, num_too_long
+
+
+def _held_out(per_task: int, features_dir: Path | Place, target: Target) -> dict[str, list[Prompt]]:
     features = Features(features_dir)
     features.check_target(target.digest)
     found: dict[str, list[Prompt]] = {}
@@ -112,12 +148,26 @@ def workload(config: BenchConfig, features_dir: Path | Place, target: Target) ->
     for index, (ids_T, loss_mask_T) in zip(indices, features.texts(indices), strict=True):
         row = features.manifest.rows[index]
         some = found.setdefault(row.task, [])
-        if len(some) < config.prompts_per_task:
+        if len(some) < per_task:
             # What serving feeds stands before the first generated token.
             some.append(Prompt(row.id, tuple(ids_T[: int(loss_mask_T.int().argmax())].tolist())))
     if not found:
         raise InputError("no held-out prompt to measure with", "one at least", "raise capture.held_out")
     return found
+
+
+def _digested(config: BenchConfig) -> dict[str, str]:
+    """Of a file of prompts its digest: another one is another measurement. InputError where it is not there."""
+    source = config.prompts
+    if source in (None, BUILTIN, SYNTHETIC) or source.startswith(HUB):
+        return {}
+    return {"prompts_digest": digest_file(Place(source) if "://" in source else Path(source))}
+
+
+def _told(config: BenchConfig) -> dict[str, Any]:
+    """The configuration as a page may have it: a file by its name alone."""
+    told = dataclasses.asdict(config)
+    return told | {"prompts": "held out from training" if config.prompts is None else Path(config.prompts).name}
 
 
 def check_words(

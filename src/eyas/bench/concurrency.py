@@ -1,17 +1,22 @@
-"""Under load, in process: n streams, each sends its next request when its last one ends (a closed loop)."""
+"""Under load, in process: streams that each send the next request when the last one ends, or requests at a rate.
 
-import time
-from collections import deque
+The figures are those of `bench.client.summary`, from the same kind of samples: what a client would have seen that costs
+nothing and is never late.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
+from eyas.bench.client import load
+from eyas.bench.client.load import arrivals
+from eyas.bench.client.summary import arm as figures_of
+from eyas.bench.client.summary import compare
 from eyas.bench.config import OTHER_ARM, BenchConfig
+from eyas.bench.loops import Block, closed_loop, open_loop
 from eyas.bench.measure import BASELINE, SPECULATIVE, WARM_UP_TOKENS
-from eyas.bench.stats import median_interval, percentiles
 from eyas.bench.workload import Prompt, mixed, paired
 from eyas.model.target import Target
 from eyas.serve.arm import Arm, default_arms
@@ -20,90 +25,122 @@ from eyas.serve.engine import Engine
 from eyas.serve.other_drafters import Lookup, SmallModel
 from eyas.serve.policy import OneArm
 from eyas.serve.rehearsal import budget_for
-from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import Given, plain_loop
 from eyas.tree.shape import chain
-from eyas.tree.stats import acceptance_length
+
+WINDOWS = 4  # of a ramp, each with figures of its own
 
 
 @dataclass(frozen=True)
-class Block:
-    """One closed loop over some requests. ttft_s is by answer, from the sending of the request."""
+class _Load:
+    """What one block sends. moments_s: an open loop; None: a closed one."""
 
-    answers: tuple[Answer, ...]
-    ttft_s: tuple[float, ...]
-    seconds: float
+    prompts: Sequence[Prompt]
+    moments_s: Sequence[float] | None = None
 
-    @property
-    def output_tps(self) -> float:
-        """Output tokens per second, from the first request sent to the last token (as SGLang and vLLM count it)."""
-        return sum(len(answer.token_ids) for answer in self.answers) / self.seconds
-
-
-def closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> Block:
-    """As many streams as the engine has slots. A request that waits for another one's prefill waits on the clock.
-
-    A stream is free from the end of its answer on; the engine takes up the next request when it comes to it:
-
-        stream   ...answer | sent ..waits.. prefill -> first token
-                                            ^ answer.ttft_s begins here; ttft_s of the block begins at "sent"
-    """
-    engine.forget()
-    began_s = time.perf_counter()
-    free_s = deque([began_s] * engine.slots)
-    waited_s: list[float] = []
-
-    def requests() -> Iterator[Request]:
-        for index, prompt in enumerate(prompts):
-            waited_s.append(time.perf_counter() - free_s.popleft())
-            yield Request(str(index), prompt.ids, max_tokens)
-
-    answers = []
-    for answer in plain_loop(engine, Given(requests())):
-        free_s.append(time.perf_counter())
-        answers.append(answer)
-    seconds = time.perf_counter() - began_s
-    ttft_s = tuple(waited_s[int(answer.request.id)] + answer.ttft_s for answer in answers)
-    return Block(tuple(answers), ttft_s, seconds)
+    def send(self, engine: Engine, max_tokens: int) -> Block:
+        if self.moments_s is None:
+            return closed_loop(engine, self.prompts, max_tokens)
+        return open_loop(engine, self.prompts, self.moments_s, max_tokens)
 
 
-def measure_concurrency(
+@dataclass(frozen=True)
+class UnderLoad:
+    """Three keys of results.json."""
+
+    concurrency: Sequence[Mapping[str, Any]] = ()
+    rates: Sequence[Mapping[str, Any]] = ()
+    ramp: Sequence[Mapping[str, Any]] = ()
+
+
+def measure_load(
     target: Target, draft: Draft, prompts: Mapping[str, Sequence[Prompt]], config: BenchConfig, progress: bool = True
-) -> list[dict[str, Any]]:
-    """`concurrency` of results.json: for each n of the configuration, both arms over the same requests, tasks mixed.
+) -> UnderLoad:
+    """For each number of streams and each rate of the configuration all arms over the same requests, tasks mixed.
 
-    The speculative arm is what a server runs: the budget decides round by round among trees, chains and off.
-
-    There are `repeats` blocks, each of other requests as far as the prompts reach; a block runs in both arms back to
-    back in alternating order. Figures of an arm pool the requests of all blocks, but for output_tps, the median over
-    blocks. speedup_tpot is the ratio of the p50s; speedup_tps is the median over blocks of the ratio within a block,
-    and its interval a bootstrap over blocks (extra key `blocks`: how many). StageError where no answer has two tokens.
+    The speculative arm is what a server runs: the budget decides round by round among trees, chains and off. There are
+    `repeats` blocks, each of other requests as far as the prompts reach; a block runs in all arms back to back in
+    rotated order (see `client.summary` for the figures). StageError where no answer has two tokens.
     """
     pool = mixed(prompts)
     context = max(len(prompt.ids) for prompt in pool) + config.max_tokens
+    streams = [(n, list(_closed(pool, n, config))) for n in config.concurrency]
+    rates = [(rate, list(_open(pool, (rate, rate), config))) for rate in config.rates]
+    ramp = list(_open(pool, config.ramp, config)) if config.ramp is not None else []
+    if not (streams or rates or ramp):
+        return UnderLoad()
     fixed = [arm for arm in default_arms() if arm.name in config.arms]
-    others = other_arms(config, target) if config.concurrency else {}
-    num_arms = 2 + len(fixed) + len(others)
-    total = sum(n * config.requests_per_stream for n in config.concurrency) * config.repeats * num_arms
-    points = []
+    others = other_arms(config, target)
+
+    def engines(slots: int) -> dict[str, Engine]:
+        found = {BASELINE: Engine(target, None, slots, context)}
+        found[SPECULATIVE] = auto_engine(target, draft, slots, context)
+        found |= {arm.name: one_arm_engine(target, draft, arm, slots, context) for arm in fixed}
+        return found | {name: Engine(target, other, slots, context) for name, other in others.items()}
+
+    loads = [*(one for _, some in streams + rates for one in some), *ramp]
+    total = sum(len(one.prompts) for one in loads) * (2 + len(fixed) + len(others))
+    slots = max(config.concurrency, default=8)
     with Progress("bench, under load", total, "requests", enabled=progress) as bar:
-        for n in config.concurrency:
-            engines = {BASELINE: Engine(target, None, n, context), SPECULATIVE: auto_engine(target, draft, n, context)}
-            engines |= {arm.name: one_arm_engine(target, draft, arm, n, context) for arm in fixed}
-            engines |= {name: Engine(target, other, n, context) for name, other in others.items()}
-            blocks = _blocks(pool, n * config.requests_per_stream, config.repeats)
-            for engine in engines.values():
-                closed_loop(engine, blocks[0][:n], min(WARM_UP_TOKENS, config.max_tokens))
 
-            def run(engine: Engine, block: list[Prompt]) -> Block:
-                measured = closed_loop(engine, block, config.max_tokens)
-                bar.advance(len(block))
-                return measured
+        def measured(some: Sequence[_Load], slots: int) -> dict[str, list[load.Block]]:
+            return _measured(engines(slots), some, config, bar)
 
-            arms = {name: lambda block, engine=engine: run(engine, block) for name, engine in engines.items()}
-            found = {name: [once for (once,) in rounds] for name, rounds in paired(arms, blocks, 1).items()}
-            points.append(point(n, found, config.seed))
-    return points
+        closed = [{"n": n} | point(measured(some, n), config) for n, some in streams]
+        opened = [{"rate": rate} | point(measured(some, slots), config) for rate, some in rates]
+        windows = list(_windows(measured(ramp, slots), ramp, config)) if ramp else []
+    return UnderLoad(closed, opened, windows)
+
+
+def _closed(pool: Sequence[Prompt], n: int, config: BenchConfig) -> Iterator[_Load]:
+    size = n * config.requests_per_stream
+    for block in range(config.repeats):
+        yield _Load(_some(pool, block * size, size))
+
+
+def _open(pool: Sequence[Prompt], rates: tuple[float, float], config: BenchConfig) -> Iterator[_Load]:
+    start = 0
+    for block in range(config.repeats):
+        moments_s = arrivals(*rates, config.block_s, config.seed + block)
+        yield _Load(_some(pool, start, len(moments_s)), moments_s)
+        start += len(moments_s)
+
+
+def _some(pool: Sequence[Prompt], start: int, count: int) -> list[Prompt]:
+    return [pool[(start + index) % len(pool)] for index in range(count)]
+
+
+def _measured(
+    engines: Mapping[str, Engine], loads: Sequence[_Load], config: BenchConfig, bar: Progress
+) -> dict[str, list[load.Block]]:
+    """By arm and block, as a client would have seen them; every engine is warmed up first."""
+    for engine in engines.values():
+        closed_loop(engine, loads[0].prompts[: engine.slots], min(WARM_UP_TOKENS, config.max_tokens))
+
+    def run(name: str, one: _Load) -> load.Block:
+        block = one.send(engines[name], config.max_tokens)
+        bar.advance(len(one.prompts))
+        return block.as_seen(drafts=name != BASELINE)
+
+    arms = {name: lambda one, name=name: run(name, one) for name in engines}
+    return {name: [once for (once,) in blocks] for name, blocks in paired(arms, loads, 1).items()}
+
+
+def _windows(
+    found: Mapping[str, Sequence[load.Block]], loads: Sequence[_Load], config: BenchConfig
+) -> Iterator[dict[str, Any]]:
+    """The figures of each quarter of a ramp's time in which something was sent."""
+    assert config.ramp is not None, "it was measured"
+    (first, last), seconds = config.ramp, config.block_s / WINDOWS
+    for window in range(WINDOWS):
+        cut: dict[str, list[load.Block]] = {name: [] for name in found}
+        for number, one in enumerate(loads):
+            assert one.moments_s is not None, "a ramp is an open loop"
+            due = [min(int(moment_s / seconds), WINDOWS - 1) for moment_s in one.moments_s]
+            places = [place for place, its_window in enumerate(due) if its_window == window]
+            for name, blocks in found.items():
+                cut[name].append(load.Block(tuple(blocks[number].samples[i] for i in places), seconds))
+        if any(block.samples for block in cut[BASELINE]):
+            yield {"rate": first + (last - first) * (window + 0.5) / WINDOWS} | point(cut, config)
 
 
 def other_arms(config: BenchConfig, target: Target) -> dict[str, Lookup | SmallModel]:
@@ -136,44 +173,15 @@ def one_arm_engine(target: Target, draft: Draft, arm: Arm, slots: int, context: 
     return engine
 
 
-def point(n: int, found: Mapping[str, Sequence[Block]], seed: int) -> dict[str, Any]:
-    """One entry of `concurrency`, from the blocks of each arm; block i of all arms had the same requests."""
-    baseline, speculative = found[BASELINE], found[SPECULATIVE]
-    ratios = [b.output_tps / a.output_tps for a, b in zip(baseline, speculative, strict=True)]
-    speedup, span = median_interval(ratios, seed)
-    of = {name: _arm(blocks) | ({} if name == BASELINE else _accepted(blocks)) for name, blocks in found.items()}
+def point(found: Mapping[str, Sequence[load.Block]], config: BenchConfig) -> dict[str, Any]:
+    """One entry of results.json, from the blocks of each arm; block i of all arms had the same requests."""
+    of = {name: figures_of(blocks, config.slo, config.seed) for name, blocks in found.items()}
     before, after = of.pop(BASELINE), of.pop(SPECULATIVE)
-    return {
-        "n": n,
-        BASELINE: before,
-        SPECULATIVE: after,
-        "arms": of,
-        "speedup_tpot": before["tpot_ms"]["p50"] / after["tpot_ms"]["p50"],
-        "speedup_tps": speedup,
-        "speedup_tps_ci95": [span.low, span.high],
-        "blocks": len(ratios),
-    }
-
-
-def _accepted(blocks: Sequence[Block]) -> dict[str, Any]:
-    return {"acceptance_length": acceptance_length(answer.rounds for block in blocks for answer in block.answers)}
-
-
-def _arm(blocks: Sequence[Block]) -> dict[str, Any]:
-    answers = [answer for block in blocks for answer in block.answers]
-    tpot_ms = [1000 * answer.tpot_s for answer in answers if answer.tpot_s is not None]
-    if not tpot_ms:
+    if "tpot_ms" not in before:
         raise StageError(
-            f"{len(answers)} answers of one token each",
+            f"{before['completed']} answers of one token each",
             "an answer of two tokens at least, for there is no time between tokens otherwise",
             "measure with other prompts",
         )
-    return {
-        "tpot_ms": percentiles(tpot_ms),
-        "ttft_ms": percentiles([1000 * ttft_s for block in blocks for ttft_s in block.ttft_s]),
-        "output_tps": median([block.output_tps for block in blocks]),
-    }
-
-
-def _blocks(pool: Sequence[Prompt], size: int, count: int) -> list[list[Prompt]]:
-    return [[pool[(block * size + index) % len(pool)] for index in range(size)] for block in range(count)]
+    both = compare(found[BASELINE], found[SPECULATIVE], config.seed)
+    return {BASELINE: before, SPECULATIVE: after, "arms": of} | both

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.provenance import versions
+from eyas.bench.concurrency import UnderLoad
 from eyas.bench.machine import machine
 from eyas.bench.measure import OneStream
 from eyas.bench.report import SCHEMA
@@ -16,13 +17,13 @@ from eyas.model.target import EMBEDDED, Target, resolve_target
 
 @dataclass(frozen=True)
 class Measured:
-    """The parts. lossless is the result object, None where it was not checked; concurrency is empty where not wanted.
+    """The parts. lossless is the result object, None where it was not checked.
 
     references: by task and drafter {"acceptance_length", ...}, see `free_drafters`.
     """
 
     one_stream: OneStream
-    concurrency: Sequence[Mapping[str, Any]]
+    load: UnderLoad
     lossless: Mapping[str, Any] | None
     references: Mapping[str, Mapping[str, Any]]
 
@@ -46,7 +47,9 @@ def results(target: Target, head: Head, measured: Measured, command: Sequence[st
         "head": {"parameters": num_head, "share_of_target": num_head / num_target},
         "lossless": dict(measured.lossless or unchecked),
         "tasks": tasks,
-        "concurrency": [dict(point) for point in measured.concurrency],
+        "concurrency": [dict(point) for point in measured.load.concurrency],
+        "rates": [dict(point) for point in measured.load.rates],
+        "ramp": [dict(point) for point in measured.load.ramp],
         "rounds": stream.rounds,
         "looping": stream.looping,
         "command": shlex.join([Path(command[0]).name, *command[1:]]) if command else "",

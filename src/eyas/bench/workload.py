@@ -7,9 +7,8 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.chat.conversation import parse_messages
+from eyas.bench.prompts import BUILTIN, Asked, prompts_of
 from eyas.chat.render import prompt_ids
-from eyas.evalsets import FAMILIES, example
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
@@ -25,14 +24,15 @@ class Prompt:
 
 def eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> dict[str, list[Prompt]]:
     """The first prompts of each family of our own evaluation set. InputError for a tokenizer without chat template."""
-    prompts: dict[str, list[Prompt]] = {}
-    for family in FAMILIES:
-        prompts[family] = []
-        for index in range(per_family):
-            one = example(family, "eval", index)
-            messages = parse_messages(one.prompt, one.id)
-            prompts[family].append(Prompt(one.id, tuple(prompt_ids(messages, tokenizer))))
-    return prompts
+    return as_ids(prompts_of(BUILTIN, per_family), tokenizer)
+
+
+def as_ids(asked: Mapping[str, Sequence[Asked]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Prompt]]:
+    """In the target's chat template. InputError for a tokenizer without one."""
+    return {
+        task: [Prompt(one.id, tuple(prompt_ids(one.messages, tokenizer))) for one in some]
+        for task, some in asked.items()
+    }
 
 
 def mixed(by_task: Mapping[str, Sequence[Unit]]) -> list[Unit]:

@@ -1,4 +1,6 @@
-"""`eyas deploy vertex | kubernetes`: writes what a platform is asked for; --apply, --status, --delete ask Vertex AI."""
+"""`eyas deploy vertex | kubernetes`: writes what a platform is asked for; --upload fills the bucket; --apply, --status
+and --delete ask Vertex AI.
+"""
 
 import argparse
 import json
@@ -11,22 +13,25 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import require
 from eyas.cli.recipes import open_run
 from eyas.deploy import kubernetes, vertex, vertex_apply
-from eyas.deploy.launch import Launch, Parts, launch_of
+from eyas.deploy.launch import Launch, Parts, launch_of, upload
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
 from eyas.model.target import EMBEDDED, resolve_target
-from eyas.recipe import Run
+from eyas.recipe import Recipe, Run
 
 
 def run(parsed: argparse.Namespace) -> int:
     """The verb; see the parser in `eyas.cli`."""
     work = open_run(parsed.recipe, parsed.overrides, parsed.out, "cpu")
+    if parsed.platform == "kubernetes" and (parsed.apply or parsed.status or parsed.delete):
+        raise UsageError("--apply, --status or --delete for kubernetes", "them for vertex", "use kubectl")
+    if parsed.upload:
+        launch = launch_of_run(work)
+        upload(launch)
+        print(f"{_named(launch)} put into {launch.artifact_uri}", file=sys.stderr)
+    directory = write(work, parsed.platform)
     if parsed.platform == "kubernetes":
-        if parsed.apply or parsed.status or parsed.delete:
-            raise UsageError("--apply, --status or --delete for kubernetes", "them for vertex", "use kubectl")
-        directory = write(work, "kubernetes")
-        print(f"{directory} is finished: kubectl apply -f {directory}", file=sys.stderr)
+        print("\n".join([f"{directory} is finished", *_next(work, directory, parsed.upload)]), file=sys.stderr)
         return 0
-    directory = write(work, "vertex")
     told = _carry_out(work, parsed)
     if told is None:
         print(f"{directory} is finished: the same with --apply carries it out", file=sys.stderr)
@@ -65,16 +70,55 @@ def _head_for(work: Run) -> Path:
 
 def write(work: Run, platform: str) -> Path:
     """Write what a platform is asked for; the directory. UsageError where the recipe leaves something out."""
-    recipe, launch, out = work.recipe, launch_of_run(work), work.out / "deploy" / platform
+    recipe, out = work.recipe, work.out / "deploy" / platform
     if platform == "vertex":
-        vertex.write(recipe.deploy.vertex, launch, out)
+        vertex.write(recipe.deploy.vertex, launch_of_run(work), out)
         return out
-    worlds = {"prompts": recipe.prompts.world, "respond": 1, "capture": recipe.capture.world, "train": 1}
-    where = recipe.deploy.kubernetes
-    objects = kubernetes.serving_of(where, launch)
-    objects |= kubernetes.jobs_of(where, launch, recipe.deploy.jobs_image, to_toml(recipe), worlds)
-    kubernetes.write(objects, launch.head_digest, out)
+    launch = _launch_if_trained(work)
+    serving = {} if launch is None else kubernetes.serving_of(recipe.deploy.kubernetes, launch)
+    parents = {} if launch is None else {"head": launch.head_digest}
+    kubernetes.write(serving | jobs_of(recipe), parents, out)
     return out
+
+
+def _launch_if_trained(work: Run) -> Launch | None:
+    """None where there is no head yet, and Jobs that make one. InputError without either."""
+    try:
+        return launch_of_run(work)
+    except InputError as error:
+        if work.recipe.deploy.jobs_image is None:
+            raise
+        print(f"eyas: Jobs alone, nothing to serve yet: {error}", file=sys.stderr)
+        return None
+
+
+def jobs_of(recipe: Recipe) -> dict[str, kubernetes.Json]:
+    """The Jobs of the stages before the head; none without deploy.jobs_image. UsageError for what no pod could do."""
+    if recipe.deploy.jobs_image is None:
+        return {}
+    worlds = {"prompts": recipe.prompts.world, "respond": 1, "capture": recipe.capture.world, "train": 1}
+    stages = kubernetes.DataStages(
+        recipe.name, recipe.deploy.jobs_image, to_toml(recipe), worlds, url=recipe.respond.url
+    )
+    return kubernetes.jobs_of(recipe.deploy.kubernetes, stages)
+
+
+def _next(work: Run, directory: Path, is_uploaded: bool) -> list[str]:
+    """What is typed next."""
+    lines = []
+    if any(directory.glob(f"{kubernetes.SERVING}/*")):
+        launch = launch_of_run(work)
+        if launch.artifacts and not is_uploaded:
+            lines.append(f"the same with --upload puts {_named(launch)} where the pods look for it; then")
+        lines.append(f"    {kubernetes.serving_command(directory)}")
+    commands = kubernetes.job_commands(jobs_of(work.recipe), directory)
+    if commands:
+        lines += ["the data stages, each when the one before has ended:", "    " + " &&\n    ".join(commands)]
+    return lines
+
+
+def _named(launch: Launch) -> str:
+    return " and ".join(launch.artifacts) or "nothing"
 
 
 def write_configured(work: Run) -> list[Path]:

@@ -32,8 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"{sampled / LOG_FILE}: {error.strerror}", "the log of a server", do) from None
     if num_bad:
         print(f"eyas: {num_bad} lines of {sampled / LOG_FILE} are damaged and left out", file=sys.stderr)
-    now = datetime.datetime.now(datetime.UTC)
-    drift = compare(report, lines, None if parsed.days is None else now - datetime.timedelta(days=parsed.days))
+    drift = compare(report, lines, None if parsed.days is None else _days_ago(parsed.days))
     if drift.others:
         print(f"eyas: {drift.others} answers of other heads are left out", file=sys.stderr)
     print(json.dumps(drift.to_json(), indent=2) if parsed.json else describe(drift))
@@ -45,3 +44,11 @@ def run(parsed: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return RETRAIN if drift.advice == "retrain" else 0
+
+
+def _days_ago(days: float) -> datetime.datetime | None:
+    """None: before there were dates, so before all answers."""
+    try:
+        return datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
+    except OverflowError:
+        return None

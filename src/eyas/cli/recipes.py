@@ -125,8 +125,9 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _all(work: Run, as_json: bool) -> int:
-    from eyas.cli.deploy import write_configured  # which opens runs by what is below
+    from eyas.cli.deploy import jobs_of, write_configured  # which opens runs by what is below
 
+    jobs_of(work.recipe)  # what no pod could do is said now, not after hours
     quiet()
     started_s = time.monotonic()
     for number, stage in enumerate(STAGES, 1):

@@ -1,26 +1,35 @@
-"""What a cluster is asked for: one file an object, in the order of `kubectl apply -f DIRECTORY`.
+"""What a cluster is asked for: one file an object, in directories that hold nothing else.
 
-    serving    deployment (engine, probes, scratch), service, autoscaler by waiting requests, metrics for GKE
-    data       recipe (ConfigMap) and a Job for each stage before the head; stages that can be shared are Indexed Jobs
+    serving/    deployment (engine, probes, scratch), service, autoscaler by waiting requests, metrics for GKE
+    jobs/       recipe (ConfigMap) and a Job for each stage before the head; stages that can be shared are Indexed Jobs
+
+`kubectl apply -f serving` applies all at once. Jobs are applied one by one, as `job_commands` says: a Job waits for
+nobody, and a stage whose parent is unfinished ends with 2, which its Job takes for wrong input.
 
         eyas prompts    prompts.world = N     pods 0 .. N-1, each with JOB_COMPLETION_INDEX, one run directory
         eyas respond    asks the server of respond.url
         eyas capture    capture.world = N     as above, each with the target
         eyas train      one pod
 
-A Job waits for nobody: start the next one when the last has ended, `kubectl wait --for=condition=complete job/...`.
+Both read the Secret NAME-secrets as variables, where there is one: HF_TOKEN for what is gated on the hub, the key that
+`respond.api_key_env` names, EYAS_PRIVACY_KEY, which all pods of `prompts` need alike.
 """
 
+import ipaddress
+import shlex
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
 from eyas.base.atomic import write_atomic
 from eyas.base.errors import UsageError
 from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
-from eyas.deploy.config import KubernetesConfig
+from eyas.deploy.config import LABEL, KubernetesConfig
 from eyas.deploy.launch import PORT, Launch
 
 USER = 10001  # of all our images
@@ -33,6 +42,8 @@ WAITING = {
 PERIOD_S, SCRAPE_S = 10, 15
 DRAIN_S = 90
 WORK, RECIPE = "/runs", "/recipe"
+SERVING, JOBS = "serving", "jobs"
+JOB_LIMIT = "24h"  # of `kubectl wait`
 
 Json = dict[str, Any]
 
@@ -43,24 +54,28 @@ def serving_of(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
         found = f"deploy.kubernetes.accelerator_count = 0 for {launch.engine}"
         raise UsageError(found, "at least 1: it runs on GPUs", 'raise it, or take deploy.engine = "eyas"')
     return {
-        "deployment.yaml": _deployment(config, launch),
-        "service.yaml": _service(config, launch),
-        "autoscaler.yaml": _autoscaler(config, launch),
-        "podmonitoring.yaml": _monitoring(config, launch),
+        f"{SERVING}/deployment.yaml": _deployment(config, launch),
+        f"{SERVING}/service.yaml": _service(config, launch),
+        f"{SERVING}/autoscaler.yaml": _autoscaler(config, launch),
+        f"{SERVING}/podmonitoring.yaml": _monitoring(config, launch),
     }
 
 
-def _metadata(config: KubernetesConfig, launch: Launch, name: str, part: str) -> Json:
-    labels = {"app.kubernetes.io/managed-by": "eyas", "app.kubernetes.io/component": part, **_selector(launch)}
+def _metadata(config: KubernetesConfig, name: str, labels: Mapping[str, str]) -> Json:
+    labels = {"app.kubernetes.io/managed-by": "eyas", **labels}
     return {"name": name, "namespace": config.namespace, "labels": labels}
 
 
-def _selector(launch: Launch) -> dict[str, str]:
-    return {"app.kubernetes.io/name": launch.name}
+def _labels(of: str, part: str) -> dict[str, str]:
+    return {"app.kubernetes.io/name": of, "app.kubernetes.io/component": part}
 
 
 def _serving_labels(launch: Launch) -> dict[str, str]:
-    return {**_selector(launch), "app.kubernetes.io/component": "serving"}
+    return _labels(launch.name, "serving")
+
+
+def _secrets(of: str) -> list[Json]:
+    return [{"secretRef": {"name": f"{of}-secrets", "optional": True}}]
 
 
 def _resources(config: KubernetesConfig, has_gpu: bool) -> Json:
@@ -104,6 +119,7 @@ def _deployment(config: KubernetesConfig, launch: Launch) -> Json:
         "image": launch.image,
         "args": list(launch.arguments),
         "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
+        "envFrom": _secrets(launch.name),
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": _resources(config, has_gpu),
         "securityContext": SAFE,
@@ -126,7 +142,7 @@ def _deployment(config: KubernetesConfig, launch: Launch) -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(config, launch, launch.name, "serving"),
+        "metadata": _metadata(config, launch.name, _serving_labels(launch)),
         "spec": {
             # No replicas: the autoscaler has them, and applying again must not take them back.
             "selector": {"matchLabels": _serving_labels(launch)},
@@ -141,7 +157,7 @@ def _service(config: KubernetesConfig, launch: Launch) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(config, launch, launch.name, "serving"),
+        "metadata": _metadata(config, launch.name, _serving_labels(launch)),
         "spec": {
             "type": "ClusterIP",
             "selector": _serving_labels(launch),
@@ -162,7 +178,7 @@ def _autoscaler(config: KubernetesConfig, launch: Launch) -> Json:
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": _metadata(config, launch, launch.name, "serving"),
+        "metadata": _metadata(config, launch.name, _serving_labels(launch)),
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": launch.name},
             "minReplicas": config.replicas[0],
@@ -178,7 +194,7 @@ def _monitoring(config: KubernetesConfig, launch: Launch) -> Json:
     return {
         "apiVersion": "monitoring.googleapis.com/v1",
         "kind": "PodMonitoring",
-        "metadata": _metadata(config, launch, launch.name, "serving"),
+        "metadata": _metadata(config, launch.name, _serving_labels(launch)),
         "spec": {
             "selector": {"matchLabels": _serving_labels(launch)},
             "endpoints": [{"port": "http", "path": "/metrics", "interval": f"{SCRAPE_S}s"}],
@@ -189,41 +205,64 @@ def _monitoring(config: KubernetesConfig, launch: Launch) -> Json:
 # --- data stages -----------------------------------------------------------------------------------------------------
 
 
-def jobs_of(
-    config: KubernetesConfig, launch: Launch, image: str | None, recipe: str, worlds: dict[str, int]
-) -> dict[str, Json]:
-    """File name -> object, for the stages in `worlds`, in order: the processes of each. image: eyas's own, else none.
+@dataclass(frozen=True)
+class DataStages:
+    """The stages before the head, as a recipe has them.
 
-    recipe: the text of the resolved recipe.
+    name: of the recipe. image: eyas's own. recipe: the text of the resolved one. worlds: the processes of each stage,
+    in order. url: of the server that `respond` asks.
     """
-    if image is None:
-        return {}
-    name = f"{launch.name}-recipe"
+
+    name: str
+    image: str
+    recipe: str
+    worlds: Mapping[str, int]
+    url: str | None
+
+
+def jobs_of(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
+    """File name -> object, in order. UsageError for what no pod could carry out."""
+    if not LABEL.fullmatch(stages.name):
+        found = f"Jobs of a recipe named {stages.name!r}, which is no name in a cluster"
+        raise UsageError(found, "at most 40 small letters, digits and dashes", 'add name = "..."')
+    if stages.url is not None and _is_loopback(stages.url):
+        found = f"respond.url = {stages.url!r} in a Job, whose pod would ask itself"
+        raise UsageError(found, "an address of the cluster, http://SERVICE.NAMESPACE/v1", "correct it for the Jobs")
+    name = f"{stages.name}-recipe"
     told: dict[str, Json] = {
-        "jobs-0-recipe.yaml": {
+        f"{JOBS}/0-recipe.yaml": {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": _metadata(config, launch, name, "data"),
-            "data": {f"{launch.name}.toml": recipe},
+            "metadata": _metadata(config, name, _labels(stages.name, "data")),
+            "data": {f"{stages.name}.toml": stages.recipe},
         }
     }
-    for number, (stage, world) in enumerate(worlds.items(), 1):
-        job = _job(config, launch, image, stage, world)
-        told[f"jobs-{number}-{stage}.yaml"] = job
+    for number, stage in enumerate(stages.worlds, 1):
+        told[f"{JOBS}/{number}-{stage}.yaml"] = _job(config, stages, stage)
     return told
 
 
-def _job(config: KubernetesConfig, launch: Launch, image: str, stage: str, world: int) -> Json:
-    has_gpu = config.accelerator_count > 0 and stage in ("capture", "train")
-    command = [stage, f"{RECIPE}/{launch.name}.toml", "--out", f"{WORK}/{launch.name}"]
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def _job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
+    has_gpu, world = config.accelerator_count > 0 and stage in ("capture", "train"), stages.worlds[stage]
+    command = [stage, f"{RECIPE}/{stages.name}.toml", "--out", f"{WORK}/{stages.name}"]
     container = {
         "name": stage,
-        "image": image,
+        "image": stages.image,
         "args": command,
         "env": [
             {"name": "HF_HOME", "value": "/scratch/huggingface"},
             {"name": "XDG_CACHE_HOME", "value": "/scratch"},
         ],
+        "envFrom": _secrets(stages.name),
         "resources": _resources(config, has_gpu),
         "securityContext": SAFE,
         "volumeMounts": [
@@ -234,15 +273,15 @@ def _job(config: KubernetesConfig, launch: Launch, image: str, stage: str, world
     }
     volumes = [
         {"name": "runs", "persistentVolumeClaim": {"claimName": config.volume_claim}},
-        {"name": "recipe", "configMap": {"name": f"{launch.name}-recipe"}},
+        {"name": "recipe", "configMap": {"name": f"{stages.name}-recipe"}},
         {"name": "scratch", "emptyDir": {"sizeLimit": f"{config.volume_gb}Gi"}},
     ]
-    labels = {**_selector(launch), "app.kubernetes.io/component": "data"}
+    labels = _labels(stages.name, "data")
     pod = {**_where(config, has_gpu), "restartPolicy": "Never", "containers": [container], "volumes": volumes}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(config, launch, f"{launch.name}-{stage}", "data"),
+        "metadata": _metadata(config, f"{stages.name}-{stage}", labels),
         "spec": {
             # Indexed: each pod gets JOB_COMPLETION_INDEX, which eyas reads. All at once: one waits for the others.
             "completionMode": "Indexed",
@@ -264,15 +303,36 @@ def _job(config: KubernetesConfig, launch: Launch, image: str, stage: str, world
     }
 
 
-def write(objects: dict[str, Json], head_digest: str, directory: Path) -> Provenance:
-    """Write the files. Idempotent."""
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def serving_command(directory: Path) -> str:
+    """Applies what serves, all at once."""
+    return f"kubectl apply -f {shlex.quote(str(directory / SERVING))}"
+
+
+def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:
+    """Apply what `jobs_of` gave, each Job with the wait for its end, which the next one needs."""
+    commands = []
+    for name, one in objects.items():
+        command = f"kubectl apply -f {shlex.quote(str(directory / name))}"
+        if one["kind"] == "Job":
+            about = one["metadata"]
+            wait = f"kubectl wait -n {about['namespace']} --for=condition=complete --timeout={JOB_LIMIT}"
+            command += f" && {wait} job/{about['name']}"
+        commands.append(command)
+    return commands
+
+
+def write(objects: Mapping[str, Json], parents: Mapping[str, str], directory: Path) -> Provenance:
+    """Write the files. Idempotent. parents: the digest of the head, where something serves it."""
     started_s = time.time()
-    origin = Origin("deploy-kubernetes", digest_json(objects), {"head": head_digest})
+    origin = Origin("deploy-kubernetes", digest_json(dict(objects)), parents)
     if is_finished(directory, origin):
         return read_provenance(directory)
     reopen(directory)
-    for path in directory.glob("*.yaml"):
-        if path.name not in objects:  # of a recipe before this one
+    for path in directory.rglob("*.yaml"):
+        if path.relative_to(directory).as_posix() not in objects:  # of a recipe before this one
             path.unlink()
     for name, one in objects.items():
         write_atomic(directory / name, yaml.safe_dump(one, sort_keys=False, width=120))

@@ -124,7 +124,9 @@ def upload(launch: Launch, progress: bool = True) -> None:
         for path in sorted(directory.rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     }
-    if launch.artifacts and not files:
+    if not launch.artifacts:
+        return
+    if not files:
         raise InputError("no file in head or target", "a head directory", "run `eyas train` first")
     there = {name: int(detail["size"]) for name, detail in place.details().items()}
     with Progress(f"upload to {place}", len(files), "files", enabled=progress) as bar:

@@ -20,6 +20,7 @@ from eyas.deploy.launch import PORT, Launch
 
 MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
 PERIOD_S, PROBE_TIMEOUT_S = 10, 5
+DIGITS = 12  # of a digest, behind the name
 BUSY = "aiplatform.googleapis.com/prediction/online/"
 
 Json = dict[str, Any]
@@ -34,7 +35,7 @@ def requests_of(config: VertexConfig, launch: Launch) -> dict[str, Json]:
         raise UsageError(found, "at least 1: it runs on GPUs", 'raise it, or take deploy.engine = "eyas"')
     parent = f"projects/{config.project}/locations/{config.location}"
     model = _model(config, launch)
-    model_id = f"{launch.name}-{digest_json(model).removeprefix('sha256:')[:12]}"
+    model_id = _version(launch, model)
     account = {} if config.service_account is None else {"serviceAccount": config.service_account}
     deployed = {
         "model": f"{parent}/models/{model_id}",
@@ -43,7 +44,7 @@ def requests_of(config: VertexConfig, launch: Launch) -> dict[str, Json]:
     }
     # What a running deployment is known by: one that differs in more than its replicas is another one.
     fixed = {**deployed, "dedicatedResources": _resources(config)["machineSpec"], "spot": config.spot}
-    deployed["displayName"] = f"{launch.name}-{digest_json(fixed).removeprefix('sha256:')[:12]}"
+    deployed["displayName"] = _version(launch, fixed)
     return {
         MODEL: {"parent": parent, "modelId": model_id, "model": model},
         ENDPOINT: {"parent": parent, "endpointId": launch.name, "endpoint": _endpoint(config, launch)},
@@ -53,6 +54,11 @@ def requests_of(config: VertexConfig, launch: Launch) -> dict[str, Json]:
             "trafficSplit": {"0": 100},  # 0 stands for the model of this request
         },
     }
+
+
+def _version(launch: Launch, what: Json) -> str:
+    """The name and a digest."""
+    return f"{launch.name}-{digest_json(what).removeprefix('sha256:')[:DIGITS]}"
 
 
 def _model(config: VertexConfig, launch: Launch) -> Json:

@@ -6,6 +6,7 @@ Each step looks whether it was done. Stopped anywhere, the same command goes on 
 takes half an hour and was asked for already is waited for, not asked for twice.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from eyas.base.errors import InputError
 from eyas.deploy.config import VertexConfig
 from eyas.deploy.launch import Launch, upload
-from eyas.deploy.vertex import DEPLOYMENT, ENDPOINT, MODEL, Json, requests_of
+from eyas.deploy.vertex import DEPLOYMENT, DIGITS, ENDPOINT, MODEL, Json, requests_of
 from eyas.deploy.vertex_api import Patience, VertexApi
 
 Say = Callable[[str], None]
@@ -42,8 +43,8 @@ class Plan:
         return self.requests[DEPLOYMENT]["deployedModel"]
 
     def owns(self, deployed: Any) -> bool:
-        """Whether something deployed is a version of this name."""
-        return deployed.display_name.startswith(f"{self.name}-")
+        """Whether something deployed is a version of this name: what `requests_of` calls one, to the letter."""
+        return re.fullmatch(rf"{re.escape(self.name)}-[0-9a-f]{{{DIGITS}}}", deployed.display_name) is not None
 
     def is_wanted(self, deployed: Any) -> bool:
         """Whether it is this very one. The API names a project by its number, so only a model's last part is equal."""
@@ -63,8 +64,7 @@ def apply(config: VertexConfig, launch: Launch, say: Say, patience: Patience | N
     api.message("DeployModelRequest", plan.requests[DEPLOYMENT])  # a wrong accelerator shows before anything is made
     endpoint = api.endpoint(plan.endpoint)
     _require_own(plan, endpoint)
-    if launch.artifacts:
-        upload(launch)
+    upload(launch)
     say(f"model {plan.requests[MODEL]['modelId']}")
     api.make_model(plan.requests[MODEL])
     say(f"endpoint {plan.name}")

@@ -7,8 +7,9 @@
     too few        fewer rounds, or none with the tree of the promise
     no promise     the report has no such slice
 
-Train again: where a slice is worse that holds SHARE of the answers at its temperature, as "all" does. Intervals that do
-not touch are a stricter test than 5%, so that ten slices at once do not cry wolf. MARGIN is what may change without any
+Train again: where a slice is worse that holds SHARE of the answers at its temperature, as "all" does. All answers count
+there: slices are promised with trees of their own, and a server may run some of them seldom. Intervals that do not
+touch are a stricter test than 5%, so that ten slices at once do not cry wolf. MARGIN is what may change without any
 drift: a tree that is a piece of a larger one, bfloat16, a batch that shares its nodes.
 """
 
@@ -42,10 +43,14 @@ SAID = {
 
 @dataclass(frozen=True)
 class Row:
-    """One slice. live and interval: None without a round that can be compared."""
+    """One slice. requests: its answers with rounds that can be compared. live, interval: None where there is none.
+
+    share: of the answers at its temperature, whatever trees they ran.
+    """
 
     slice: Slice
     promise: Promise | None
+    share: float
     requests: int
     rounds: int
     live: float | None
@@ -64,6 +69,7 @@ class Row:
             "name": self.slice.name or None,
             "temperature": self.slice.temperature,
             "tree": None if promise is None else promise.tree,
+            "share": self.share,
             "requests": self.requests,
             "rounds": self.rounds,
             "acceptance_length": self.live,
@@ -143,21 +149,27 @@ def _parts(report: Report, lines: Iterable[Heard]) -> list[Slice]:
 
 
 def _row(part: Slice, promise: Promise | None, lines: Iterable[Heard]) -> Row:
-    some = [one for one in lines if temperature_of(one.temperature) == part.temperature]
-    if part.kind == "task":
-        some = [one for one in some if one.task == part.name]
+    whole = [one for one in lines if temperature_of(one.temperature) == part.temperature]
     contexts = (part.name,) if part.kind == "context" else None
+    some = [one for one in whole if _is_in(one, part)]
+    share = len(some) / len(whole) if whole else 0.0
     if promise is None:
-        inside = sum(any(contexts is None or context in contexts for context in one.rounds) for one in some)
-        return Row(part, None, inside, 0, None, None, "no promise")
+        return Row(part, None, share, len(some), 0, None, None, "no promise")
     pairs = [_counts(one.rounds, promise.tree, contexts) for one in some]
     rounds = np.array([rounds for rounds, _ in pairs if rounds], dtype=np.int64)
     tokens = np.array([tokens for rounds, tokens in pairs if rounds], dtype=np.int64)
     if not len(rounds):
-        return Row(part, promise, 0, 0, None, None, "too few")
+        return Row(part, promise, share, 0, 0, None, None, "too few")
     total, interval = int(rounds.sum()), ratio_interval(tokens, rounds, SEED)
     verdict = _verdict(promise, interval) if total >= LEAST_ROUNDS and len(rounds) >= LEAST_REQUESTS else "too few"
-    return Row(part, promise, len(rounds), total, float(tokens.sum() / total), interval, verdict)
+    return Row(part, promise, share, len(rounds), total, float(tokens.sum() / total), interval, verdict)
+
+
+def _is_in(one: Heard, part: Slice) -> bool:
+    """Of an answer at the slice's temperature."""
+    if part.kind == "all":
+        return True
+    return one.task == part.name if part.kind == "task" else part.name in one.rounds
 
 
 def _counts(
@@ -176,8 +188,7 @@ def _verdict(promise: Promise, live: Interval) -> Verdict:
 
 def _advice(rows: Sequence[Row]) -> Advice:
     judged = [row for row in rows if row.verdict in ("worse", "as before", "better")]
-    totals = {row.slice.temperature: row.requests for row in rows if row.slice.kind == "all"}
-    if any(row.verdict == "worse" and row.requests >= SHARE * totals[row.slice.temperature] for row in judged):
+    if any(row.verdict == "worse" and row.share >= SHARE for row in judged):
         return "retrain"
     return "keep" if judged else "unknown"
 

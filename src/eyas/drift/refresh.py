@@ -6,6 +6,7 @@ from pathlib import Path
 from eyas.base.atomic import write_atomic, writing
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
+from eyas.deploy.config import LABEL, DeployConfig
 from eyas.drift.gate import LICENSE, SOURCE
 from eyas.drift.lines import whole_lines
 from eyas.drift.sampler import PROMPTS_FILE
@@ -46,7 +47,9 @@ def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
 
 
 def refreshed(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
-    """The run's recipe with other prompts, a name of its own, and the run's head to start from, of the same sizes."""
+    """The run's recipe with other prompts and a name of its own; the run's head to start from, of the same sizes; to be
+    deployed where the run's was.
+    """
     head = (run / "head") if recipe.target.head is None else resolve_head(recipe.target.head)
     sizes = read_head(head, None, count_layers(recipe.target.model)).config
     source = SourceConfig(str(prompts), license=LICENSE, name=SOURCE, keep_system=True)
@@ -67,7 +70,14 @@ def refreshed(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
             head=options,
             checkpoint_url=_beside(recipe.train.checkpoint_url, name),
         ),
+        deploy=_same_endpoint(recipe),
     )
+
+
+def _same_endpoint(recipe: Recipe) -> DeployConfig:
+    """The new head takes the old one's place: endpoint and service are called after the first recipe for good."""
+    name = recipe.deploy.name or recipe.name
+    return replace(recipe.deploy, name=name) if LABEL.fullmatch(name) else recipe.deploy
 
 
 def _beside(url: str | None, name: str) -> str | None:

@@ -22,6 +22,7 @@ from eyas.train.evaluate import context_of
 from eyas.tree.shape import TreeShape
 
 TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program gives, not what a person said
+MOST = 2**31  # of one answer's rounds or tokens
 TEMPERATURES = (("0", 0.0), ("<=0.5", 0.5), ("<=1", 1.0))
 
 
@@ -79,7 +80,7 @@ def read_lines(lines: Iterable[bytes]) -> tuple[list[Heard], int]:
     for line in lines:
         try:
             found.append(_read(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             num_bad += 1
     return found, num_bad
 
@@ -90,11 +91,19 @@ def temperature_of(value: float) -> str:
 
 
 def _read(value: dict[str, Any]) -> Heard:
+    if datetime.datetime.fromisoformat(value["time"]).utcoffset() is None:
+        raise ValueError("a time without its zone")
     rounds = {
-        context: {tree: (int(counts[0]), int(counts[1])) for tree, counts in trees.items()}
+        context: {tree: (_count(counts[0]), _count(counts[1])) for tree, counts in trees.items()}
         for context, trees in value["rounds"].items()
     }
     task = value["task"]
     return Heard(
-        str(value["time"]), str(value["head"]), None if task is None else str(task), float(value["temperature"]), rounds
+        value["time"], str(value["head"]), None if task is None else str(task), float(value["temperature"]), rounds
     )
+
+
+def _count(value: Any) -> int:
+    if int(value) not in range(MOST):
+        raise ValueError("no count")
+    return int(value)

@@ -15,9 +15,9 @@ from eyas.base.errors import InputError, StageError, UsageError
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.counters import Counters, read_counters
 from eyas.bench.client.load import Client, Question
-from eyas.bench.client.prompts import Asked
 from eyas.bench.client.wire import Server, WireError
 from eyas.bench.measure import BASELINE, SPECULATIVE
+from eyas.bench.prompts import Asked
 
 ALONE = "server"
 ASK_S = 30.0  # for a list of models, or counters

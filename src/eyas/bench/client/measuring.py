@@ -16,10 +16,10 @@ from eyas.bench.client.arms import Arm
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.counters import between
 from eyas.bench.client.load import Block, arrivals
-from eyas.bench.client.prompts import Asked
 from eyas.bench.client.summary import acceptance, compare, same_words
 from eyas.bench.client.summary import arm as figures_of
 from eyas.bench.measure import BASELINE, SPECULATIVE
+from eyas.bench.prompts import Asked
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import mixed, paired
 

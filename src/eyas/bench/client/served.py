@@ -14,8 +14,8 @@ from eyas.base.provenance import versions
 from eyas.bench.client.arms import find_arms
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.measuring import Measuring
-from eyas.bench.client.prompts import prompts_of
 from eyas.bench.machine import machine
+from eyas.bench.prompts import prompts_of
 from eyas.bench.report import SCHEMA, write_report
 
 RESULTS_FILE = "results.json"
@@ -27,7 +27,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
     StageError, with nothing written, where no request at all was answered; after both files are written where a server
     was gone before the end.
     """
-    prompts = prompts_of(config)
+    prompts = prompts_of(config.prompts, config.limit, config.synthetic_words, config.seed)
     bar = Progress("bench", None, "answers", enabled=progress)
     measuring = Measuring(config, find_arms(url, baseline, config, bar.advance), prompts)
     bar.total = measuring.num_requests

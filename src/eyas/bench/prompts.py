@@ -1,4 +1,4 @@
-"""What a server is asked: messages by task, from our evaluation set, from a file, or made up to a length.
+"""What is asked: messages by task, from our evaluation set, from a file, or made up to a length.
 
 Of a conversation the first user message is asked, with a system message before it: later ones rest on answers that
 another model gave.
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from eyas.base.errors import InputError
-from eyas.bench.client.config import ClientConfig
 from eyas.chat.conversation import Message, parse_messages
 from eyas.evalsets import FAMILIES, example
 from eyas.synth.records import Record, read_piece
@@ -18,6 +17,7 @@ from eyas.synth.shapes import Shaped, read_shape
 from eyas.synth.sources import SourceConfig, open_source
 
 BUILTIN, SYNTHETIC = "builtin:eval", "synthetic"
+SYNTHETIC_WORDS = 256
 FEW = 12  # prompts of a family where no limit is set
 LABELS = ("task", "category")  # of a record, as MT-bench and Spec-Bench have them
 
@@ -30,14 +30,19 @@ class Asked:
     messages: tuple[Message, ...]
 
 
-def prompts_of(config: ClientConfig) -> dict[str, list[Asked]]:
-    """By task. InputError for a file that is missing, damaged or without prompts."""
-    if config.prompts == BUILTIN:
-        return {family: [_written(family, index) for index in range(config.limit or FEW)] for family in FAMILIES}
-    if config.prompts == SYNTHETIC:
-        words = [_made_up(config, index) for index in range(config.limit or FEW)]
-        return {f"{config.synthetic_words} words": words}
-    return _from_file(config)
+def prompts_of(
+    source: str, limit: int | None, synthetic_words: int = SYNTHETIC_WORDS, seed: int = 0
+) -> dict[str, list[Asked]]:
+    """By task. limit: prompts of a file, or of each family of `builtin:eval`; None: all, FEW.
+
+    InputError for a file that is missing, damaged or without prompts.
+    """
+    if source == BUILTIN:
+        return {family: [_written(family, index) for index in range(limit or FEW)] for family in FAMILIES}
+    if source == SYNTHETIC:
+        made_up = [_made_up(synthetic_words, f"{seed} {index}", index) for index in range(limit or FEW)]
+        return {f"{synthetic_words} words": made_up}
+    return _from_file(source, limit)
 
 
 def _written(family: str, index: int) -> Asked:
@@ -45,36 +50,31 @@ def _written(family: str, index: int) -> Asked:
     return Asked(one.id, tuple(parse_messages(one.prompt, one.id)))
 
 
-def _made_up(config: ClientConfig, index: int) -> Asked:
+def _made_up(num_words: int, seed: str, index: int) -> Asked:
     """Words of our grammar without sense, another beginning each time: no prefix is in a server's memory."""
-    pick = random.Random(f"{config.seed} {index}")
+    pick = random.Random(seed)
     families = list(FAMILIES)
     words: list[str] = []
-    while len(words) < config.synthetic_words:
+    while len(words) < num_words:
         one = example(pick.choice(families), "train", pick.randrange(10_000))
         words += " ".join(message["content"] for message in one.prompt).split()
-    start = pick.randrange(max(1, len(words) - config.synthetic_words + 1))
-    return Asked(
-        f"synthetic-{index}",
-        (Message("user", f"{index}: " + " ".join(words[start : start + config.synthetic_words])),),
-    )
+    start = pick.randrange(max(1, len(words) - num_words + 1))
+    return Asked(f"synthetic-{index}", (Message("user", f"{index}: " + " ".join(words[start : start + num_words])),))
 
 
-def _from_file(config: ClientConfig) -> dict[str, list[Asked]]:
-    source = open_source(SourceConfig(config.prompts), 0)
+def _from_file(path: str, limit: int | None) -> dict[str, list[Asked]]:
+    source = open_source(SourceConfig(path), 0)
     found: dict[str, list[Asked]] = {}
     count = 0
     for piece in source.pieces:
         for record in read_piece(source, piece):
             shaped = read_shape(record.value, keep_system=True) if record.is_json else None
-            if not isinstance(shaped, Shaped) or (config.limit is not None and count >= config.limit):
+            if not isinstance(shaped, Shaped) or (limit is not None and count >= limit):
                 continue
             found.setdefault(_task(record), []).append(Asked(record.id, _first_turn(shaped.messages)))
             count += 1
     if not found:
-        raise InputError(
-            f"no prompt in {config.prompts}", "records of a shape that `eyas prompts` takes", "name another file"
-        )
+        raise InputError(f"no prompt in {path}", "records of a shape that `eyas prompts` takes", "name another file")
     return found
 
 

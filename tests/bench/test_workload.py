@@ -1,0 +1,80 @@
+"""Which prompts a measurement takes: a file of any shape, words without sense, our own evaluation set."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eyas.base.errors import InputError
+from eyas.base.provenance import Origin, finish
+from eyas.bench.bench import BenchInputs, origin_of, workload
+from eyas.bench.config import BenchConfig
+from eyas.chat.conversation import Message
+from eyas.chat.render import prompt_ids
+from eyas.evalsets import FAMILIES
+from eyas.model.target import EMBEDDED, Target
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target.load(EMBEDDED)
+
+
+def written(path: Path, *records: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_a_file_by_task(target: Target, tmp_path: Path) -> None:
+    """The first of each task, its first user message only; one that leaves no room for an answer is counted."""
+    context = target.facts.max_positions
+    ducks = {"role": "user", "content": "and ducks?"}
+    file = written(
+        tmp_path / "mixed.jsonl",
+        {"prompt": "how many geese?", "task": "birds"},
+        {
+            "messages": [ducks, {"role": "assistant", "content": "two"}],
+            "task": "birds",
+        },
+        {"prompt": "a third bird", "task": "birds"},
+        {"prompt": "word " * context, "task": "long"},
+        {"prompt": "what is 3 plus 4?"},
+    )
+    found, num_too_long = workload(BenchConfig(prompts=str(file), prompts_per_task=2), tmp_path, target)
+    assert {task: len(some) for task, some in found.items()} == {"birds": 2, "mixed": 1}
+    assert num_too_long == 1
+    second = [Message("user", "and ducks?")]
+    assert found["birds"][1].ids == tuple(prompt_ids(second, target.tokenizer))
+    alone = written(tmp_path / "long.jsonl", {"prompt": "word " * context})
+    with pytest.raises(InputError, match="prompts of more than"):
+        workload(BenchConfig(prompts=str(alone)), tmp_path, target)
+    with pytest.raises(InputError, match=r"none\.jsonl"):
+        workload(BenchConfig(prompts=str(tmp_path / "none.jsonl")), tmp_path, target)
+
+
+def test_another_file_is_another_measurement(target: Target, tmp_path: Path) -> None:
+    """Under the same name; the same words again are the same measurement."""
+    evaluated = tmp_path / "eval"
+    evaluated.mkdir()
+    (evaluated / "acceptance.json").write_text("{}")
+    finish(evaluated, Origin(stage="eval", recipe="r", parents={"head": "sha256:h"}), 0.0)
+    config = BenchConfig(prompts=str(tmp_path / "prompts.jsonl"))
+    found = []
+    for words in ("one", "two", "one"):
+        written(tmp_path / "prompts.jsonl", {"prompt": words})
+        found.append(origin_of(config, BenchInputs(tmp_path, evaluated, tmp_path), "sha256:h", target).recipe)
+    assert found[0] == found[2] != found[1]
+
+
+def test_words_without_sense(target: Target, tmp_path: Path) -> None:
+    config = BenchConfig(prompts="synthetic", synthetic_words=20, prompts_per_task=3)
+    found, _ = workload(config, tmp_path, target)
+    assert [len(some) for some in found.values()] == [3]
+    again, _ = workload(config, tmp_path, target)
+    assert found == again
+    assert len({one.ids for one in found["20 words"]}) == 3
+
+
+def test_our_own(target: Target, tmp_path: Path) -> None:
+    found, _ = workload(BenchConfig(prompts="builtin:eval", prompts_per_task=1), tmp_path, target)
+    assert tuple(found) == tuple(FAMILIES)

@@ -1,0 +1,48 @@
+"""eyas's own image: what its Dockerfile starts, started here as it stands there."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.deploy.container import ROOT, free_port
+from tests.e2e.serving import start_server
+
+TEXT = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
+FINAL = TEXT[TEXT.rindex("\nFROM ") :]
+PORT = "AIP_HTTP_PORT"
+
+
+def instruction(name: str, among: str = FINAL) -> list[str]:
+    """The words of an instruction in JSON form; the last one counts, as in Docker."""
+    return json.loads(re.findall(rf"^{name} .*?(\[.+\])$", among, re.MULTILINE)[-1])
+
+
+def variables() -> dict[str, str]:
+    """Those that say where it listens."""
+    return dict(re.findall(r"\b(AIP_\w+)=(\S+)", "\n".join(re.findall(r"^ENV (.+)$", FINAL, re.MULTILINE))))
+
+
+@pytest.fixture
+def port() -> str:
+    return str(free_port())
+
+
+def test_it_listens_where_the_platform_says_and_says_so_to_its_health_check(tmp_path: Path, port):
+    assert variables()[PORT] == re.findall(r"^EXPOSE (\d+)$", FINAL, re.MULTILINE)[0]
+    assert instruction("ENTRYPOINT") == ["eyas"]
+    server = start_server(tmp_path / "server", instruction("CMD"), {**variables(), PORT: port, "OMP_NUM_THREADS": "1"})
+    try:
+        assert server.wait_ready() == f"http://0.0.0.0:{port}"
+        assert httpx.get(f"http://127.0.0.1:{port}/ready", timeout=60).status_code == 200
+        check = [sys.executable, *instruction("HEALTHCHECK")[1:]]
+        for told, code in ((port, 0), (str(free_port()), 1)):
+            done = subprocess.run(check, env={PORT: told}, capture_output=True, timeout=60)
+            assert done.returncode == code, done.stderr
+        assert server.stop(signal.SIGTERM) == 0
+    finally:
+        server.process.kill()
