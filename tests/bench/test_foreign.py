@@ -115,7 +115,7 @@ def test_arms_side_by_side(tmp_path: Path) -> None:
     assert "4 of 64 requests failed" in page
     assert "Throughput under load" in page
     assert "No task was measured" not in page
-    assert f"--import baseline={before}" in page
+    assert "--import baseline=before.json" in page
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

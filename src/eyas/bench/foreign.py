@@ -35,7 +35,8 @@ def read_all(items: Sequence[str]) -> dict[str, Any]:
             if arm in points.setdefault(streams, {}):
                 raise UsageError(f"two figures of {arm} at {streams} streams", "one", "name one of the arms otherwise")
             points[streams][arm] = figures
-    command = shlex.join(["eyas", "bench", *(word for item in items for word in ("--import", item))])
+    named = [f"{arm}={Path(path).name}" for arm, _, path in (item.partition("=") for item in items)]
+    command = shlex.join(["eyas", "bench", *(word for item in named for word in ("--import", item))])
     listed = [_point(n, points[n]) for n in sorted(points)]
     return {"schema": SCHEMA, "tasks": {}, "concurrency": listed, "command": command}
 

@@ -314,7 +314,8 @@ def _definitions(results: Mapping[str, Any]) -> str:
 def _environment(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
     rows = [("target", results.get("target")), ("head", results.get("head")), ("tree", evaluated.get("tree")),
             ("dtype", results.get("dtype")), ("machine", results.get("machine")),
-            ("versions", results.get("versions")), ("client", _asked(results.get("client") or {}))]  # fmt: skip
+            ("versions", results.get("versions")),
+            *((key, _asked(results.get(key) or {})) for key in ("bench", "client"))]  # fmt: skip
     listed = _word_list([(name, _value(value)) for name, value in rows if value])
     command = results.get("command")
     line = command if isinstance(command, str) else " ".join(str(word) for word in command or ())
@@ -322,9 +323,9 @@ def _environment(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> st
     return f"<section><h2>Where and how it was measured</h2>{listed}{made}</section>"
 
 
-def _asked(client: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys `client.*` that ask for anything."""
-    return {key: inner for key, value in client.items() if (inner := _asked(value) if isinstance(value, Mapping) else
+def _asked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a configuration that ask for anything."""
+    return {key: inner for key, value in config.items() if (inner := _asked(value) if isinstance(value, Mapping) else
             value) not in (None, {}, [], ())}  # fmt: skip
 
 

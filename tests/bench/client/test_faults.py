@@ -11,8 +11,7 @@ from tests.doubles.llm import FakeServer, Manner, fake_server
 
 from eyas.base.errors import StageError, UsageError
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.load import Block
-from eyas.bench.client.measuring import WINDOWS, _Load, _window
+from eyas.bench.client.load import Block, windows
 from eyas.bench.client.reply import Sample
 from eyas.bench.client.served import run
 from eyas.bench.client.wire import Server
@@ -34,22 +33,16 @@ def page(out: Path) -> str:
 def test_windows_are_those_that_were_planned() -> None:
     """Two arms, one of which sends late: each request stands in the same window of both, the last one in the last."""
     moments_s = (0.1, 0.99, 1.01, 2.0, 4.0)
-    load = _Load((), 0, moments_s=moments_s)
 
     def block(late_s: float) -> Block:
         sent = [10.0 + moment_s + late_s * (place > 0) for place, moment_s in enumerate(moments_s)]
         return Block(tuple(Sample(str(place), s, s + 0.5, (s + 0.5,), 1, 1) for place, s in enumerate(sent)), 5.0)
 
     for late_s in (0.0, 0.4):
-        cut = [_window(load, block(late_s), window, 1.0) for window in range(WINDOWS)]
+        cut = windows(block(late_s), moments_s, 4.0)
         assert [[one.id for one in some.samples] for some in cut] == [["0", "1"], ["2"], ["3"], ["4"]]
-    # Answers that come half a second after they are sent: the second of them in the next window.
-    assert [some.arrived for some in (_window(load, block(0.0), window, 1.0) for window in range(WINDOWS))] == [
-        1,
-        2,
-        1,
-        0,
-    ]
+    # Answers come half a second after they are sent: the second of them in the next window, the last after the end.
+    assert [some.arrived for some in windows(block(0.0), moments_s, 4.0)] == [1, 2, 1, 0]
 
 
 def test_a_ramp_past_the_breaking_point_keeps_what_it_found(tmp_path: Path) -> None:

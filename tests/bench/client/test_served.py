@@ -202,6 +202,9 @@ def test_the_command_repeats_the_run() -> None:
     assert words[:6] == ["eyas", "bench", "--url", "http://h:1/v1?key=...&b=...", "--baseline", "https://g/v1"]
     assert build(ClientConfig, parse_overrides(words[6:])["client"], "client") == config
     assert len(words) == 6 + 7, "what is as it is by default is left out"
+    assert shlex.split(command("http://h/v1", None, ClientConfig(prompts="/home/me/p.jsonl")))[4:] == [
+        'client.prompts="p.jsonl"'
+    ]
     assert command("http://h/v1", None, ClientConfig()) == "eyas bench --url http://h/v1"
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from eyas.bench.client.reply import Drafting, Sample, read
 from eyas.bench.client.wire import Connection, NoConnectionError, Received, Server, WireError
 
+WINDOWS = 4  # of a ramp, each with figures of its own
 AGAIN_S = 1.0  # after which a server that took no connection is asked once more
 
 
@@ -153,6 +154,28 @@ def arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[f
         moments.append(min(2 * ticks / (rate + root), seconds))
         ticks += random_.expovariate(1.0)
     return moments
+
+
+def windows(block: Block, moments_s: Sequence[float], block_s: float) -> list[Block]:
+    """The quarters of an open loop over block_s seconds: the requests that were to be sent in each, whenever they were,
+    so that they are the same in every arm, and the tokens that came in it.
+
+    Tokens that came are those of all requests, each by the share of its pieces: past the breaking point they are fewer
+    than the answers to what was sent. Times stay with the request.
+    """
+    seconds = block_s / WINDOWS
+    due = [min(int(moment_s / seconds), WINDOWS - 1) for moment_s in moments_s]
+    began_s = min((one.sent_s - moment_s for one, moment_s in zip(block.samples, moments_s, strict=True)), default=0.0)
+    arrived = [0.0] * WINDOWS
+    for sample in block.samples:
+        if sample.error is None:
+            times_s = sample.steps_s or (sample.end_s,)
+            for time_s in times_s:
+                place = int((time_s - began_s) / seconds)
+                if place < WINDOWS:
+                    arrived[place] += (sample.output_tokens or 0) / len(times_s)
+    cut = [tuple(block.samples[i] for i, place in enumerate(due) if place == window) for window in range(WINDOWS)]
+    return [Block(samples, seconds, arrived=tokens) for samples, tokens in zip(cut, arrived, strict=True)]
 
 
 @contextmanager

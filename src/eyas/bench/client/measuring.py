@@ -15,7 +15,7 @@ from typing import Any, Literal
 from eyas.bench.client.arms import Arm
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.counters import between
-from eyas.bench.client.load import Block, arrivals
+from eyas.bench.client.load import WINDOWS, Block, arrivals, windows
 from eyas.bench.client.summary import acceptance, compare, same_words
 from eyas.bench.client.summary import arm as figures_of
 from eyas.bench.measure import BASELINE, SPECULATIVE
@@ -23,7 +23,6 @@ from eyas.bench.prompts import Asked
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import mixed, paired
 
-WINDOWS = 4  # of a ramp, each with figures of its own
 NOT_SENT = Block((), 0.0, is_whole=False)
 Blocks = dict[str, list[Block]]  # by arm
 
@@ -102,16 +101,16 @@ class Measuring:
 
     def ramp(self, first: float, last: float) -> list[dict[str, Any]]:
         """An open loop whose rate grows; the figures of each quarter of its time in which something was to be sent."""
-        loads, seconds = self._open(first, last), self._config.block_s / WINDOWS
-        found = self._blocks(loads)
+        loads, block_s = self._open(first, last), self._config.block_s
+        found: dict[str, list[list[Block]]] = {}
+        for name, blocks in self._blocks(loads).items():
+            pairs = zip(loads, blocks, strict=False)  # the last loads were not sent where a server went away
+            found[name] = [windows(block, load.moments_s or (), block_s) for load, block in pairs]
         points = []
-        for window in range(WINDOWS):
-            cut = {
-                name: [_window(*one, window, seconds) for one in zip(loads, some, strict=False)]
-                for name, some in found.items()
-            }
+        for place in range(WINDOWS):
+            cut = {name: [quarters[place] for quarters in some] for name, some in found.items()}
             if any(block.samples for some in cut.values() for block in some):
-                points.append({"rate": first + (last - first) * (window + 0.5) / WINDOWS} | self._point(cut))
+                points.append({"rate": first + (last - first) * (place + 0.5) / WINDOWS} | self._point(cut))
         return points
 
     def words(self) -> dict[str, Any]:
@@ -235,22 +234,3 @@ def _whole(found: Mapping[str, Sequence[Sequence[Block]]]) -> dict[str, list[lis
         for place, name in enumerate(found):
             kept[name].append([blocks[place] for blocks in rounds])
     return kept
-
-
-def _window(load: _Load, block: Block, window: int, seconds: float) -> Block:
-    """The requests of a block that were to be sent in this window of it, the same in every arm, and what came in it.
-
-    Tokens that came are those of all requests, each by the share of its pieces: past the breaking point they are fewer
-    than the answers to what was sent. Times stay with the request.
-    """
-    moments_s = load.moments_s or ()
-    places = [i for i, moment_s in enumerate(moments_s) if min(int(moment_s / seconds), WINDOWS - 1) == window]
-    began_s = min((one.sent_s - moment_s for one, moment_s in zip(block.samples, moments_s, strict=True)), default=0.0)
-    start_s, end_s = began_s + window * seconds, began_s + (window + 1) * seconds
-    arrived = 0.0
-    for sample in block.samples:
-        if sample.error is None:
-            times_s = sample.steps_s or (sample.end_s,)
-            share = sum(start_s <= time_s < end_s for time_s in times_s) / len(times_s)
-            arrived += share * (sample.output_tokens or 0)
-    return Block(tuple(block.samples[place] for place in places), seconds, arrived=arrived)

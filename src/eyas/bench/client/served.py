@@ -42,7 +42,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
             "rates": measuring.rates(config.rates),
             "ramp": [] if config.ramp is None else measuring.ramp(*config.ramp),
             "lossless": measuring.words(),
-            "client": dataclasses.asdict(config),
+            "client": dataclasses.asdict(_told(config)),
             "command": command(url, baseline, config),
             "versions": versions(),
         }
@@ -68,8 +68,14 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
 def command(url: str, baseline: str | None, config: ClientConfig) -> str:
     """For a shell, to repeat the run: every key that is not as it is by default; of a query only the names."""
     words = ["eyas", "bench", "--url", _public(url)] + ([] if baseline is None else ["--baseline", _public(baseline)])
-    words += [f"client.{key}={json.dumps(value)}" for key, value in _changed(config, ClientConfig())]
+    words += [f"client.{key}={json.dumps(value)}" for key, value in _changed(_told(config), ClientConfig())]
     return shlex.join(words)
+
+
+def _told(config: ClientConfig) -> ClientConfig:
+    """As a page may have it: of a file that lies somewhere on this machine only its name."""
+    path = Path(config.prompts)
+    return dataclasses.replace(config, prompts=path.name) if path.is_absolute() else config
 
 
 def _changed(instance: Any, default: Any) -> list[tuple[str, Any]]:
