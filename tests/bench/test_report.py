@@ -437,3 +437,22 @@ def test_a_server_that_went_away_is_said_first() -> None:
     alarm = page({**sample_results(), "gone": "server: no connection (refused)"}).one("div", **{"class": "alarm"})
     assert alarm["text"].startswith("A server went away before the end.")
     assert "server: no connection (refused)" in alarm["text"]
+
+
+def test_a_rate_alone_shows_what_streams_show() -> None:
+    point = {key: value for key, value in sample_results()["concurrency"][1].items() if key != "n"}
+    slow = point | {"rate": 7.5, "speedup_tpot": 0.91}
+    read = page(with_load(rates=[slow | {"speedup_tpot": 0.87, "rate": 9.0}, slow]))
+    assert read.one("h1")["text"].startswith("Slower: 0.91× the speed of the baseline at 7.5 requests/s")
+    body = read.one("body")["text"]
+    assert "Lowest TPOT ratio to the baseline: 0.87× at 9 requests/s. Slower than the baseline there." in body
+    assert {"rate-tpot", "rate-tps", "rate-ttft"} <= {figure["id"] for figure in read.all("figure")}
+    assert {"Rate", "Goodput"} <= {word["text"] for word in read.all("dt")}
+
+
+def test_two_arms_without_a_ratio_are_not_called_one() -> None:
+    arm = {"requests": 4, "failed": 4, "errors": {"HTTP 500": 4}, "output_tps": 0.0}
+    start = "Speed was not measured"
+    assert headline(with_load({"n": 1, "baseline": arm, "speculative": arm, "arms": {}})).startswith(start)
+    tasks = {"chat": {"prompts": 1, "tpot_ms": {"baseline": 3.0}}}
+    assert headline({"schema": 1, "tasks": tasks, "concurrency": []}).startswith(start)

@@ -17,8 +17,8 @@ from eyas.base.errors import InputError
 from eyas.bench import figures
 from eyas.bench.charts import scroll
 from eyas.bench.curves import training_curves
-from eyas.bench.load_page import arms_under_load, failures, load_section
-from eyas.bench.numbers import bytes_text, data, duration, lookup, number, streams, times
+from eyas.bench.load_page import KINDS, arms_under_load, failures, load_section
+from eyas.bench.numbers import bytes_text, data, duration, lookup, number, times
 
 SCHEMA = 1
 
@@ -57,10 +57,8 @@ LOAD_WORDS = (
     ("Concurrency", "Requests in flight at a time; each stream sends its next request when the last one ends."),
     ("Throughput", "Output tokens per second, over all streams together."),
 )
-RATE_WORDS = (
-    ("Rate", "Requests are sent at random moments (Poisson), so many a second, whatever is in flight."),
-    ("Goodput", "Requests a second that keep every limit that was set."),
-)
+RATE_WORDS = (("Rate", "Requests are sent at random moments (Poisson), so many a second, whatever is in flight."),)
+GOODPUT = ("Goodput", "Requests a second that keep every limit that was set.")
 LOOPING = ("Looping", "An answer that repeats itself until it is cut at the length limit. It is easy to draft, so it "
                       "is counted apart.")  # fmt: skip
 
@@ -114,17 +112,20 @@ def _speedups(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _pace(results: Mapping[str, Any]) -> str:
-    """Over the tasks at one stream; where that was not measured, at the fewest streams that were; of answers that came
-    whole the throughput there."""
+    """Over the tasks at one stream; where that was not measured, at the lowest load that was: streams, else a rate; of
+    answers that came whole the throughput there."""
     if speedups := _speedups(results):
         return _pace_of(median(speedups.values()), "speed", "at one stream")
-    points = results.get("concurrency") or []
-    for key, what in (("speedup_tpot", "speed"), ("speedup_tps", "throughput")):
-        known = [point for point in points if number(point, key) is not None]
-        if known:
-            least = min(known, key=lambda point: point["n"])
-            return _pace_of(least[key], what, f"at {streams(least['n'])}")
-    return "Measured without a baseline" if load_section(results) or results.get("tasks") else "Speed was not measured"
+    for kind, axis in KINDS:
+        points = sorted(results.get(kind) or [], key=lambda point: point[axis.key])
+        for key, what in (("speedup_tpot", "speed"), ("speedup_tps", "throughput")):
+            for point in points:
+                if (ratio := number(point, key)) is not None:
+                    return _pace_of(ratio, what, f"at {figures.load_words(point)}")
+    tasks = (results.get("tasks") or {}).values()
+    points = [point for kind, _ in KINDS for point in results.get(kind) or []]
+    has_baseline = any("baseline" in (lookup(one, "tpot_ms") or one) for one in [*tasks, *points])
+    return "Speed was not measured" if has_baseline or not (tasks or points) else "Measured without a baseline"
 
 
 def _pace_of(ratio: float, what: str, where: str) -> str:
@@ -250,7 +251,7 @@ def _story(story: Mapping[str, Any] | None) -> str:
 
 def _tasks(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
     tasks = results.get("tasks") or {}
-    if not tasks and load_section(results):
+    if not tasks and arms_under_load(results):
         return ""
     if not tasks:
         return "<section><h2>By task</h2><p>No task was measured.</p></section>"
@@ -304,6 +305,8 @@ def _definitions(results: Mapping[str, Any]) -> str:
         words.append(COUNTERS)
     if results.get("concurrency"):
         words += LOAD_WORDS
+    if any(lookup(arm, "goodput") is not None for arm in arms_under_load(results)):
+        words.append(GOODPUT)
     if results.get("rates") or results.get("ramp"):
         words += RATE_WORDS
     if any("looping" in task for task in tasks):
