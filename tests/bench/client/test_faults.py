@@ -113,8 +113,9 @@ def test_the_command_line_when_a_server_goes_away(tmp_path: Path, capsys: pytest
 
 def test_a_server_that_refuses_streams_is_measured_by_whole_answers(tmp_path: Path) -> None:
     with fake_server(Manner(refuses_stream=True)) as server:
-        with pytest.raises(StageError, match=r"set client\.stream=false"):
-            measured(server, tmp_path, concurrency=(1,))
+        with pytest.raises(StageError, match=r"HTTP 400: stream is not supported.*set client\.stream=false"):
+            measured(server, tmp_path, concurrency=(1,), rates=(1.0,), block_s=60.0)
+        assert len(server.bodies) == 4, "it is said after the first block"
         found = measured(server, tmp_path, concurrency=(1,), one_stream=True, stream=False)
     assert "stream" not in server.bodies[-1]
     assert "stream_options" not in server.bodies[-1]

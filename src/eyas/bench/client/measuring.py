@@ -12,6 +12,7 @@ from itertools import chain
 from statistics import median
 from typing import Any, Literal
 
+from eyas.base.errors import StageError
 from eyas.bench.client.arms import Arm
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.counters import between
@@ -168,6 +169,10 @@ class Measuring:
         self.answered += len(block.samples) - len(errors)
         self.failed += len(errors)
         self.first_error = self.first_error or next(iter(errors), "")
+        if not self.answered and self.first_error.startswith("HTTP 4") and "stream" in self.first_error:
+            raise StageError(
+                f"a server that refuses ({self.first_error})", "answers piece by piece", "set client.stream=false"
+            )
         if block.unreached and arm.client.is_gone():
             self.gone = f"{name}: {errors[-1]}"
             return replace(block, is_whole=False)

@@ -47,11 +47,10 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
             "versions": versions(),
         }
     if not measuring.answered:
-        refuses_streams = measuring.first_error.startswith("HTTP 4") and "stream" in measuring.first_error
         raise StageError(
             f"no answer to any of {measuring.failed} requests; the first failed with {measuring.first_error}",
             "a server that answers, and counts its tokens (usage)",
-            "set client.stream=false" if refuses_streams else "look at the server's log",
+            "look at the server's log",
         )
     if measuring.gone is not None:
         found["gone"] = measuring.gone
