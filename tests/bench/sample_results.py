@@ -66,13 +66,25 @@ def _task(index: int) -> dict[str, Any]:
 
 
 def _point(index: int, n: int) -> dict[str, Any]:
+    def times(p50: float) -> dict[str, Any]:
+        return {"p50": p50, "p90": p50 * 1.3, "p99": p50 * 1.8, "p50_ci95": [p50 * 0.97, p50 * 1.04]}
+
     def arm(tpot: float, length: float | None) -> dict[str, Any]:
+        tps = 1000 * n / tpot * 0.93
         figures: dict[str, Any] = {
-            "tpot_ms": {"p50": tpot, "p99": tpot * 1.8},
-            "ttft_ms": {"p50": tpot * 2.3, "p99": tpot * 6.1},
-            "output_tps": 1000 * n / tpot * 0.93,
+            "tpot_ms": times(tpot),
+            "ttft_ms": times(tpot * 2.3),
+            "step_ms": {key: value for key, value in times(tpot * 2.7).items() if key != "p50_ci95"},
+            "e2e_ms": times(tpot * 130),
+            "output_tps": tps,
+            "output_tps_ci95": [tps * 0.96, tps * 1.03],
+            "goodput": 0.011 * tps,
         }
-        return figures if length is None else {**figures, "acceptance_length": length}
+        if length is None:
+            return figures
+        span = [length - 0.13, length + 0.11]
+        drafted = {"acceptance_histogram": [31, 27, 19, 13, 7], "acceptance_length_ci95": span}
+        return {**figures, "acceptance_length": length, **drafted}
 
     before, after = 9.31 * (1 + 0.31 * index**1.5), 4.11 * (1 + 0.52 * index**1.5)
     return {

@@ -1,6 +1,7 @@
 """Figures of other tools, in files of their forms with figures that are written here."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ AIPERF = {
     "request_latency": {"unit": "ms", **spread(100.0)},
     "output_token_throughput": {"unit": "tokens/sec", "avg": 700.0},
     "spec_decode_acceptance_length": {"unit": "tokens", "avg": 2.84},
+    "request_count": {"unit": "requests", "avg": 30.0},
+    "error_request_count": {"unit": "requests", "avg": 2.0},
     "input_config": {
         "phases": [
             {"name": "warmup", "kind": "warmup", "concurrency": 2},
@@ -42,6 +45,7 @@ GUIDELLM = {
                 "time_per_output_token_ms": {"successful": {"percentiles": spread(4.6)}},
                 "request_latency": {"successful": {"percentiles": {"p50": 0.1, "p90": 0.101, "p99": 0.102}}},
                 "output_tokens_per_second": {"successful": {"mean": 700.0}},
+                "request_totals": {"successful": 30, "errored": 2, "incomplete": 1, "total": 33},
             },
         }
         for streams in (1, 4)
@@ -49,6 +53,8 @@ GUIDELLM = {
 }
 VLLM = {
     "max_concurrency": 4,
+    "completed": 30,
+    "failed": 2,
     "output_throughput": 700.0,
     "spec_decode_acceptance_length": 2.84,
     **{f"{kind}_ttft_ms": value for kind, value in zip(("median", "p90", "p99"), (20.0, 21.0, 22.0), strict=True)},
@@ -84,6 +90,7 @@ def test_the_same_figures_from_all(value: Any, streams: list[int], has_length: b
         assert figures["ttft_ms"]["p50"] == 20.0
         assert figures["e2e_ms"]["p50"] == pytest.approx(100.0)
         assert figures["output_tps"] == 700.0
+        assert (figures["requests"], figures["failed"]) == (32, 2)
         assert figures.get("acceptance_length") == (2.84 if has_length else None)
 
 
@@ -102,7 +109,13 @@ def test_arms_side_by_side(tmp_path: Path) -> None:
     assert point["speedup_tps"] == pytest.approx(1000 / 700)
     imports = ["--import", f"baseline={before}", "--import", f"speculative={after}"]
     assert main(["bench", *imports, "--out", str(tmp_path / "o")]) == 0
-    assert (tmp_path / "o" / "report.html").is_file()
+    page = re.sub(r"<[^>]*>", "", (tmp_path / "o" / "report.html").read_text())
+    assert "2.0× faster at 4 streams" in page
+    assert "Lowest throughput ratio to the baseline: 1.43× at 4 streams." in page
+    assert "4 of 64 requests failed" in page
+    assert "Throughput under load" in page
+    assert "No task was measured" not in page
+    assert "--import baseline=before.json" in page
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

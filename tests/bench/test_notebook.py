@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -60,3 +62,22 @@ def test_on_two_endpoints(tmp_path, monkeypatch):
         text = said(ran(f"URL, BASELINE, API_KEY_ENV = {head.url!r}, {plain.url!r}, None", tmp_path, monkeypatch))
     check(text, tmp_path)
     assert re.search(r"The same words: (\d+) of \1 answers", text)
+
+
+def test_on_one_server_alone_that_does_not_stream(tmp_path, monkeypatch):
+    """Nothing to compare with and no times within an answer: its own figures, to the end of the notebook."""
+    with fake_server(Manner(tokens=8, streams=False)) as server:
+        text = said(ran(f"URL, BASELINE, API_KEY_ENV = {server.url!r}, None, None", tmp_path, monkeypatch))
+    assert re.search(r"2 streams: \d+\.\d output tokens per second \(server\)", text)
+    assert "The same words" not in text
+    assert "Throughput under load" in text
+    assert len(list(tmp_path.rglob("report.html"))) == 1
+
+
+def test_a_server_that_does_not_start_says_why():
+    (cell,) = (cell for cell in nbformat.read(NOTEBOOK, 4).cells if "def served" in cell.source)
+    names: dict[str, Any] = {}
+    exec(cell.source[: cell.source.index("out = ")], names)
+    names["EYAS"] = [sys.executable, "-c", "import sys; sys.exit('found no port; do name one')"]
+    with pytest.raises(RuntimeError, match=r"(?s)eyas serve did not start:.*do name one"), names["served"]():
+        pass

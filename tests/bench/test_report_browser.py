@@ -45,12 +45,17 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     long["command"] = "eyas bench --url http_localhost_" + "x" * 400
     long["lossless"]["identical"] = 1
     write_report(long, None, directory / "long.html")
+    alone = sample_results() | {"tasks": {}, "rounds": {}, "gone": "server: no connection (Connection refused)"}
+    alone["concurrency"] = alone["concurrency"][5:]
+    alone["concurrency"][0]["arms"] = {"an_arm_" * 12: alone["concurrency"][0]["arms"]["chain of 3"]}
+    alone["concurrency"][0]["baseline"] |= {"requests": 32, "failed": 3, "errors": {"HTTP_" * 60: 3}}
+    write_report(alone, None, directory / "one_point.html")
     return {path.stem: path.as_uri() for path in directory.iterdir()}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", ["full", "long"])
+@pytest.mark.parametrize("name", ["full", "long", "one_point"])
 def test_page(browser: Chromium, urls: dict[str, str], name: str, width: int, scheme: str) -> None:
     browser.complaints.clear()
     browser.screen(width, scheme)

@@ -18,7 +18,9 @@ MODEL = "fake"
 class Manner:
     """How it answers. A step is one piece of the stream: tokens_a_step tokens, step_s after the one before.
 
-    fault: what goes wrong, from request number `fault_from` on.
+    fault: what goes wrong, from request number `fault_from` on; "gone": nobody listens any more.
+    refused: a prompt with this word is too long. path: of the chat route; "" has no list of models beside it.
+    counters: whose /metrics it has. told_in: how answers say how they were drafted.
     """
 
     tokens: int = 32
@@ -32,6 +34,11 @@ class Manner:
     streams: bool = True
     usage: bool = True
     drafting: bool = False
+    told_in: str = "metrics"  # vLLM's and eyas's; or SGLang's "meta_info"
+    counters: str | None = None  # "vllm", "sglang"
+    refuses_stream: bool = False
+    refused: str | None = None
+    path: str = ""
     off_step_s: float = 0.0  # of requests with speculation "off"
     off_words: str = "w"
 
@@ -43,8 +50,13 @@ class FakeServer:
     manner: Manner
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    heads: list[dict[str, str]] = field(default_factory=list)
     open_now: int = 0
     most_open: int = 0
+    steps: int = 0  # drafted so far, and what was generated in all
+    tokens: int = 0
+    by_position: list[int] = field(default_factory=list)
+    listener: asyncio.Server | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Requests of one connection."""
@@ -62,9 +74,13 @@ class FakeServer:
     async def _answer(self, line: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> bool:
         if self.manner.key is not None and headers.get("authorization") != f"Bearer {self.manner.key}":
             return _send(writer, 401, {"error": {"message": "wrong key"}})
-        if line.startswith("GET /v1/models"):
+        manner = self.manner
+        self.heads.append(headers)
+        if line.startswith("GET /metrics") and manner.counters is not None:
+            return _send(writer, 200, self._page(), "text/plain; version=0.0.4")
+        if line.startswith("GET /v1/models") and not manner.path:
             return _send(writer, 200, {"data": [{"id": MODEL, "owned_by": self.manner.owner}]})
-        if not line.startswith("POST /v1/chat/completions"):
+        if not line.startswith(f"POST {manner.path or '/v1/chat/completions'} "):
             return _send(writer, 404, {"error": {"message": "no such route"}})
         asked = json.loads(body)
         self.bodies.append(asked)
@@ -81,12 +97,24 @@ class FakeServer:
         fault = manner.fault if number >= manner.fault_from else None
         if fault == "429":
             return _send(writer, 429, {"error": {"message": "slow down"}})
+        if fault == "gone":
+            assert self.listener is not None
+            self.listener.close()
+            writer.transport.abort()
+            return False
+        if manner.refuses_stream and asked.get("stream"):
+            return _send(writer, 400, {"error": {"message": "stream is not supported"}})
+        if manner.refused is not None and manner.refused in json.dumps(asked["messages"]):
+            return _send(writer, 400, {"error": {"message": "the prompt is too long"}})
         if fault == "hangs":
             await asyncio.sleep(60)
         off = asked.get("speculation") == "off"
         count, word = min(manner.tokens, asked["max_tokens"]), manner.off_words if off else "w"
         usage = {"prompt_tokens": 7, "completion_tokens": count} if manner.usage else None
-        if not manner.streams:
+        steps = -(-count // manner.tokens_a_step) - 1
+        if not off:
+            self._count(count, steps)
+        if not (manner.streams and asked.get("stream")):
             message = {"role": "assistant", "content": word * count}
             return _send(writer, 200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -107,8 +135,9 @@ class FakeServer:
             words = word * min(manner.tokens_a_step, count - start)
             _event(writer, {"choices": [{"delta": {"content": words}}]})
         last: dict[str, Any] = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-        if manner.drafting and not off:
-            steps = -(-count // manner.tokens_a_step) - 1
+        if manner.drafting and not off and manner.told_in == "meta_info":
+            last["choices"][0]["meta_info"] = {"spec_verify_ct": steps, "completion_tokens": count}
+        elif manner.drafting and not off:
             told = {
                 "num_spec_steps": steps,
                 "num_accepted_draft_tokens": count - 1 - steps,
@@ -123,9 +152,34 @@ class FakeServer:
         await writer.drain()
         return True
 
+    def _count(self, count: int, steps: int) -> None:
+        """The first token is the prompt's; then every step accepts tokens_a_step - 1, the last one what is left."""
+        self.steps += steps
+        self.tokens += count
+        left = count - 1
+        for _ in range(steps):
+            accepted = min(self.manner.tokens_a_step, left) - 1
+            left -= accepted + 1
+            self.by_position += [0] * (accepted - len(self.by_position))
+            for position in range(accepted):
+                self.by_position[position] += 1
+
+    def _page(self) -> str:
+        if self.manner.counters == "sglang":
+            verified = [f'sglang:spec_verify_calls_total{{model_name="fake"}} {self.steps}.0'] if self.steps else []
+            tokens = f'sglang:generation_tokens_total{{model_name="fake"}} {self.tokens}.0'
+            return "\n".join([*verified, tokens, 'sglang:spec_accept_length{model_name="fake"} 9.0', ""])
+        label = 'engine="0",model_name="fake"'
+        lines = ["# TYPE vllm:spec_decode_num_drafts_total counter"]
+        lines += [f"vllm:spec_decode_num_drafts_total{{{label}}} {self.steps}.0"]
+        lines += [f"vllm:spec_decode_num_accepted_tokens_total{{{label}}} {sum(self.by_position)}.0"]
+        name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        lines += [f'{name}{{{label},position="{i}"}} {count}.0' for i, count in enumerate(self.by_position)]
+        return "\n".join([*lines, ""])
+
 
 @contextmanager
-def fake_server(manner: Manner) -> Iterator[FakeServer]:
+def fake_server(manner: Manner, host: str = "127.0.0.1") -> Iterator[FakeServer]:
     """On a thread of its own, until the block ends."""
     server, ready = FakeServer(manner), threading.Event()
     ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -133,8 +187,9 @@ def fake_server(manner: Manner) -> Iterator[FakeServer]:
     async def main() -> None:
         stop = asyncio.Event()
         ends.append((asyncio.get_running_loop(), stop))
-        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-        server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+        server.listener = listener = await asyncio.start_server(server.serve, host, 0)
+        base = f"http://{'[::1]' if host == '::1' else host}:{listener.sockets[0].getsockname()[1]}"
+        server.url = base + (manner.path or "/v1")
         ready.set()
         await stop.wait()
         listener.close()
@@ -159,11 +214,9 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]] | No
     return line, {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in rest)}
 
 
-def _send(writer: asyncio.StreamWriter, status: int, value: Any) -> bool:
-    body = json.dumps(value).encode()
-    writer.write(
-        f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    )
+def _send(writer: asyncio.StreamWriter, status: int, value: Any, kind: str = "application/json") -> bool:
+    body = (value if isinstance(value, str) else json.dumps(value)).encode()
+    writer.write(f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
     writer.write(body)
     return True
 

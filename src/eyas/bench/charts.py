@@ -283,6 +283,8 @@ def _bar(ident: str, bar: Bar, y: float, scale: float) -> str:
 
 def _legend(ident: str, keys: Sequence[Key], y: float) -> tuple[str, float]:
     """The legend as one line, and the y below it."""
+    if not keys:
+        return "", y
     parts, x = [], 0.0
     for key in keys:
         parts.append(_rect(ident, key.fill, (x, y + 1, 18, 12)))

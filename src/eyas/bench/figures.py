@@ -7,7 +7,7 @@ from typing import Any
 
 from eyas.bench import charts
 from eyas.bench.charts import Bar, BarRow, Caption, Fill, Key, Line, Panel, Segment, Table
-from eyas.bench.numbers import MISSING, data, interval, lookup, number
+from eyas.bench.numbers import MISSING, data, interval, lookup, number, streams
 
 Tasks = Mapping[str, Mapping[str, Any]]
 REFERENCES: tuple[tuple[str, str, Fill], ...] = (
@@ -55,10 +55,12 @@ def task_columns(tasks: Tasks, evaluated: Tasks) -> list[Column]:
         return Column(name, values, text, spans, is_speedup=name == "Speed-up")
 
     two: Callable[[float], str] = "{:.2f}".format
+    arms = _arms_of(tasks, "tpot_ms")
+    whole = _arms_of(tasks, "e2e_ms") if not arms else []  # answers that came whole have no time between tokens
     columns = [
         column("Speed-up", "speedup", text="{:.2f}×".format, span="speedup_ci95"),
-        column("TPOT baseline, ms", "tpot_ms", "baseline", text=two),
-        column("TPOT with head, ms", "tpot_ms", "speculative", text=two),
+        *(column(f"TPOT {name}, ms", "tpot_ms", key, text=two) for key, name in arms),
+        *(column(f"End-to-end {name}, ms", "e2e_ms", key, text=two) for key, name in whole),
         column("Acceptance length", "acceptance_length", text=two, span="ci95"),
     ]
     for key, name, _ in REFERENCES:
@@ -68,24 +70,34 @@ def task_columns(tasks: Tasks, evaluated: Tasks) -> list[Column]:
     return [one for one in columns if any(value is not None for value in one.values.values())]
 
 
+def _arms_of(tasks: Tasks, time: str) -> list[tuple[str, str]]:
+    """(key, name) of the arms with such a time in any task, the baseline first."""
+    keys = {key: None for task in tasks.values() for key in lookup(task, time) or {}}
+    return sorted(((key, HEAD if key == "speculative" else key) for key in keys), key=lambda arm: arm[1] != BASELINE)
+
+
 def tpot_by_task(tasks: Tasks) -> str | None:
-    """Paired bars, both arms."""
+    """Bars of the arms, side by side; a task that lacks one is left out."""
+    arms = _arms_of(tasks, "tpot_ms")
     rows, cells = [], []
     for name, task in tasks.items():
-        before, after = number(task, "tpot_ms", "baseline"), number(task, "tpot_ms", "speculative")
-        if before is None or after is None:
+        values = [value for key, _ in arms if (value := number(task, "tpot_ms", key)) is not None]
+        if not arms or len(values) < len(arms):
             continue
         speedup = number(task, "speedup")
         note = "" if speedup is None else f"{speedup:.2f}×" + (", slower" if speedup < 1 else "")
-        bars = (Bar("hatch", before, f"{before:.2f} ms"), Bar("solid", after, f"{after:.2f} ms"))
+        texts = [f"{value:.2f} ms" for value in values]
+        pairs = zip(arms, values, texts, strict=True)
+        bars = tuple(Bar(_fill(arm), value, text) for (_, arm), value, text in pairs)
         rows.append(BarRow(name, note, bars))
-        cells.append((name, f"{before:.2f} ms", f"{after:.2f} ms", note or MISSING))
+        cells.append((name, *texts, note or MISSING))
     if not rows:
         return None
-    table = Table(("Task", BASELINE, HEAD, "speed-up"), tuple(cells))
-    sentence = "Milliseconds from one token to the next at one stream; shorter is better. On the right, the speed-up."
+    table = Table(("Task", *(name for _, name in arms), "speed-up"), tuple(cells))
+    sentence = "Milliseconds from one token to the next at one stream; shorter is better."
+    sentence += " On the right, the speed-up." if len(arms) > 1 else ""
     caption = Caption("tpot", "Time per output token, by task", sentence, table)
-    return charts.bar_chart(caption, (Key("hatch", BASELINE), Key("solid", HEAD)), rows, None)
+    return charts.bar_chart(caption, [Key(_fill(name), name) for _, name in arms], rows, None)
 
 
 def acceptance_by_task(tasks: Tasks, evaluated: Tasks) -> str | None:
@@ -174,6 +186,11 @@ RATES = LoadAxis("rate", "rate", "Requests/s", "requests sent a second")
 RAMP = LoadAxis("rate", "ramp", "Requests/s", "requests sent a second, growing")
 
 
+def load_words(point: Mapping[str, Any]) -> str:
+    """Where a point stands."""
+    return streams(point["n"]) if "n" in point else f"{point['rate']:g} requests/s"
+
+
 def against_load(points: Sequence[Mapping[str, Any]], axis: LoadAxis) -> list[str | None]:
     """TPOT, throughput and TTFT against the load, both arms; further arms stand in the tables."""
     ms = "Median, in milliseconds; lower is better."
@@ -193,7 +210,7 @@ def _load_chart(
     points: Sequence[Mapping[str, Any]], axis: LoadAxis, words: tuple[str, str, str], keys: tuple[str, ...]
 ) -> str | None:
     """Drawn are the baseline and the head; where neither was measured, the first arm that was."""
-    loads = tuple(f"{point[axis.key]:g}" for point in points)
+    loads = tuple(f"{point[axis.key]:g}" if point[axis.key] else "?" for point in points)
     arms = [(BASELINE, ("baseline",)), (HEAD, ("speculative",))]
     others = {name: None for point in points for name in point.get("arms") or {}}
     arms += [(name, ("arms", name)) for name in others]
@@ -213,11 +230,52 @@ def _load_chart(
     )
     ident, title, sentence = words
     table = Table((axis.column, *(name for name, _ in columns)), rows)
+    if len(points) == 1:
+        sentence = f"{sentence} At {load_words(points[0])}."
+        rows_ = [_load_bar(name, points[0], path, keys) for name, path in arms]
+        return charts.bar_chart(Caption(f"{axis.ident}-{ident}", title, sentence, table), (), rows_, None)
     caption = Caption(f"{axis.ident}-{ident}", title, sentence, table)
     drawn = [name for name, _ in arms if name in (BASELINE, HEAD)] or [arms[0][0]]
     # The baseline last: where both agree, its hollow squares and dashes leave the other line visible.
     lines = [Line("open" if name == BASELINE else "solid", name, values[name]) for name in reversed(drawn)]
     return charts.line_chart(caption, loads, axis.name, lines)
+
+
+def _fill(arm: str) -> Fill:
+    return "hatch" if arm == BASELINE else "solid"
+
+
+def _load_bar(name: str, point: Mapping[str, Any], path: tuple[str, ...], keys: tuple[str, ...]) -> BarRow:
+    """One arm at the only point there is, with its interval."""
+    value = number(point, *path, *keys)
+    assert value is not None, "an arm that was measured"
+    low, high = interval(point, *path, *keys[:-1], f"{keys[-1]}_ci95") or (None, None)
+    return BarRow(name, "", (Bar(_fill(name), value, f"{value:.2f}", low, high),))
+
+
+def accepted_in_a_step(points: Sequence[Mapping[str, Any]]) -> str | None:
+    """One small panel an arm: the share of drafting steps that accepted 0, 1, 2, ... tokens, all loads together."""
+    counts: dict[str, list[float]] = {}
+    for point in points:
+        for name, arm in {HEAD: point.get("speculative"), **(point.get("arms") or {})}.items():
+            for accepted, count in enumerate(lookup(arm, "acceptance_histogram") or []):
+                row = counts.setdefault(name, [])
+                row += [0.0] * (accepted + 1 - len(row))
+                row[accepted] += number({"count": count}, "count") or 0
+    counts = {name: row for name, row in counts.items() if sum(row) > 0}
+    if not counts:
+        return None
+    columns = tuple(str(accepted) for accepted in range(max(map(len, counts.values()))))
+    shares = {
+        name: tuple(count / sum(row) for count in row) + (0.0,) * (len(columns) - len(row))
+        for name, row in counts.items()
+    }
+    cells = tuple((name, *(f"{share:.1%}" for share in row)) for name, row in shares.items())
+    table = Table(("Arm", *(f"{accepted} accepted" for accepted in columns)), cells)
+    sentence = "Of the steps that drafted, the share that accepted so many draft tokens; the target's own comes on top."
+    caption = Caption("accepted", "Accepted draft tokens in a step", sentence, table)
+    panels = [Panel(name, row) for name, row in shares.items()]
+    return charts.panel_chart(caption, panels, columns, "draft tokens accepted")
 
 
 def _reference(key: str, *sources: Mapping[str, Any] | None) -> float | None:

@@ -10,6 +10,7 @@ guidellm calls our TPOT inter-token latency; what it calls time per output token
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,10 @@ def read_all(items: Sequence[str]) -> dict[str, Any]:
             if arm in points.setdefault(streams, {}):
                 raise UsageError(f"two figures of {arm} at {streams} streams", "one", "name one of the arms otherwise")
             points[streams][arm] = figures
+    named = [f"{arm}={Path(path).name}" for arm, _, path in (item.partition("=") for item in items)]
+    command = shlex.join(["eyas", "bench", *(word for item in named for word in ("--import", item))])
     listed = [_point(n, points[n]) for n in sorted(points)]
-    return {"schema": SCHEMA, "tasks": {}, "concurrency": listed, "command": "eyas bench --import ARM=FILE"}
+    return {"schema": SCHEMA, "tasks": {}, "concurrency": listed, "command": command}
 
 
 def read(path: Path) -> list[tuple[int, Figures]]:
@@ -91,6 +94,7 @@ def _aiperf(value: Mapping[str, Any]) -> tuple[int, Figures]:
     figures = _times(names, lambda name, percent: number(value, name, percent))
     told = {"output_tps": "output_token_throughput", "acceptance_length": "spec_decode_acceptance_length"}
     figures |= {ours: found for ours, theirs in told.items() if (found := number(value, theirs, "avg")) is not None}
+    figures |= _counts(*(number(value, name, "avg") for name in ("request_count", "error_request_count", "goodput")))
     phases = lookup(value, "input_config", "phases") or []  # since 0.13; the warm-up is one of them
     streams = [number(phase, "concurrency") for phase in phases if lookup(phase, "kind") == "profiling"]
     streams.append(number(value, "input_config", "loadgen", "concurrency"))
@@ -106,6 +110,8 @@ def _guidellm(value: Mapping[str, Any]) -> tuple[int, Figures]:
 
     figures = _times(names, look)
     tps = number(value, "metrics", "output_tokens_per_second", "successful", "mean")
+    totals = lookup(value, "metrics", "request_totals")
+    figures |= _counts(number(totals, "successful"), number(totals, "errored"), None)
     strategy = lookup(value, "config", "strategy") or lookup(value, "scheduler", "strategy") or {}
     streams = number(strategy, "streams") or number(strategy, "max_concurrency")
     return int(streams or 0), figures | ({"output_tps": tps} if tps is not None else {})
@@ -123,7 +129,14 @@ def _vllm(value: Mapping[str, Any]) -> tuple[int, Figures]:
     length = number(value, "spec_decode_acceptance_length") or number(value, "accept_length")
     tps = number(value, "output_throughput")
     figures |= {"acceptance_length": length} if length is not None else {}
+    figures |= _counts(*(number(value, name) for name in ("completed", "failed", "request_goodput")))
     return int(number(value, "max_concurrency") or 0), figures | ({"output_tps": tps} if tps is not None else {})
+
+
+def _counts(done: float | None, failed: float | None, goodput: float | None) -> Figures:
+    """A count of failures that is missing is none, as AIPerf and SGLang write it."""
+    found: Figures = {} if goodput is None else {"goodput": goodput}
+    return found if done is None else found | {"requests": int(done + (failed or 0)), "failed": int(failed or 0)}
 
 
 def _times(names: Mapping[str, str], look: Callable[[str, str], float | None]) -> Figures:

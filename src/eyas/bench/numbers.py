@@ -45,6 +45,11 @@ def times(value: float) -> str:
     return f"{value:.2f}×" if text == "1.0×" else text
 
 
+def streams(count: float) -> str:
+    """Of a closed loop; 0: a file of another's figures does not say."""
+    return {0: "an unknown load", 1: "one stream"}.get(int(count), f"{count:g} streams")
+
+
 def bytes_text(value: float) -> str:
     for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= size:

@@ -17,6 +17,7 @@ from eyas.base.errors import InputError
 from eyas.bench import figures
 from eyas.bench.charts import scroll
 from eyas.bench.curves import training_curves
+from eyas.bench.load_page import KINDS, arms_under_load, failures, load_section
 from eyas.bench.numbers import bytes_text, data, duration, lookup, number, times
 
 SCHEMA = 1
@@ -28,7 +29,8 @@ WORDS = (
     ("Speed-up", "TPOT of the baseline / TPOT with the head on the same prompt, runner and dtype: the median over "
                  "prompts; above 1 is faster. The baseline runs without a head loaded. The headline is the median "
                  "over the tasks."),
-    ("95% interval", "Bootstrap over prompts: where the figure would lie with other prompts of the same kind."),
+    ("95% interval", "Bootstrap over prompts: where the figure would lie with other prompts of the same kind. Under "
+                     "load over requests, and for throughput over blocks of them."),
     ("Round", "Draft (the head proposes a tree of tokens), verify (one forward of the target over the tree), extend "
               "(the head reads what was accepted)."),
     ("Acceptance length", "Accepted tokens per target forward, the bonus token included: sum over all rounds / number "
@@ -43,14 +45,20 @@ WORDS = (
     ("Identical", "An answer counts as identical when greedy decoding with the head gives the same tokens, one by one, "
                   "as the reference does without it."),
 )  # fmt: skip
+TIME_WORDS = (
+    ("End-to-end", "From sending a request to the last token of its answer."),
+    ("Step", "From one piece of text to the next. With speculation a piece is all the tokens of a round, so a step is "
+             "longer than TPOT; vLLM calls it inter-token latency."),
+)  # fmt: skip
+COUNTERS = ("From counters", "The answers of this server do not say how they were drafted: acceptance lengths are what "
+                             "its counters (/metrics) say of each block of requests, those of other clients in the "
+                             "meantime included.")  # fmt: skip
 LOAD_WORDS = (
     ("Concurrency", "Requests in flight at a time; each stream sends its next request when the last one ends."),
     ("Throughput", "Output tokens per second, over all streams together."),
 )
-RATE_WORDS = (
-    ("Rate", "Requests are sent at random moments (Poisson), so many a second, whatever is in flight."),
-    ("Goodput", "Requests a second that keep every limit that was set."),
-)
+RATE_WORDS = (("Rate", "Requests are sent at random moments (Poisson), so many a second, whatever is in flight."),)
+GOODPUT = ("Goodput", "Requests a second that keep every limit that was set.")
 LOOPING = ("Looping", "An answer that repeats itself until it is cut at the length limit. It is easy to draft, so it "
                       "is counted apart.")  # fmt: skip
 
@@ -78,7 +86,7 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
         _header(results),
         _tasks(results, evaluated),
         _charts(results, evaluated),
-        _load(results),
+        load_section(results),
         _story(results.get("story")),
         _definitions(results),
         _environment(results, evaluated),
@@ -104,22 +112,28 @@ def _speedups(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _pace(results: Mapping[str, Any]) -> str:
-    """Over the tasks at one stream; where that was not measured, at the fewest streams that were."""
-    middle, where = None, "at one stream"
+    """Over the tasks at one stream; where that was not measured, at the lowest load that was: streams, else a rate; of
+    answers that came whole the throughput there."""
     if speedups := _speedups(results):
-        middle = median(speedups.values())
-    else:
-        points = [point for point in results.get("concurrency") or [] if number(point, "speedup_tpot") is not None]
-        if points:
-            least = min(points, key=lambda point: point["n"])
-            middle, where = least["speedup_tpot"], f"at {least['n']} streams"
-    if middle is None:
-        return "Speed was not measured"
-    if middle < 1 and times(middle) != "1.00×":
-        return f"Slower: {middle:.2f}× the speed of the baseline {where}"
-    if times(middle) == "1.00×":
+        return _pace_of(median(speedups.values()), "speed", "at one stream")
+    for kind, axis in KINDS:
+        points = sorted(results.get(kind) or [], key=lambda point: point[axis.key])
+        for key, what in (("speedup_tpot", "speed"), ("speedup_tps", "throughput")):
+            for point in points:
+                if (ratio := number(point, key)) is not None:
+                    return _pace_of(ratio, what, f"at {figures.load_words(point)}")
+    tasks = (results.get("tasks") or {}).values()
+    points = [point for kind, _ in KINDS for point in results.get(kind) or []]
+    has_baseline = any("baseline" in (lookup(one, "tpot_ms") or one) for one in [*tasks, *points])
+    return "Speed was not measured" if has_baseline or not (tasks or points) else "Measured without a baseline"
+
+
+def _pace_of(ratio: float, what: str, where: str) -> str:
+    if times(ratio) == "1.00×":
         return f"No faster than the baseline {where}"
-    return f"{times(middle)} faster {where}"
+    if ratio < 1:
+        return f"Slower: {ratio:.2f}× the {what} of the baseline {where}"
+    return f"{times(ratio)} {'faster' if what == 'speed' else f'the {what}'} {where}"
 
 
 def _plain_headline(results: Mapping[str, Any]) -> str:
@@ -129,7 +143,7 @@ def _plain_headline(results: Mapping[str, Any]) -> str:
         return f"{pace}; not checked for the same words"
     if identical == prompts:
         return f"{pace}, the very same words"
-    return f"{pace}, but NOT the same words" if "faster" in pace else f"{pace}, and NOT the same words"
+    return f"{pace}, {'and' if pace.startswith(('Slower', 'No')) else 'but'} NOT the same words"
 
 
 def _header(results: Mapping[str, Any]) -> str:
@@ -140,12 +154,23 @@ def _header(results: Mapping[str, Any]) -> str:
         f'<p class="kicker"><b>eyas</b> · {_pair(results)}</p>',
         f"<h1>{escape(_plain_headline(results))}</h1>",
         _sameness(results),
+        _gone(results),
+        failures(results),
     ]
     if slow and len(speedups) > 1:
         names = escape(", ".join(slow))
         parts.append(f'<p><span class="slower">Slower than the baseline</span> in {len(slow)} of {len(speedups)} '
                      f"tasks: {names}.</p>")  # fmt: skip
     return "".join(parts) + _tiles(results) + "</header>"
+
+
+def _gone(results: Mapping[str, Any]) -> str:
+    if not results.get("gone"):
+        return ""
+    return (
+        f'<div class="alarm" role="note"><strong>A server went away before the end.</strong> {escape(results["gone"])}.'
+        " What follows was measured before that.</div>"
+    )
 
 
 def _pair(results: Mapping[str, Any]) -> str:
@@ -226,6 +251,8 @@ def _story(story: Mapping[str, Any] | None) -> str:
 
 def _tasks(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
     tasks = results.get("tasks") or {}
+    if not tasks and arms_under_load(results):
+        return ""
     if not tasks:
         return "<section><h2>By task</h2><p>No task was measured.</p></section>"
     columns = figures.task_columns(tasks, evaluated.get("tasks") or {})
@@ -266,52 +293,23 @@ def _charts(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
     return f'<section><h2>In pictures</h2><div class="charts">{drawn}</div></section>' if drawn else ""
 
 
-def _load(results: Mapping[str, Any]) -> str:
-    loads = (("concurrency", figures.STREAMS), ("rates", figures.RATES), ("ramp", figures.RAMP))
-    drawn = ""
-    for key, axis in loads:
-        points = results.get(key) or []
-        if len(points) > 1:
-            drawn += "".join(chart for chart in figures.against_load(points, axis) if chart)
-    if not drawn:
-        return ""
-    points = results.get("concurrency") or []
-    ratios = [(ratio, point["n"]) for point in points if (ratio := number(point, "speedup_tps")) is not None]
-    worst = ""
-    if ratios:
-        ratio, streams = min(ratios)
-        slow = ' <span class="slower">Slower than the baseline there.</span>' if ratio < 1 else ""
-        worst = (f"<p>Lowest throughput ratio to the baseline: {data(ratio, f'{ratio:.2f}×')} at "
-                 f"{data(streams, str(streams))} streams.{slow}</p>")  # fmt: skip
-    return f'<section><h2>Under load</h2>{worst}{_failures(results)}<div class="charts">{drawn}</div></section>'
-
-
-def _failures(results: Mapping[str, Any]) -> str:
-    """Requests that were not answered, all arms and points together, with what the server said most."""
-    failed, asked, said = 0, 0, ""
-    for point in (point for key in ("concurrency", "rates", "ramp") for point in results.get(key) or []):
-        for arm in (point.get("baseline"), point.get("speculative"), *(point.get("arms") or {}).values()):
-            failed += int(number(arm, "failed") or 0)
-            asked += int(number(arm, "requests") or 0)
-            said = said or next(iter(lookup(arm, "errors") or {}), "")
-    if not failed:
-        return ""
-    return (
-        f'<div class="alarm" role="note"><strong>{data(failed, f"{failed:,}")} of {data(asked, f"{asked:,}")} requests '
-        f"failed</strong> and count for nothing. The first: {escape(said)}</div>"
-    )
-
-
 # --- how it was measured ---------------------------------------------------------------------------------------------
 
 
 def _definitions(results: Mapping[str, Any]) -> str:
     words = [*WORDS]
-    if len(results.get("concurrency") or []) > 1:
+    if any("e2e_ms" in arm or "step_ms" in arm for arm in arms_under_load(results)):
+        words += TIME_WORDS
+    tasks = (results.get("tasks") or {}).values()
+    if any(lookup(one, "acceptance_source") == "counters" for one in [*tasks, *arms_under_load(results)]):
+        words.append(COUNTERS)
+    if results.get("concurrency"):
         words += LOAD_WORDS
+    if any(lookup(arm, "goodput") is not None for arm in arms_under_load(results)):
+        words.append(GOODPUT)
     if results.get("rates") or results.get("ramp"):
         words += RATE_WORDS
-    if any("looping" in task for task in (results.get("tasks") or {}).values()):
+    if any("looping" in task for task in tasks):
         words.append(LOOPING)
     return f"<section><h2>What the words mean</h2>{_word_list(words)}</section>"
 
@@ -319,12 +317,19 @@ def _definitions(results: Mapping[str, Any]) -> str:
 def _environment(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
     rows = [("target", results.get("target")), ("head", results.get("head")), ("tree", evaluated.get("tree")),
             ("dtype", results.get("dtype")), ("machine", results.get("machine")),
-            ("versions", results.get("versions"))]  # fmt: skip
+            ("versions", results.get("versions")),
+            *((key, _asked(results.get(key) or {})) for key in ("bench", "client"))]  # fmt: skip
     listed = _word_list([(name, _value(value)) for name, value in rows if value])
     command = results.get("command")
     line = command if isinstance(command, str) else " ".join(str(word) for word in command or ())
     made = f"<pre><code>{escape(line)}</code></pre>" if line else ""
     return f"<section><h2>Where and how it was measured</h2>{listed}{made}</section>"
+
+
+def _asked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a configuration that ask for anything."""
+    return {key: inner for key, value in config.items() if (inner := _asked(value) if isinstance(value, Mapping) else
+            value) not in (None, {}, [], ())}  # fmt: skip
 
 
 def _word_list(pairs: Iterable[tuple[str, str]]) -> str:

@@ -9,6 +9,7 @@ from eyas.base.config import build, parse_overrides
 from eyas.base.errors import UsageError
 from eyas.bench.client import served
 from eyas.bench.client.config import ClientConfig
+from eyas.bench.figures import load_words
 from eyas.bench.foreign import read_all
 from eyas.bench.measure import BASELINE, SPECULATIVE
 from eyas.bench.numbers import MISSING, number
@@ -51,23 +52,28 @@ def _config(words: list[str]) -> ClientConfig:
 
 def table(found: dict[str, Any]) -> str:
     """A line for each arm of each point."""
-    widths = {"TPOT ms": 9, "p99": 9, "TTFT ms": 9, "tokens/s": 10, "accepted": 10, "faster": 9}
-    lines = [f"{'load':<22}{'arm':<14}" + "".join(f"{name:>{width}}" for name, width in widths.items())]
-    points = [(f"{point['n']} streams", point) for point in found["concurrency"]]
-    points += [(f"{point['rate']:g} requests/s", point) for key in ("rates", "ramp") for point in found.get(key, [])]
-    for load, point in points:
-        arms = {name: point[name] for name in (BASELINE, SPECULATIVE) if name in point} | point["arms"]
-        for name, figures in arms.items():
-            cells = [
-                number(figures, "tpot_ms", "p50"),
-                number(figures, "tpot_ms", "p99"),
-                number(figures, "ttft_ms", "p50"),
-                number(figures, "output_tps"),
-                number(figures, "acceptance_length"),
-                number(point, "speedup_tpot") if name == SPECULATIVE else None,
-            ]
-            texts = [MISSING if value is None else f"{value:.2f}" for value in cells]
-            failed = f"   {figures['failed']} of {figures['requests']} failed" if figures.get("failed") else ""
-            line = "".join(f"{text:>{width}}" for text, width in zip(texts, widths.values(), strict=True))
-            lines.append(f"{load:<22}{name:<14}{line}{failed}")
+    columns: dict[str, tuple[str, ...]] = {
+        "TPOT ms": ("tpot_ms", "p50"),
+        "p99": ("tpot_ms", "p99"),
+        "TTFT ms": ("ttft_ms", "p50"),
+        "e2e ms": ("e2e_ms", "p50"),
+        "tokens/s": ("output_tps",),
+        "goodput": ("goodput",),
+        "accepted": ("acceptance_length",),
+    }
+    points = [point for key in ("concurrency", "rates", "ramp") for point in found.get(key, [])]
+    arms = [
+        (load_words(point), name, figures, number(point, "speedup_tpot") if name == SPECULATIVE else None)
+        for point in points
+        for name, figures in ({name: point.get(name) for name in (BASELINE, SPECULATIVE)} | point["arms"]).items()
+        if figures
+    ]
+    if all(number(figures, "goodput") is None for _, _, figures, _ in arms):  # no limit was set
+        del columns["goodput"]
+    lines = [f"{'load':<18}{'arm':<14}" + "".join(f"{name:>10}" for name in [*columns, "faster"])]
+    for load, name, figures, faster in arms:
+        cells = [*(number(figures, *keys) for keys in columns.values()), faster]
+        line = "".join(f"{MISSING if value is None else f'{value:.2f}':>10}" for value in cells)
+        failed = f"   {figures['failed']} of {figures['requests']} failed" if figures.get("failed") else ""
+        lines.append(f"{load:<18}{name:<14}{line}{failed}")
     return "\n".join(lines)

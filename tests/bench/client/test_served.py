@@ -3,16 +3,18 @@
 import dataclasses
 import itertools
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.doubles.llm import MODEL, FakeServer, Manner, fake_server
 
+from eyas.base.config import build, parse_overrides
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
 from eyas.bench.client.config import ClientConfig, Slo
 from eyas.bench.client.load import arrivals
-from eyas.bench.client.served import run
+from eyas.bench.client.served import command, run
 from eyas.cli import main
 
 CONFIG = ClientConfig(limit=1, repeats=2, one_stream=False, concurrency=(), max_tokens=20, block_s=0.5, timeout_s=10)
@@ -35,6 +37,9 @@ def test_two_arms_of_one_eyas_server(tmp_path: Path) -> None:
     assert "acceptance_length" not in off
     assert point["speedup_tpot"] == pytest.approx(off["tpot_ms"]["p50"] / auto["tpot_ms"]["p50"])
     assert off["goodput"] == 0
+    low, high = auto["output_tps_ci95"]
+    assert low <= auto["output_tps"] <= high
+    assert auto["acceptance_length_ci95"] == pytest.approx([19 / 4] * 2)  # no answer differs from another
     assert (auto["requests"], auto["failed"], auto["completed"]) == (12, 0, 12)
     assert auto["total_output_tokens"] == 240
     assert auto["median_tpot_ms"] == auto["tpot_ms"]["p50"]
@@ -100,6 +105,7 @@ def test_a_ramp_has_figures_of_each_quarter(tmp_path: Path) -> None:
         found = measured(server, tmp_path, ramp=(10.0, 90.0), block_s=1.0, repeats=1, warm_up=0)
     assert [point["rate"] for point in found["ramp"]] == [20.0, 40.0, 60.0, 80.0]
     counts = [point["speculative"]["requests"] for point in found["ramp"]]
+    assert counts == [point["baseline"]["requests"] for point in found["ramp"]]
     assert sum(counts) == len(arrivals(10.0, 90.0, 1.0, 0)) == len(server.bodies) // 2
     assert counts[0] < counts[-1]
 
@@ -160,7 +166,7 @@ def test_a_few_failures_are_counted_and_named(fault: str, said: str, tmp_path: P
     [
         (Manner(fault="429"), {}, StageError, "no answer to any of"),
         (Manner(fault="hangs"), {"timeout_s": 0.2}, StageError, "no end of the answer within"),
-        (Manner(usage=False), {}, StageError, "answers without usage"),
+        (Manner(usage=False), {}, StageError, "an answer without usage"),
         (Manner(key="k"), {}, InputError, "refuses the key"),
         (Manner(), {"model": "other"}, InputError, f"expected one of {MODEL}"),
         (Manner(), {"api_key_env": "NO_SUCH_VARIABLE"}, InputError, "no environment variable NO_SUCH_VARIABLE"),
@@ -189,6 +195,19 @@ def test_a_server_that_is_down(tmp_path: Path) -> None:
         measured(server, tmp_path)
 
 
+def test_the_command_repeats_the_run() -> None:
+    changes = {"prompts": "a file's.jsonl", "stream": False, "rates": (0.5, 2.0), "ramp": (1.0, 9.0), "limit": 3}
+    config = dataclasses.replace(ClientConfig(), **changes, slo=Slo(ttft_ms=250.5), api_key_env="THE_KEY")
+    words = shlex.split(command("http://h:1/v1?key=secret&b", "https://g/v1", config))
+    assert words[:6] == ["eyas", "bench", "--url", "http://h:1/v1?key=...&b=...", "--baseline", "https://g/v1"]
+    assert build(ClientConfig, parse_overrides(words[6:])["client"], "client") == config
+    assert len(words) == 6 + 7, "what is as it is by default is left out"
+    assert shlex.split(command("http://h/v1", None, ClientConfig(prompts="/home/me/p.jsonl")))[4:] == [
+        'client.prompts="p.jsonl"'
+    ]
+    assert command("http://h/v1", None, ClientConfig()) == "eyas bench --url http://h/v1"
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host/v1", "http://me:key@host/v1", "http:///v1"])
 def test_urls_that_are_none(url: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="URL of a server"):
@@ -201,7 +220,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert main(["bench", "--url", server.url, *keys, "--out", str(tmp_path)]) == 0
         out = capsys.readouterr().out
         assert "2 streams" in out
+        assert "goodput" not in out
         assert "report.html" in out
+        assert main(["bench", "--url", server.url, *keys, "client.slo.e2e_ms=1e6", "--out", str(tmp_path)]) == 0
+        assert "goodput" in capsys.readouterr().out
         assert main(["bench", "--json", "--url", server.url, *keys, "--out", str(tmp_path)]) == 0
         assert json.loads(capsys.readouterr().out)["concurrency"][0]["n"] == 2
     for words in (["bench"], ["bench", "--baseline", "x"], ["bench", "recipes/tiny.toml", "--url", "http://a"]):

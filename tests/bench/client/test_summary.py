@@ -1,5 +1,6 @@
 """Figures of answers that are written down by hand."""
 
+import dataclasses
 import json
 
 import pytest
@@ -37,7 +38,24 @@ def test_figures_of_an_arm() -> None:
     assert found["step_ms"]["p50"] == pytest.approx(200)  # 100, 300 twice
     assert found["acceptance_length"] == pytest.approx(1 + 12 / 8)
     assert found["acceptance_histogram"] == [0, 4, 4]
+    assert found["output_tps_ci95"] == [10 / 4, 9 / 2]  # of two blocks a quarter of all draws has one of them twice
     assert found["request_goodput"] is None
+
+
+def test_intervals_of_what_was_measured_more_than_once() -> None:
+    often, seldom = (dataclasses.replace(ONE, drafting=Drafting(4, accepted)) for accepted in (8, 4))
+    found = arm([Block((often, seldom), 2.0)], Slo(), seed=0)
+    assert found["acceptance_length"] == pytest.approx(1 + 12 / 8)
+    assert found["acceptance_length_ci95"] == pytest.approx([1 + 4 / 4, 1 + 8 / 4])
+    assert "output_tps_ci95" not in found
+
+
+def test_an_arm_that_was_not_answered() -> None:
+    found = arm([Block((FAILED, FAILED), 2.0)], Slo(), 0)
+    assert (found["requests"], found["failed"], found["errors"]) == (2, 2, {"HTTP 500": 2})
+    assert found["output_tps"] == 0
+    assert not [key for key in found if key.startswith(("tpot", "ttft", "e2e", "acceptance"))]
+    assert compare([Block((FAILED,), 2.0)], [Block((ONE,), 2.0)], 0) == {"blocks": 1}
 
 
 def test_goodput_counts_who_keeps_all_limits() -> None:

@@ -28,6 +28,7 @@ class ClientConfig:
     synthetic_words       of a synthetic prompt, and
     ignore_eos            answers go on to max_tokens; for lengths that do not depend on the words
     model                 as the server names it; None: the only one that it lists
+    stream                answers piece by piece; false for a server that refuses: then no times within an answer
     api_key_env           the environment variable that holds the key
     max_tokens            longest answer
     temperature           0: answers are compared between arms
@@ -49,6 +50,7 @@ class ClientConfig:
     synthetic_words: int = 256
     ignore_eos: bool = False
     model: str | None = None
+    stream: bool = True
     api_key_env: str | None = None
     max_tokens: int = 128
     temperature: float = 0.0

@@ -15,8 +15,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from eyas.bench.client.reply import Sample, read
-from eyas.bench.client.wire import Connection, Received, Server, WireError
+from eyas.bench.client.reply import Drafting, Sample, read
+from eyas.bench.client.wire import Connection, NoConnectionError, Received, Server, WireError
+
+WINDOWS = 4  # of a ramp, each with figures of its own
+AGAIN_S = 1.0  # after which a server that took no connection is asked once more
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,19 @@ class Question:
 
 @dataclass(frozen=True)
 class Block:
-    """Answers in the order of the questions, and the seconds from the first request to the last byte."""
+    """Answers in the order of the questions, and the seconds from the first request to the last byte.
+
+    unreached: requests that found nobody to ask. is_whole: False for a block that was cut short, as its server is gone.
+    drafting: how it went by the server's own counters, other clients' requests included; None where they are not read.
+    arrived: output tokens that came within `seconds`, where that is less than what the samples were given in the end.
+    """
 
     samples: tuple[Sample, ...]
     seconds: float
+    unreached: int = 0
+    is_whole: bool = True
+    drafting: Drafting | None = None
+    arrived: float | None = None
 
 
 class Client:
@@ -46,13 +58,13 @@ class Client:
     def closed_loop(self, questions: Sequence[Question], streams: int) -> Block:
         """Every stream has a connection of its own."""
 
-        async def stream(rest: Iterable[Question], found: dict[str, Received | str]) -> None:
+        async def stream(rest: Iterable[Question], found: dict[str, Received]) -> None:
             connection = Connection(self._server, self._headers)
             for question in rest:
                 found[question.id] = await self._ask(connection, question)
             connection.close()
 
-        async def run(found: dict[str, Received | str]) -> None:
+        async def run(found: dict[str, Received]) -> None:
             rest = iter(questions)  # shared: whoever is free takes the next
             await asyncio.gather(*(stream(rest, found) for _ in range(min(streams, len(questions)))))
 
@@ -61,7 +73,7 @@ class Client:
     def open_loop(self, questions: Sequence[Question], moments_s: Sequence[float]) -> Block:
         """Question i is sent at moments_s[i] after the start, whatever is in flight."""
 
-        async def run(found: dict[str, Received | str]) -> None:
+        async def run(found: dict[str, Received]) -> None:
             idle: list[Connection] = []
             began_s = time.perf_counter()
 
@@ -77,30 +89,45 @@ class Client:
 
         return self._measure(questions, run)
 
-    def get(self, target: str) -> Received:
+    def get(self, target: str, timeout_s: float) -> Received:
         """Another route of the server. WireError."""
 
         async def run() -> Received:
             connection = Connection(self._server, self._headers)
             try:
-                return await connection.get(target, self._timeout_s)
+                return await connection.get(target, min(timeout_s, self._timeout_s))
             finally:
                 connection.close()
 
         return asyncio.run(run())
 
-    async def _ask(self, connection: Connection, question: Question) -> Received | str:
+    def is_gone(self) -> bool:
+        """Whether the server takes no connection; asked after a request found none, in case it was one only."""
+
+        async def run() -> bool:
+            connection = Connection(self._server, self._headers)
+            await asyncio.sleep(AGAIN_S)
+            try:
+                await connection.open(self._timeout_s)
+            except NoConnectionError:
+                return True
+            connection.close()
+            return False
+
+        return asyncio.run(run())
+
+    async def _ask(self, connection: Connection, question: Question) -> Received:
+        sent_s = time.perf_counter()
         try:
             return await connection.post(question.body, self._timeout_s)
         except WireError as error:
-            return str(error)
+            connected = not isinstance(error, NoConnectionError)
+            return Received(sent_s, end_s=time.perf_counter(), error=str(error), connected=connected)
         finally:
             self._seen()
 
-    def _measure(
-        self, questions: Sequence[Question], run: Callable[[dict[str, Received | str]], Awaitable[None]]
-    ) -> Block:
-        found: dict[str, Received | str] = {}
+    def _measure(self, questions: Sequence[Question], run: Callable[[dict[str, Received]], Awaitable[None]]) -> Block:
+        found: dict[str, Received] = {}
 
         async def main() -> None:
             await run(found)
@@ -109,7 +136,8 @@ class Client:
         with _no_collection():
             asyncio.run(main())
         seconds = time.perf_counter() - began_s
-        return Block(tuple(_sample(question, found[question.id], began_s) for question in questions), seconds)
+        samples = tuple(read(question.id, found[question.id]) for question in questions)
+        return Block(samples, seconds, unreached=sum(not received.connected for received in found.values()))
 
 
 def arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[float]:
@@ -128,10 +156,26 @@ def arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[f
     return moments
 
 
-def _sample(question: Question, received: Received | str, began_s: float) -> Sample:
-    if isinstance(received, str):
-        return Sample(question.id, began_s, began_s, error=received)
-    return read(question.id, received)
+def windows(block: Block, moments_s: Sequence[float], block_s: float) -> list[Block]:
+    """The quarters of an open loop over block_s seconds: the requests that were to be sent in each, whenever they were,
+    so that they are the same in every arm, and the tokens that came in it.
+
+    Tokens that came are those of all requests, each by the share of its pieces: past the breaking point they are fewer
+    than the answers to what was sent. Times stay with the request.
+    """
+    seconds = block_s / WINDOWS
+    due = [min(int(moment_s / seconds), WINDOWS - 1) for moment_s in moments_s]
+    began_s = min((one.sent_s - moment_s for one, moment_s in zip(block.samples, moments_s, strict=True)), default=0.0)
+    arrived = [0.0] * WINDOWS
+    for sample in block.samples:
+        if sample.error is None:
+            times_s = sample.steps_s or (sample.end_s,)
+            for time_s in times_s:
+                place = int((time_s - began_s) / seconds)
+                if place < WINDOWS:
+                    arrived[place] += (sample.output_tokens or 0) / len(times_s)
+    cut = [tuple(block.samples[i] for i, place in enumerate(due) if place == window) for window in range(WINDOWS)]
+    return [Block(samples, seconds, arrived=tokens) for samples, tokens in zip(cut, arrived, strict=True)]
 
 
 @contextmanager

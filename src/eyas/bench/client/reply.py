@@ -5,7 +5,7 @@ pieces -> events of the stream -> text, counts, the time of each step -> Sample
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eyas.bench.client.wire import Received
@@ -15,7 +15,8 @@ MOST_WORDS = 200  # of a server's message that are repeated
 
 @dataclass(frozen=True)
 class Drafting:
-    """How drafting went for one answer, in vLLM's words: steps that drafted, and by number of accepted draft tokens."""
+    """How drafting went, for one answer or by the server's counters, in vLLM's words: steps that drafted, and by number
+    of accepted draft tokens."""
 
     steps: int
     accepted: int
@@ -67,14 +68,18 @@ class Sample:
 def read(question_id: str, received: Received) -> Sample:
     """The answer to one question."""
     times = (received.sent_s, received.end_s)
+    if received.error is not None:
+        return Sample(question_id, *times, error=received.error)
     if received.status != 200:
         return Sample(question_id, *times, error=f"HTTP {received.status}{_said(received.body)}")
+    is_stream = received.headers.get("content-type", "").startswith("text/event-stream")
     try:
-        if received.headers.get("content-type", "").startswith("text/event-stream"):
-            return _streamed(question_id, received)
-        return _whole(question_id, received)
+        sample = _streamed(question_id, received) if is_stream else _whole(question_id, received)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         return Sample(question_id, *times, error=f"an answer in another form ({type(error).__name__}: {error})")
+    if sample.error is None and sample.output_tokens is None:
+        return replace(sample, error="an answer without usage: its tokens are the server's to count")
+    return sample
 
 
 def events(received: Received) -> Iterator[tuple[float, str]]:
@@ -148,12 +153,16 @@ def _whole(question_id: str, received: Received) -> Sample:
 
 
 def _drafting(value: dict[str, Any]) -> Drafting | None:
-    """vLLM's and eyas's `metrics.speculative_decoding`; SGLang's meta_info counts verifications and tokens."""
+    """vLLM's and eyas's `metrics.speculative_decoding`; SGLang's meta_info counts verifications and tokens.
+
+    SGLang has it beside the choices of its own route, and in a choice of OpenAI's where `return_meta_info` was asked.
+    """
     if told := (value.get("metrics") or {}).get("speculative_decoding"):
         steps = told.get("num_spec_steps") or 0
         histogram = tuple(told.get("acceptance_histogram") or ())
         return Drafting(steps, told.get("num_accepted_draft_tokens") or 0, histogram) if steps else None
-    told = value.get("meta_info") or {}
+    choices = value.get("choices") or [{}]
+    told = value.get("meta_info") or choices[0].get("meta_info") or {}
     steps, tokens = told.get("spec_verify_ct") or 0, told.get("completion_tokens") or 0
     return Drafting(steps, tokens - steps) if steps and tokens > steps else None
 

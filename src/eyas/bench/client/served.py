@@ -1,42 +1,32 @@
-"""`eyas bench --url`: every point in every arm, block by block, on the same prompts; results.json and report.html.
-
-block 0     baseline      speculative      a block is the unit of comparison: the same requests in every arm,
-block 1     speculative   baseline         back to back, and the arm that begins changes
-"""
+"""`eyas bench --url`: what runs elsewhere is measured; results.json and report.html."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import shlex
 from pathlib import Path
-from statistics import median
 from typing import Any
-
-import numpy as np
+from urllib.parse import parse_qsl, urlsplit
 
 from eyas.base.atomic import write_json_atomic
+from eyas.base.errors import StageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import versions
-from eyas.bench.client.arms import Arm, find_arms
+from eyas.bench.client.arms import find_arms
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.load import Block, arrivals
-from eyas.bench.client.reply import Sample
-from eyas.bench.client.summary import arm as figures_of
-from eyas.bench.client.summary import compare, require_answers, same_words
+from eyas.bench.client.measuring import Measuring
 from eyas.bench.machine import machine
-from eyas.bench.measure import BASELINE, SPECULATIVE
-from eyas.bench.prompts import Asked, prompts_of
+from eyas.bench.prompts import prompts_of
 from eyas.bench.report import SCHEMA, write_report
-from eyas.bench.stats import median_interval
-from eyas.bench.workload import mixed, paired
-from eyas.tree.stats import ratio_interval
 
 RESULTS_FILE = "results.json"
-WINDOWS = 4  # of a ramp, each with figures of its own
-Blocks = dict[str, list[Block]]  # by arm
 
 
 def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, progress: bool = True) -> dict[str, Any]:
-    """Measure, write both files, return results.json. EyasError as the parts; nothing is written before the end."""
+    """Measure, write both files, return results.json. EyasError as the parts; nothing is written before the end.
+
+    StageError, with nothing written, where no request at all was answered; after both files are written where a server
+    was gone before the end.
+    """
     prompts = prompts_of(config.prompts, config.limit, config.synthetic_words, config.seed)
     bar = Progress("bench", None, "answers", enabled=progress)
     measuring = Measuring(config, find_arms(url, baseline, config, bar.advance), prompts)
@@ -48,16 +38,62 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
             "machine": machine(),
             "target": {"name": measuring.model},
             "tasks": tasks,
-            "concurrency": [measuring.streams(n) for n in config.concurrency],
-            "rates": [measuring.rate(rate) for rate in config.rates],
+            "concurrency": measuring.streams(config.concurrency),
+            "rates": measuring.rates(config.rates),
             "ramp": [] if config.ramp is None else measuring.ramp(*config.ramp),
             "lossless": measuring.words(),
-            "client": dataclasses.asdict(config),
-            "command": "eyas bench --url URL" + (" --baseline URL" if baseline else ""),
+            "client": dataclasses.asdict(_told(config)),
+            "command": command(url, baseline, config),
             "versions": versions(),
         }
+    if not measuring.answered:
+        raise StageError(
+            f"no answer to any of {measuring.failed} requests; the first failed with {measuring.first_error}",
+            "a server that answers, and counts its tokens (usage)",
+            "look at the server's log",
+        )
+    if measuring.gone is not None:
+        found["gone"] = measuring.gone
     write(found, out_dir)
+    if measuring.gone is not None:
+        raise StageError(
+            f"a server that went away ({measuring.gone})",
+            "one that stays until the last answer",
+            f"look at its log; what was measured before that is in {out_dir / 'report.html'}",
+        )
     return found
+
+
+def command(url: str, baseline: str | None, config: ClientConfig) -> str:
+    """For a shell, to repeat the run: every key that is not as it is by default; of a query only the names."""
+    words = ["eyas", "bench", "--url", _public(url)] + ([] if baseline is None else ["--baseline", _public(baseline)])
+    words += [f"client.{key}={json.dumps(value)}" for key, value in _changed(_told(config), ClientConfig())]
+    return shlex.join(words)
+
+
+def _told(config: ClientConfig) -> ClientConfig:
+    """As a page may have it: of a file that lies somewhere on this machine only its name."""
+    path = Path(config.prompts)
+    return dataclasses.replace(config, prompts=path.name) if path.is_absolute() else config
+
+
+def _changed(instance: Any, default: Any) -> list[tuple[str, Any]]:
+    """(key, value), a key of a table within as table.key."""
+    found: list[tuple[str, Any]] = []
+    for one in dataclasses.fields(instance):
+        value, usual = getattr(instance, one.name), getattr(default, one.name)
+        if dataclasses.is_dataclass(value):
+            found += [(f"{one.name}.{key}", inner) for key, inner in _changed(value, usual)]
+        elif value != usual:
+            found.append((one.name, value))
+    return found
+
+
+def _public(url: str) -> str:
+    """A key may stand in a query."""
+    parts = urlsplit(url)
+    names = "&".join(f"{name}=..." for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return parts._replace(query=names, fragment="").geturl()
 
 
 def write(found: dict[str, Any], out_dir: Path) -> None:
@@ -65,162 +101,3 @@ def write(found: dict[str, Any], out_dir: Path) -> None:
     out_dir.mkdir(parents=True, exist_ok=True)
     write_json_atomic(out_dir / RESULTS_FILE, found)
     write_report(found, None, out_dir / "report.html")
-
-
-@dataclass(frozen=True)
-class _Load:
-    """A block before it is sent. moments_s: an open loop; None: a closed one of so many streams."""
-
-    units: Sequence[tuple[str, Asked]]
-    first: int  # number of its first request in the run
-    streams: int = 1
-    moments_s: Sequence[float] | None = None
-
-    def send(self, arm: Arm, config: ClientConfig) -> Block:
-        asked = [arm.question(one, self.first + i, config) for i, (_, one) in enumerate(self.units)]
-        if self.moments_s is None:
-            return arm.client.closed_loop(asked, self.streams)
-        return arm.client.open_loop(asked, self.moments_s)
-
-
-class Measuring:
-    """One run. It counts which answers were the same in both arms."""
-
-    def __init__(self, config: ClientConfig, arms: Mapping[str, Arm], prompts: Mapping[str, Sequence[Asked]]) -> None:
-        self._config = config
-        self._arms = arms
-        self._pool = mixed({task: [(task, asked) for asked in some] for task, some in prompts.items()})
-        self._compared, self._identical = 0, 0
-
-    @property
-    def model(self) -> str:
-        """As the server names it."""
-        return next(iter(self._arms.values())).model
-
-    @property
-    def num_requests(self) -> int:
-        """All of them, warm-ups included."""
-        config = self._config
-        ramps = [(rate, rate) for rate in config.rates] + ([config.ramp] if config.ramp is not None else [])
-        blocks = [n * config.requests_per_stream for n in config.concurrency for _ in range(config.repeats)]
-        blocks += [len(self._moments(*rates, block)) for rates in ramps for block in range(config.repeats)]
-        alone = len(self._pool) * config.repeats if config.one_stream else 0
-        points = len(config.concurrency) + len(ramps) + config.one_stream
-        return len(self._arms) * (sum(blocks) + alone + points * config.warm_up)
-
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        """`tasks` of results.json: each prompt alone in the server."""
-        loads = [_Load([unit], place) for place, unit in enumerate(self._pool)]
-        found = self._run(loads, self._config.repeats)
-        tasks: dict[str, list[int]] = {}
-        for place, (task, _) in enumerate(self._pool):
-            tasks.setdefault(task, []).append(place)
-        return {
-            task: self._task({name: [answers[place] for place in places] for name, answers in found.items()})
-            for task, places in tasks.items()
-        }
-
-    def streams(self, n: int) -> dict[str, Any]:
-        """One point of the closed loop."""
-        size = n * self._config.requests_per_stream
-        blocks = [_Load(self._some(b * size, size), b * size, n) for b in range(self._config.repeats)]
-        return {"n": n} | self._point(self._blocks(blocks))
-
-    def rate(self, rate: float) -> dict[str, Any]:
-        """One point of the open loop, at a rate that stays."""
-        return {"rate": rate} | self._point(self._open(rate, rate))
-
-    def ramp(self, first: float, last: float) -> list[dict[str, Any]]:
-        """An open loop whose rate grows; the figures of each quarter of its time in which something was sent."""
-        found, seconds = self._open(first, last), self._config.block_s / WINDOWS
-        points = []
-        for window in range(WINDOWS):
-            cut = {name: [_window(block, window * seconds, seconds) for block in some] for name, some in found.items()}
-            if all(any(block.samples for block in some) for some in cut.values()):
-                points.append({"rate": first + (last - first) * (window + 0.5) / WINDOWS} | self._point(cut))
-        return points
-
-    def words(self) -> dict[str, Any]:
-        """`lossless` of results.json: texts of both arms, under every load that was measured."""
-        reference = "the server without speculation, under the same load" if self._compared else "none: not checked"
-        return {"prompts": self._compared, "identical": self._identical, "dtype": "as served", "reference": reference}
-
-    # --- sending ----------------------------------------------------------------------------------------------------
-
-    def _some(self, start: int, count: int) -> list[tuple[str, Asked]]:
-        return [self._pool[(start + i) % len(self._pool)] for i in range(count)]
-
-    def _moments(self, first: float, last: float, block: int) -> list[float]:
-        return arrivals(first, last, self._config.block_s, self._config.seed + block)
-
-    def _open(self, first: float, last: float) -> Blocks:
-        loads, start = [], 0
-        for block in range(self._config.repeats):
-            moments_s = self._moments(first, last, block)
-            loads.append(_Load(self._some(start, len(moments_s)), start, moments_s=moments_s))
-            start += len(moments_s)
-        return self._blocks(loads)
-
-    def _blocks(self, loads: Sequence[_Load]) -> Blocks:
-        return {name: [once for (once,) in blocks] for name, blocks in self._run(loads, 1).items()}
-
-    def _run(self, loads: Sequence[_Load], repeats: int) -> dict[str, list[list[Block]]]:
-        """By arm, load and repeat; every arm is warmed up first."""
-        config = self._config
-        for arm in self._arms.values():
-            if config.warm_up:
-                _Load(self._some(0, config.warm_up), 0, loads[0].streams).send(arm, config)
-        arms = {name: lambda load, arm=arm: load.send(arm, config) for name, arm in self._arms.items()}
-        found = paired(arms, loads, repeats)
-        if BASELINE in found and config.temperature == 0:
-            for before, after in zip(found[BASELINE], found[SPECULATIVE], strict=True):
-                compared, identical = same_words(before[:1], after[:1])
-                self._compared += compared
-                self._identical += identical
-        return found
-
-    # --- figures ----------------------------------------------------------------------------------------------------
-
-    def _point(self, found: Blocks) -> dict[str, Any]:
-        """One entry of `concurrency`; an arm that is neither of the two stands in `arms`."""
-        of = {name: figures_of(blocks, self._config.slo, self._config.seed) for name, blocks in found.items()}
-        if BASELINE not in found:
-            return {"arms": of}
-        return of | {"arms": {}} | compare(found[BASELINE], found[SPECULATIVE], self._config.seed)
-
-    def _task(self, found: Mapping[str, Sequence[Sequence[Block]]]) -> dict[str, Any]:
-        """One entry of `tasks`: blocks of one request by arm, prompt and repeat."""
-        seed = self._config.seed
-        for some in found.values():
-            require_answers([block for blocks in some for block in blocks])
-        tpot_ms = {name: [_median_tpot_ms(blocks) for blocks in some] for name, some in found.items()}
-        known = {name: [value for value in values if value is not None] for name, values in tpot_ms.items()}
-        head = found.get(SPECULATIVE) or next(iter(found.values()))
-        entry: dict[str, Any] = {"prompts": len(head), "tpot_ms": {k: median(v) for k, v in known.items() if v}}
-        drafts = [sample.drafting for blocks in head for sample in blocks[0].samples if sample.drafting is not None]
-        if drafts:
-            steps = np.array([one.steps for one in drafts])
-            tokens = steps + np.array([one.accepted for one in drafts])
-            span = ratio_interval(tokens, steps, seed)
-            entry |= {"acceptance_length": float(tokens.sum() / steps.sum()), "ci95": [span.low, span.high]}
-        if BASELINE in found:
-            pairs = zip(tpot_ms[BASELINE], tpot_ms[SPECULATIVE], strict=True)
-            ratios = [a / b for a, b in pairs if a is not None and b]
-            if ratios:
-                speedup, span = median_interval(ratios, seed)
-                entry |= {"speedup": speedup, "speedup_ci95": [span.low, span.high]}
-        return entry
-
-
-def _median_tpot_ms(blocks: Sequence[Block]) -> float | None:
-    values = [
-        1000 * one.tpot_s for block in blocks for one in block.samples if not one.error and one.tpot_s is not None
-    ]
-    return median(values) if values else None
-
-
-def _window(block: Block, start_s: float, seconds: float) -> Block:
-    """The requests of a block that were sent in these seconds of it."""
-    began_s = min(sample.sent_s for sample in block.samples)
-    some: list[Sample] = [one for one in block.samples if start_s <= one.sent_s - began_s < start_s + seconds]
-    return Block(tuple(some), seconds)

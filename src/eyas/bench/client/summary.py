@@ -10,53 +10,53 @@ Ours and vLLM's names stand side by side: who reads the JSON of `vllm bench serv
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, pstdev
-from typing import Any
+from typing import Any, Literal
 
-from eyas.base.errors import StageError
+import numpy as np
+
 from eyas.bench.client.config import Slo
 from eyas.bench.client.load import Block
 from eyas.bench.client.reply import Sample
 from eyas.bench.stats import median_interval, percentiles
+from eyas.tree.stats import Interval, ratio_interval
 
 VLLM = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}
 """Our names of times, and those in vLLM's JSON behind mean_, median_, std_ and p99_."""
 
 
-def require_answers(blocks: Sequence[Block]) -> list[Sample]:
-    """The answers that count. StageError where no request was answered, or tokens were not counted."""
-    samples = [sample for block in blocks for sample in block.samples]
-    answered = _good(samples)
-    if not answered:
-        raise StageError(
-            f"no answer to any of {len(samples)} requests; the first failed with {samples[0].error}",
-            "a server that answers",
-            "look at the server's log",
-        )
-    if any(sample.output_tokens is None for sample in answered):
-        raise StageError(
-            "answers without usage",
-            "the server's own count of tokens (stream_options.include_usage): pieces of a stream are no tokens",
-            "use a server, or a version of it, that sends usage in streams",
-        )
-    return answered
+@dataclass(frozen=True)
+class Acceptance:
+    """histogram: steps by number of accepted draft tokens, empty where nobody tells. source: who told.
+
+    interval: bootstrap over what was told of, answers or blocks of them; of a single one it has no width.
+    """
+
+    length: float
+    interval: Interval
+    histogram: list[int]
+    source: Literal["answers", "counters"]
 
 
 def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
     """The figures of one arm at one point, its blocks pooled; output_tps is the median over blocks.
 
-    A time that the server does not let us see (no streaming) has no key. StageError as `require_answers`.
+    A time that the server does not let us see (no streaming), or that no answer has, has no key.
     """
-    answered = require_answers(blocks)
+    answered = _good([sample for block in blocks for sample in block.samples])
     errors = Counter(sample.error for block in blocks for sample in block.samples if sample.error is not None)
     seconds = sum(block.seconds for block in blocks)
     tokens = sum(sample.output_tokens or 0 for sample in answered)
+    output_tps, span = median_interval([_tokens(block) / block.seconds for block in blocks], seed)
     found: dict[str, Any] = {
         "requests": len(answered) + errors.total(),
         "failed": errors.total(),
-        "output_tps": median(_tokens(block) / block.seconds for block in blocks),
+        "output_tps": output_tps,
     }
+    if len(blocks) > 1:
+        found["output_tps_ci95"] = [span.low, span.high]
     if slo.is_asked:
         found["goodput"] = sum(keeps(sample, slo) for sample in answered) / seconds
     times = {name: values for name, values in _times_ms(answered).items() if values}
@@ -65,7 +65,7 @@ def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
         if name != "step_ms":  # steps of one answer are no independent draws, and tens of thousands
             _, span = median_interval(values, seed)
             found[name]["p50_ci95"] = [span.low, span.high]
-    found |= _drafting(answered)
+    found |= _drafting(blocks, seed)
     if errors:
         found["errors"] = dict(errors.most_common(5))
     prompt_tokens = sum(sample.prompt_tokens or 0 for sample in answered)
@@ -76,8 +76,8 @@ def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
         "total_output_tokens": tokens,
         "request_throughput": len(answered) / seconds,
         "request_goodput": found.get("goodput"),
-        "output_throughput": tokens / seconds,
-        "total_token_throughput": (tokens + prompt_tokens) / seconds,
+        "output_throughput": sum(_tokens(block) for block in blocks) / seconds,
+        "total_token_throughput": (sum(_tokens(block) for block in blocks) + prompt_tokens) / seconds,
     }
     for name, values in times.items():
         key, ours = VLLM[name], found[name]
@@ -87,10 +87,10 @@ def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
 
 
 def compare(before: Sequence[Block], after: Sequence[Block], seed: int) -> dict[str, Any]:
-    """Block i of both had the same requests. speedup_tpot: of the medians; speedup_tps: median over blocks."""
-    ratios = [
-        _tokens(b) / b.seconds / (_tokens(a) / a.seconds) for a, b in zip(before, after, strict=True) if _tokens(a)
-    ]
+    """Block i of both had the same requests. speedup_tpot: of the medians; speedup_tps: median over the blocks in which
+    both answered something."""
+    rates = [(_tokens(a) / a.seconds, _tokens(b) / b.seconds) for a, b in zip(before, after, strict=True)]
+    ratios = [b / a for a, b in rates if a and b]
     found: dict[str, Any] = {"blocks": len(before)}
     if ratios:
         speedup, span = median_interval(ratios, seed)
@@ -141,19 +141,36 @@ def _times_ms(samples: Sequence[Sample]) -> dict[str, list[float]]:
     return {name: [1000 * value for value in values if value is not None] for name, values in seconds.items()}
 
 
-def _tokens(block: Block) -> int:
-    return sum(sample.output_tokens or 0 for sample in _good(block.samples))
-
-
-def _drafting(samples: Sequence[Sample]) -> dict[str, Any]:
-    told = [sample.drafting for sample in samples if sample.drafting is not None]
-    steps = sum(one.steps for one in told)
-    if not steps:
-        return {}
-    length = 1 + sum(one.accepted for one in told) / steps
+def acceptance(blocks: Sequence[Block], seed: int) -> Acceptance | None:
+    """From answers that say how they were drafted, else from the counters of the server; None where neither tells."""
+    answers = [sample.drafting for block in blocks for sample in _good(block.samples) if sample.drafting is not None]
+    told = answers or [block.drafting for block in blocks if block.drafting is not None]
+    if not told:
+        return None
+    steps = np.array([one.steps for one in told])
+    tokens = steps + np.array([one.accepted for one in told])
     histogram = [0] * max(len(one.histogram) for one in told)
     for one in told:
         for accepted, count in enumerate(one.histogram):
             histogram[accepted] += count
-    found: dict[str, Any] = {"acceptance_length": length, "spec_decode_acceptance_length": length}
-    return found | ({"acceptance_histogram": histogram} if histogram else {})
+    length, interval = float(tokens.sum() / steps.sum()), ratio_interval(tokens, steps, seed)
+    return Acceptance(length, interval, histogram, "answers" if answers else "counters")
+
+
+def _tokens(block: Block) -> float:
+    if block.arrived is not None:
+        return block.arrived
+    return sum(sample.output_tokens or 0 for sample in _good(block.samples))
+
+
+def _drafting(blocks: Sequence[Block], seed: int) -> dict[str, Any]:
+    told = acceptance(blocks, seed)
+    if told is None:
+        return {}
+    found: dict[str, Any] = {
+        "acceptance_length": told.length,
+        "spec_decode_acceptance_length": told.length,
+        "acceptance_length_ci95": [told.interval.low, told.interval.high],
+        "acceptance_source": told.source,
+    }
+    return found | ({"acceptance_histogram": told.histogram} if told.histogram else {})

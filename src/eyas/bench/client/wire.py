@@ -8,6 +8,7 @@ At 32 streams of 1 ms tokens 32,000 pieces come a second: whoever reads JSON mea
 """
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Mapping
@@ -27,6 +28,10 @@ class WireError(Exception):
     """No whole answer; its text says what happened."""
 
 
+class NoConnectionError(WireError):
+    """Nobody was there to ask."""
+
+
 @dataclass(frozen=True)
 class Server:
     """Where requests go. target: path and query of the chat route, as the request line has it."""
@@ -35,6 +40,12 @@ class Server:
     port: int
     secure: bool
     target: str
+
+    @property
+    def authority(self) -> str:
+        """Of the Host line: an IPv6 address in brackets, the port where it is not the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS["https" if self.secure else "http"] else f"{host}:{self.port}"
 
     @staticmethod
     def of(url: str) -> "Server":
@@ -55,13 +66,18 @@ class Server:
 
 @dataclass
 class Received:
-    """An answer as it came. sent_s: when its request was handed to the socket; end_s: its last byte."""
+    """An answer as it came. sent_s: when its request was handed to the socket; end_s: its last byte.
+
+    error: why there is no whole answer; connected: whether there was anybody to ask.
+    """
 
     sent_s: float
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
     end_s: float = 0.0
+    error: str | None = None
+    connected: bool = True
 
     @property
     def body(self) -> bytes:
@@ -89,6 +105,26 @@ class Connection(asyncio.Protocol):
         """Another route of the same server. WireError."""
         return await self._ask("GET", target, b"", timeout_s)
 
+    async def open(self, timeout_s: float) -> None:
+        """Connect where it is not connected. NoConnectionError."""
+        if self._transport is not None and not self._transport.is_closing():
+            return
+        seconds = min(CONNECT_S, timeout_s)
+        context = ssl.create_default_context() if self._server.secure else None
+        loop = asyncio.get_running_loop()
+        opening = loop.create_connection(lambda: self, self._server.host, self._server.port, ssl=context)
+        try:
+            transport, _ = await asyncio.wait_for(opening, seconds)
+        except TimeoutError:
+            raise NoConnectionError(f"no connection within {seconds:.0f} s") from None
+        except OSError as error:
+            # asyncio puts the address into strerror; the system's own words for the number are plainer.
+            words = error.strerror or type(error).__name__
+            if isinstance(error, ConnectionError) and error.errno is not None:
+                words = os.strerror(error.errno)
+            raise NoConnectionError(f"no connection ({words})") from None
+        self._transport = cast(asyncio.Transport, transport)
+
     def close(self) -> None:
         """Safe to call twice."""
         if self._transport is not None:
@@ -96,15 +132,9 @@ class Connection(asyncio.Protocol):
             self._transport = None
 
     async def _ask(self, method: str, target: str, body: bytes, timeout_s: float) -> Received:
-        try:
-            if self._transport is None or self._transport.is_closing():
-                await asyncio.wait_for(self._open(), min(CONNECT_S, timeout_s))
-        except TimeoutError:
-            raise WireError(f"no connection within {min(CONNECT_S, timeout_s):.0f} s") from None
-        except OSError as error:
-            raise WireError(f"no connection ({error.strerror or type(error).__name__})") from None
+        await self.open(timeout_s)
         assert self._transport is not None
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._server.host}:{self._server.port}"]
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._server.authority}"]
         lines += [f"{name}: {value}" for name, value in self._headers.items()]
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if method == "POST" else []
         request = "\r\n".join([*lines, "", ""]).encode() + body
@@ -125,12 +155,6 @@ class Connection(asyncio.Protocol):
         if not self._keep:
             self.close()
         return received
-
-    async def _open(self) -> None:
-        context = ssl.create_default_context() if self._server.secure else None
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(lambda: self, self._server.host, self._server.port, ssl=context)
-        self._transport = cast(asyncio.Transport, transport)
 
     # --- what asyncio calls -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,90 @@
+"""Acceptance of engines whose answers do not say: by the difference of their counters."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.doubles.llm import FakeServer, Manner, fake_server
+
+from eyas.bench.client.config import ClientConfig
+from eyas.bench.client.counters import Counters, between, read_counters
+from eyas.bench.client.reply import Drafting, read
+from eyas.bench.client.served import run
+from eyas.bench.client.wire import Received
+
+CONFIG = ClientConfig(limit=1, repeats=2, one_stream=True, concurrency=(2,), max_tokens=20, warm_up=1, timeout_s=10)
+# 20 tokens: one of the prompt, then 4 steps of 4, 4, 4 and 4 or what is left: 5 pieces of the stream, 19 tokens.
+DRAFTS = Manner(tokens=20, tokens_a_step=4)
+
+
+def measured(server: FakeServer, out: Path, **changes: Any) -> dict[str, Any]:
+    return run(server.url, None, dataclasses.replace(CONFIG, **changes), out, progress=False)
+
+
+def test_a_page_of_vllm_over_all_labels() -> None:
+    page = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="a{b}c"} 1.0
+vllm:spec_decode_num_drafts_total{engine="1",model_name="m"} 2e+01
+vllm:spec_decode_num_drafts_created{engine="0"} 1.7e+09
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 30.0 1700000000
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 10.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 15.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",position="0"} 5.0
+"""
+    assert read_counters(page) == Counters(21, 30, (20, 10))
+    assert read_counters("vllm:num_requests_running 1.0") == Counters(0, 0)
+    assert read_counters("<html>") is None
+
+
+def test_what_lies_between_is_the_blocks() -> None:
+    found = between(Counters(100, 150, (80, 70)), Counters(110, 165, (89, 75, 1)))
+    # 10 drafts: 9 of them accepted a token, 5 two, 1 three.
+    assert found == Drafting(10, 15, (1, 4, 4, 1))
+    assert between(Counters(100, 150), Counters(100, 150)) is None
+    assert between(Counters(100, 150), Counters(3, 4)) is None, "the server began anew"
+    assert between(None, Counters(3, 4)) is None
+
+
+@pytest.mark.parametrize("whose", ["vllm", "sglang"])
+def test_counters_say_what_answers_do_not(whose: str, tmp_path: Path) -> None:
+    """vLLM counts drafted tokens, SGLang all tokens by verifications."""
+    with fake_server(dataclasses.replace(DRAFTS, counters=whose)) as server:
+        found = measured(server, tmp_path)
+        drafted, accepted = server.steps, sum(server.by_position)
+    expected = {"vllm": 1 + accepted / drafted, "sglang": server.tokens / drafted}[whose]
+    arm = found["concurrency"][0]["arms"]["server"]
+    assert arm["acceptance_length"] == pytest.approx(expected)
+    assert arm["acceptance_source"] == "counters"
+    assert arm["acceptance_length_ci95"] == pytest.approx([expected] * 2)  # every block is like the other
+    assert ("acceptance_histogram" in arm) == (whose == "vllm")
+    assert all(task["acceptance_length"] == pytest.approx(expected) for task in found["tasks"].values())
+    assert "From counters" in (tmp_path / "report.html").read_text()
+
+
+def test_answers_that_say_go_first(tmp_path: Path) -> None:
+    with fake_server(dataclasses.replace(DRAFTS, counters="vllm", drafting=True)) as server:
+        server.steps = 1000  # of other clients
+        found = measured(server, tmp_path)
+    arm = found["concurrency"][0]["arms"]["server"]
+    assert (arm["acceptance_length"], arm["acceptance_source"]) == (pytest.approx(19 / 4), "answers")
+
+
+def test_without_counters_nothing_is_said(tmp_path: Path) -> None:
+    with fake_server(DRAFTS) as server:
+        found = measured(server, tmp_path)
+    assert "acceptance" not in json.dumps(found)
+
+
+def test_sglangs_answers_that_say(tmp_path: Path) -> None:
+    """`meta_info` counts verifications and all tokens, in a choice or beside them."""
+    with fake_server(dataclasses.replace(DRAFTS, drafting=True, told_in="meta_info")) as server:
+        found = measured(server, tmp_path)
+    arm = found["concurrency"][0]["arms"]["server"]
+    assert (arm["acceptance_length"], arm["acceptance_source"]) == (pytest.approx(20 / 4), "answers")
+    body = {"choices": [{"message": {"content": "x"}}], "usage": {"completion_tokens": 20}}
+    told = {"spec_verify_ct": 4, "completion_tokens": 20}
+    whole = json.dumps(body | {"meta_info": told}).encode()
+    assert read("a", Received(0.0, 200, {}, [(1.0, whole)], 1.0)).drafting == Drafting(4, 16)
