@@ -208,18 +208,18 @@ def test_point_on_known_times() -> None:
 def test_rates_and_a_ramp(pair: TinyPair) -> None:
     """Both arms get the same requests at the same moments, and a ramp has figures of each quarter."""
     config = dataclasses.replace(
-        CONFIG, arms=(), concurrency=(), repeats=1, rates=(6.0,), ramp=(2.0, 12.0), block_s=2.0
+        CONFIG, arms=(), concurrency=(), repeats=1, rates=(6.0,), ramp=(4.0, 24.0), block_s=1.0
     )
     found = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
     ((point_),) = found.rates
-    moments_s = arrivals(6.0, 6.0, 2.0, config.seed)
+    moments_s = arrivals(6.0, 6.0, 1.0, config.seed)
     assert point_["rate"] == 6.0
     assert point_["baseline"]["requests"] == point_["speculative"]["requests"] == len(moments_s)
     assert point_["baseline"]["duration"] >= max(moments_s)
-    ramp_s = arrivals(2.0, 12.0, 2.0, config.seed)
-    quarters = [sum(quarter == min(int(moment_s / 0.5), 3) for moment_s in ramp_s) for quarter in range(4)]
+    ramp_s = arrivals(4.0, 24.0, 1.0, config.seed)
+    quarters = [sum(quarter == min(int(moment_s / 0.25), 3) for moment_s in ramp_s) for quarter in range(4)]
     told = {one["rate"]: one["speculative"]["requests"] for one in found.ramp}
-    assert told == {rate: count for rate, count in zip((3.25, 5.75, 8.25, 10.75), quarters, strict=True) if count}
+    assert told == {rate: count for rate, count in zip((6.5, 11.5, 16.5, 21.5), quarters, strict=True) if count}
 
 
 @pytest.mark.parametrize("arm", ["chain4", "lookup0", "model3", "tree", "lookup33"])

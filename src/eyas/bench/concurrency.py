@@ -11,7 +11,7 @@ from typing import Any
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
 from eyas.bench.client import load
-from eyas.bench.client.load import arrivals
+from eyas.bench.client.load import WINDOWS, arrivals, windows
 from eyas.bench.client.summary import arm as figures_of
 from eyas.bench.client.summary import compare
 from eyas.bench.config import OTHER_ARM, BenchConfig
@@ -26,8 +26,6 @@ from eyas.serve.other_drafters import Lookup, SmallModel
 from eyas.serve.policy import OneArm
 from eyas.serve.rehearsal import budget_for
 from eyas.tree.shape import chain
-
-WINDOWS = 4  # of a ramp, each with figures of its own
 
 
 @dataclass(frozen=True)
@@ -126,17 +124,15 @@ def _windows(
 ) -> Iterator[dict[str, Any]]:
     """The figures of each quarter of a ramp's time in which something was sent."""
     assert config.ramp is not None, "it was measured"
-    (first, last), seconds = config.ramp, config.block_s / WINDOWS
-    for window in range(WINDOWS):
-        cut: dict[str, list[load.Block]] = {name: [] for name in found}
-        for number, one in enumerate(loads):
-            assert one.moments_s is not None, "a ramp is an open loop"
-            due = [min(int(moment_s / seconds), WINDOWS - 1) for moment_s in one.moments_s]
-            places = [place for place, its_window in enumerate(due) if its_window == window]
-            for name, blocks in found.items():
-                cut[name].append(load.Block(tuple(blocks[number].samples[i] for i in places), seconds))
+    first, last = config.ramp
+    quarters = {
+        name: [windows(block, one.moments_s or (), config.block_s) for block, one in zip(blocks, loads, strict=True)]
+        for name, blocks in found.items()
+    }
+    for place in range(WINDOWS):
+        cut = {name: [some[place] for some in blocks] for name, blocks in quarters.items()}
         if any(block.samples for block in cut[BASELINE]):
-            yield {"rate": first + (last - first) * (window + 0.5) / WINDOWS} | point(cut, config)
+            yield {"rate": first + (last - first) * (place + 0.5) / WINDOWS} | point(cut, config)
 
 
 def other_arms(config: BenchConfig, target: Target) -> dict[str, Lookup | SmallModel]:
