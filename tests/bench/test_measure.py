@@ -13,6 +13,7 @@ from eyas.base.errors import InputError, StageError, UsageError
 from eyas.bench.client import load
 from eyas.bench.client.config import Slo
 from eyas.bench.client.load import arrivals
+from eyas.bench.client.summary import acceptance
 from eyas.bench.concurrency import UnderLoad, measure_load, point
 from eyas.bench.config import BenchConfig
 from eyas.bench.free_drafters import free_drafters
@@ -26,6 +27,7 @@ from eyas.serve.engine import Engine
 from eyas.serve.request import Answer, Request
 from eyas.serve.running import Counters
 from eyas.train.reference_drafters import NgramTable
+from eyas.tree.stats import acceptance_length
 
 CONFIG = BenchConfig(max_tokens=20, repeats=2, concurrency=(1, 3), requests_per_stream=2, arms=("chain2",))
 
@@ -129,6 +131,10 @@ def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
     by_id = {int(answer.request.id): answer for answer in block.answers}
     for index, prompt in enumerate(prompts):
         assert by_id[index].token_ids == closed_loop(alone, [prompt], 10).answers[0].token_ids
+    told = acceptance([block.as_seen(drafts=True)], seed=0)
+    assert told is not None
+    assert told.length == pytest.approx(acceptance_length(answer.rounds for answer in block.answers))
+    assert sum(told.histogram) == sum(len(answer.accepted) for answer in block.answers)
     waits = [ttft_s - answer.ttft_s for ttft_s, answer in zip(block.ttft_s, block.answers, strict=True)]
     assert min(waits) >= 0
     assert sum(waits) < block.seconds * 2
@@ -158,7 +164,7 @@ def test_open_loop_keeps_the_moments(pair: TinyPair) -> None:
 
 def test_a_block_as_a_client_sees_it() -> None:
     """In the order of the requests; a step is a round."""
-    first = Answer(Request("0", (1, 2), 4), [1, 2, 3, 4], time_s=[1.0, 2.0, 2.0, 3.0], accepted=[1, 0], offered=[1, 1])
+    first = Answer(Request("0", (1, 2), 4), [1, 2, 3, 4], time_s=[1.0, 2.0, 2.0, 3.0], accepted=[2, 1], offered=[1, 1])
     second = Answer(Request("1", (1,), 4), [1], time_s=[0.5], accepted=[], offered=[])
     block = Block((second, first), (2.0, 0.5), (3.0, 1.0), 5.0)
     assert block.ttft_s == (1.5, 1.5)
@@ -187,8 +193,8 @@ def test_point_on_known_times() -> None:
     config = BenchConfig(slo=Slo(tpot_ms=310))
     found = point({"baseline": before, "speculative": after, "chain3": [block(0.05, 3.0, drafts=True)] * 3}, config)
     assert found["arms"]["chain3"]["tpot_ms"]["p50"] == pytest.approx(50)
-    assert found["arms"]["chain3"]["acceptance_length"] == 3.0
-    assert found["arms"]["chain3"]["acceptance_histogram"] == [0, 0, 6]
+    assert found["arms"]["chain3"]["acceptance_length"] == 2.0
+    assert found["arms"]["chain3"]["acceptance_histogram"] == [0, 6]
     assert found["baseline"]["tpot_ms"]["p50"] == pytest.approx(300)
     assert found["speculative"]["tpot_ms"]["p50"] == pytest.approx(100)
     assert found["speculative"]["step_ms"]["p50"] == pytest.approx(100)

@@ -109,9 +109,9 @@ def _seen(answer: Answer, sent_s: float, added_s: float, drafts: bool) -> Sample
     steps_s = tuple(added_s + time_s for time_s in dict.fromkeys(answer.time_s))
     drafting = None
     if drafts and answer.accepted:
-        rounds = Counter(answer.accepted)
-        histogram = tuple(rounds[accepted] for accepted in range(max(rounds) + 1))
-        drafting = Drafting(len(answer.accepted), sum(answer.accepted), histogram)
+        drafted = [accepted - 1 for accepted in answer.accepted]  # without the bonus
+        rounds = Counter(drafted)
+        drafting = Drafting(len(drafted), sum(drafted), tuple(rounds[count] for count in range(max(drafted) + 1)))
     return Sample(
         answer.request.id,
         sent_s,
