@@ -188,7 +188,7 @@ RAMP = LoadAxis("rate", "ramp", "Requests/s", "requests sent a second, growing")
 
 def load_words(point: Mapping[str, Any]) -> str:
     """Where a point stands."""
-    return streams(point["n"]) if "n" in point else f"{point['rate']:.3g} requests/s"
+    return streams(point["n"]) if "n" in point else f"{round(point['rate'], 2):g} requests/s"
 
 
 def against_load(points: Sequence[Mapping[str, Any]], axis: LoadAxis) -> list[str | None]:
@@ -210,7 +210,7 @@ def _load_chart(
     points: Sequence[Mapping[str, Any]], axis: LoadAxis, words: tuple[str, str, str], keys: tuple[str, ...]
 ) -> str | None:
     """Drawn are the baseline and the head; where neither was measured, the first arm that was."""
-    loads = tuple(f"{point[axis.key]:.3g}" if point[axis.key] else "?" for point in points)
+    loads = tuple(f"{round(point[axis.key], 2):g}" if point[axis.key] else "?" for point in points)
     arms = [(BASELINE, ("baseline",)), (HEAD, ("speculative",))]
     others = {name: None for point in points for name in point.get("arms") or {}}
     arms += [(name, ("arms", name)) for name in others]
