@@ -42,7 +42,6 @@ QUICK = {
         "repeats": 1,
         "concurrency": [1],
         "requests_per_stream": 1,
-        "block_s": 0.5,
         "lossless_prompts": 1,
         "lossless_tokens": 4,
     },
