@@ -16,6 +16,7 @@ from eyas.base.errors import InputError
 from eyas.bench.charts import _ticks
 from eyas.bench.curves import training_points
 from eyas.bench.report import render_report, write_report
+from eyas.cli.recipes import table
 
 VOID = {"meta", "link", "br", "img", "input"}
 CHARTS = {"tpot", "acceptance", "depth", "round", "load-tpot", "load-tps", "load-ttft", "accepted"}
@@ -456,3 +457,16 @@ def test_two_arms_without_a_ratio_are_not_called_one() -> None:
     assert headline(with_load({"n": 1, "baseline": arm, "speculative": arm, "arms": {}})).startswith(start)
     tasks = {"chat": {"prompts": 1, "tpot_ms": {"baseline": 3.0}}}
     assert headline({"schema": 1, "tasks": tasks, "concurrency": []}).startswith(start)
+
+
+def test_the_terminal_has_a_line_for_every_load() -> None:
+    """Streams by what comes out of them, rates by the time between tokens: what comes out is what was sent."""
+    results = sample_results()
+    times = {name: {"tpot_ms": {"p50": p50}} for name, p50 in (("baseline", 12.0), ("speculative", 4.0))}
+    before = table(results).splitlines()
+    found = table(results | {"rates": [{"rate": 2.5, **times}], "ramp": [{"rate": 3.5625, **times}]}).splitlines()
+    assert [line for line in found if line not in before] == [
+        "2.5 requests/s    12.00 ms      4.00 ms    3.00x",
+        "3.56 requests/s   12.00 ms      4.00 ms    3.00x",
+    ]
+    assert sum(" streams" in line for line in found) == len(results["concurrency"])

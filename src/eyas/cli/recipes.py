@@ -12,6 +12,7 @@ from eyas import export
 from eyas.base.config import parse_overrides
 from eyas.base.errors import InputError, UsageError
 from eyas.bench import tune
+from eyas.bench.figures import load_words
 from eyas.chat.conversation import Conversation, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.chat.show import show
@@ -116,6 +117,10 @@ def table(results: dict[str, Any]) -> str:
             f"{point['n']:>3} streams    {point['baseline']['output_tps']:>8.0f} tok/s"
             f"{point['speculative']['output_tps']:>8.0f} tok/s{point['speedup_tps']:>8.2f}x"
         )
+    # At a rate what comes out is what was sent: the time between tokens tells.
+    for point in [*results.get("rates", []), *results.get("ramp", [])]:
+        before, after = (point[name]["tpot_ms"]["p50"] for name in ("baseline", "speculative"))
+        lines.append(f"{load_words(point):<16}{before:>7.2f} ms{after:>10.2f} ms{before / after:>8.2f}x")
     lossless = results["lossless"]
     lines.append(
         f"{lossless['identical']} of {lossless['prompts']} answers are the very words of {lossless['reference']} "
