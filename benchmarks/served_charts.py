@@ -1,16 +1,14 @@
 """The charts of "From research to production: EAGLE-3", from outside; one JSON object a row, exit 1 if one misses.
 
-    python benchmarks/served_charts.py [--streams 1 2 4 8 16 32] [--repeats 5] [--out DIR]
-                                       [--picture FILE.svg]
+    python benchmarks/served_charts.py [--streams 1 2 4 8 16 32] [--repeats 5] [--out DIR] [--picture FILE.svg]
 
 Two servers on this machine, `eyas serve` with the shipped pair and `eyas serve --no-head`, compiled, one of them idle
 while the other is asked; `eyas bench --url` is the client: median TPOT, output throughput and TTFT against streams, the
-same prompts in both. --out keeps results.json and report.html, which has the charts; --picture
-draws the four together. Asked for is what the server
-promises: it is never slower than without a head (lower 95 % bound of throughput at least 0.97). Batches of other sizes
-round differently in bfloat16, so equal answers are told and only float32 is promised. Server and client want a core
-each: on a busy machine the baseline, which sends every token by itself, suffers most. Progress goes to stderr; a
-quarter of an hour on two idle cores.
+same prompts in both. --out keeps results.json and report.html, which has the charts; --picture draws the four together.
+Asked for is what the server promises: it is never slower than without a head (lower 95 % bound of throughput at least
+0.97). Batches of other sizes round differently in bfloat16, so equal answers are told and only float32 is promised.
+Server and client want a core each: on a busy machine the baseline, which sends every token by itself, suffers most.
+Progress goes to stderr; a quarter of an hour on two idle cores.
 """
 
 import argparse
@@ -97,7 +95,9 @@ def picture(results: dict[str, Any]) -> str:
     """The report's charts as one SVG: load on the left, tasks on the right; light and dark as its reader has it."""
     css = files("eyas.bench").joinpath("report.css").read_text(encoding="utf-8")
     colours, rest = css.split("\n* {", 1)
-    style = colours + "\n".join(line for line in rest.splitlines() if line.startswith("svg "))
+    # The rules inside a drawing; the one for `svg` itself sizes it on the page.
+    inner = [line for line in rest.splitlines() if line.startswith("svg ") and not line.startswith("svg {")]
+    style = "\n".join([colours, *inner])
     columns = (
         figures.against_load(results["concurrency"], figures.STREAMS),
         [figures.tpot_by_task(results["tasks"])],

@@ -7,8 +7,9 @@ import pytest
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import Origin, finish
-from eyas.bench.bench import BenchInputs, origin_of, workload
+from eyas.bench.bench import BenchInputs, _told, origin_of, workload
 from eyas.bench.config import BenchConfig
+from eyas.bench.machine import public
 from eyas.chat.conversation import Message
 from eyas.chat.render import prompt_ids
 from eyas.evalsets import FAMILIES
@@ -78,3 +79,16 @@ def test_words_without_sense(target: Target, tmp_path: Path) -> None:
 def test_our_own(target: Target, tmp_path: Path) -> None:
     found, _ = workload(BenchConfig(prompts="builtin:eval", prompts_per_task=1), tmp_path, target)
     assert tuple(found) == tuple(FAMILIES)
+
+
+def test_a_page_has_no_place_on_this_machine() -> None:
+    """Nor a key in a query; names, ids and relative paths are as they are."""
+    told = _told(BenchConfig(prompts="/home/me/p.jsonl", draft_model="/home/me/small", arms=("model3",)))
+    assert (told["prompts"], told["draft_model"]) == ("p.jsonl", "small")
+    assert public("gs://bucket/p.jsonl?token=secret&b#c") == "gs://bucket/p.jsonl?token=...&b=..."
+    assert [public(one) for one in ("builtin:eval", "org/small", "data/p.jsonl")] == [
+        "builtin:eval",
+        "org/small",
+        "data/p.jsonl",
+    ]
+    assert _told(BenchConfig())["prompts"] == "held out from training"

@@ -29,6 +29,7 @@ from eyas.bench.config import BenchConfig
 from eyas.bench.curves import training_points
 from eyas.bench.free_drafters import free_drafters
 from eyas.bench.lossless import References, lossless, read_references, reference_answers
+from eyas.bench.machine import public
 from eyas.bench.measure import measure_tasks
 from eyas.bench.prompts import BUILTIN, SYNTHETIC, prompts_of
 from eyas.bench.report import write_report
@@ -165,9 +166,9 @@ def _digested(config: BenchConfig) -> dict[str, str]:
 
 
 def _told(config: BenchConfig) -> dict[str, Any]:
-    """The configuration as a page may have it: a file by its name alone."""
-    told = dataclasses.asdict(config)
-    return told | {"prompts": "held out from training" if config.prompts is None else Path(config.prompts).name}
+    """The configuration as a page may have it."""
+    told = dataclasses.asdict(config) | {"prompts": public(config.prompts or "held out from training")}
+    return told if config.draft_model is None else told | {"draft_model": public(config.draft_model)}
 
 
 def check_words(

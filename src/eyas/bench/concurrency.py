@@ -11,7 +11,7 @@ from typing import Any
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
 from eyas.bench.client import load
-from eyas.bench.client.load import WINDOWS, arrivals, windows
+from eyas.bench.client.load import arrivals, quarters
 from eyas.bench.client.summary import arm as figures_of
 from eyas.bench.client.summary import compare
 from eyas.bench.config import OTHER_ARM, BenchConfig
@@ -26,6 +26,8 @@ from eyas.serve.other_drafters import Lookup, SmallModel
 from eyas.serve.policy import OneArm
 from eyas.serve.rehearsal import budget_for
 from eyas.tree.shape import chain
+
+Points = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ class _Load:
 class UnderLoad:
     """Three keys of results.json."""
 
-    concurrency: Sequence[Mapping[str, Any]] = ()
-    rates: Sequence[Mapping[str, Any]] = ()
-    ramp: Sequence[Mapping[str, Any]] = ()
+    concurrency: Points = ()
+    rates: Points = ()
+    ramp: Points = ()
 
 
 def measure_load(
@@ -81,8 +83,8 @@ def measure_load(
         closed = [{"n": n} | point(_measured(engines(n), some, config, bar), config) for n, some in streams]
         opening = engines(max(config.concurrency, default=8)) if rates or ramp else {}
         opened = [{"rate": rate} | point(_measured(opening, some, config, bar), config) for rate, some in rates]
-        windows = list(_windows(_measured(opening, ramp, config, bar), ramp, config)) if ramp else []
-    return UnderLoad(closed, opened, windows)
+        growing = _quarters(opening, ramp, config, bar) if ramp else []
+    return UnderLoad(closed, opened, growing)
 
 
 def _closed(pool: Sequence[Prompt], n: int, config: BenchConfig) -> Iterator[_Load]:
@@ -119,20 +121,11 @@ def _measured(
     return {name: [once for (once,) in blocks] for name, blocks in paired(arms, loads, 1).items()}
 
 
-def _windows(
-    found: Mapping[str, Sequence[load.Block]], loads: Sequence[_Load], config: BenchConfig
-) -> Iterator[dict[str, Any]]:
-    """The figures of each quarter of a ramp's time in which something was sent."""
-    assert config.ramp is not None, "it was measured"
-    first, last = config.ramp
-    quarters = {
-        name: [windows(block, one.moments_s or (), config.block_s) for block, one in zip(blocks, loads, strict=True)]
-        for name, blocks in found.items()
-    }
-    for place in range(WINDOWS):
-        cut = {name: [some[place] for some in blocks] for name, blocks in quarters.items()}
-        if any(block.samples for block in cut[BASELINE]):
-            yield {"rate": first + (last - first) * (place + 0.5) / WINDOWS} | point(cut, config)
+def _quarters(engines: Mapping[str, Engine], ramp: Sequence[_Load], config: BenchConfig, bar: Progress) -> Points:
+    assert config.ramp is not None, "there are loads of it"
+    moments_s = [one.moments_s or () for one in ramp]
+    cut = quarters(_measured(engines, ramp, config, bar), moments_s, config.ramp, config.block_s)
+    return [{"rate": rate} | point(blocks, config) for rate, blocks in cut]
 
 
 def other_arms(config: BenchConfig, target: Target) -> dict[str, Lookup | SmallModel]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from eyas.base.errors import UsageError
-from eyas.bench.client.config import Slo
+from eyas.bench.client.config import SYNTHETIC_WORDS, Slo, require_above_zero
 from eyas.serve.arm import default_arms
 from eyas.tree.shape import TreeShape
 
@@ -40,7 +40,7 @@ class BenchConfig:
     """
 
     prompts: str | None = None
-    synthetic_words: int = 256
+    synthetic_words: int = SYNTHETIC_WORDS
     prompts_per_task: int = 12
     max_tokens: int = 128
     repeats: int = 3
@@ -77,9 +77,7 @@ class BenchConfig:
         for key, (value, least) in at_least.items():
             if value < least:
                 raise UsageError(f"bench.{key} = {value}", f"at least {least}", f"raise bench.{key}")
-        for key, values in {"rates": self.rates, "ramp": self.ramp or (), "block_s": (self.block_s,)}.items():
-            if any(value <= 0 for value in values):
-                raise UsageError(f"bench.{key} = {list(values)}", "above 0", f"raise bench.{key}")
+        require_above_zero("bench", {"rates": self.rates, "ramp": self.ramp or (), "block_s": (self.block_s,)})
 
         names = {arm.name for arm in default_arms()}
         for name in self.arms:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError, UsageError
+from eyas.bench.machine import public
 from eyas.bench.measure import BASELINE, SPECULATIVE
 from eyas.bench.numbers import lookup, number
 from eyas.bench.report import SCHEMA
@@ -35,7 +36,7 @@ def read_all(items: Sequence[str]) -> dict[str, Any]:
             if arm in points.setdefault(streams, {}):
                 raise UsageError(f"two figures of {arm} at {streams} streams", "one", "name one of the arms otherwise")
             points[streams][arm] = figures
-    named = [f"{arm}={Path(path).name}" for arm, _, path in (item.partition("=") for item in items)]
+    named = [f"{arm}={public(path)}" for arm, _, path in (item.partition("=") for item in items)]
     command = shlex.join(["eyas", "bench", *(word for item in named for word in ("--import", item))])
     listed = [_point(n, points[n]) for n in sorted(points)]
     return {"schema": SCHEMA, "tasks": {}, "concurrency": listed, "command": command}

@@ -6,6 +6,7 @@ import os
 import platform
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import torch
 
@@ -25,6 +26,16 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": importlib.metadata.version("transformers"),
     }
+
+
+def public(place: str) -> str:
+    """As a page may have it: of what lies somewhere on this machine the last part only, of a URL no value of its query,
+    which may be a key; anything else as it is."""
+    if "://" not in place:
+        return Path(place).name if Path(place).is_absolute() else place
+    parts = urlsplit(place)
+    names = "&".join(f"{name}=..." for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return parts._replace(query=names, fragment="").geturl()
 
 
 def _cpu_name() -> str:

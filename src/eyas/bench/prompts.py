@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eyas.base.errors import InputError
+from eyas.bench.client.config import SYNTHETIC_WORDS
 from eyas.chat.conversation import Message, parse_messages
 from eyas.evalsets import FAMILIES, example
 from eyas.synth.records import Record, read_piece
@@ -17,7 +18,6 @@ from eyas.synth.shapes import Shaped, read_shape
 from eyas.synth.sources import SourceConfig, open_source
 
 BUILTIN, SYNTHETIC = "builtin:eval", "synthetic"
-SYNTHETIC_WORDS = 256
 FEW = 12  # prompts of a family where no limit is set
 LABELS = ("task", "category")  # of a record, as MT-bench and Spec-Bench have them
 

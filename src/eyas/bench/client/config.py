@@ -1,8 +1,18 @@
 """What `eyas bench --url` does: the keys `client.*`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eyas.base.errors import UsageError
+
+SYNTHETIC_WORDS = 256
+
+
+def require_above_zero(table: str, values: Mapping[str, Sequence[float]]) -> None:
+    """UsageError for what has to be above 0 and is not."""
+    for key, some in values.items():
+        if any(value <= 0 for value in some):
+            raise UsageError(f"{table}.{key} = {list(some)}", "above 0", f"raise {table}.{key}")
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class ClientConfig:
 
     prompts: str = "builtin:eval"
     limit: int | None = None
-    synthetic_words: int = 256
+    synthetic_words: int = SYNTHETIC_WORDS
     ignore_eos: bool = False
     model: str | None = None
     stream: bool = True
@@ -86,6 +96,4 @@ class ClientConfig:
             "rates": self.rates,
             "ramp": self.ramp or (),
         }
-        for key, values in above.items():
-            if any(value <= 0 for value in values):
-                raise UsageError(f"client.{key} = {list(values)}", "above 0", f"raise client.{key}")
+        require_above_zero("client", above)

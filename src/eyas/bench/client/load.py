@@ -11,7 +11,7 @@ import gc
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -176,6 +176,27 @@ def windows(block: Block, moments_s: Sequence[float], block_s: float) -> list[Bl
                     arrived[place] += (sample.output_tokens or 0) / len(times_s)
     cut = [tuple(block.samples[i] for i, place in enumerate(due) if place == window) for window in range(WINDOWS)]
     return [Block(samples, seconds, arrived=tokens) for samples, tokens in zip(cut, arrived, strict=True)]
+
+
+def quarters(
+    found: Mapping[str, Sequence[Block]],
+    moments_s: Sequence[Sequence[float]],
+    rates: tuple[float, float],
+    block_s: float,
+) -> Iterator[tuple[float, dict[str, list[Block]]]]:
+    """Of a ramp, each quarter in which something was to be sent: the rate in its middle, and `windows` by arm.
+
+    moments_s: of each block; an arm may lack the last ones, where its server went away.
+    """
+    cut = {
+        name: [windows(block, planned_s, block_s) for block, planned_s in zip(blocks, moments_s, strict=False)]
+        for name, blocks in found.items()
+    }
+    first, last = rates
+    for place in range(WINDOWS):
+        some = {name: [windows_[place] for windows_ in blocks] for name, blocks in cut.items()}
+        if any(block.samples for blocks in some.values() for block in blocks):
+            yield first + (last - first) * (place + 0.5) / WINDOWS, some
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from eyas.base.errors import StageError
 from eyas.bench.client.arms import Arm
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.counters import between
-from eyas.bench.client.load import WINDOWS, Block, arrivals, windows
+from eyas.bench.client.load import Block, arrivals, quarters
 from eyas.bench.client.summary import acceptance, compare, same_words
 from eyas.bench.client.summary import arm as figures_of
 from eyas.bench.measure import BASELINE, SPECULATIVE
@@ -102,17 +102,10 @@ class Measuring:
 
     def ramp(self, first: float, last: float) -> list[dict[str, Any]]:
         """An open loop whose rate grows; the figures of each quarter of its time in which something was to be sent."""
-        loads, block_s = self._open(first, last), self._config.block_s
-        found: dict[str, list[list[Block]]] = {}
-        for name, blocks in self._blocks(loads).items():
-            pairs = zip(loads, blocks, strict=False)  # the last loads were not sent where a server went away
-            found[name] = [windows(block, load.moments_s or (), block_s) for load, block in pairs]
-        points = []
-        for place in range(WINDOWS):
-            cut = {name: [quarters[place] for quarters in some] for name, some in found.items()}
-            if any(block.samples for some in cut.values() for block in some):
-                points.append({"rate": first + (last - first) * (place + 0.5) / WINDOWS} | self._point(cut))
-        return points
+        loads = self._open(first, last)
+        moments_s = [load.moments_s or () for load in loads]
+        cut = quarters(self._blocks(loads), moments_s, (first, last), self._config.block_s)
+        return [{"rate": rate} | self._point(blocks) for rate, blocks in cut]
 
     def words(self) -> dict[str, Any]:
         """`lossless` of results.json: texts of both arms, under every load that was measured."""

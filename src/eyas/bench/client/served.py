@@ -5,7 +5,6 @@ import json
 import shlex
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import StageError
@@ -14,7 +13,7 @@ from eyas.base.provenance import versions
 from eyas.bench.client.arms import find_arms
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.measuring import Measuring
-from eyas.bench.machine import machine
+from eyas.bench.machine import machine, public
 from eyas.bench.prompts import prompts_of
 from eyas.bench.report import SCHEMA, write_report
 
@@ -66,15 +65,14 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
 
 def command(url: str, baseline: str | None, config: ClientConfig) -> str:
     """For a shell, to repeat the run: every key that is not as it is by default; of a query only the names."""
-    words = ["eyas", "bench", "--url", _public(url)] + ([] if baseline is None else ["--baseline", _public(baseline)])
+    words = ["eyas", "bench", "--url", public(url)] + ([] if baseline is None else ["--baseline", public(baseline)])
     words += [f"client.{key}={json.dumps(value)}" for key, value in _changed(_told(config), ClientConfig())]
     return shlex.join(words)
 
 
 def _told(config: ClientConfig) -> ClientConfig:
-    """As a page may have it: of a file that lies somewhere on this machine only its name."""
-    path = Path(config.prompts)
-    return dataclasses.replace(config, prompts=path.name) if path.is_absolute() else config
+    """As a page may have it."""
+    return dataclasses.replace(config, prompts=public(config.prompts))
 
 
 def _changed(instance: Any, default: Any) -> list[tuple[str, Any]]:
@@ -87,13 +85,6 @@ def _changed(instance: Any, default: Any) -> list[tuple[str, Any]]:
         elif value != usual:
             found.append((one.name, value))
     return found
-
-
-def _public(url: str) -> str:
-    """A key may stand in a query."""
-    parts = urlsplit(url)
-    names = "&".join(f"{name}=..." for name, _ in parse_qsl(parts.query, keep_blank_values=True))
-    return parts._replace(query=names, fragment="").geturl()
 
 
 def write(found: dict[str, Any], out_dir: Path) -> None:
