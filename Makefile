@@ -55,7 +55,7 @@ check: $(DEV)
 	$(BIN)/lint-imports
 
 soak: $(DEV)
-	$(BIN)/pytest -q --full -k soak tests/serve/api/test_soak.py
+	$(BIN)/pytest -q --full -k soak tests/server/test_soak.py
 
 PEERS ?= $(HOME)/.cache/eyas/peers
 PEER_PIP := PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= PIP_QUIET=1

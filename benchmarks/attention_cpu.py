@@ -6,7 +6,7 @@ T rows, B requests, N heads, G key-value heads, H head size, S columns and own b
 
 Arms, called in turn so that what else runs here hits all of them:
 
-    ours     the operator of serve/kernels/cpu_attention.c, prepared once, as a forward does for its layers
+    ours     the operator of kernels/cpu_attention.c, prepared once, as a forward does for its layers
     dense    paged.dense: gathers and asks SDPA, request by request
     padded   gathers all requests at once, padded to one length, one SDPA in the type of memory, its mask made before
 
@@ -30,9 +30,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention
+from eyas.kernels.paged_attention import Rows, prepare_dense
 from eyas.model.attention import Rule
-from eyas.serve.kernels.cpu import CpuKernel, Unavailable, load_cpu_attention
-from eyas.serve.paged import Rows, prepare_dense
 
 SHAPES = ((1, 1, 300), (1, 16, 300), (1, 16, 3000), (8, 1, 300), (8, 8, 300), (1, 512, 0))  # requests, rows, prefix
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 2, 64

@@ -30,8 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eyas.kernels.paged_attention import Rows
 from eyas.model.attention import Rule
-from eyas.serve.paged import Rows
 
 REQUESTS, CONTEXTS, NODES = (1, 8, 32), (1024, 8192, 32768), 16
 N, G, H = 32, 8, 128
@@ -176,7 +176,7 @@ def arms(case: Case, num_layers: int) -> Iterator[Arm]:
 
     As in a model, what all layers share is made once: the object of the forward, and the mask.
     """
-    from eyas.serve.kernels.triton_attention import prepare_on
+    from eyas.kernels.triton_attention import prepare_on
 
     prepare = prepare_on(case.kv.device)
     slots_S = torch.cat((case.table_BC, case.rows.own_BE), 1).reshape(-1)

@@ -27,8 +27,8 @@ from training_work import make_target, write_conversations
 from eyas.bench.stats import median_interval
 from eyas.chat.conversation import read_all
 from eyas.features import capture
-from eyas.features.forward import PrefillAttend
-from eyas.features.texts import rows_of
+from eyas.features.examples import rows_of
+from eyas.features.extract import PrefillAttend
 from eyas.model.target import EMBEDDED, Target
 
 LEAST = 0.8

@@ -21,8 +21,8 @@ from statistics import median
 
 from rows import Row, tell
 
+from eyas.bench.client.bench_url import run
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.served import run
 
 MOST = 1.02
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

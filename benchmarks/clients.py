@@ -34,10 +34,10 @@ from client_overhead import TOKEN, last_chunks, requests
 from interop_aiperf import profile
 from rows import Row, tell
 
-from eyas.bench import foreign
+from eyas.bench import importers as foreign
+from eyas.bench.client.bench_url import run
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.served import run
-from eyas.bench.numbers import lookup
+from eyas.bench.number_format import lookup
 from eyas.model.target import EMBEDDED, resolve_target
 
 APART = 0.02

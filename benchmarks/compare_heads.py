@@ -21,13 +21,13 @@ import torch
 from features_quantised import answers
 from rows import Row, tell
 
+from eyas.evaluation.evaluate import EvalConfig
+from eyas.evaluation.held_out import HeldOut
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.train.evaluate import EvalConfig
-from eyas.train.held_out import HeldOut
 from eyas.tree.stats import RequestRounds, acceptance_length, ratio_interval
 
 CONFIG = EvalConfig()

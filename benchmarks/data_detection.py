@@ -107,7 +107,7 @@ def _by_list(planted: Sequence[Outcome]) -> list[list[str]]:
 
 def by_found_language(made: Sequence[Labelled]) -> str:
     """Lines about the language that the pipeline itself would find, and what the filter makes of it."""
-    from eyas.synth.language import language_of
+    from eyas.data.select.language import language_of
 
     languages = [language_of(labelled.text) for labelled in made]
     pairs = list(zip(made, languages, strict=True))

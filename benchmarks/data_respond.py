@@ -82,8 +82,8 @@ async def _plain(url: str, prompts: Sequence[list[dict[str, str]]]) -> float:
 def _eyas(url: str, prompts: Path, out: Path) -> float:
     """Tokens per second of the stage, from its call to its finished directory."""
     from eyas.chat.conversation import read_all
+    from eyas.data.answers import respond, respond_config
     from eyas.recipe import Recipe, Run, TargetConfig
-    from eyas.synth import respond, respond_config
 
     config = respond_config.RespondConfig(url=url, model=EMBEDDED, max_tokens=MAX_TOKENS, concurrency=CONCURRENCY)
     work = Run(Recipe(target=TargetConfig(EMBEDDED), respond=config), out)

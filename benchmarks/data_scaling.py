@@ -31,16 +31,16 @@ from rows import Row, tell
 
 from eyas.base.provenance import Origin, finish, is_finished
 from eyas.chat.conversation import read_all
+from eyas.data.answers.respond_config import RespondConfig
+from eyas.data.prompts_config import PromptsConfig
+from eyas.evaluation.evaluate import EvalConfig, evaluate
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import Recipe, Run
-from eyas.synth.prompts_config import PromptsConfig
-from eyas.synth.respond_config import RespondConfig
-from eyas.train import loop
+from eyas.train import train as loop
 from eyas.train.config import HeadOptions, TrainConfig
-from eyas.train.evaluate import EvalConfig, evaluate
 
 TIMES = (1, 2, 4, 8)
 BASE, UPDATES = 120, 400

@@ -73,7 +73,7 @@ def length_distance(some: Sequence[Prompt], others: Sequence[Prompt]) -> float:
 
 def traffic(options: Options) -> Iterator[Row]:
     """The median over some mixtures, chosen and uniform."""
-    from eyas.synth.traffic import Traffic
+    from eyas.data.select.traffic import Traffic
 
     found: dict[str, list[tuple[float, float]]] = {"chosen": [], "uniform": []}
     for number in range(ROUNDS):

@@ -26,19 +26,19 @@ from real_target import Example, train
 from rows import Row, tell
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from eyas.bench.concurrency import auto_engine, one_arm_engine
-from eyas.bench.loops import Block, closed_loop
+from eyas.bench.concurrent_streams import auto_engine, one_arm_engine
+from eyas.bench.request_loops import Block, closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed, paired
 from eyas.chat.conversation import read_all
 from eyas.chat.render import render
+from eyas.drafters.eagle3 import Draft
+from eyas.drafters.other_drafters import Lookup, SmallModel
+from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
-from eyas.serve.arm import Arm
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.other_drafters import Lookup, SmallModel
+from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain
 from eyas.tree.stats import acceptance_length
 

@@ -22,14 +22,14 @@ from rows import Row, tell
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eyas.bench.workload import Prompt
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.cost_profiler import Rehearsal
+from eyas.engine.device_stream import stream_for
+from eyas.engine.engine import Engine
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target, resolve_target
 from eyas.model.vocab import DraftVocab
-from eyas.serve.arm import OFF, Arm
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.rehearsal import Rehearsal
-from eyas.serve.stream import stream_for
+from eyas.speculation.arms import OFF, Arm
 from eyas.tree.shape import TreeShape
 
 TREE = Arm("tree", TreeShape(depth=5, top_k=4, nodes=16))

@@ -22,9 +22,13 @@ import torch
 from rows import Row, tell
 from training_work import PACK_TOKENS, lengths_of_pack, make_rows
 
+from eyas.data.answers.respond_config import RespondConfig
+from eyas.data.prompts_config import PromptsConfig
+from eyas.evaluation.evaluate import EvalConfig, walk_rows
+from eyas.evaluation.head_drafter import HeadDrafter
 from eyas.features import capture
 from eyas.features.layout import num_supervised
-from eyas.features.quantise import StoredDtype, quantise, restore
+from eyas.features.quantize import StoredDtype, quantise, restore
 from eyas.features.reader import Features
 from eyas.features.shard import RowInfo, StoredRow, encode
 from eyas.features.store import NUM_LAYERS, token_bytes
@@ -32,10 +36,6 @@ from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import Recipe, Run, resolve_head
-from eyas.synth.prompts_config import PromptsConfig
-from eyas.synth.respond_config import RespondConfig
-from eyas.train.evaluate import EvalConfig, walk_rows
-from eyas.train.head_drafter import HeadDrafter
 from eyas.tree.stats import ratio_interval
 
 HIDDEN, SHARE = 4096, 0.6  # of the arithmetic: a target of 8 billion parameters, 60 % of the tokens generated

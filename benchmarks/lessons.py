@@ -36,13 +36,13 @@ from eyas.bench.stats import median_interval
 from eyas.chat.conversation import Conversation, Message, Turn, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.evalsets import example
+from eyas.evaluation.evaluate import EvalConfig
+from eyas.evaluation.held_out import HeldOut
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target
-from eyas.train import loop
-from eyas.train.evaluate import EvalConfig
-from eyas.train.held_out import HeldOut
+from eyas.train import train as loop
 from eyas.tree.shape import TreeShape, chain
 from eyas.tree.stats import RequestRounds, acceptance_length, ratio_interval
 

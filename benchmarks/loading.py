@@ -26,9 +26,9 @@ from training_work import OurTrainer, make_target, write_conversations
 from eyas.base.storage import Place
 from eyas.bench.stats import median_interval
 from eyas.features import capture
-from eyas.features.order import plan_epoch
 from eyas.features.reader import Features
 from eyas.model.target import Target
+from eyas.train.batch_order import plan_epoch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # the doubles of object stores are among the tests

@@ -18,17 +18,17 @@ from typing import Any
 import torch
 
 from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.device_stream import WorkerStream, stream_for
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, overlap_loop, plain_loop
+from eyas.engine.request import Request
+from eyas.engine.sequences import Counters
 from eyas.formats.head_dir import read_head
+from eyas.kernels.aot_compile import compile_pair
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
-from eyas.serve.compiled import compile_pair
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.request import Request
-from eyas.serve.running import Counters
-from eyas.serve.scheduler import Given, overlap_loop, plain_loop
-from eyas.serve.stream import WorkerStream, stream_for
 from eyas.tree.shape import TreeShape
 
 SHAPE = TreeShape(6, 4, 16)

@@ -27,14 +27,14 @@ from peers import Driver, Setup, as_far_as_it_runs, openvino_arms, same_tokens, 
 from rows import Row, tell
 
 from eyas import export
-from eyas.bench.loops import closed_loop
+from eyas.bench.request_loops import closed_loop
 from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target import EMBEDDED, Target, count_layers, resolve_target
-from eyas.serve.arm import Arm as OwnArm
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.policy import OneArm
+from eyas.speculation.arms import Arm as OwnArm
+from eyas.speculation.policy import OneArm
 from eyas.tree.shape import chain
 from eyas.tree.stats import AcceptanceStats, summarise
 

@@ -39,16 +39,16 @@ from peer_drivers.lines import Done, Options, Work
 from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, rotated
 from rows import Row, tell
 
-from eyas.bench.concurrency import auto_engine
-from eyas.bench.loops import Block, closed_loop
+from eyas.bench.concurrent_streams import auto_engine
+from eyas.bench.request_loops import Block, closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
+from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.recipe import resolve_head
-from eyas.serve.compiled import compile_pair
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
 from eyas.tree.stats import acceptance_length
 
 DRIVERS = Path(__file__).parent / "peer_drivers"

@@ -23,20 +23,20 @@ from typing import Any
 import torch
 from rows import Row, tell
 
-from eyas.bench.concurrency import auto_engine, one_arm_engine
-from eyas.bench.loops import closed_loop
+from eyas.bench.concurrent_streams import auto_engine, one_arm_engine
+from eyas.bench.request_loops import closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, plain_loop
+from eyas.engine.request import Request
 from eyas.formats.head_dir import read_head
+from eyas.kernels.aot_compile import compile_pair
 from eyas.model.head import Head
 from eyas.model.target import EMBEDDED, Target
 from eyas.recipe import resolve_head
-from eyas.serve.arm import default_arms
-from eyas.serve.compiled import compile_pair
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.request import Request
-from eyas.serve.scheduler import Given, plain_loop
+from eyas.speculation.arms import default_arms
 from eyas.tree.shape import TreeShape
 
 DTYPE = torch.bfloat16

@@ -26,17 +26,17 @@ from rows import Row, tell
 from safetensors.torch import load_file
 
 from eyas.bench.config import BenchConfig
-from eyas.bench.free_drafters import free_drafters
-from eyas.bench.measure import measure_tasks
+from eyas.bench.draft_baselines import free_drafters
 from eyas.bench.peer_transformers import compare_with_generate
+from eyas.bench.single_stream import measure_tasks
 from eyas.bench.workload import eval_prompts, mixed
+from eyas.drafters.eagle3 import Draft
 from eyas.evalsets import FAMILIES
+from eyas.evaluation.reference_drafters import NgramTable
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.recipe import resolve_head
-from eyas.serve.drafter import Draft
-from eyas.train.reference_drafters import NgramTable
 
 ROOT = Path(__file__).parents[1]
 DTYPE = torch.bfloat16  # what the target is shipped in

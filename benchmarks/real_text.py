@@ -25,15 +25,15 @@ from real_target import make_target, read_problems
 from rows import Row, tell
 
 from eyas.bench.config import BenchConfig
-from eyas.bench.measure import OneStream, measure_tasks
+from eyas.bench.single_stream import OneStream, measure_tasks
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
+from eyas.drafters.eagle3 import Draft
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.serve.drafter import Draft
 
 DTYPE = torch.bfloat16
 MINUTES, MOST_MINUTES = 85.0, 90.0  # of training the target; asked for on two cores

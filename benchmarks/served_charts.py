@@ -28,11 +28,11 @@ import torch
 from rows import Row, tell
 
 from eyas.bench import charts, figures
+from eyas.bench.client.bench_url import run
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.served import run
 from eyas.formats.head_dir import read_head, resolve_head
+from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import EMBEDDED, Target
-from eyas.serve.compiled import compile_pair
 
 STREAMS, REPEATS = (1, 2, 4, 8, 16, 32), 5
 LEAST = 0.97

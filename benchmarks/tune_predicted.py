@@ -21,18 +21,18 @@ from eyas.base.config import build, load_toml
 from eyas.bench import tune
 from eyas.bench.bench import workload
 from eyas.bench.config import BenchConfig
-from eyas.bench.loops import closed_loop
+from eyas.bench.request_loops import closed_loop
 from eyas.bench.tune_config import TuneConfig
 from eyas.bench.workload import mixed
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
+from eyas.engine.request import Answer
+from eyas.engine.sequences import Counters
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.recipe import Recipe, Run
-from eyas.serve.arm import OFF, Arm
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.policy import OneArm
-from eyas.serve.request import Answer
-from eyas.serve.running import Counters
+from eyas.speculation.arms import OFF, Arm
+from eyas.speculation.policy import OneArm
 from eyas.tree.shape import TreeShape, chain
 
 STREAMS = (1, 4)

@@ -19,12 +19,12 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, plain_loop
+from eyas.engine.request import Answer, Request
 from eyas.evalsets import FAMILIES, example
 from eyas.model.attention import DenseAttend
 from eyas.model.target import Target
-from eyas.serve.engine import Engine
-from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import Given, plain_loop
 
 MAX_TOKENS = 320
 SURE = 0.9

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save
 
 from eyas.base.atomic import write_atomic
+from eyas.evaluation.reference_drafters import CONTEXT
 from eyas.features.reader import Features
-from eyas.train.reference_drafters import CONTEXT
 
 OUT = Path(__file__).parents[1] / "src" / "eyas" / "embedded" / "training_answers.safetensors"
 

@@ -21,10 +21,10 @@ from eyas.formats.config import is_head
 from eyas.formats.finding import Finding
 from eyas.formats.fit import check_embedding, check_fit, check_weights
 from eyas.formats.head_dir import StoredHead, digest_head, look, read_head
+from eyas.kernels.cpu_attention import Unavailable
+from eyas.kernels.dispatch import cpu_kernel
 from eyas.model.target import EMBEDDED, Target, count_layers, resolve_target
 from eyas.recipe import ASIDE, DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
-from eyas.serve.kernels.choice import cpu_kernel
-from eyas.serve.kernels.cpu import Unavailable
 
 CONFIG_FILE = "config.json"
 SHALLOW = (0,)  # nothing is captured here, so a target of any depth may be looked at

@@ -31,13 +31,13 @@ from eyas.base.provenance import (
     read_provenance,
     reopen,
 )
+from eyas.data.ledger.prompt_card import data_section
 from eyas.export_card import Card, card
 from eyas.formats.engines import ENGINES, write_engine
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import CONFIG_FILE, StoredHead, digest_head, read_head
 from eyas.formats.parity import MOST_TOKENS, TOLERANCE, Compared, Text, compare
 from eyas.model.target import Target
-from eyas.synth.card import data_section
 from eyas.tree.shape import TreeShape
 
 STAGE = "export"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eyas.formats.flags import sglang_flags, vllm_flags
 from eyas.formats.head_dir import StoredHead
+from eyas.formats.tree_flags import sglang_flags, vllm_flags
 
 HERE = "THIS_DIRECTORY"
 ENGINE_NAMES = {"sglang": "SGLang", "vllm": "vLLM", "vllm-speculators": "vLLM, in the format of speculators"}

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Literal
 
 from eyas import export
-from eyas.answers import Answers
 from eyas.base.atomic import sweep, write_atomic
 from eyas.base.config import build, load_toml, merge, to_toml
 from eyas.base.errors import InputError, UsageError
@@ -26,33 +25,36 @@ from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig
 from eyas.bench.tune_config import TuneConfig
 from eyas.costs.config import PlanConfig
+from eyas.data import prompts
+from eyas.data.answers import respond
+from eyas.data.answers.remote_responder import RemoteAnswers
+from eyas.data.answers.respond_config import RespondConfig
+from eyas.data.answers.responder import Responder, Scan
+from eyas.data.ledger.prompt_card import data_section
+from eyas.data.licenses.acknowledgements import FILE as ACKNOWLEDGEMENTS
+from eyas.data.licenses.acknowledgements import acknowledge, read_acknowledgements
+from eyas.data.licenses.license_gate import Decision
+from eyas.data.licenses.license_metadata import TargetClaim, read_target
+from eyas.data.prompts_config import PromptsConfig
+from eyas.data.surrogate_key import surrogate_key
 from eyas.deploy.config import DeployConfig
+from eyas.engine_responder import Answers
+from eyas.evaluation import evaluate
+from eyas.evaluation.evaluate import EvalConfig
 from eyas.features import capture
 from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
 from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head, resolve_head
 from eyas.model.dtypes import DTYPES
-from eyas.model.ends import load_ends
+from eyas.model.embeddings import load_ends
 from eyas.model.target import Target, resolve_target
-from eyas.model.words import TargetWords
+from eyas.model.tokenizer_info import TargetWords
 from eyas.privacy.filter import PrivacyFilter
-from eyas.synth import prompts, respond
-from eyas.synth.acknowledgements import FILE as ACKNOWLEDGEMENTS
-from eyas.synth.acknowledgements import acknowledge, read_acknowledgements
-from eyas.synth.answering import Responder, Scan
-from eyas.synth.card import data_section
-from eyas.synth.claims import TargetClaim, read_target
-from eyas.synth.key import surrogate_key
-from eyas.synth.policy import Decision
-from eyas.synth.prompts_config import PromptsConfig
-from eyas.synth.remote import RemoteAnswers
-from eyas.synth.respond_config import RespondConfig
-from eyas.train import evaluate, loop
+from eyas.train import train as loop
 from eyas.train.config import TrainConfig
-from eyas.train.evaluate import EvalConfig
+from eyas.train.init_head import RANDOM
 from eyas.train.ranks import ALONE, Ranks
-from eyas.train.start import RANDOM
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "export", "bench")
 ASIDE = {"tune": "eval"}

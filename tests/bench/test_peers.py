@@ -14,7 +14,7 @@ from peers import EYAS, Arm, Driver, NotInstalledError, Ours, PeerFailedError, S
 from tests.bench.tiny_pair import TinyPair
 
 from eyas.bench.workload import mixed
-from eyas.serve.engine import Engine
+from eyas.engine.engine import Engine
 
 DRIVERS = Path(__file__).parents[2] / "benchmarks" / "peer_drivers"
 OPTIONS = Options("target", None, threads=1, streams=2, context=64)

@@ -14,8 +14,8 @@ from tests.bench.sample_results import TASKS, sample_acceptance, sample_results
 
 from eyas.base.errors import InputError
 from eyas.bench.charts import _ticks
-from eyas.bench.curves import training_points
 from eyas.bench.report import render_report, write_report
+from eyas.bench.training_curves import training_points
 from eyas.cli.recipes import table
 
 VOID = {"meta", "link", "br", "img", "input"}

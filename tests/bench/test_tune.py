@@ -5,8 +5,8 @@ import pytest
 from eyas.base.errors import UsageError
 from eyas.bench.tune import Prediction, RoundCosts, best_of, found, measured_arms, table
 from eyas.bench.tune_config import TuneConfig
-from eyas.serve.costs import CostTable
-from eyas.train.many_trees import TreeAcceptance
+from eyas.evaluation.tree_sweep import TreeAcceptance
+from eyas.speculation.round_costs import CostTable
 from eyas.tree.shape import TreeShape, chain
 from eyas.tree.stats import Interval
 

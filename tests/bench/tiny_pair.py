@@ -9,10 +9,10 @@ from tests.tiny import tiny_target
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import Message
 from eyas.chat.render import prompt_ids
+from eyas.drafters.eagle3 import Draft
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.serve.drafter import Draft
 from eyas.tree.shape import TreeShape
 
 WORDS = ("a kite", "two owls", "the falcon", "some larks")

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from eyas.base.config import build
+from eyas.data import surrogate_key as key
 from eyas.deploy.config import DeployConfig
-from eyas.synth import key
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()

@@ -13,10 +13,10 @@ import yaml
 
 from eyas.base.errors import UsageError
 from eyas.base.provenance import require_digest
-from eyas.base.shares import VARIABLES
+from eyas.base.rank import VARIABLES
 from eyas.cli import main
 from eyas.cli.deploy import launch_of_run, write_configured
-from eyas.cli.recipes import open_run
+from eyas.cli.setup import open_run
 from eyas.deploy.config import DeployConfig, KubernetesConfig
 from eyas.deploy.kubernetes import DataStages, jobs_of, serving_of, write
 from eyas.deploy.launch import Launch, Parts, launch_of

@@ -9,8 +9,8 @@ import pytest
 from tests.e2e.small import ERROR
 
 from eyas.cli import main
-from eyas.drift.rounds import read_lines
 from eyas.formats.head_dir import digest_head
+from eyas.monitoring.acceptance_log import read_lines
 
 
 def test_a_server_with_two_heads(start, finished, target, tmp_path):

@@ -464,8 +464,8 @@ def test_half_a_character_is_no_text(refused, tmp_path):
     ("stage", "room", "last", "override"),
     [
         ("capture", "eyas.features.capture", "write_manifest", "capture.dtype=bfloat16"),
-        ("train", "eyas.train.loop", "finish", "train.seed=9"),
-        ("eval", "eyas.train.evaluate", "finish", "eval.seed=9"),
+        ("train", "eyas.train.train", "finish", "train.seed=9"),
+        ("eval", "eyas.evaluation.evaluate", "finish", "eval.seed=9"),
     ],
 )
 def test_work_on_another_recipe_stopped_half_way(recipe, finished, tmp_path, monkeypatch, stage, room, last, override):

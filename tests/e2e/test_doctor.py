@@ -13,8 +13,8 @@ from eyas.base.config import build, load_toml, merge, parse_overrides, to_toml
 from eyas.base.errors import InputError
 from eyas.cli import main
 from eyas.doctor import examine
+from eyas.kernels.cpu_attention import Unavailable
 from eyas.recipe import Recipe
-from eyas.serve.kernels.cpu import Unavailable
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 

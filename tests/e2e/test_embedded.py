@@ -15,16 +15,16 @@ from eyas.bench.lossless import References, read_references
 from eyas.bench.workload import Prompt, eval_prompts, mixed
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, plain_loop
+from eyas.engine.request import Request
 from eyas.evalsets import FAMILIES, example
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 from eyas.quickstart import quickstart_recipe
 from eyas.recipe import resolve_head
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.request import Request
-from eyas.serve.scheduler import Given, plain_loop
 from eyas.tree.shape import TreeShape, chain
 from eyas.tree.stats import acceptance_length
 

@@ -9,9 +9,10 @@ import pytest
 from tests.e2e.small import run_stages, write_prompts
 
 from eyas.cli import main
-from eyas.costs.sums import Amounts, Rates
+from eyas.costs.cost_model import Amounts, Rates
 from eyas.formats.head_dir import read_head
-from eyas.plan import describe, measure
+from eyas.plan import measured_rates as measure
+from eyas.plan import plan as describe
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DATA = (
     "quickstart.toml",
     "bench/report.css",
-    "serve/api/ui/index.html",
+    "server/ui/index.html",
     "embedded/target/config.json",
     "embedded/head/config.json",
 )

@@ -8,7 +8,7 @@ import pytest
 
 from eyas.base.provenance import digest_json
 from eyas.evalsets import FAMILIES, example
-from eyas.evalsets.speaker import Speaker, zipf_choice
+from eyas.evalsets.template_grammar import Speaker, zipf_choice
 
 FROZEN = {
     "chat": "sha256:ae8d7c66e154",

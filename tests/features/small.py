@@ -11,7 +11,7 @@ from eyas.base.provenance import Origin, finish
 from eyas.chat.conversation import Conversation, Message, Turn
 from eyas.chat.render import prompt_ids
 from eyas.features.layout import Row, taught
-from eyas.features.quantise import StoredDtype, quantise
+from eyas.features.quantize import StoredDtype, quantise
 from eyas.features.shard import RowInfo, StoredRow
 from eyas.model.attention import DenseAttend
 from eyas.model.target import Target

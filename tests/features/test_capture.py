@@ -15,10 +15,10 @@ from eyas.base.errors import InputError
 from eyas.base.provenance import Origin, finish, read_provenance
 from eyas.chat.conversation import Conversation, Message, Turn, read_all
 from eyas.features.capture import CaptureConfig, run
-from eyas.features.forward import PrefillAttend
+from eyas.features.examples import TextRow, assign_splits, rows_of
+from eyas.features.extract import PrefillAttend
 from eyas.features.layout import taught
 from eyas.features.reader import Features
-from eyas.features.texts import TextRow, assign_splits, rows_of
 from eyas.model.target import Target
 
 CONFIG = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2)
@@ -27,7 +27,7 @@ import os, signal, sys, torch
 from pathlib import Path
 from eyas.base.progress import Progress
 from eyas.features.capture import CaptureConfig, run
-from eyas.features.forward import PrefillAttend
+from eyas.features.extract import PrefillAttend
 from eyas.features.layout import taught
 from eyas.model.target import Target
 torch.set_num_threads(1)

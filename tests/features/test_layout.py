@@ -3,8 +3,8 @@ import itertools
 import torch
 from tests.features.small import mask
 
+from eyas.evaluation.replay import answers_of
 from eyas.features.layout import num_needed, num_supervised, supervised, taught, teacher_index
-from eyas.train.walk import answers_of
 
 
 def draw(picture: str, step: int) -> str:

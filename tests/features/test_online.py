@@ -9,7 +9,7 @@ from tests.features.small import contents
 from tests.features.test_capture import CONFIG
 
 from eyas.features.capture import run
-from eyas.features.quantise import StoredDtype
+from eyas.features.quantize import StoredDtype
 from eyas.features.reader import Features
 from eyas.model.target import Target
 

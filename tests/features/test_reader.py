@@ -10,7 +10,7 @@ from eyas.base.provenance import digest_file
 from eyas.base.storage import Place
 from eyas.features import capture, store
 from eyas.features.capture import CaptureConfig, run
-from eyas.features.quantise import StoredDtype
+from eyas.features.quantize import StoredDtype
 from eyas.features.reader import Features
 from eyas.features.shard import ShardFile
 from eyas.features.store import Manifest, finished_shard, publish_shard, read_manifest, without_rows

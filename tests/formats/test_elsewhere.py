@@ -11,10 +11,10 @@ from tests.formats.elsewhere import LAYOUTS, LIST, write
 from tests.formats.test_head_dir import CONFIG, FACTS, VOCAB, edit_config, logits
 
 from eyas.base.errors import InputError
+from eyas.formats.aux_layers import read_layers, sglang_ids
 from eyas.formats.draft_vocab import read_vocab
 from eyas.formats.fit import check_embedding, check_fit, check_weights
 from eyas.formats.head_dir import digest_head, look, read_head
-from eyas.formats.layers import read_layers, sglang_ids
 from eyas.model.head import Head
 from eyas.model.layer_ids import HFIndex
 

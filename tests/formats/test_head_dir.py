@@ -14,8 +14,8 @@ from eyas.formats.config import HeadOrigin
 from eyas.formats.fit import check_fit, require_fit
 from eyas.formats.head_dir import read_head, write_head
 from eyas.model.attention import DenseAttend
-from eyas.model.facts import TargetFacts
 from eyas.model.head import Head, HeadConfig
+from eyas.model.target_info import TargetFacts
 from eyas.model.vocab import DraftVocab
 
 FACTS = TargetFacts(

@@ -12,10 +12,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from eyas.formats.config import HeadOrigin
-from eyas.formats.consumer import Consumer
 from eyas.formats.engines import ENGINES, write_engine
 from eyas.formats.head_dir import StoredHead, read_head, write_head
 from eyas.formats.parity import STEPS, Compared, Text, compare
+from eyas.formats.reference_reader import Consumer
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.serve.small import LAYERS, All, check_idle, random_draft
+from tests.engine.small import LAYERS, All, check_idle, random_draft
 from tests.tiny import tiny_target
 
+from eyas.engine.cuda_graphs import RoundGraphs
+from eyas.engine.device_stream import CudaStream
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, overlap_loop, plain_loop
+from eyas.engine.request import Request
 from eyas.model.target import Target
-from eyas.serve.arm import Arm
-from eyas.serve.engine import Engine
-from eyas.serve.graphs import RoundGraphs
-from eyas.serve.request import Request
-from eyas.serve.scheduler import Given, overlap_loop, plain_loop
-from eyas.serve.stream import CudaStream
+from eyas.speculation.arms import Arm
 from eyas.tree.sampling import Sampling
 from eyas.tree.shape import TreeShape, chain
 

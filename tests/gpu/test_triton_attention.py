@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.serve.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forward
+from tests.kernels.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forward
 from torch import Tensor
 
+from eyas.kernels.paged_attention import dense
 from eyas.model.attention import LayerAttention, Rule
-from eyas.serve.paged import dense
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ LLAMA = Shape((0, 1, 300, 4097, 1000), (16, 16, 16, 16, 3), heads=(32, 8), head_
 
 
 def prepare(case: Forward) -> LayerAttention:
-    from eyas.serve.kernels.triton_attention import prepare_on
+    from eyas.kernels.triton_attention import prepare_on
 
     return prepare_on(CUDA)(case.kv, case.table_RC, case.rows)
 

@@ -12,10 +12,10 @@ from tests.model.families import FAMILIES, REACH, Family, family_target
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.features.forward import PrefillAttend
+from eyas.features.extract import PrefillAttend
 from eyas.model.attention import DenseAttend, Rule
-from eyas.model.ends import load_ends
-from eyas.model.parts import all_rope_parameters, find_layers
+from eyas.model.embeddings import load_ends
+from eyas.model.submodules import all_rope_parameters, find_layers
 from eyas.model.target import Target
 
 DOCS = Path(__file__).parents[2] / "docs" / "families.md"

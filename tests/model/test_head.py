@@ -13,9 +13,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from eyas.base.errors import InputError
 from eyas.model.attention import DenseAttend, causal_visible, dense_attention
-from eyas.model.facts import TargetFacts
 from eyas.model.head import Head, HeadConfig, Rope, rotate
 from eyas.model.layer_ids import HFIndex
+from eyas.model.target_info import TargetFacts
 
 OFFICIAL = json.loads((Path(__file__).parent / "official_eagle3.json").read_text())
 LAYERS = (HFIndex(2), HFIndex(4), HFIndex(5))

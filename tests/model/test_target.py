@@ -54,9 +54,9 @@ from transformers import (
 from eyas.base.errors import EyasError, InputError
 from eyas.model import hook
 from eyas.model.attention import DenseAttend, Rule
-from eyas.model.ends import load_ends
+from eyas.model.attention_probe import HeadShape, check_config, probe
+from eyas.model.embeddings import load_ends
 from eyas.model.hook import register_attention
-from eyas.model.probe import HeadShape, check_config, probe
 from eyas.model.target import Target, resolve_target
 
 GetDir = Callable[[str], Path]
@@ -412,7 +412,7 @@ def test_a_gemma_without_its_caps_is_plain(tmp_path: Path):
 
 
 def test_a_cap_that_is_dropped_is_found(monkeypatch: Any):
-    monkeypatch.setattr("eyas.model.probe.capped", lambda logits, cap: logits)
+    monkeypatch.setattr("eyas.model.attention_probe.capped", lambda logits, cap: logits)
     assert "logits that come out otherwise" in probed(
         Gemma2ForCausalLM, Gemma2Config(**SIZES, final_logit_softcapping=5.0)
     )

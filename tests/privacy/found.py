@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from eyas.privacy.builtin import BuiltinDetector
+from eyas.privacy.builtin_detector import BuiltinDetector
 from eyas.privacy.config import PrivacyConfig
 from eyas.privacy.filter import PrivacyFilter
 

@@ -7,7 +7,7 @@ import pytest
 from eyas.base.errors import StageError
 from eyas.privacy import dlp
 from eyas.privacy.dlp import DlpDetector
-from eyas.privacy.entity import KINDS, Span
+from eyas.privacy.span import KINDS, Span
 
 
 class ResourceExhausted(Exception):

@@ -6,8 +6,8 @@ from tests.privacy.found import KEY, detector, make_filter
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.privacy.config import PrivacyConfig, read_key
-from eyas.privacy.entity import Span
 from eyas.privacy.filter import Cleaned, PrivacyFilter, Refused, make_detectors
+from eyas.privacy.span import Span
 
 
 def clean(*texts, language="en", **settings) -> Any:

@@ -57,7 +57,7 @@ import socket
 def refused(*args, **kwargs):
     raise AssertionError("a socket was opened")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused
-from eyas.privacy.builtin import BuiltinDetector
+from eyas.privacy.builtin_detector import BuiltinDetector
 text = "Mail jane@example.com, http://a.example.co.uk, SSN 536-22-1234, 81.2.69.142, key AKIAIOSFODNN7EXAMPLE"
 kinds = {span.kind for span in BuiltinDetector().find([text], ["en"])[0]}
 assert kinds == {"EMAIL", "GOVERNMENT_ID", "IP_ADDRESS", "SECRET"}, kinds

@@ -3,9 +3,9 @@
 import pytest
 from tests.privacy.found import found, values
 
-from eyas.privacy.lexicon import lexicon
+from eyas.privacy.name_lists import lexicon
 from eyas.privacy.names import Names
-from eyas.privacy.words import split
+from eyas.privacy.tokens import split
 
 UNLISTED = ("tevita", "fifita", "vandenquist", "ngata", "okwuosa")
 

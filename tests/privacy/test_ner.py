@@ -7,8 +7,8 @@ from transformers import BertConfig, BertForTokenClassification, PreTrainedToken
 
 from eyas.base.errors import InputError
 from eyas.privacy import ner
-from eyas.privacy.entity import Span
 from eyas.privacy.ner import TransformersDetector, kind_of
+from eyas.privacy.span import Span
 
 WORDS = ["[PAD]", "[UNK]", "matti", "virtanen", "oulu", "asuu"]
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "B-MISC"]

@@ -3,8 +3,8 @@ import ipaddress
 import pytest
 from tests.privacy.found import KEY
 
-from eyas.privacy.entity import KINDS, Span, merge
-from eyas.privacy.lexicon import LANGUAGES
+from eyas.privacy.name_lists import LANGUAGES
+from eyas.privacy.span import KINDS, Span, merge
 from eyas.privacy.surrogate import FIRST, LAST, Surrogates, parts
 
 S = Surrogates(KEY)
@@ -45,7 +45,7 @@ def test_names_keep_their_shape():
 
 
 def test_no_name_becomes_itself():
-    from eyas.privacy.lexicon import first_names
+    from eyas.privacy.name_lists import first_names
 
     for name in first_names("sv_SE"):
         assert S.part(name, FIRST, "sv") != name

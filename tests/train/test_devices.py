@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 
 import torch
-from tests.train.test_loop import CONFIG
+from tests.train.test_train import CONFIG
 
 from eyas.features.reader import Features
 from eyas.model.target import Target
-from eyas.train.metrics import Window
 from eyas.train.trainer import Trainer
+from eyas.train.training_metrics import Window
 
 
 def test_a_micro_batch_makes_every_tensor_where_its_inputs_are(target: Target, features: Path) -> None:

@@ -14,9 +14,9 @@ import torch
 from tests.features.small import contents
 from tests.train.together import Blow, Poison, new_run, train, weights, write_recipe
 
-from eyas.features.order import shares
 from eyas.features.reader import Features
 from eyas.model.target import Target
+from eyas.train.batch_order import shares
 from eyas.train.config import TrainConfig
 from eyas.train.trainer import Trainer
 

@@ -22,8 +22,8 @@ import torch
 from tests.tree.reference import adjusted, probs
 from torch import Tensor
 
-from eyas.tree.coins import coins
 from eyas.tree.penalties import Paths, PenaltyState
+from eyas.tree.position_rng import coins
 from eyas.tree.sampling import Sampling, SamplingBatch, choose
 from eyas.tree.shape import TreeShape, chain
 from eyas.tree.tree import Frontier, Tree, grow

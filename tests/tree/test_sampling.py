@@ -14,7 +14,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper
 
 from eyas.base.errors import InputError, UsageError
-from eyas.tree.coins import coins
+from eyas.tree.position_rng import coins
 from eyas.tree.sampling import Sampling, SamplingBatch, choose, distribution, draw, logprobs
 
 CPU = torch.device("cpu")

@@ -9,18 +9,18 @@ from tests.tiny import tiny_target
 
 from eyas.chat.conversation import read_all
 from eyas.chat.render import prompt_ids
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, plain_loop
+from eyas.engine.request import Request
+from eyas.evaluation.head_drafter import HeadDrafter
+from eyas.evaluation.replay import answers_of, walk
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.request import Request
-from eyas.serve.scheduler import Given, plain_loop
-from eyas.train import loop
+from eyas.train import train as loop
 from eyas.train.config import HeadOptions
-from eyas.train.head_drafter import HeadDrafter
-from eyas.train.walk import answers_of, walk
 from eyas.tree.shape import TreeShape
 
 

@@ -11,19 +11,19 @@ from tests.model.families import family_target
 from tests.tiny import tiny_target
 
 from eyas.base.errors import UsageError
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, plain_loop
+from eyas.engine.request import Answer, Request
+from eyas.evaluation.evaluate import EvalConfig, EvalInputs, run, walk_rows
+from eyas.evaluation.head_drafter import HeadDrafter
+from eyas.evaluation.resample import answer_anew
 from eyas.features import capture
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import Given, plain_loop
-from eyas.train import loop
-from eyas.train.anew import answer_anew
-from eyas.train.evaluate import EvalConfig, EvalInputs, run, walk_rows
-from eyas.train.head_drafter import HeadDrafter
+from eyas.train import train as loop
 from eyas.tree.sampling import Sampling
 from eyas.tree.shape import TreeShape
 

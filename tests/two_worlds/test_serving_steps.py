@@ -10,15 +10,15 @@ import torch
 from tests.tiny import tiny_target
 from torch import Tensor
 
+from eyas.drafters.eagle3 import Draft, Drafter, Fresh
 from eyas.features.layout import Row, taught
+from eyas.kernels.paged_attention import prepare_dense
+from eyas.memory.future_map import Relay
+from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import DenseAttend
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.serve.drafter import Draft, Drafter, Fresh
-from eyas.serve.kvpool import KVPool
-from eyas.serve.paged import prepare_dense
-from eyas.serve.relay import Relay
 from eyas.train.ttt import pack, unroll
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Advance, Frontier, Grower, ToTarget, Tree

@@ -24,25 +24,25 @@ from eyas.base.provenance import (
     require,
 )
 from eyas.base.storage import Place
-from eyas.bench.concurrency import measure_load
+from eyas.bench.bench_prompts import BUILTIN, SYNTHETIC, prompts_of
+from eyas.bench.concurrent_streams import measure_load
 from eyas.bench.config import BenchConfig
-from eyas.bench.curves import training_points
-from eyas.bench.free_drafters import free_drafters
+from eyas.bench.draft_baselines import free_drafters
 from eyas.bench.lossless import References, lossless, read_references, reference_answers
 from eyas.bench.machine import public
-from eyas.bench.measure import measure_tasks
-from eyas.bench.prompts import BUILTIN, SYNTHETIC, prompts_of
 from eyas.bench.report import write_report
 from eyas.bench.results import Measured, results
+from eyas.bench.single_stream import measure_tasks
+from eyas.bench.training_curves import training_points
 from eyas.bench.workload import Prompt, as_ids, eval_prompts, mixed
+from eyas.data.sources.source import HUB
+from eyas.drafters.eagle3 import Draft
 from eyas.evalsets import FAMILIES
+from eyas.evaluation.reference_drafters import NgramTable
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
+from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import EMBEDDED, Target, resolve_target
-from eyas.serve.compiled import compile_pair
-from eyas.serve.drafter import Draft
-from eyas.synth.sources import HUB
-from eyas.train.reference_drafters import NgramTable
 
 STAGE = "bench"
 RESULTS_FILE = "results.json"

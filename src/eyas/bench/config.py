@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from eyas.base.errors import UsageError
 from eyas.bench.client.config import SYNTHETIC_WORDS, Slo, require_above_zero
-from eyas.serve.arm import default_arms
+from eyas.speculation.arms import default_arms
 from eyas.tree.shape import TreeShape
 
 OTHER_ARM = re.compile(r"(lookup|model)([1-9])")

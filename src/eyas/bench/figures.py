@@ -7,7 +7,7 @@ from typing import Any
 
 from eyas.bench import charts
 from eyas.bench.charts import Bar, BarRow, Caption, Fill, Key, Line, Panel, Segment, Table
-from eyas.bench.numbers import MISSING, data, interval, lookup, number, streams
+from eyas.bench.number_format import MISSING, data, interval, lookup, number, streams
 
 Tasks = Mapping[str, Mapping[str, Any]]
 REFERENCES: tuple[tuple[str, str, Fill], ...] = (

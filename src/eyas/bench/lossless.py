@@ -14,11 +14,11 @@ from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.bench.workload import Prompt
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, plain_loop
+from eyas.engine.request import Request
 from eyas.model.target import Target, digest_target, resolve_target
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.request import Request
-from eyas.serve.scheduler import Given, plain_loop
 
 KEYS = {"target_digest": str, "max_tokens": int, "reference": str, "answers": dict}
 

@@ -13,10 +13,10 @@ from transformers.generation.streamers import BaseStreamer
 
 from eyas.base.progress import Progress
 from eyas.bench.lossless import greedy_only
-from eyas.bench.measure import WARM_UP_TOKENS, answer_one
+from eyas.bench.single_stream import WARM_UP_TOKENS, answer_one
 from eyas.bench.workload import Prompt, paired
+from eyas.engine.engine import Engine
 from eyas.model.target import Target
-from eyas.serve.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
 from eyas.bench import figures
 from eyas.bench.charts import scroll
-from eyas.bench.curves import training_curves
-from eyas.bench.load_page import KINDS, arms_under_load, failures, load_section
-from eyas.bench.numbers import bytes_text, data, duration, lookup, number, times
+from eyas.bench.load_section import KINDS, arms_under_load, failures, load_section
+from eyas.bench.number_format import bytes_text, data, duration, lookup, number, times
+from eyas.bench.training_curves import training_curves
 
 SCHEMA = 1
 

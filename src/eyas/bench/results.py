@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.provenance import versions
-from eyas.bench.concurrency import UnderLoad
+from eyas.bench.concurrent_streams import UnderLoad
 from eyas.bench.machine import machine
-from eyas.bench.measure import OneStream
 from eyas.bench.report import SCHEMA
+from eyas.bench.single_stream import OneStream
 from eyas.model.head import Head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 

@@ -27,23 +27,23 @@ from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_fin
 from eyas.base.storage import Place
 from eyas.bench.machine import machine
 from eyas.bench.tune_config import TuneConfig
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.cost_profiler import Rehearsal
+from eyas.engine.engine import Engine
+from eyas.evaluation.head_drafter import embedder
+from eyas.evaluation.held_out import groups, some_held_out
+from eyas.evaluation.resample import answer_anew
+from eyas.evaluation.tree_sweep import TreeAcceptance, acceptances, count_rounds
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.fit import require_fit
-from eyas.formats.flags import sglang_flags, vllm_flags
 from eyas.formats.head_dir import CONFIG_FILE as HEAD_FILE
 from eyas.formats.head_dir import StoredHead, digest_head, read_head
+from eyas.formats.tree_flags import sglang_flags, vllm_flags
+from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
-from eyas.serve.arm import OFF, Arm, Load
-from eyas.serve.compiled import compile_pair
-from eyas.serve.costs import LONG_CONTEXT, CostTable, batch_sizes, measured_table
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.rehearsal import Rehearsal
-from eyas.train.anew import answer_anew
-from eyas.train.head_drafter import embedder
-from eyas.train.held_out import groups, some_held_out
-from eyas.train.many_trees import TreeAcceptance, acceptances, count_rounds
+from eyas.speculation.arms import OFF, Arm, Load
+from eyas.speculation.round_costs import LONG_CONTEXT, CostTable, batch_sizes, measured_table
 from eyas.tree.shape import TreeShape
 
 STAGE = "tune"

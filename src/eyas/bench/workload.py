@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.bench.prompts import BUILTIN, Asked, prompts_of
+from eyas.bench.bench_prompts import BUILTIN, Asked, prompts_of
 from eyas.chat.render import prompt_ids
 
 Unit = TypeVar("Unit")

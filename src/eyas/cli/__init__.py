@@ -302,7 +302,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_doctor(parsed: argparse.Namespace) -> int:
-    from eyas.cli.quiet import quiet
+    from eyas.cli.setup import quiet
     from eyas.doctor import examine, examine_machine
 
     quiet()

@@ -7,13 +7,13 @@ from typing import Any
 
 from eyas.base.config import build, parse_overrides
 from eyas.base.errors import UsageError
-from eyas.bench.client import served
+from eyas.bench.client import bench_url as served
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.figures import load_words
-from eyas.bench.foreign import read_all
-from eyas.bench.measure import BASELINE, SPECULATIVE
-from eyas.bench.numbers import MISSING, number
-from eyas.cli.quiet import quiet
+from eyas.bench.importers import read_all
+from eyas.bench.number_format import MISSING, number
+from eyas.bench.single_stream import BASELINE, SPECULATIVE
+from eyas.cli.setup import quiet
 
 OUT = "runs/served"
 

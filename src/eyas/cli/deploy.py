@@ -11,7 +11,7 @@ from typing import Any
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import require
-from eyas.cli.recipes import open_run
+from eyas.cli.setup import open_run
 from eyas.deploy import kubernetes, vertex, vertex_apply
 from eyas.deploy.launch import Launch, Parts, launch_of, upload
 from eyas.formats.head_dir import CONFIG_FILE, digest_head

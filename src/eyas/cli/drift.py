@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from eyas.base.errors import InputError, UsageError
-from eyas.cli.quiet import quiet
-from eyas.drift.compare import compare, describe
-from eyas.drift.reference import read_report
-from eyas.drift.refresh import write_recipe
-from eyas.drift.rounds import read_lines
-from eyas.drift.sampler import LOG_FILE, logged
+from eyas.cli.setup import quiet
+from eyas.monitoring.acceptance_log import read_lines
+from eyas.monitoring.drift_report import compare, describe
+from eyas.monitoring.prompt_sampler import LOG_FILE, logged
+from eyas.monitoring.refresh import write_recipe
+from eyas.monitoring.reported_acceptance import read_report
 
 RETRAIN = 3
 

@@ -12,18 +12,18 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import prompt_ids
-from eyas.cli.quiet import quiet
+from eyas.cli.setup import quiet
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.detokenizer import Detokenizer
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, plain_loop
+from eyas.engine.request import Answer, Request
 from eyas.formats.fit import check_embedding, require_fit
 from eyas.formats.head_dir import StoredHead, read_head
 from eyas.model.devices import check_one_device, default_device
 from eyas.model.dtypes import DTYPES
 from eyas.model.target import EMBEDDED, Target, count_layers
 from eyas.recipe import resolve_head
-from eyas.serve.drafter import Draft
-from eyas.serve.engine import Engine
-from eyas.serve.request import Answer, Request
-from eyas.serve.scheduler import Given, plain_loop
-from eyas.serve.text import Detokenizer
 from eyas.tree.sampling import Sampling
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import acceptance_length

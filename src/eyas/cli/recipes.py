@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from eyas import export
-from eyas.base.config import parse_overrides
 from eyas.base.errors import InputError, UsageError
 from eyas.bench import tune
 from eyas.bench.figures import load_words
 from eyas.chat.conversation import Conversation, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.chat.show import show
-from eyas.cli.quiet import quiet
+from eyas.cli.deploy import jobs_of, write_configured
+from eyas.cli.setup import open_run, quiet
 from eyas.evalsets import FAMILIES, example
-from eyas.model.devices import check_one_device, default_device
+from eyas.model.devices import check_one_device
 from eyas.quickstart import quickstart_recipe
-from eyas.recipe import STAGES, Recipe, Run, load_recipe
+from eyas.recipe import STAGES, Run
 from eyas.train.ranks import joined, own_device, require_alone
 
 SHARED = ("prompts", "capture", "train")
@@ -69,7 +69,7 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
 
 def trace(recipe: str, overrides: Sequence[str], out: str | None, explain: str | None, forget: str | None) -> int:
     """What became of a record, and before that, if asked, its removal from all that was made from it."""
-    from eyas import lineage
+    from eyas import record_lineage as lineage
 
     if explain is not None and forget is not None:
         raise UsageError("--explain and --forget", "one of the two", "leave one out")
@@ -81,8 +81,8 @@ def trace(recipe: str, overrides: Sequence[str], out: str | None, explain: str |
 
 def plan(work: Run, price: float | None, as_json: bool) -> int:
     """What would run and what it would take."""
-    from eyas.plan.describe import make
-    from eyas.plan.text import describe
+    from eyas.plan.plan import make
+    from eyas.plan.plan_text import describe
 
     quiet()
     planned = make(work, price)
@@ -130,8 +130,6 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _all(work: Run, as_json: bool) -> int:
-    from eyas.cli.deploy import jobs_of, write_configured  # which opens runs by what is below
-
     jobs_of(work.recipe)  # what no pod could do is said now, not after hours
     quiet()
     started_s = time.monotonic()
@@ -148,13 +146,6 @@ def _all(work: Run, as_json: bool) -> int:
         print(f"deployment: {directory}", file=sys.stderr)
     print(f"done in {time.monotonic() - started_s:.0f} s", file=sys.stderr)
     return 0
-
-
-def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str | None = None) -> Run:
-    """A recipe and where it runs. device: where the target lives; None: the CUDA device where there is one."""
-    loaded: Recipe = load_recipe(Path(recipe), parse_overrides(overrides))
-    place = Path("runs") / loaded.name if out is None else Path(out)
-    return Run(loaded, place, device=device or default_device())
 
 
 def _written(work: Run, verb: str) -> dict[str, Any]:

@@ -16,21 +16,21 @@ from eyas.base.errors import UsageError
 from eyas.base.fetch import fetch, is_remote
 from eyas.base.storage import Place
 from eyas.cli.generate import load, load_canary
-from eyas.cli.quiet import quiet
-from eyas.drift.gate import Gate
-from eyas.drift.sampler import LOG_FILE, PROMPTS_FILE, SampleOptions, Sampler
+from eyas.cli.setup import quiet
+from eyas.engine.async_engine import Service, build_service, compile_in_background, try_canary
+from eyas.engine.canary import CanaryOptions
+from eyas.engine.engine_thread import EngineThread
+from eyas.engine.options import ServeOptions
+from eyas.engine.request import CANARY, MAIN
 from eyas.formats.head_dir import digest_head, resolve_head
+from eyas.kernels.dispatch import why_reference
 from eyas.model.target import EMBEDDED, Target
-from eyas.serve.api.app import Api, ApiOptions
-from eyas.serve.api.server import bind, serve, url_of
-from eyas.serve.api.vertex import STORAGE, Contract, contract_of
-from eyas.serve.arm import OFF
-from eyas.serve.canary import CanaryOptions
-from eyas.serve.kernels.choice import why_reference
-from eyas.serve.options import ServeOptions
-from eyas.serve.request import CANARY, MAIN
-from eyas.serve.service import Service, build_service, compile_in_background, try_canary
-from eyas.serve.thread import EngineThread
+from eyas.monitoring.privacy_gate import Gate
+from eyas.monitoring.prompt_sampler import LOG_FILE, PROMPTS_FILE, SampleOptions, Sampler
+from eyas.server.app import Api, ApiOptions
+from eyas.server.server import bind, serve, url_of
+from eyas.server.vertex import STORAGE, Contract, contract_of
+from eyas.speculation.arms import OFF
 
 KEY_VARIABLE = "EYAS_API_KEY"
 

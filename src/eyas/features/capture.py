@@ -36,12 +36,13 @@ from eyas.base.provenance import (
     require,
     require_digest,
 )
-from eyas.base.shares import rank_of
+from eyas.base.rank import rank_of
 from eyas.base.storage import Place
-from eyas.features.drift import measure
-from eyas.features.forward import coded, compute, not_finite
+from eyas.features.examples import TextRow, assign_splits, load_texts, plan_shards, row_info
+from eyas.features.extract import coded, compute, not_finite
 from eyas.features.layout import Row, Split
-from eyas.features.quantise import MEANING, StoredDtype
+from eyas.features.quantization_error import measure
+from eyas.features.quantize import MEANING, StoredDtype
 from eyas.features.shard import StoredRow
 from eyas.features.store import (
     MANIFEST,
@@ -55,7 +56,6 @@ from eyas.features.store import (
     remove_shards,
     write_manifest,
 )
-from eyas.features.texts import TextRow, assign_splits, load_texts, plan_shards, row_info
 from eyas.model.target import Target
 
 STAGE = "capture"

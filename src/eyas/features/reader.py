@@ -12,9 +12,9 @@ from torch import Tensor
 from eyas.base.errors import InputError
 from eyas.base.provenance import require
 from eyas.base.storage import Place
-from eyas.features.forward import coded, compute
+from eyas.features.extract import coded, compute
 from eyas.features.layout import Row, Split
-from eyas.features.quantise import restore
+from eyas.features.quantize import restore
 from eyas.features.shard import Pair, ShardFile, StoredRow
 from eyas.features.store import Manifest, read_manifest
 from eyas.model.target import Target

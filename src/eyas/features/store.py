@@ -28,8 +28,8 @@ from eyas.base.atomic import to_json
 from eyas.base.errors import InputError, StageError
 from eyas.base.provenance import digest_bytes, digest_file
 from eyas.base.storage import Place
-from eyas.features.forward import NUM_LAYERS
-from eyas.features.quantise import CODES, LARGEST, SCALE, StoredDtype
+from eyas.features.extract import NUM_LAYERS
+from eyas.features.quantize import CODES, LARGEST, SCALE, StoredDtype
 from eyas.features.shard import RowInfo, ShardFile, ShardInfo, StoredRow, encode
 
 MANIFEST = "manifest.json"

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from eyas.formats.aux_layers import KEY, read_layers, sglang_ids
 from eyas.formats.finding import Finding
-from eyas.formats.layers import KEY, read_layers, sglang_ids
 from eyas.model.dtypes import DTYPES
 from eyas.model.head import ROPE_TYPES, VARIANTS, HeadConfig
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from eyas.base.atomic import write_atomic
+from eyas.formats.aux_layers import KEY, sglang_ids
 from eyas.formats.config import VARIANTS, config_json
 from eyas.formats.head_dir import CONFIG_FILE, StoredHead, head_tensors, tensor_bytes
-from eyas.formats.layers import KEY, sglang_ids
 from eyas.formats.weights import WEIGHTS_FILE
 from eyas.model.head import HeadConfig
 

@@ -6,11 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from eyas.formats.aux_layers import usual_elsewhere
 from eyas.formats.finding import Finding, refuse
 from eyas.formats.head_dir import StoredHead
-from eyas.formats.layers import usual_elsewhere
-from eyas.model.facts import TargetFacts
 from eyas.model.layer_ids import default_layers
+from eyas.model.target_info import TargetFacts
 
 USE_ITS_OWN = "use the head that was trained for this target"
 

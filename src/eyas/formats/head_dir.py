@@ -1,8 +1,8 @@
 """A head directory, `config.json` and `model.safetensors`: ours written, anybody's read.
 
 The captured layers are written twice because the readers disagree: vLLM takes the top-level list literally (our
-HFIndex), SGLang takes the nested one as outputs of layers (`formats.layers`). `d2t` is an offset. The embedding is the
-target's and is not stored. What is read from elsewhere becomes the same: docs/formats.md has the conventions.
+HFIndex), SGLang takes the nested one as outputs of layers (`formats.aux_layers`). `d2t` is an offset. The embedding is
+the target's and is not stored. What is read from elsewhere becomes the same: docs/formats.md has the conventions.
 """
 
 import json

@@ -4,8 +4,8 @@
     round 1   rows 0..m-1 from true states, then STEPS drafts, each from the step before
     round 2   the drafts are dropped; the next rows from true states, then STEPS drafts again
 
-Both sides get the same text, the same states and rows of the embedding; the other side (`formats.consumer`) chooses
-which states it reads by the engine's rule, names the tokens by the engine's d2t, and works everything out itself.
+Both sides get the same text, the same states and rows of the embedding. The other side (`formats.reference_reader`)
+chooses which states it reads by the rule of the engine, names the tokens by its d2t, and computes the rest itself.
 
 T rows, D hidden, L = 3D captured features, V draft vocabulary.
 """
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.formats.consumer import Consumer
 from eyas.formats.head_dir import StoredHead
+from eyas.formats.reference_reader import Consumer
 from eyas.model.attention import DenseAttend
-from eyas.model.parts import find_layers
+from eyas.model.submodules import find_layers
 from eyas.model.target import Target
 
 STEPS = 5

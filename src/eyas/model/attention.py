@@ -80,7 +80,7 @@ class Attend(Protocol):
 class LayerAttention(Protocol):
     """Attention over the rows of one sequence, without a dimension for the batch: called once a layer.
 
-    One that C++ can call by itself has an attribute `native` (serve/kernels/cpu.py).
+    One that C++ can call by itself has an attribute `native` (kernels/cpu_attention.py).
     """
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:

@@ -25,8 +25,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from eyas.base.errors import InputError
 from eyas.model.attention import Attend, Compiled, RowAttend, Rule
-from eyas.model.facts import TargetFacts
 from eyas.model.layer_ids import HFIndex, default_layers
+from eyas.model.target_info import TargetFacts
 
 INIT_STD = 0.02  # the usual initializer_range of Llama configurations
 VARIANTS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")

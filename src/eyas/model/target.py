@@ -22,11 +22,11 @@ from transformers import (
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.model.attention import Attend, Compiled, RowAttend
+from eyas.model.attention_probe import HeadShape, check_config, probe
 from eyas.model.devices import AUTO, check_device
-from eyas.model.facts import TargetFacts
 from eyas.model.hook import ATTENTION_NAME, Capture, hook_layers, register_attention, run_decoder
 from eyas.model.layer_ids import HFIndex, check_layers, default_layers
-from eyas.model.parts import (
+from eyas.model.submodules import (
     all_rope_parameters,
     capped,
     find_decoder,
@@ -37,7 +37,7 @@ from eyas.model.parts import (
     output_matrix,
     text_config,
 )
-from eyas.model.probe import HeadShape, check_config, probe
+from eyas.model.target_info import TargetFacts
 
 EMBEDDED = "embedded"
 TOKENIZER_FILES = (

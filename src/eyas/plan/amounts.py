@@ -10,14 +10,14 @@ from eyas.base.provenance import Origin, is_finished
 from eyas.chat.conversation import Message, read
 from eyas.chat.render import prompt_ids
 from eyas.costs.config import PlanConfig
-from eyas.costs.sums import Amounts
+from eyas.costs.cost_model import Amounts
+from eyas.data.answers.respond import LEDGER_FILE
+from eyas.data.prompts import PROMPTS_FILE
+from eyas.data.sources.record_formats import Shaped, read_shape
+from eyas.data.sources.records import read_piece
+from eyas.data.sources.source import Source
 from eyas.features.reader import Features
 from eyas.recipe import STAGES, Run
-from eyas.synth.prompts import PROMPTS_FILE
-from eyas.synth.records import read_piece
-from eyas.synth.respond import LEDGER_FILE
-from eyas.synth.shapes import Shaped, read_shape
-from eyas.synth.sources import Source
 
 SAMPLE = 64  # prompts whose length is taken for that of all
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from stdnum import bitcoin, iban, luhn, numdb
 from stdnum.us import rtn
 
-from eyas.privacy.caseless import Caseless, Tested
-from eyas.privacy.entity import Span
+from eyas.privacy.case_insensitive import Caseless, Tested
+from eyas.privacy.span import Span
 
 # Digits with at most two separators between two of them; not the digits of a decimal fraction. What may not stand
 # before the first is looked up behind it: the engine then looks at digits only.

@@ -14,9 +14,9 @@ A number is always needed, but behind "lives in".
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.caseless import Caseless, Tested, letter_runs, lowered
-from eyas.privacy.entity import Span
-from eyas.privacy.lexicon import lexicon
+from eyas.privacy.case_insensitive import Caseless, Tested, letter_runs, lowered
+from eyas.privacy.name_lists import lexicon
+from eyas.privacy.span import Span
 
 _UP = "A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ"
 _LOW = "a-zß-öø-ÿąćęłńśźżščž"

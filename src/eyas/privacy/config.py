@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from eyas.base.errors import InputError, UsageError
-from eyas.privacy.entity import KINDS
+from eyas.privacy.span import KINDS
 
 BUILTIN = "builtin"
 PREFIXES = ("gliner:", "transformers:", "dlp:")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import phonenumbers
 
-from eyas.privacy.caseless import Caseless
-from eyas.privacy.entity import Span
+from eyas.privacy.case_insensitive import Caseless
+from eyas.privacy.span import Span
 
 # Latin letters only: \w would swallow the kana that stand right behind an address in Japanese text.
 _LOCAL = re.compile(r"[A-Za-z0-9À-ɏ!#$%&'*+/=?^_`{|}~.-]+\Z")

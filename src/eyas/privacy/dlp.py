@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from eyas.base.errors import StageError, UsageError
-from eyas.privacy.entity import Span
+from eyas.privacy.span import Span
 
 MAX_BYTES = 400_000  # of text in a request: 0.5 MB is the limit of the whole of it
 MAX_ROWS = 5_000

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eyas.privacy.entity import Span
 from eyas.privacy.label import MAX_LENGTH, Label, Trust, label
-from eyas.privacy.look import Look
+from eyas.privacy.span import Span
+from eyas.privacy.value_matcher import Look
 
 _MARK = re.compile(r"[:=]")
 _KEY_END = " \t\"'`*])”\\"

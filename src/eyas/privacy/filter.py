@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from eyas.base.errors import EyasError, StageError
-from eyas.privacy import mention
+from eyas.privacy import coreference as mention
 from eyas.privacy.config import BUILTIN, MIN_KEY_BYTES, PrivacyConfig
-from eyas.privacy.entity import KINDS, Detector, Span, merge
-from eyas.privacy.kept import code_digest
+from eyas.privacy.span import KINDS, Detector, Span, merge
 from eyas.privacy.surrogate import FIRST, Surrogates, parts
-from eyas.privacy.words import split
+from eyas.privacy.tokens import split
+from eyas.privacy.wordlist_cache import code_digest
 
 UNSUPPORTED_LANGUAGE = "unsupported_language"
 _REPEATED = ("EMAIL", "IP_ADDRESS", "LOCATION")  # kinds whose values are sought letter by letter in the whole record
@@ -147,7 +147,7 @@ def make_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
     for name in names:
         kind, _, rest = name.partition(":")
         if name == BUILTIN:
-            from eyas.privacy.builtin import BuiltinDetector
+            from eyas.privacy.builtin_detector import BuiltinDetector
 
             made.append(BuiltinDetector())
         elif kind == "transformers":

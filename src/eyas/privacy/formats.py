@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from eyas.privacy.caseless import lowered
-from eyas.privacy.identifier import LANGUAGE, THRESHOLD, stdnum_check
+from eyas.privacy.case_insensitive import lowered
+from eyas.privacy.checksum import stdnum_check
 
 
 @contextlib.contextmanager
@@ -49,6 +49,8 @@ with _hidden("torch", "transformers", "tensorflow", "mxnet", "cupy"):
 logging.getLogger("presidio-analyzer").setLevel(logging.WARNING)
 
 _WEAK, _SURE = 0.3, 0.85
+THRESHOLD = 0.4
+LANGUAGE = "en"  # one pipeline for all: it only splits words, and prompts mix languages
 
 # name, pattern, module of python-stdnum that checks it (None: the form says enough), sure without context, context
 _FORMATS: tuple[tuple[str, str, str | None, bool, str], ...] = (

@@ -10,17 +10,15 @@ Checksums are python-stdnum's. What Presidio must not do is closed here, each wi
 4. Time must stay linear: patterns are case-sensitive and bounded, and Presidio sees windows of a text.
 """
 
-import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from eyas.privacy.caseless import Caseless
-from eyas.privacy.entity import Span
+from eyas.privacy.case_insensitive import Caseless
+from eyas.privacy.checksum import stdnum_check
+from eyas.privacy.span import Span
 
 WINDOW = 1_000  # characters that Presidio sees at a time: its search for context is quadratic
 OVERLAP = 200
-THRESHOLD = 0.4
-LANGUAGE = "en"  # one pipeline for all: it only splits words, and prompts mix languages
 
 # In a text of this language such a number that passes the checksum is one beside a word that says so.
 _HOME = {
@@ -81,10 +79,6 @@ _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -]\d{2,4}\Z|\d{4}[./ -]\d{1,2}[./ -
 _FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands behind a label holds four digits at least
 # Nothing of the formats fits a text without this: it saves most texts the rest.
 _MAY_HOLD = re.compile(r"(?:\d[ ./+-]?){6}|(?=[A-Z]{0,6}\d)[A-Z0-9]{8}|(?:bc1|[13])[a-zA-HJ-NP-Z0-9]{25}")
-
-
-def stdnum_check(module: str) -> Callable[[str], bool]:
-    return importlib.import_module(f"stdnum.{module}").is_valid
 
 
 def identifiers(text: str, language: str) -> Iterator[Span]:

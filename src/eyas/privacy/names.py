@@ -12,9 +12,7 @@ Every word is looked at once and its neighbours a bounded number of times: linea
 import re
 from dataclasses import dataclass
 
-from eyas.privacy.entity import Span
-from eyas.privacy.frame import NOBODY
-from eyas.privacy.hint import (
+from eyas.privacy.context_words import (
     AFTER_TITLE,
     AND,
     ASKED,
@@ -27,14 +25,16 @@ from eyas.privacy.hint import (
     USER_LABELS,
     WEAK_LABELS,
 )
-from eyas.privacy.lexicon import PARTICLES, PRONOUNS, Lexicon
-from eyas.privacy.look import NO_VALUES
-from eyas.privacy.nearby import Nearby
-from eyas.privacy.phrase import SPEAKS, Cue, phrases
-from eyas.privacy.prose import LEADING, Prose
-from eyas.privacy.relation import THING_TOO
-from eyas.privacy.term import BRANDS, TERMS, is_quoted_word, is_technical
-from eyas.privacy.words import Words, split
+from eyas.privacy.letter_parts import NOBODY
+from eyas.privacy.name_lists import PARTICLES, PRONOUNS, Lexicon
+from eyas.privacy.name_phrases import SPEAKS, Cue, phrases
+from eyas.privacy.prose_names import LEADING, Prose
+from eyas.privacy.relation_words import THING_TOO
+from eyas.privacy.span import Span
+from eyas.privacy.technical_terms import BRANDS, TERMS, is_quoted_word, is_technical
+from eyas.privacy.token_context import Nearby
+from eyas.privacy.tokens import Words, split
+from eyas.privacy.value_matcher import NO_VALUES
 
 _SPACE = re.compile(r"[ \u00a0]{1,2}\Z")
 _GAPS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError, UsageError
-from eyas.privacy.entity import Span
+from eyas.privacy.span import Span
 
 WINDOW = 1_000  # characters that a model sees at a time: below the 512 tokens that most of them take
 OVERLAP = 200

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.caseless import Caseless
-from eyas.privacy.entity import Span
-from eyas.privacy.lexicon import PARTICLES, Lexicon
-from eyas.privacy.term import BRANDS, TERMS
-from eyas.privacy.vocabulary import is_known
+from eyas.privacy.case_insensitive import Caseless
+from eyas.privacy.dictionary import is_known
+from eyas.privacy.name_lists import PARTICLES, Lexicon
+from eyas.privacy.span import Span
+from eyas.privacy.technical_terms import BRANDS, TERMS
 
 _TERMS = TERMS | BRANDS
 SCORE = 0.5  # of a place that is on no list, behind a verb that only a place follows

@@ -11,9 +11,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from eyas.privacy.caseless import Caseless, Tested
-from eyas.privacy.entity import Span
-from eyas.privacy.lexicon import lexicon
+from eyas.privacy.case_insensitive import Caseless, Tested
+from eyas.privacy.name_lists import lexicon
+from eyas.privacy.span import Span
 
 _EDGE = r"(?<![A-Za-z0-9])"
 _WORD = r"(?<![A-Za-z0-9_-])"  # where a word of key characters begins

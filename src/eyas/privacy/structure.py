@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from eyas.privacy.entity import Span
 from eyas.privacy.field import fields
-from eyas.privacy.frame import frames
-from eyas.privacy.lexicon import Lexicon
-from eyas.privacy.look import Look
+from eyas.privacy.letter_parts import frames
+from eyas.privacy.name_lists import Lexicon
+from eyas.privacy.span import Span
 from eyas.privacy.table import Line, tables
+from eyas.privacy.value_matcher import Look
 
 
 def structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:

@@ -11,8 +11,8 @@ import re
 import unicodedata
 from functools import cache
 
-from eyas.privacy.lexicon import PARTICLES, city_names, first_names, last_names
-from eyas.privacy.words import plain
+from eyas.privacy.name_lists import PARTICLES, city_names, first_names, last_names
+from eyas.privacy.tokens import plain
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
 _LOCALES = {

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eyas.privacy.entity import Span
 from eyas.privacy.label import Label, Trust, label
-from eyas.privacy.look import Look
+from eyas.privacy.span import Span
+from eyas.privacy.value_matcher import Look
 
 _SPLITS = {
     "|": re.compile(r"[^|]+|(?<=\|)(?=\|)"),

@@ -33,7 +33,7 @@ SCHEMA = 1
 @dataclass(frozen=True)
 class Checkpoint:
     """After `update` updates: the sums of the current window and since when, the lines of metrics.jsonl so far, and
-    what `train.selection` has seen.
+    what `train.checkpoint_selection` has seen.
 
     parts: the digest of each file of tensors, once they are written.
     """

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eyas.base.errors import InputError, UsageError
-from eyas.model.facts import TargetFacts
 from eyas.model.head import HeadConfig
 from eyas.model.layer_ids import HFIndex
+from eyas.model.target_info import TargetFacts
+from eyas.train.experiment_trackers import Watcher
+from eyas.train.init_head import RANDOM
 from eyas.train.loss import LossName
-from eyas.train.start import RANDOM
-from eyas.train.watch import Watcher
 from eyas.tree.shape import TreeShape
 
 
@@ -35,7 +35,7 @@ class TrainConfig:
     steps, decay: unrolled steps K and the weight decay^k of step k. epochs: passes over the data; updates: a number of
     updates instead. batch_tokens: supervised tokens of an update; micro_tokens: tokens (prompts included) of one
     forward. warmup: share of all updates. loss: `train.loss` says which there are. init, lm_head: what the weights
-    start from, `train.start`. dtype: of the products; weights and moments are float32 throughout. stored_dtype: of
+    start from, `train.init_head`. dtype: of the products; weights and moments are float32 throughout. stored_dtype: of
     model.safetensors. log_every: updates a line of metrics.jsonl. checkpoint_url: any fsspec URL, of this run alone;
     None: beside the head. shard: several processes divide weights and moments among them. watch: who is told of the
     lines of metrics.jsonl besides, `train.watch`. Raises UsageError.

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eyas.model.parts import capped
+from eyas.model.submodules import capped
 from eyas.model.vocab import DraftVocab
 
 

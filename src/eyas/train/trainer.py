@@ -18,27 +18,27 @@ import torch
 from eyas.base.errors import InputError, StageError
 from eyas.base.progress import Progress
 from eyas.base.storage import Place
-from eyas.features.order import Update, plan_epoch, shares
+from eyas.evaluation.held_out import HeldOut
 from eyas.features.reader import Features
 from eyas.model.dtypes import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
+from eyas.model.tokenizer_info import forced_ids
 from eyas.model.vocab import DraftVocab
-from eyas.model.words import forced_ids
-from eyas.train import metrics
+from eyas.train import training_metrics as metrics
+from eyas.train.batch_order import Update, plan_epoch, shares
 from eyas.train.checkpoint import Checkpoint, Damaged, read_checkpoint, read_tensors, write_checkpoint
+from eyas.train.checkpoint_selection import Selection, looks_at
 from eyas.train.config import TrainConfig, head_config
-from eyas.train.feed import THREADS, feed
-from eyas.train.held_out import HeldOut
+from eyas.train.experiment_trackers import watching
+from eyas.train.flops_utilization import Pace, peak
+from eyas.train.init_head import first_head
 from eyas.train.loss import Graded, Lessons, LossName, grade
 from eyas.train.optimizer import Masters, Schedule
-from eyas.train.pace import Pace, peak
+from eyas.train.prefetch import THREADS, feed
 from eyas.train.ranks import ALONE, Ranks, notice
-from eyas.train.selection import Selection, looks_at
-from eyas.train.start import first_head
 from eyas.train.teacher import Teacher
 from eyas.train.ttt import Packed, pack, unroll
-from eyas.train.watch import watching
 
 STAGE = "train"
 MAX_NAMED = 8  # conversations in a message

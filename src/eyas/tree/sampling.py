@@ -4,7 +4,7 @@ Legend: R requests, T rows of logits (of any requests), W target vocabulary, C s
 words, Y = K + X.
 
     raw logits -> grammar mask -> logit_bias -> penalties -> temperature -> min_p -> top_k -> top_p -> draw with a coin
-                  serve/grammar   tree/penalties              `distribution` here
+                  engine/grammar  tree/penalties              `distribution` here
 
 The order is vLLM's (v1/sample/sampler.py and v1/worker/gpu/sample/sampler.py agree). Transformers, SGLang and llama.cpp
 put min_p last. That differs only where min_p and top_p are both set: top_p then cuts a share of what min_p has left.
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from eyas.base.errors import InputError, UsageError
-from eyas.tree.coins import coins
+from eyas.tree.position_rng import coins
 
 _LEAST_TEMPERATURE = 1e-5  # vLLM's; a division by less may overflow fp32
 _MAX_BIAS = 100.0  # OpenAI's bounds

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.doubles.llm import FakeServer, Manner, fake_server
 
+from eyas.bench.client.bench_url import run
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.counters import Counters, between, read_counters
-from eyas.bench.client.reply import Drafting, read
-from eyas.bench.client.served import run
-from eyas.bench.client.wire import Received
+from eyas.bench.client.http_connection import Received
+from eyas.bench.client.response import Drafting, read
 
 CONFIG = ClientConfig(limit=1, repeats=2, one_stream=True, concurrency=(2,), max_tokens=20, warm_up=1, timeout_s=10)
 # 20 tokens: one of the prompt, then 4 steps of 4, 4, 4 and 4 or what is left: 5 pieces of the stream, 19 tokens.

@@ -10,11 +10,11 @@ import pytest
 from tests.doubles.llm import FakeServer, Manner, fake_server
 
 from eyas.base.errors import StageError, UsageError
+from eyas.bench.client.bench_url import run
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.load import Block, windows
-from eyas.bench.client.reply import Sample
-from eyas.bench.client.served import run
-from eyas.bench.client.wire import Server
+from eyas.bench.client.http_connection import Server
+from eyas.bench.client.load_generator import Block, windows
+from eyas.bench.client.response import Sample
 from eyas.cli import main
 
 CONFIG = ClientConfig(limit=1, repeats=1, one_stream=False, concurrency=(), max_tokens=20, warm_up=0, timeout_s=10)

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from eyas.bench.client.config import Slo
-from eyas.bench.client.load import Block
-from eyas.bench.client.reply import Drafting, Sample, events, read
+from eyas.bench.client.http_connection import Received
+from eyas.bench.client.load_generator import Block
+from eyas.bench.client.response import Drafting, Sample, events, read
 from eyas.bench.client.summary import arm, compare, keeps, same_words
-from eyas.bench.client.wire import Received
 
 # Sent at 10 s; pieces at 10.2, 10.3, 10.6 s; 9 tokens.
 ONE = Sample("a", 10.0, 10.7, (10.2, 10.3, 10.6), 5, 9, "xyz", Drafting(4, 6, (0, 2, 2)))

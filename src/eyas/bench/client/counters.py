@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
-from eyas.bench.client.reply import Drafting
+from eyas.bench.client.response import Drafting
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from eyas.bench.client.config import Slo
-from eyas.bench.client.load import Block
-from eyas.bench.client.reply import Sample
+from eyas.bench.client.load_generator import Block
+from eyas.bench.client.response import Sample
 from eyas.bench.stats import median_interval, percentiles
 from eyas.tree.stats import Interval, ratio_interval
 

@@ -2,8 +2,8 @@
 
 import random
 
-from eyas.evalsets.lexicon import NAMES, TONES, TOPICS, WEEKDAYS
-from eyas.evalsets.speaker import Speaker
+from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.world_words import NAMES, TONES, TOPICS, WEEKDAYS
 
 FIRST_SENTENCE = (
     "<a> has <start> <thing> at <place>.",

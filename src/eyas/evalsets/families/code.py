@@ -2,8 +2,8 @@
 
 import random
 
-from eyas.evalsets.lexicon import TONES
-from eyas.evalsets.speaker import Speaker
+from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.world_words import TONES
 
 RECORDS: dict[str, tuple[str, ...]] = {
     "order": ("price", "quantity", "weight", "discount"),

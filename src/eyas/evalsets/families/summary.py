@@ -2,8 +2,8 @@
 
 import random
 
-from eyas.evalsets.lexicon import MONTHS, NAMES, TONES, TOPICS, TOWNS, WEEKDAYS
-from eyas.evalsets.speaker import Speaker
+from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.world_words import MONTHS, NAMES, TONES, TOPICS, TOWNS, WEEKDAYS
 
 ASK = (
     "Summarise this report in a <tone> voice:\n\n<report>",

@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from eyas.evalsets.lexicon import NAMES, TONES, TOWNS
-from eyas.evalsets.speaker import Speaker
+from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.world_words import NAMES, TONES, TOWNS
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""`eyas bench --url`: what runs elsewhere is measured; results.json and report.html."""
+
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from eyas.base.atomic import write_json_atomic
+from eyas.base.errors import StageError
+from eyas.base.progress import Progress
+from eyas.base.provenance import versions
+from eyas.bench.bench_prompts import prompts_of
+from eyas.bench.client.config import ClientConfig
+from eyas.bench.client.measurement import Measuring
+from eyas.bench.client.servers import find_arms
+from eyas.bench.machine import machine, public
+from eyas.bench.report import SCHEMA, write_report
+
+RESULTS_FILE = "results.json"
+
+
+def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, progress: bool = True) -> dict[str, Any]:
+    """Measure, write both files, return results.json. EyasError as the parts; nothing is written before the end.
+
+    StageError, with nothing written, where no request at all was answered; after both files are written where a server
+    was gone before the end.
+    """
+    prompts = prompts_of(config.prompts, config.limit, config.synthetic_words, config.seed)
+    bar = Progress("bench", None, "answers", enabled=progress)
+    measuring = Measuring(config, find_arms(url, baseline, config, bar.advance), prompts)
+    bar.total = measuring.num_requests
+    with bar:
+        tasks = measuring.tasks() if config.one_stream else {}
+        found: dict[str, Any] = {
+            "schema": SCHEMA,
+            "machine": machine(),
+            "target": {"name": measuring.model},
+            "tasks": tasks,
+            "concurrency": measuring.streams(config.concurrency),
+            "rates": measuring.rates(config.rates),
+            "ramp": [] if config.ramp is None else measuring.ramp(*config.ramp),
+            "lossless": measuring.words(),
+            "client": dataclasses.asdict(_told(config)),
+            "command": command(url, baseline, config),
+            "versions": versions(),
+        }
+    if not measuring.answered:
+        raise StageError(
+            f"no answer to any of {measuring.failed} requests; the first failed with {measuring.first_error}",
+            "a server that answers, and counts its tokens (usage)",
+            "look at the server's log",
+        )
+    if measuring.gone is not None:
+        found["gone"] = measuring.gone
+    write(found, out_dir)
+    if measuring.gone is not None:
+        raise StageError(
+            f"a server that went away ({measuring.gone})",
+            "one that stays until the last answer",
+            f"look at its log; what was measured before that is in {out_dir / 'report.html'}",
+        )
+    return found
+
+
+def command(url: str, baseline: str | None, config: ClientConfig) -> str:
+    """For a shell, to repeat the run: every key that is not as it is by default; of a query only the names."""
+    words = ["eyas", "bench", "--url", public(url)] + ([] if baseline is None else ["--baseline", public(baseline)])
+    words += [f"client.{key}={json.dumps(value)}" for key, value in _changed(_told(config), ClientConfig())]
+    return shlex.join(words)
+
+
+def _told(config: ClientConfig) -> ClientConfig:
+    """As a page may have it."""
+    return dataclasses.replace(config, prompts=public(config.prompts))
+
+
+def _changed(instance: Any, default: Any) -> list[tuple[str, Any]]:
+    """(key, value), a key of a table within as table.key."""
+    found: list[tuple[str, Any]] = []
+    for one in dataclasses.fields(instance):
+        value, usual = getattr(instance, one.name), getattr(default, one.name)
+        if dataclasses.is_dataclass(value):
+            found += [(f"{one.name}.{key}", inner) for key, inner in _changed(value, usual)]
+        elif value != usual:
+            found.append((one.name, value))
+    return found
+
+
+def write(found: dict[str, Any], out_dir: Path) -> None:
+    """results.json and report.html. StageError where they cannot be written."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(out_dir / RESULTS_FILE, found)
+    write_report(found, None, out_dir / "report.html")

@@ -1,0 +1,136 @@
+"""Who is asked: one server as it is, or two, or one eyas server that leaves speculation out when it is told to.
+
+--url URL --baseline URL     baseline, speculative        two servers, with and without a head
+--url URL, an eyas server    baseline, speculative        speculation "off" and "auto", request by request
+--url URL, any other         server                       no claim is made
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eyas.base.errors import InputError, StageError, UsageError
+from eyas.bench.bench_prompts import Asked
+from eyas.bench.client.config import ClientConfig
+from eyas.bench.client.counters import Counters, read_counters
+from eyas.bench.client.http_connection import Server, WireError
+from eyas.bench.client.load_generator import Client, Question
+from eyas.bench.single_stream import BASELINE, SPECULATIVE
+
+ALONE = "server"
+ASK_S = 30.0  # for a list of models, or counters
+CHAT = "/chat/completions"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A client, the model it names, and what else every request says.
+
+    metrics: the route of the server's counters; None where there are none, or its answers say more.
+    """
+
+    client: Client
+    model: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    metrics: str | None = None
+
+    def question(self, asked: Asked, number: int, config: ClientConfig) -> Question:
+        """Request `number` of a run: the same seed in every arm."""
+        body = {
+            "model": self.model,
+            "messages": [message.to_json() for message in asked.messages],
+            "max_tokens": config.max_tokens,
+            "temperature": config.temperature,
+            "seed": config.seed + number,
+            **({"stream": True, "stream_options": {"include_usage": True}} if config.stream else {}),
+            **({"ignore_eos": True} if config.ignore_eos else {}),
+            **self.extra,
+        }
+        return Question(str(number), json.dumps(body).encode())
+
+    def counters(self) -> Counters | None:
+        """As they stand now; None where they cannot be read."""
+        return None if self.metrics is None else _counters(self.client, self.metrics)
+
+
+def find_arms(url: str, baseline: str | None, config: ClientConfig, seen: Callable[[], None]) -> dict[str, Arm]:
+    """By name. InputError for a model that is not served or a key that is refused; StageError where nobody answers."""
+    arm, is_eyas = _arm(url, config, seen)
+    if baseline is not None:
+        return {BASELINE: _arm(baseline, config, seen)[0], SPECULATIVE: arm}
+    if is_eyas:
+        return {
+            BASELINE: Arm(arm.client, arm.model, {"speculation": "off"}),
+            SPECULATIVE: Arm(arm.client, arm.model, {"speculation": "auto"}),
+        }
+    return {ALONE: arm}
+
+
+def _arm(url: str, config: ClientConfig, seen: Callable[[], None]) -> tuple[Arm, bool]:
+    """The arm, and whether eyas serves it."""
+    server = Server.of(url)
+    headers = {"Accept": "text/event-stream" if config.stream else "application/json", **_authorization(config)}
+    client = Client(server, headers, config.timeout_s, seen)
+    models = _models(url, server, client)
+    names = [str(model.get("id")) for model in models]
+    if config.model is None and len(names) != 1:
+        raise UsageError(
+            f"{len(names)} models at {url}" + (f" ({', '.join(names[:5])})" if names else ", or no list of them"),
+            "one, or the name to ask for",
+            "set client.model",
+        )
+    if config.model is not None and names and config.model not in names:
+        raise InputError(f"no model {config.model} at {url}", f"one of {', '.join(names[:5])}", "set client.model")
+    model = config.model or names[0]
+    is_eyas = any(one.get("owned_by") == "eyas" and one.get("id") == model for one in models)
+    metrics = None if is_eyas else _metrics(server, client)
+    return Arm(client, model, metrics=metrics), is_eyas
+
+
+def _authorization(config: ClientConfig) -> dict[str, str]:
+    if config.api_key_env is None:
+        return {}
+    if config.api_key_env not in os.environ:
+        raise InputError(f"no environment variable {config.api_key_env}", "the server's key in it", "export it")
+    return {"Authorization": f"Bearer {os.environ[config.api_key_env].strip()}"}
+
+
+def _models(url: str, server: Server, client: Client) -> Sequence[Mapping[str, Any]]:
+    """What the server lists; nothing where it has no such list and client.model must say."""
+    head, found, query = server.target.partition(CHAT)
+    if not found:
+        return []
+    try:
+        received = client.get(f"{head}/models{query}", ASK_S)
+    except WireError as error:
+        raise StageError(f"no answer from {url}: {error}", "a server that runs", "start it, or correct --url") from None
+    if received.status in (401, 403):
+        raise InputError(
+            f"{url} that refuses the key (HTTP {received.status})",
+            "a key that it takes, in the environment variable that client.api_key_env names",
+            "set client.api_key_env",
+        )
+    if received.status != 200:
+        return []
+    try:
+        models = json.loads(received.body)["data"]
+        return [model for model in models if isinstance(model, dict)]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def _metrics(server: Server, client: Client) -> str | None:
+    """Where the API's address says that there should be counters, and some are."""
+    head, found, _ = server.target.partition(f"/v1{CHAT}")
+    target = f"{head}/metrics"
+    return target if found and _counters(client, target) is not None else None
+
+
+def _counters(client: Client, target: str) -> Counters | None:
+    try:
+        received = client.get(target, ASK_S)
+    except WireError:
+        return None
+    return read_counters(received.body.decode("utf-8", "replace")) if received.status == 200 else None

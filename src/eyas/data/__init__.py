@@ -1,0 +1,1 @@
+"""Builds training conversations: reads prompts, filters them, and collects the target's answers."""

@@ -1,0 +1,1 @@
+"""Generates the target's answers to the prompts, in process or through an OpenAI-compatible server."""

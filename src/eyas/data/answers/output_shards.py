@@ -1,0 +1,264 @@
+"""The prompts as a stream of questions, and their answers as files: a few parts are open at once.
+
+    part 0  . . # #      . answered   # in flight   _ not yet asked
+    part 1  . # # _      the next question may come from the next part while the last answers of this one are awaited,
+    part 2  _ _ _ _      so the number of requests in flight stays the same across parts and turns
+
+A part is written whole, in the order of its prompts, when its last conversation has ended.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from transformers import PreTrainedTokenizerBase
+
+from eyas.base.atomic import write_atomic
+from eyas.base.errors import InputError
+from eyas.base.progress import Progress
+from eyas.chat.conversation import Conversation, Finish, Message, Turn, read
+from eyas.chat.render import prompt_ids
+from eyas.data.answers.journal import Journal, Reply, Withheld
+from eyas.data.answers.repetition import looping
+from eyas.data.answers.respond_config import RespondConfig
+from eyas.data.answers.responder import Answered, Question, Refused, Responder, Scan
+from eyas.data.ledger.shard_stats import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, Tally
+
+UNKNOWN = "en"  # the language of a prompt without that tag
+SPARE_PARTS = 3  # open beyond those that the requests in flight fill: how far a slow answer may be left behind
+
+
+def num_answers(prompt: Conversation) -> int:
+    """How many answers a prompt wants: one for each user turn."""
+    return sum(message.role == "user" for message in prompt.messages)
+
+
+@dataclass(eq=False)
+class Talk:
+    """A conversation on its way: what was said, and the answers so far."""
+
+    prompt: Conversation
+    said: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    dropped: str | None = None  # the reason
+    found: Counter[str] = field(default_factory=Counter)  # by the scan of the answers
+
+    @property
+    def num_open(self) -> int:
+        """User turns that still want an answer."""
+        return num_answers(self.prompt) - len(self.turns) if self.dropped is None else 0
+
+    def ask(self, tokenizer: PreTrainedTokenizerBase, config: RespondConfig) -> Question:
+        """Says the next user turn."""
+        heard = len(self.said) - len(self.turns)
+        first = not heard and self.prompt.messages[0].role == "system"
+        self.said += self.prompt.messages[heard : heard + 1 + first]
+        decoding = config.decoding(self.prompt.tags.get("task"))
+        said = tuple(self.said)
+        return Question(f"{self.prompt.id}/{len(self.turns)}", said, prompt_ids(said, tokenizer), decoding)
+
+    def take(self, reply: Reply | Withheld, config: RespondConfig) -> None:
+        """The answer to what was asked. An answer that is to be left out ends the conversation: no more is asked."""
+        self.found.update(reply.found)
+        if isinstance(reply, Withheld):
+            self.dropped = PRIVATE
+            return
+        self.said.append(reply.message)
+        self.turns.append(reply.turn)
+        if not _text(reply.message).strip():
+            self.dropped = EMPTY
+        elif config.drop_looping and looping(reply.turn.token_ids):
+            self.dropped = LOOPING
+        elif config.drop_truncated and reply.turn.finish == "length":
+            self.dropped = TRUNCATED
+
+    def answered(self) -> Conversation:
+        """The whole conversation; loops are flagged."""
+        tags = dict(self.prompt.tags)
+        if any(looping(turn.token_ids) for turn in self.turns):
+            tags[LOOPING] = "true"
+        return replace(self.prompt, messages=tuple(self.said), turns=tuple(self.turns), tags=tags)
+
+
+def _text(message: Message) -> str:
+    """All that an answer says."""
+    calls = [text for call in message.tool_calls for text in (call.name, call.arguments)]
+    return "\n".join([message.reasoning or "", message.content, *calls])
+
+
+class Part:
+    """A file's worth of conversations, and their journal."""
+
+    def __init__(self, path: Path, prompts: list[Conversation]) -> None:
+        self.path = path
+        self.talks = [Talk(prompt) for prompt in prompts]
+        self.num_open = len(self.talks)
+        self.journal = Journal(path)
+
+    def write(self) -> None:
+        """The tally, then the part; from then on the journal is not needed."""
+        tally = Tally()
+        kept: list[bytes] = []
+        for talk in self.talks:
+            tally.find(talk.found)
+            if talk.dropped is None:
+                conversation = talk.answered()
+                tally.keep(conversation)
+                kept.append(conversation.to_line())
+            else:
+                tally.drop(talk.prompt.id, talk.dropped)
+        tally.write(self.path)
+        write_atomic(self.path, b"".join(kept))
+
+
+class Parts:
+    """The `Questions` of all parts that are not written yet; a context manager that closes their journals."""
+
+    def __init__(
+        self,
+        prompts: Path,
+        paths: list[Path],
+        config: RespondConfig,
+        responder: Responder,
+        scan: Scan | None,
+        bar: Progress,
+    ) -> None:
+        """prompts: the file. paths: those of the parts, in order. bar: counts what needs no asking."""
+        self._unread = self._read(prompts, paths, config.part_size)
+        self._config = config
+        self._responder = responder
+        self._scan = scan
+        in_flight = config.batch_size if config.url is None else config.concurrency
+        self._most_open = -(-in_flight // config.part_size) + SPARE_PARTS
+        self._open: list[Part] = []
+        self._next: deque[tuple[Part, Talk]] = deque()  # whose first question is not asked yet
+        self._going_on: deque[tuple[Part, Talk]] = deque()  # the next turn, before all others
+        self._asked: dict[str, tuple[Part, Talk]] = {}
+        self._bar = bar
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for part in self._open:
+            part.journal.close()
+
+    def next(self) -> Question | None:
+        while True:
+            ready = self._going_on or self._next
+            if ready:
+                question = self._question(*ready.popleft())
+                if question is not None:
+                    return question
+            elif len(self._open) == self._most_open or not self._open_next():
+                return None
+
+    def take(self, event: Answered | Refused) -> None:
+        """An answer, or that there will be none."""
+        part, talk = self._asked.pop(event.id)
+        if isinstance(event, Refused):
+            self._drop(talk, event.reason)
+        else:
+            reply = self._reply(event, talk.prompt)
+            part.journal.add(talk.prompt.id, len(talk.turns), reply)
+            self._hear(talk, reply)
+        if talk.num_open:
+            self._going_on.append((part, talk))
+        else:
+            self._end(part, talk)
+
+    def check_done(self) -> None:
+        """Assert that every part stands."""
+        assert not self._asked, f"no answer came to {next(iter(self._asked))}"
+        assert not self._open, "a part is not written"
+        assert next(self._unread, None) is None, "a part was never opened"
+
+    def _read(self, prompts: Path, paths: list[Path], size: int) -> Iterator[tuple[Path, list[Conversation]]]:
+        stream = read(prompts)
+        for path in paths:
+            yield path, list(islice(stream, size))
+
+    def _open_next(self) -> bool:
+        """Opens the next part that is not written; whether there was one."""
+        for path, prompts in self._unread:
+            if path.exists():
+                self._bar.skip(sum(num_answers(prompt) for prompt in prompts))
+                Journal(path).remove()
+                continue
+            part = Part(path, prompts)
+            part.journal.open()
+            self._open.append(part)
+            self._bar.skip(len(part.journal))
+            talks = part.talks
+            if self._config.url is None:
+                # Prompts of similar length together: a batch of the engine is as wide as its longest member.
+                talks = sorted(talks, key=lambda talk: sum(len(message.content) for message in talk.prompt.messages))
+            self._next.extend((part, talk) for talk in talks)
+            return True
+        return False
+
+    def _question(self, part: Part, talk: Talk) -> Question | None:
+        """The next question of a conversation that the journal does not answer; None where it has ended."""
+        while talk.num_open:
+            try:
+                question = talk.ask(self._responder.tokenizer, self._config)
+            except InputError:
+                # Some templates want a tool's result behind a call, which no prompt has.
+                if not any(message.tool_calls for message in talk.said):
+                    raise
+                self._drop(talk, UNRENDERED)
+                break
+            if len(question.prompt_ids) + question.decoding.max_tokens > self._responder.max_positions:
+                self._drop(talk, TOO_LONG)
+                break
+            reply = part.journal.get(talk.prompt.id, len(talk.turns))
+            if reply is None:
+                self._asked[question.id] = part, talk
+                return question
+            self._hear(talk, reply)
+        self._end(part, talk)
+        return None
+
+    def _reply(self, event: Answered, prompt: Conversation) -> Reply | Withheld:
+        """The answer as it is kept. It is scanned first: a target may know personal data by heart."""
+        token_ids = tuple(int(token) for token in event.token_ids)
+        message = self._message(token_ids, event.finish) if event.message is None else event.message
+        found: dict[str, int] = {}
+        if self._scan is not None:
+            (found,) = self._scan([_text(message)], [prompt.tags.get("language", UNKNOWN)])
+        if any(found.get(kind) for kind in self._config.drop_private):
+            return Withheld(found)
+        return Reply(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids), message, found)
+
+    def _message(self, token_ids: tuple[int, ...], finish: Finish) -> Message:
+        """The text of ids, without special tokens, as a server hands it out: else an answer could open a turn."""
+        text = self._responder.tokenizer.decode(
+            list(token_ids[:-1] if finish == "stop" else token_ids),
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,
+        )
+        assert isinstance(text, str)
+        return Message("assistant", text)
+
+    def _hear(self, talk: Talk, reply: Reply | Withheld) -> None:
+        wanted = talk.num_open - 1
+        talk.take(reply, self._config)
+        self._bar.skip(wanted - talk.num_open)
+
+    def _drop(self, talk: Talk, reason: str) -> None:
+        self._bar.skip(talk.num_open)
+        talk.dropped = reason
+
+    def _end(self, part: Part, talk: Talk) -> None:
+        part.num_open -= 1
+        if part.num_open == 0:
+            part.write()
+            part.journal.close()
+            part.journal.remove()
+            self._open.remove(part)

@@ -1,0 +1,1 @@
+"""Records what happened to each prompt, and describes the result for people and machines."""

@@ -1,0 +1,366 @@
+"""`eyas prompts`: records in, lawful and private prompts out, with a ledger of what came and what went.
+
+    sources -> licence gate -> screened piece by piece, by many workers -> chosen -> prompts.jsonl, ledger, card
+
+The gate comes first: a source that it refuses is not read any further. A line that is not JSON is dropped and counted,
+its place named in the ledger. Where more than one line in twenty is not JSON the file counts as damaged: it is refused.
+"""
+
+import datetime
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.base.atomic import write_atomic, write_json_atomic, writing
+from eyas.base.errors import InputError
+from eyas.base.progress import Progress
+from eyas.base.provenance import (
+    Origin,
+    Provenance,
+    digest_bytes,
+    digest_file,
+    digest_json,
+    finish,
+    is_finished,
+    read_provenance,
+    reopen,
+)
+from eyas.base.rank import rank_of
+from eyas.base.storage import Place
+from eyas.data.ledger.croissant import PromptsFile, croissant
+from eyas.data.ledger.ledger import Ledger
+from eyas.data.ledger.prompt_card import card
+from eyas.data.licenses.acknowledgements import read_acknowledgements
+from eyas.data.licenses.license_gate import Decision, Policy
+from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim
+from eyas.data.licenses.license_tables import read_front_matter
+from eyas.data.prompts_config import PromptsConfig
+from eyas.data.select.screen import NOT_JSON, Work
+from eyas.data.select.selection import Choice, choose, digest_of_log, ledger_of, name_of, screened
+from eyas.data.select.workers import screen_all, wait_for_others
+from eyas.data.sources.source import BUILTIN_LICENSE, HUB, Source, open_source
+from eyas.data.surrogate_key import key_id, surrogate_key
+from eyas.privacy.filter import PrivacyFilter
+
+STAGE = "prompts"
+PROMPTS_FILE = "prompts.jsonl"
+DECISIONS_FILE = "decisions.jsonl"
+LEDGER_FILE = "ledger.json"
+ORIGIN_FILE = "origin.json"
+CREATOR = "whoever ran eyas"
+OVER_LIMIT = "over_limit"
+FORGOTTEN_FILE = "forgotten.jsonl"
+"""Beside the stages: ids that were removed and must not come back."""
+MAX_NOT_JSON = 0.05  # share of the lines
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Sources that may be used, and what decides the prompts made from them."""
+
+    sources: tuple[Source, ...]
+    decisions: tuple[Decision, ...]
+    policy: Policy
+    key: bytes
+    detectors: str | None  # digest; None where nothing is screened
+    origin: Origin
+
+
+def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) -> Opened:
+    """Digests the sources and asks the gate; writes nothing. InputError for one that is missing, empty or refused.
+
+    acknowledgements: the file in which people have put down what they acknowledge.
+    """
+    policy = read_policy(config)
+    said = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
+    sources, decisions = [], []
+    for number, one in enumerate(config.all_sources()):
+        source = open_source(one, number)
+        decisions.append(policy.decide(claim_of(source), said))
+        sources.append(source)
+    _require_own_names(sources)
+    own = all(source.config.is_builtin for source in sources)
+    key = b"" if own else surrogate_key(config.privacy.key_file)
+    deciding = {
+        **asdict(config.deciding()),
+        # The path is no part of the origin: the same files elsewhere give the same bytes.
+        "sources": [_deciding(source) for source in sources],
+        "licences": [decision.spdx for decision in decisions],
+        "policy": policy.digest,
+        "production": None if config.production is None else digest_of_log(config.production),
+        "decontaminate": [digest_bytes(Place(path).read_bytes()) for path in config.decontaminate],
+        "detectors": None if own else PrivacyFilter(config.privacy, key).digest,
+        "key": key_id(key),
+    }
+    files = digest_json([source.digests for source in sources])
+    origin = Origin(STAGE, digest_json(deciding), {"source": files}, undigested=("croissant.json",))
+    return Opened(tuple(sources), tuple(decisions), policy, key, deciding["detectors"], origin)
+
+
+def _require_own_names(sources: list[Source]) -> None:
+    """Ids begin with the name: two sources of one name would have the same. InputError."""
+    seen: set[str] = set()
+    for source in sources:
+        names = {source.config.path} if source.config.is_builtin else {file.source for file in source.files}
+        if seen & names:
+            raise InputError(
+                f"two sources with the name {min(seen & names)}, which their records' ids begin with",
+                "names that differ",
+                "give each table of prompts.sources its own name, or both files as one pattern",
+            )
+        seen |= names
+
+
+def read_policy(config: PromptsConfig) -> Policy:
+    """The recipe's licence policy."""
+    return Policy.load(None if config.policy is None else Path(config.policy))
+
+
+def claims_of(config: PromptsConfig) -> list[SourceClaim]:
+    """What the gate is asked about the sources of a recipe."""
+    return [claim_of(open_source(one, number)) for number, one in enumerate(config.all_sources())]
+
+
+def claim_of(source: Source) -> SourceClaim:
+    """What is said of a source, by the recipe and by its card."""
+    config, root = source.config, source.root
+    text: Path | str | None = None
+    if config.license_file is not None:
+        place = Place(config.license_file)
+        text = place.path if place.is_local else place.read_bytes().decode("utf-8", "replace") + "\n"
+    elif root is not None:
+        texts = [path for path in sorted(root.iterdir()) if LICENSE_FILE.fullmatch(path.name)]
+        text = texts[0] if texts else None
+    card = None if root is None or not (root / "README.md").is_file() else read_front_matter(root / "README.md")
+    return SourceClaim(
+        name=name_of(source),
+        dataset=config.dataset if root is None else config.path.removeprefix(HUB),
+        license=config.license or (BUILTIN_LICENSE if config.is_builtin else None),
+        license_text=text,
+        revision=config.revision,
+        is_hub=root is not None,
+        card=card,
+    )
+
+
+def run(
+    config: PromptsConfig,
+    out_dir: Path,
+    progress: bool = True,
+    acknowledgements: Path | None = None,
+    target: Mapping[str, Any] | None = None,
+) -> Provenance | None:
+    """Writes prompts.jsonl, decisions.jsonl, ledger.json, card.md, croissant.json and provenance.json, last.
+
+    Nothing where they are finished already; None on a machine that has done its share of shared work, where another one
+    finishes. target: what the licence gate decided about the target, for the ledger.
+
+    Raises InputError, with nothing written, for a source that is missing, empty, refused or mostly not JSON, and where
+    no prompt is left.
+    """
+    started_s = time.time()
+    opened = open_prompts(config, acknowledgements)
+    if is_finished(out_dir, opened.origin):
+        return read_provenance(out_dir)
+    work = _begin(config, opened, out_dir)
+    total = sum(piece.count for piece in work.pieces)
+    with Progress(STAGE, total, "records", enabled=progress) as bar:
+        for count in screen_all(work):
+            bar.advance(count)
+        if config.world > 1:
+            if rank_of("prompts.world", config.world):
+                return None
+            for count in wait_for_others(work):
+                bar.advance(count)
+    ledgers = _screened(config, work)
+    choice = choose(work)
+    if progress:
+        _say_traffic(choice.traffic)
+    reopen(out_dir)
+    write_atomic(out_dir / PROMPTS_FILE, _kept(work, choice, ledgers))
+    write_atomic(out_dir / DECISIONS_FILE, _decisions(work, choice, ledgers))
+    record = _record(config, opened, ledgers, choice, target)
+    write_json_atomic(out_dir / LEDGER_FILE, record)
+    write_atomic(out_dir / "card.md", card(record))
+    write_croissant(out_dir, record)
+    done = finish(out_dir, opened.origin, started_s)
+    shutil.rmtree(work.directory, ignore_errors=True)
+    return done
+
+
+def write_croissant(out_dir: Path, record: Mapping[str, Any]) -> None:
+    """croissant.json beside a finished prompts.jsonl. It holds today's date, so no digest covers it."""
+    path = out_dir / PROMPTS_FILE
+    file = PromptsFile(path.name, digest_file(path), path.stat().st_size)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    write_atomic(
+        out_dir / "croissant.json", croissant(record, file, f"prompts of {out_dir.parent.name}", CREATOR, today)
+    )
+
+
+def work_directory(out_dir: Path) -> Path:
+    """Where an unfinished run keeps what it screened."""
+    return out_dir.with_name(out_dir.name + ".work")
+
+
+def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
+    """The work beside the directory. What an unfinished run of this origin screened is kept, anything else cleared."""
+    directory = work_directory(out_dir)
+    forgotten = _forgotten(out_dir.with_name(FORGOTTEN_FILE))
+    wanted = {"origin": digest_json([asdict(opened.origin), sorted(forgotten)])}
+    path = directory / ORIGIN_FILE
+    try:
+        same = json.loads(path.read_bytes()) == wanted
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        if rank_of("prompts.world", config.world) == 0:
+            with writing(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+            write_json_atomic(path, wanted)
+        else:
+            _wait_for(path, wanted)
+    return Work(config, opened.sources, directory, opened.key, forgotten)
+
+
+def _forgotten(path: Path) -> frozenset[str]:
+    """Ids that somebody had removed."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return frozenset(json.loads(line)["id"] for line in lines)
+
+
+def _wait_for(path: Path, wanted: object) -> None:
+    """Until the first of several machines has cleared what an older run left."""
+    while True:
+        try:
+            if json.loads(path.read_bytes()) == wanted:
+                return
+        except (OSError, ValueError):
+            pass
+        time.sleep(1.0)
+
+
+# --- what came -------------------------------------------------------------------------------------------------------
+
+
+def _screened(config: PromptsConfig, work: Work) -> list[Ledger]:
+    """One ledger a source. InputError, with the work removed, where the sources are no good."""
+    ledgers = [Ledger() for _ in work.sources]
+    for number, piece in enumerate(work.pieces):
+        ledgers[piece.source].add(ledger_of(work, number))
+    for source, ledger in zip(work.sources, ledgers, strict=True):
+        error = _trouble(source, ledger)
+        if error is not None:
+            shutil.rmtree(work.directory, ignore_errors=True)
+            raise error
+    return ledgers
+
+
+def _trouble(source: Source, ledger: Ledger) -> InputError | None:
+    """Why nothing can be made of a source."""
+    path = source.config.path
+    num_bad = ledger.dropped[NOT_JSON]
+    if ledger.came == 0:
+        expected = "one JSON object a line, rows below a header, or requests in a log"
+        return InputError(f"no record in {path}", expected, "check how it was made")
+    if num_bad > MAX_NOT_JSON * ledger.came:
+        return InputError(
+            f"{num_bad} of {ledger.came} lines that are not JSON, the first at {ledger.places[NOT_JSON][0]}",
+            f"one JSON object a line; up to {MAX_NOT_JSON:.0%} of the lines may be broken and are dropped",
+            "mend the file, or check that it is JSON lines in UTF-8 (a .txt file: lines in UTF-8)",
+        )
+    if ledger.dropped.total() == ledger.came:
+        return InputError(
+            f"no prompt left of the {ledger.came} records of {path} ({ledger.summary()})",
+            "records with messages, turns, prompt or question, and a user turn in them",
+            "check the file",
+        )
+    return None
+
+
+# --- what goes -------------------------------------------------------------------------------------------------------
+
+
+def _kept(work: Work, choice: Choice, ledgers: list[Ledger]) -> Iterator[bytes]:
+    """The lines of prompts.jsonl; the ledgers learn what was kept."""
+    for number, (source, conversation) in enumerate(screened(work)):
+        if choice.kept_N[number]:
+            length = sum(len(message.content) for message in conversation.messages if message.role == "user")
+            ledgers[source].keep(length, conversation.tags)
+            yield conversation.to_line()
+
+
+def _decisions(work: Work, choice: Choice, ledgers: list[Ledger]) -> Iterator[bytes]:
+    """The lines of decisions.jsonl, one for each record that came; the ledgers learn what was left out."""
+    at = 0
+    ids: dict[int, str] = {}
+    wanted = {repeat.of for repeat in choice.repeats.values()}
+    for number, piece in enumerate(work.pieces):
+        for line in work.path(number, ".decisions.jsonl").read_bytes().splitlines():
+            said = json.loads(line)
+            if said["dropped"] is None:
+                if at in wanted:
+                    ids[at] = said["id"]
+                if at in choice.repeats:
+                    repeat = choice.repeats[at]
+                    said |= {"dropped": repeat.reason, "of": ids[repeat.of]}
+                    ledgers[piece.source].drop(repeat.reason, said["where"])
+                elif not choice.kept_N[at]:
+                    said["dropped"] = OVER_LIMIT
+                    ledgers[piece.source].over_limit += 1
+                at += 1
+            yield json.dumps(said, ensure_ascii=False).encode() + b"\n"
+
+
+def _record(
+    config: PromptsConfig, opened: Opened, ledgers: list[Ledger], choice: Choice, target: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """ledger.json."""
+    total = Ledger()
+    for ledger in ledgers:
+        ledger.check()
+        total.add(ledger)
+    sources = [
+        {
+            "name": name_of(source),
+            "url": source.config.path if source.config.is_builtin or source.config.path.startswith(HUB) else None,
+            "format": ", ".join(sorted({file.format for file in source.files})),
+            "files": source.digests,
+            "licence": decision.to_json(),
+            **ledger.to_json(),
+        }
+        for source, decision, ledger in zip(opened.sources, opened.decisions, ledgers, strict=True)
+    ]
+    return {
+        "schema": 2,
+        **total.to_json(),
+        "dropped": dict(sorted(total.dropped.items())),
+        "sources": sources,
+        "traffic": choice.traffic,
+        "limit": config.limit,
+        "seed": config.seed,
+        "settings": config.settings(),
+        "policy": {"name": opened.policy.name, "digest": opened.policy.digest},
+        "detectors": {"digest": opened.detectors, "names": list(config.privacy.detectors)},
+        "digests": {"privacy key": key_id(opened.key)} if opened.key else {},
+        "target": None if target is None else dict(target),
+    }
+
+
+def _deciding(source: Source) -> dict[str, Any]:
+    fields = asdict(source.config) | {"digests": sorted(source.digests.items())}
+    return {name: value for name, value in fields.items() if name not in ("path", "license_file", "license")}
+
+
+def _say_traffic(traffic: Mapping[str, Any] | None) -> None:
+    """How far each source, and the choice, is from production."""
+    if traffic is None:
+        return
+    told = {**traffic["sources"], "all, before": traffic["before"], "chosen": traffic["after"]}
+    for name, distance in told.items():
+        print(f"traffic  {name}: topics {distance['tv']:.3f} (TV), lengths {distance['ks']:.3f} (KS)", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Screens prompts for quality, language and duplicates, and selects those that match production traffic."""

@@ -1,0 +1,137 @@
+"""Prompts that stand in an evaluation set, or quote one: a head trained on them would look better than it is.
+
+A record is dropped if one of its user turns shares one n-gram of words with a prompt of a guarded set. The public sets
+come with eyas as hashes (evalsets/hashes); any file of the user's can be named too, and is hashed when it is opened.
+
+n = 13 or 8. With 8 a question that only shares a turn of phrase goes as well ("how many more ... than ... does"): of
+GSM8K's 7,473 training questions 91 share 8 words with a guarded set, and 4 share 13, which are the same exercise with
+other numbers. So 13 is the default: it finds copies, at no cost in good prompts. 8 is for those who would
+rather lose one prompt in eighty than have a reworded copy.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eyas.base.errors import InputError
+from eyas.base.provenance import digest_bytes
+from eyas.data.sources.record_formats import Dropped, read_shape
+from eyas.evalsets import ngrams
+from eyas.evalsets.ngrams import SIZES, Ngrams
+
+CONTAMINATED = "contaminated"
+DEFAULT_N = 13
+LINES = (".jsonl", ".ndjson", ".json")
+PACKED = (".parquet", ".gz", ".bz2", ".xz", ".zst", ".zip")
+EXPECTED = "JSON lines (*.jsonl, *.ndjson, *.json) in a shape that eyas prompts reads, or text, a prompt a line"
+
+# What a name guards. Spec-Bench: its mathematical part is 80 questions of GSM8K test, its multi-turn part MT-bench; its
+# parts translation, summarisation, question answering and retrieval are not covered: name the file for them.
+SETS = {
+    "mt-bench": ("mt-bench",),
+    "humaneval": ("humaneval",),
+    "gsm8k-test": ("gsm8k-test",),
+    "spec-bench": ("mt-bench", "gsm8k-test"),
+    "eyas-eval": ("eyas-eval",),
+}
+
+
+@dataclass(frozen=True)
+class Contamination:
+    """The hashes of all guarded sets. Immutable, and cheap to give to a worker (8 bytes an n-gram)."""
+
+    n: int
+    sets: tuple[Ngrams, ...]
+
+    @classmethod
+    def load(
+        cls, names: Sequence[str] = tuple(SETS), files: Sequence[Path] = (), n: int = DEFAULT_N
+    ) -> "Contamination":
+        """Guards the named sets and the records or lines of `files`; no name and no file guards nothing.
+
+        A file is JSON lines in any shape that `eyas prompts` reads, or plain text, a prompt a line; its hashes are
+        made here. Raises InputError for an unknown name, another n, and a file that is missing or says nothing.
+        """
+        if n not in SIZES:
+            raise InputError(f"n-grams of {n} words", f"one of {SIZES}", "choose one of them")
+        parts: dict[str, None] = {}
+        for name in names:
+            if name not in SETS:
+                raise InputError(f"the evaluation set {name!r}", f"one of {', '.join(SETS)}", "name its file instead")
+            parts |= dict.fromkeys(SETS[name])
+        sets = [ngrams.load(part) for part in parts]
+        return cls(n, (*sets, *(_of_file(path, n) for path in files)))
+
+    def hit(self, texts: Sequence[str]) -> str | None:
+        """The name of the first set that one of the user turns `texts` stands in or quotes; None where they are clean.
+
+        A file of the user's goes by its name.
+        """
+        words = ngrams.word_hashes(texts)
+        wanted = {
+            "ngram": np.concatenate([np.empty(0, np.uint64), *(ngrams.ngram_hashes(part, self.n) for part in words)]),
+            "record": ngrams.record_hash(words),
+        }
+        for one in self.sets:
+            if _overlap(one.hashes[self.n], wanted[one.unit]):
+                return one.name
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the ledger: n, and of each set where it comes from, how much it holds, and the digest of its hashes."""
+        return {
+            "n": self.n,
+            "sets": [
+                {
+                    **one.header,
+                    "ngrams": len(one.hashes[self.n]),
+                    "digest": digest_bytes(one.hashes[self.n].astype("<u8").tobytes()),
+                }
+                for one in self.sets
+            ],
+        }
+
+
+def _overlap(hashes: np.ndarray, wanted: np.ndarray) -> bool:
+    if not len(hashes) or not len(wanted):
+        return False
+    place = np.searchsorted(hashes, wanted)
+    place[place == len(hashes)] = 0
+    return bool((hashes[place] == wanted).any())
+
+
+def _of_file(path: Path, n: int) -> Ngrams:
+    if path.suffix.lower() in PACKED:
+        # Taken as text its bytes would be words that no prompt has: a guard that guards nothing.
+        raise InputError(f"{path} as a file of evaluation prompts", EXPECTED, "write its prompts as JSON lines")
+    try:
+        made = ngrams.of_texts(path.name, _records(path), (n,))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "a file of evaluation prompts", "check the path") from None
+    if not len(made.hashes[n]):
+        raise InputError(f"no prompt in {path}", EXPECTED, "check it")
+    return made
+
+
+def _records(path: Path) -> Iterator[list[str]]:
+    """The user turns of each record; of a file that is not JSON lines by its name, each line."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            text = raw.decode("utf-8-sig", "replace")
+            if not text.strip():
+                continue
+            if path.suffix.lower() not in LINES:
+                yield [text]
+                continue
+            try:
+                shaped = read_shape(json.loads(text))
+            except (ValueError, RecursionError):
+                shaped = None
+            if shaped is None or isinstance(shaped, Dropped):
+                # A guard with holes is none: here a bad line is not passed over.
+                raise InputError(f"no prompt in line {number} of {path}", EXPECTED, "mend the line") from None
+            yield [message.content for message in shaped.messages if message.role == "user"]

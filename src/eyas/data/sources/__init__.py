@@ -1,0 +1,1 @@
+"""Reads prompt records from files, URLs, hub datasets and request logs."""

@@ -1,0 +1,1 @@
+"""Proposes draft tokens: one file for each kind of drafter."""

@@ -1,0 +1,1 @@
+"""Schedules requests and runs prefill, draft, verify and extend on the device."""

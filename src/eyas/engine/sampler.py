@@ -1,0 +1,153 @@
+"""Which token comes next: the settings of each request, applied to the logits of a forward.
+
+T rows, B requests, M tree nodes, S path slots, W target vocabulary, R lines.
+
+    logits -> bias and penalties (by path) -> grammar mask (by path) -> argmax, or a draw with the coin of the position
+
+Lives on the device's side: `admit` and `take` are part of the work that is launched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eyas.base.errors import InputError
+from eyas.engine.grammar import GrammarState
+from eyas.engine.request import Request
+from eyas.tree.penalties import Paths, PenaltyState
+from eyas.tree.position_rng import coins
+from eyas.tree.sampling import Sampling, SamplingBatch, choose
+from eyas.tree.tree import Tree
+from eyas.tree.verify import Accepted
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """The requests of one forward: their lines on the device, and what their tokens are chosen by.
+
+    numbers: the lines as the host knows them, for those with a grammar; none where no line has one.
+    """
+
+    lines_B: Tensor
+    settings: SamplingBatch
+    numbers: tuple[int, ...] = ()
+
+
+class Sampler:
+    """The settings of all lines, and what their answers have said so far as far as settings depend on it."""
+
+    def __init__(self, num_lines: int, vocab_size: int, device: torch.device) -> None:
+        self.device = device
+        self.seeds_R = torch.zeros(num_lines, dtype=torch.int64, device=device)
+        self.penalties = PenaltyState(num_lines, vocab_size, device)
+        self._samplings = [Sampling()] * num_lines
+        self._grammars: dict[int, GrammarState] = {}
+        self.broken: set[int] = set()  # lines whose answer has outgrown what their grammar can follow
+        self._known: tuple[tuple[tuple[int, ...], int], Lines] | None = None
+
+    def admit(self, line: int, request: Request, text: Sequence[int]) -> None:
+        """A request takes the line. text: its prompt, and behind it what it has said before it was preempted."""
+        said = text[len(request.prompt_ids) :]
+        self.seeds_R[line] = request.seed
+        self.penalties.admit(line, request.sampling, request.prompt_ids, said)
+        self._samplings[line] = request.sampling
+        self._grammars.pop(line, None)
+        self.broken.discard(line)
+        if request.grammar is not None:
+            state = self._grammars[line] = request.grammar.start()
+            state.advance(said)
+        self._known = None
+
+    def lines(self, numbers: tuple[int, ...], size: int | None = None) -> Lines:
+        """What this object knows of these lines; made anew only when the batch changes.
+
+        size: of a larger batch, whose other rows belong to the last line, which no request has, and are greedy.
+        """
+        key = numbers, len(numbers) if size is None else size
+        if self._known is None or self._known[0] != key:
+            padding = key[1] - len(numbers)
+            all_B = [*numbers, *[len(self._samplings) - 1] * padding]
+            settings = SamplingBatch.of([self._samplings[line] for line in all_B], self.device)
+            lines_B = torch.tensor(all_B, device=self.device)
+            self._known = key, Lines(lines_B, settings, numbers if self.needs_host(numbers) else ())
+        return self._known[1]
+
+    def needs_host(self, numbers: Sequence[int]) -> bool:
+        """Whether a token of these lines cannot be chosen before the host has seen the tree: there is a grammar."""
+        return not self._grammars.keys().isdisjoint(numbers)
+
+    def next_B(self, logits_BW: Tensor, lines: Lines, positions_B: Tensor) -> Tensor:
+        """The token at these positions, one a line."""
+        batch = lines.settings
+        if batch.adjusts:
+            logits_BW = self.penalties.adjust(logits_BW, lines.lines_B, None)
+        for row, line in enumerate(lines.numbers):
+            if line in self._grammars:
+                logits_BW = _masked(logits_BW, [row], self._allowed(line, [0], [0], [True]))
+        coins_B = None if batch.all_greedy else coins(self.seeds_R[lines.lines_B], positions_B)
+        return choose(logits_BW, batch, torch.arange(len(lines.lines_B), device=self.device), coins_B)
+
+    def next_BM(self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, lines: Lines, lengths_B: Tensor) -> Tensor:
+        """The token that follows each node; 0 where a node got no row of the forward."""
+        shape = num_requests, num_nodes = tree.tokens_BM.shape
+        batch = lines.settings
+        if batch.all_greedy and not batch.adjusts and not lines.numbers:
+            ids_T = choose(logits_TW, batch, lengths_B, None)
+        else:
+            every_T = torch.arange(num_requests * num_nodes, device=self.device) if rows_T is None else rows_T
+            of_T = every_T // num_nodes
+            if batch.adjusts:
+                logits_TW = self.penalties.adjust(logits_TW, lines.lines_B[of_T], Paths.of(tree, rows_T))
+            logits_TW = self._fitting(logits_TW, tree, rows_T, lines.numbers)
+            positions_T = (lengths_B[:, None] + 1 + tree.depths_BM).view(-1)[every_T]
+            coins_T = None if batch.all_greedy else coins(self.seeds_R[lines.lines_B[of_T]], positions_T)
+            ids_T = choose(logits_TW, batch, of_T, coins_T)
+        if rows_T is None:
+            return ids_T.view(shape)
+        return ids_T.new_zeros(num_requests * num_nodes).index_copy_(0, rows_T, ids_T).view(shape)
+
+    def take(self, lines: Lines, accepted: Accepted) -> None:
+        """What was accepted is part of the answers."""
+        self.penalties.update(lines.lines_B, accepted.tokens_BS, accepted.lengths_B)
+        for b, line in enumerate(lines.numbers):
+            state = self._grammars.get(line)
+            if state is not None:
+                # A run may reach beyond the end of its answer, and a round may follow it: the host cuts both.
+                for token in accepted.tokens_BS[b, : int(accepted.lengths_B[b])].tolist():
+                    if not state.is_finished and line not in self.broken:
+                        state.advance([token])
+
+    def _allowed(self, line: int, tokens: list[int], parents: list[int], valid: list[bool]) -> Tensor:
+        """What the grammar of this line allows after each node; everything, once the library has given up on it."""
+        if line not in self.broken:
+            try:
+                return self._grammars[line].allow(tokens, parents, valid)
+            except InputError:
+                self.broken.add(line)
+        return torch.ones(len(tokens), self.penalties.vocab_size, dtype=torch.bool)
+
+    def _fitting(self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, numbers: Sequence[int]) -> Tensor:
+        """Without what a request's grammar forbids after each node. Brings trees to the host where there is one."""
+        num_nodes = tree.tokens_BM.shape[1]
+        rows = None if rows_T is None else rows_T.tolist()
+        for b, line in enumerate(numbers):
+            state = self._grammars.get(line)
+            if state is None:
+                continue
+            tokens, parents, valid = (part[b].tolist() for part in (tree.tokens_BM, tree.parents_BM, tree.valid_BM))
+            allowed_MW = self._allowed(line, tokens, parents, valid)
+            own = range(b * num_nodes, (b + 1) * num_nodes)
+            places = list(own) if rows is None else [t for t, row in enumerate(rows) if row in own]
+            nodes = [place % num_nodes for place in places] if rows is None else [rows[t] % num_nodes for t in places]
+            logits_TW = _masked(logits_TW, places, allowed_MW[nodes])
+        return logits_TW
+
+
+def _masked(logits_TW: Tensor, rows: Sequence[int], allowed_XW: Tensor) -> Tensor:
+    """A copy whose named rows keep only what is allowed."""
+    logits_TW = logits_TW.float().clone()
+    index_X = torch.tensor(rows, device=logits_TW.device)
+    logits_TW[index_X] = logits_TW[index_X].masked_fill(~allowed_XW.to(logits_TW.device), -torch.inf)
+    return logits_TW

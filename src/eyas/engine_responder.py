@@ -1,0 +1,61 @@
+"""The target's own answers to prompts: eyas's engine as the stage `respond` asks it. Two workshops meet here."""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from eyas.data.answers.respond_config import RespondConfig
+from eyas.data.answers.responder import Answered, Question, Questions, seed_of
+from eyas.engine.engine import Engine
+from eyas.engine.loops import plain_loop
+from eyas.engine.request import Request
+from eyas.model.target import Target
+from eyas.tree.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The target's own answers through the engine: what `respond` is handed where no server is named."""
+
+    target: Target
+    config: RespondConfig
+
+    def __call__(self, questions: Questions) -> Generator[Answered, None, None]:
+        """One engine after another, each with twice the context of the one before: few prompts are long."""
+        source = _Asked(questions, self.config.seed)
+        while (longest := source.longest) is not None:
+            yield from self._answer(source, context=1 << (longest - 1).bit_length())
+
+    def _answer(self, source: "_Asked", context: int) -> Iterator[Answered]:
+        engine = Engine(self.target, None, self.config.batch_size, context)
+        for answer in plain_loop(engine, source):
+            assert answer.finish in ("stop", "length"), "nobody cancels these"
+            yield Answered(answer.request.id, answer.token_ids, answer.finish)
+
+
+@dataclass
+class _Asked:
+    """Questions as the engine's source. One that does not fit into this engine waits until the engine is idle."""
+
+    questions: Questions
+    seed: int
+    held: Question | None = None
+
+    @property
+    def longest(self) -> int | None:
+        """Positions that the next question needs; None: there is none."""
+        question = self._next()
+        return None if question is None else len(question.prompt_ids) + question.decoding.max_tokens
+
+    def feed(self, engine: Engine, may_wait: bool) -> bool:
+        while engine.has_room and (longest := self.longest) is not None and longest <= engine.context:
+            question = self._next()
+            assert question is not None
+            self.held, decoding = None, question.decoding
+            sampling = Sampling(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
+            seed = seed_of(self.seed, question.id)
+            engine.add(Request(question.id, tuple(question.prompt_ids), decoding.max_tokens, sampling, seed))
+        return not engine.is_idle
+
+    def _next(self) -> Question | None:
+        self.held = self.questions.next() if self.held is None else self.held
+        return self.held

@@ -1,0 +1,1 @@
+"""Measures the acceptance length of a head on held-out answers."""

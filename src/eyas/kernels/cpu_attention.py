@@ -1,0 +1,200 @@
+"""Paged attention on a CPU: builds the operator of cpu_attention.c with the machine's compiler, and calls it.
+
+T rows, B requests, N heads, G key-value heads, H head size, R lines and C columns of the table, Z slots.
+
+    load_cpu_attention() -> CpuKernel             once a process; or Unavailable: then use `paged.prepare_dense`
+    unfit(dtype, head_dim) -> None                or why a memory is not for the operator: then likewise
+    kernel(kv, table_RC, rows) -> CpuAttention    once a forward: what its layers share, as one C struct
+    attention(layer, q, k, v, rule) -> out_TNH    once a layer
+"""
+
+import ctypes
+import dataclasses
+import os
+import shutil
+import subprocess
+from ctypes import c_float, c_int, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eyas.base.errors import PlaceError
+from eyas.kernels.build import Source, built, openmp
+from eyas.kernels.paged_attention import Rows
+from eyas.model.attention import Rule
+
+HEADER = Path(__file__).with_name("cpu_attention.h")
+# No -ffast-math: a hidden score is an infinity. The two -fno-* let selections become vectors and change no result.
+FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
+SOURCE = Source(HEADER.with_suffix(".c"), (HEADER,), FLAGS, ("-Wl,--as-needed", *openmp(), "-lm"))
+# What prebuild.py makes: for any x86-64 with AVX2 instead of the machine that builds.
+PORTABLE = dataclasses.replace(
+    SOURCE, flags=tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in FLAGS)
+)
+PORTABLE_NEEDS = ("AVX2", "AVX512")  # in torch's words, which has it from the processor
+BROUGHT = "EYAS_CPU_OPERATOR"  # the library's path, for machines without a compiler
+TYPES = (torch.float32, torch.bfloat16)
+MAX_HEAD_DIM = 1024  # ROOM of cpu_attention.c holds 16 rows of it, the longest vector
+REASON_LENGTH = 300  # characters of what a compiler said, on one line
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """Why this machine has no operator, on one line."""
+
+    reason: str
+
+
+def unfit(dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why the operator does not take a memory of this type and head size; None if it does."""
+    if dtype not in TYPES:
+        return f"the operator reads {' and '.join(map(str, TYPES))}, not {dtype}"
+    if head_dim > MAX_HEAD_DIM:
+        return f"the operator takes head sizes up to {MAX_HEAD_DIM}, not {head_dim}"
+    return None
+
+
+class _Forward(ctypes.Structure):
+    """`struct forward` of cpu_attention.h."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("starts", "lines", "lengths", "slots", "own", "positions", "table", "visible")),
+        *((name, c_int64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")),
+        *((name, c_int32) for name in ("num_requests", "num_rows", "num_heads", "num_kv_heads", "head_dim", "num_own")),
+        *((name, c_int32) for name in ("num_columns", "num_threads", "new_is_bf16", "memory_is_bf16")),
+    )
+
+
+class _Rule(ctypes.Structure):
+    """`struct rule` of cpu_attention.h: 0 stands for None."""
+
+    _fields_ = (("sinks", c_void_p), ("scale", c_float), ("softcap", c_float), ("window", c_int32), ("chunk", c_int32))
+
+
+class CpuKernel:
+    """The loaded operator; a `Prepare`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        bytes_of = library.eyas_struct_bytes
+        bytes_of.argtypes, bytes_of.restype = (c_int,), c_int64
+        assert (bytes_of(0), bytes_of(1)) == (ctypes.sizeof(_Forward), ctypes.sizeof(_Rule)), "the structs differ"
+        self.attend = library.eyas_attend
+        self.attend.argtypes, self.attend.restype = (c_void_p,) * 8, c_int
+
+    def __call__(self, kv: Tensor, table_RC: Tensor, rows: Rows) -> "CpuAttention":
+        """kv is [layers, 2, Z, G, H], float32 or bfloat16; table_RC is int32."""
+        return CpuAttention(self, kv, table_RC, rows)
+
+
+class CpuAttention:
+    """The attention of one forward: a `LayerAttention`, for one thread at a time.
+
+    Works with as many threads as torch has when this is made, with one where there is little to do.
+    """
+
+    def __init__(self, kernel: CpuKernel, kv: Tensor, table_RC: Tensor, rows: Rows) -> None:
+        assert unfit(kv.dtype, kv.shape[4]) is None, unfit(kv.dtype, kv.shape[4])
+        assert kv[0, 0].is_contiguous(), kv.stride()
+        assert kv.is_cpu, "the operator runs on a CPU"
+        index = (rows.starts_B1, rows.lines_B, rows.lengths_B, rows.slots_T, rows.own_BE, rows.positions_T, table_RC)
+        held = [_index(part) for part in index]
+        visible_TE = None if rows.visible_TE is None else rows.visible_TE.contiguous()
+        assert visible_TE is None or visible_TE.dtype == torch.bool, "who sees whom is bool"
+        self._held = (kv, held, visible_TE)  # what the addresses below point to
+        f = self._forward = _Forward(*(part.data_ptr() for part in held))
+        f.visible = None if visible_TE is None else visible_TE.data_ptr()
+        f.num_columns, f.num_requests, f.num_rows = table_RC.shape[1], rows.lines_B.shape[0], rows.slots_T.shape[0]
+        f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], rows.own_BE.shape[1]
+        f.num_threads, f.memory_is_bf16 = torch.get_num_threads(), kv.dtype == torch.bfloat16
+        self._rule = _Rule()
+        self._rule_from: tuple[Rule, Tensor | None] | None = None
+        self._operands: tuple[object, ...] = ()
+        self._attend = kernel.attend
+        self._forward_at, self._rule_at = ctypes.addressof(self._forward), ctypes.addressof(self._rule)
+        size = kv.element_size()
+        self._keys_at = [kv.data_ptr() + layer * kv.stride(0) * size for layer in range(kv.shape[0])]
+        self._keys_to_values = kv.stride(1) * size
+        kernel_at = ctypes.cast(kernel.attend, c_void_p).value
+        self.native = (kernel_at, self._forward_at, kv.data_ptr(), kv.stride(0) * size, self._keys_to_values)
+        """For `eyas_enter` of cpu_operator.cpp: the function, what it is handed, the keys of layer 0, bytes between."""
+
+    def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
+        """Write the rows' keys and values to their slots, return out_TNH, contiguous, in the type of q."""
+        if self._rule_from is None or self._rule_from[0] is not rule:
+            self._take_rule(rule)
+        if _describe(q_TNH, k_TGH, v_TGH) != self._operands:
+            q_TNH, k_TGH, v_TGH = (part if part.stride(2) == 1 else part.contiguous() for part in (q_TNH, k_TGH, v_TGH))
+            self._take_operands(q_TNH, k_TGH, v_TGH)
+        out_TNH = torch.empty_like(q_TNH, memory_format=torch.contiguous_format)
+        keys_at = self._keys_at[layer]
+        failed = self._attend(
+            self._forward_at,
+            self._rule_at,
+            q_TNH.data_ptr(),
+            k_TGH.data_ptr(),
+            v_TGH.data_ptr(),
+            keys_at,
+            keys_at + self._keys_to_values,
+            out_TNH.data_ptr(),
+        )
+        if failed:
+            raise MemoryError("no memory for partial sums of attention")
+        return out_TNH
+
+    def _take_rule(self, rule: Rule) -> None:
+        sinks_N = None if rule.sinks_N is None else rule.sinks_N.float().contiguous()
+        self._rule.sinks = None if sinks_N is None else sinks_N.data_ptr()
+        self._rule.scale, self._rule.softcap = rule.scale, rule.softcap or 0.0
+        self._rule.window, self._rule.chunk = rule.window or 0, rule.chunk or 0
+        self._rule_from = (rule, sinks_N)
+
+    def _take_operands(self, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor) -> None:
+        """Put into the struct how q, k and v lie in memory: the same in every layer."""
+        f, num_heads, dtype = self._forward, q_TNH.shape[1], q_TNH.dtype
+        assert q_TNH.shape == (f.num_rows, num_heads, f.head_dim), q_TNH.shape
+        assert num_heads % f.num_kv_heads == 0, (num_heads, f.num_kv_heads)
+        assert k_TGH.shape == v_TGH.shape == (f.num_rows, f.num_kv_heads, f.head_dim), (k_TGH.shape, v_TGH.shape)
+        assert dtype in TYPES, dtype
+        assert dtype == k_TGH.dtype == v_TGH.dtype, (dtype, k_TGH.dtype, v_TGH.dtype)
+        f.num_heads, f.new_is_bf16 = num_heads, dtype == torch.bfloat16
+        f.q_row, f.q_head, _ = q_TNH.stride()
+        f.k_row, f.k_head, _ = k_TGH.stride()
+        f.v_row, f.v_head, _ = v_TGH.stride()
+        self._operands = _describe(q_TNH, k_TGH, v_TGH)
+
+
+def _index(part: Tensor) -> Tensor:
+    """As the operator reads it."""
+    assert part.dtype == torch.int32, part.dtype
+    assert part.is_cpu, "the operator runs on a CPU"
+    return part.contiguous()
+
+
+def _describe(q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
+    """What decides how memory is read; compared in every layer."""
+    return q.stride(), k.stride(), v.stride(), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype
+
+
+def find_compiler() -> str | None:
+    """The C compiler of this machine."""
+    return shutil.which("gcc") or shutil.which("cc")
+
+
+def load_cpu_attention() -> CpuKernel | Unavailable:
+    """The operator, built on the spot if this source has not been built for this compiler and this CPU before.
+
+    What is built is kept in the cache directory. An image without a compiler brings one that was built elsewhere.
+    """
+    compiler, brought = find_compiler(), os.environ.get(BROUGHT)
+    if compiler is None and brought is None:
+        return Unavailable("there is no gcc or cc on the PATH")
+    if compiler is None and torch.backends.cpu.get_cpu_capability() not in PORTABLE_NEEDS:
+        return Unavailable(f"{BROUGHT} is for CPUs with AVX2, and there is no gcc or cc on the PATH")
+    try:
+        return CpuKernel(ctypes.CDLL(str(built(compiler, SOURCE)) if compiler is not None else str(brought)))
+    except subprocess.CalledProcessError as error:
+        return Unavailable(f"{compiler} failed: {' '.join(error.stderr.split())[:REASON_LENGTH]}")
+    except (OSError, subprocess.TimeoutExpired, PlaceError) as error:
+        return Unavailable(f"the operator cannot be built or loaded: {error}")

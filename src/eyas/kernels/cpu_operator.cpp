@@ -1,0 +1,83 @@
+/* The operator eyas::attend, which compiled forwards call where the graph says attention (kernels/aot_compile.py).
+
+   eyas_enter says what the thread's next forward attends to: paged memory on a CPU, without a step in Python, or, where
+   the function is null, whatever Python has registered as eyas::attend_in_python. */
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <optional>
+
+#include "cpu_attention.h"
+
+namespace {
+
+using Tensor = at::Tensor;
+using Attend = Tensor(const Tensor &, const Tensor &, const Tensor &, int64_t, double, std::optional<int64_t>,
+                      std::optional<int64_t>, std::optional<double>, const std::optional<Tensor> &);
+
+struct Now {
+  decltype(&eyas_attend) attend;
+  forward *f;
+  char *keys; /* of layer 0 */
+  int64_t layer_bytes, values_bytes;
+};
+thread_local Now now{};
+
+/* The same rows, places of a head side by side. */
+Tensor rows(const Tensor &part) { return part.stride(2) == 1 ? part : part.contiguous(); }
+
+Tensor attend(const Tensor &q_TNH, const Tensor &k_TGH, const Tensor &v_TGH, int64_t layer, double scale,
+              std::optional<int64_t> window, std::optional<int64_t> chunk, std::optional<double> softcap,
+              const std::optional<Tensor> &sinks_N) {
+  if (now.attend == nullptr) {
+    static const auto in_python =
+        c10::Dispatcher::singleton().findSchemaOrThrow("eyas::attend_in_python", "").typed<Attend>();
+    return in_python.call(q_TNH, k_TGH, v_TGH, layer, scale, window, chunk, softcap, sinks_N);
+  }
+  const Tensor q = rows(q_TNH), k = rows(k_TGH), v = rows(v_TGH);
+  forward &f = *now.f;
+  const auto type = q.scalar_type();
+  TORCH_CHECK(type == at::kFloat || type == at::kBFloat16, "attention of ", type);
+  TORCH_CHECK(k.scalar_type() == type && v.scalar_type() == type, "queries, keys and values of several types");
+  TORCH_CHECK(q.size(0) == f.num_rows && q.size(1) % f.num_kv_heads == 0 && q.size(2) == f.head_dim, q.sizes());
+  const std::vector<int64_t> kept{f.num_rows, f.num_kv_heads, f.head_dim};
+  TORCH_CHECK(k.sizes() == kept && v.sizes() == kept, k.sizes(), v.sizes());
+  f.num_heads = static_cast<int32_t>(q.size(1));
+  f.new_is_bf16 = type == at::kBFloat16;
+  f.q_row = q.stride(0), f.q_head = q.stride(1);
+  f.k_row = k.stride(0), f.k_head = k.stride(1);
+  f.v_row = v.stride(0), f.v_head = v.stride(1);
+  const Tensor sinks = sinks_N ? sinks_N->to(at::kFloat).contiguous() : Tensor();
+  const rule asked{
+      sinks_N ? sinks.const_data_ptr<float>() : nullptr,
+      static_cast<float>(scale),
+      static_cast<float>(softcap.value_or(0.0)),
+      static_cast<int32_t>(window.value_or(0)),
+      static_cast<int32_t>(chunk.value_or(0)),
+  };
+  Tensor out = at::empty(q.sizes(), q.options());
+  char *keys = now.keys + layer * now.layer_bytes;
+  const int failed = now.attend(&f, &asked, q.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), keys,
+                                keys + now.values_bytes, out.mutable_data_ptr());
+  TORCH_CHECK(!failed, "no memory for partial sums of attention");
+  return out;
+}
+
+}  // namespace
+
+extern "C" void eyas_enter(void *attend, void *f, void *keys, int64_t layer_bytes, int64_t values_bytes) {
+  now = {reinterpret_cast<decltype(&eyas_attend)>(attend), static_cast<forward *>(f), static_cast<char *>(keys),
+         layer_bytes, values_bytes};
+}
+
+#define EYAS_RULE "int layer, float scale, int? window, int? chunk, float? softcap, Tensor? sinks"
+
+TORCH_LIBRARY(eyas, m) {
+  m.def("attend(Tensor q, Tensor k, Tensor v, " EYAS_RULE ") -> Tensor");
+  m.def("attend_in_python(Tensor q, Tensor k, Tensor v, " EYAS_RULE ") -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(eyas, CPU, m) { m.impl("attend", attend); }

@@ -1,0 +1,1 @@
+"""Manages KV cache memory: pages, prefix cache and the state that rounds pass on."""

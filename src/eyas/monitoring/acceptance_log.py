@@ -1,0 +1,109 @@
+"""What the rounds of one finished answer say, without a word of it: the lines of acceptance/log.jsonl.
+
+    {"time": "2026-11-22T10:00:00+00:00", "head": "sha256:...", "task": "math", "temperature": 0.0,
+     "rounds": {"<=256": {"6,4,16": [12, 41], "3,1,4": [12, 27]}}}
+
+By context and by tree "DEPTH,TOP_K,NODES" how many rounds there were and how many tokens they accepted. A round counts
+for every tree of which it says what it would have accepted (`Evidence.tokens_with`), so that a server that runs
+one tree can be compared with a report of another.
+"""
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from eyas.data.answers.repetition import looping
+from eyas.engine.request import Answer
+from eyas.evaluation.evaluate import context_of
+from eyas.speculation.acceptance_trace import Evidence
+from eyas.tree.shape import TreeShape
+
+TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program gives, not what a person said
+MOST = 2**31  # of one answer's rounds or tokens
+TEMPERATURES = (("0", 0.0), ("<=0.5", 0.5), ("<=1", 1.0))
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One line. rounds: context -> tree -> (rounds, accepted tokens)."""
+
+    time: str
+    head: str
+    task: str | None
+    temperature: float
+    rounds: Mapping[str, Mapping[str, tuple[int, int]]]
+
+    def to_line(self) -> bytes:
+        """As JSON, line end included."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def drafted(answer: Answer) -> list[tuple[Evidence, int]]:
+    """The rounds that drafted, with the tokens that the answer took of each: less than accepted where it ended."""
+    pairs = zip(answer.evidence, answer.accepted, strict=True)
+    return [(evidence, taken) for evidence, taken in pairs if evidence is not None]
+
+
+def is_plain(answer: Answer) -> bool:
+    """Whether it was drawn as a report's answers are: no grammar, penalty or bias, and it did not get stuck."""
+    sampling = answer.request.sampling
+    steered = (
+        answer.request.grammar is not None
+        or sampling.repetition_penalty != 1
+        or sampling.presence_penalty
+        or sampling.frequency_penalty
+        or sampling.logit_bias
+    )
+    return not steered and not looping(answer.token_ids)
+
+
+def heard(answer: Answer, head: str, task: str | None, shapes: Sequence[TreeShape]) -> Heard:
+    """The line of an answer. shapes: trees to count for."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for evidence, taken in drafted(answer):
+        trees = found.setdefault(context_of(evidence.context), {})
+        for shape in shapes:
+            tokens = evidence.tokens_with(shape)
+            if tokens is not None:
+                rounds, accepted = trees.get(shape.name, (0, 0))
+                trees[shape.name] = rounds + 1, accepted + min(tokens, taken)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Heard(now, head, task, answer.request.sampling.temperature, found)
+
+
+def read_lines(lines: Iterable[bytes]) -> tuple[list[Heard], int]:
+    """What stands in a log, and how many lines are none: the last one may be half written."""
+    found, num_bad = [], 0
+    for line in lines:
+        try:
+            found.append(_read(json.loads(line)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+            num_bad += 1
+    return found, num_bad
+
+
+def temperature_of(value: float) -> str:
+    """The slice of a temperature."""
+    return next((name for name, high in TEMPERATURES if value <= high), ">1")
+
+
+def _read(value: dict[str, Any]) -> Heard:
+    if datetime.datetime.fromisoformat(value["time"]).utcoffset() is None:
+        raise ValueError("a time without its zone")
+    rounds = {
+        context: {tree: (_count(counts[0]), _count(counts[1])) for tree, counts in trees.items()}
+        for context, trees in value["rounds"].items()
+    }
+    task = value["task"]
+    return Heard(
+        value["time"], str(value["head"]), None if task is None else str(task), float(value["temperature"]), rounds
+    )
+
+
+def _count(value: Any) -> int:
+    if int(value) not in range(MOST):
+        raise ValueError("no count")
+    return int(value)

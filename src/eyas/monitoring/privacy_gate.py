@@ -1,0 +1,66 @@
+"""What a client asked -> what may be kept of it: the rules and the privacy filter of `eyas prompts`, record by record.
+
+    request -> what users said (and a leading system message) -> language -> quality -> personal data -> Conversation
+
+Nothing is stored that has not come out of the far end. Evaluation sets, duplicates and licence are left to `eyas run`.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from eyas.chat.conversation import Conversation, Message
+from eyas.data.select.language import languages_of
+from eyas.data.select.quality import QualityConfig, check
+from eyas.data.select.screen import hardest
+from eyas.data.sources.record_formats import Dropped, read_shape
+from eyas.data.surrogate_key import surrogate_key
+from eyas.privacy.config import PrivacyConfig
+from eyas.privacy.filter import PrivacyFilter, Refused
+
+SOURCE = "own-traffic"
+LICENSE = "LicenseRef-Own"
+SAMPLE = ("What is the sum of 12 and 30?",)
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Why nothing of a request is kept: "unreadable" (no text, tools), or "refused" by a rule or the filter."""
+
+    reason: str
+
+
+class Gate:
+    """Loads everything at once, so that what is missing shows before the server is up.
+
+    InputError without the extra `data`.
+    """
+
+    def __init__(self) -> None:
+        self._quality = QualityConfig()
+        self._privacy = PrivacyFilter(PrivacyConfig(), surrogate_key(None))
+        self._privacy.clean([(SAMPLE, languages_of(SAMPLE)[0])])
+
+    def __call__(self, asked: Any, task: str | None) -> Conversation | Unfit:
+        """asked: a JSON value in one of the shapes of `data.sources.record_formats`."""
+        shaped = read_shape(asked, keep_system=True)
+        if isinstance(shaped, Dropped):
+            return Unfit("unreadable")
+        users = [message.content for message in shaped.messages if message.role == "user"]
+        languages = languages_of(users)
+        if check(self._quality, users, languages[0]) is not None:
+            return Unfit("refused")
+        texts = [message.content for message in shaped.messages]
+        (found,) = self._privacy.clean([(texts, hardest(languages, self._privacy.name_languages))])
+        if isinstance(found, Refused):
+            return Unfit("refused")
+        messages = tuple(Message(old.role, text) for old, text in zip(shaped.messages, found.texts, strict=True))
+        tags = {"task": task or SOURCE, "language": languages[0]}
+        return Conversation(f"{SOURCE}:{digest_of(messages)}", SOURCE, messages, tags, found.changed)
+
+
+def digest_of(messages: tuple[Message, ...]) -> str:
+    """Equal ones are one prompt."""
+    text = json.dumps([message.to_json() for message in messages]).encode()
+    return hashlib.blake2b(text, digest_size=8).hexdigest()

@@ -1,1 +1,0 @@
-"""Attention operators built for the machine that they run on."""

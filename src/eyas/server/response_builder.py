@@ -1,0 +1,219 @@
+"""Answers of the engine -> replies, whole or in pieces: one class for each of the two endpoints."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
+
+from eyas.engine.request import Answer, Finish, Request, TokenLogprob
+from eyas.server.generation import Part, Piece
+from eyas.server.openai_responses import (
+    AssistantReply,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatLogprobs,
+    ChatReply,
+    CompletionChoice,
+    CompletionChunk,
+    CompletionChunkChoice,
+    CompletionLogprobs,
+    CompletionReply,
+    Delta,
+    FinishReason,
+    Metrics,
+    Reply,
+    Round,
+    TokenLogprobs,
+    TopLogprob,
+    Tree,
+    Usage,
+)
+from eyas.server.token_text import TokenTexts
+
+LEAST_LOGPROB = -9999.0  # OpenAI's number for "very unlikely"; JSON has no minus infinity
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What every reply and chunk of a call begins with, and whether the client wants token ids in it."""
+
+    model: str
+    wants_ids: bool
+    texts: TokenTexts
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def fields(self, prefix: Literal["chatcmpl", "cmpl"]) -> dict[str, Any]:
+        """id, created and model."""
+        return {"id": f"{prefix}-{self.id}", "created": self.created, "model": self.model}
+
+    def of_tokens(self, piece: Piece) -> dict[str, Any]:
+        """What a chunk's choice says beyond its text, where the client wants it."""
+        found: dict[str, Any] = {"token_ids": piece.token_ids} if self.wants_ids else {}
+        return found if piece.part is None else {**found, "round": self._round(piece.part)}
+
+    def _round(self, part: Part) -> Round:
+        tree = None
+        if part.tree is not None:
+            texts = [self.texts.read(token).text for token in part.tree.tokens]
+            tree = Tree(
+                token_ids=list(part.tree.tokens),
+                texts=texts,
+                parents=list(part.tree.parents),
+                path=list(part.tree.path),
+            )
+        return Round(texts=list(part.texts), drafted=list(part.drafted), tree=tree)
+
+
+class Form(Protocol):
+    """The shape of an endpoint's replies. usage: the keys `usage` and `metrics` of a chunk that has them."""
+
+    envelope: Envelope
+
+    def whole(self, answers: Sequence[Answer], usage: Usage, metrics: Metrics | None) -> Reply:
+        """The reply of a call that does not stream."""
+        ...
+
+    def piece(self, piece: Piece, request: Request, usage: dict[str, Any]) -> Reply:
+        """A chunk with what is new of one answer."""
+        ...
+
+    def last(self, usage: dict[str, Any]) -> Reply:
+        """The chunk after all answers, which has no choice."""
+        ...
+
+
+class ChatForm:
+    """/v1/chat/completions."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        self.envelope = envelope
+        self._begun: set[int] = set()
+
+    def whole(self, answers: Sequence[Answer], usage: Usage, metrics: Metrics | None) -> ChatReply:
+        rest: dict[str, Any] = {}
+        if self.envelope.wants_ids:
+            rest = {"prompt_token_ids": answers[0].request.prompt_ids}
+        return ChatReply(
+            **self.envelope.fields("chatcmpl"),
+            **rest,
+            object="chat.completion",
+            choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
+            usage=usage,
+            metrics=metrics,
+        )
+
+    def _choice(self, index: int, answer: Answer) -> ChatChoice:
+        rest = {"token_ids": answer.token_ids} if self.envelope.wants_ids else {}
+        return ChatChoice(
+            **rest,
+            index=index,
+            message=AssistantReply(role="assistant", content=answer.text, refusal=None),
+            logprobs=self._logprobs(answer.request, answer.logprobs),
+            finish_reason=_reason(answer.finish),
+        )
+
+    def piece(self, piece: Piece, request: Request, usage: dict[str, Any]) -> ChatChunk:
+        is_first = piece.index not in self._begun
+        self._begun.add(piece.index)
+        role: dict[str, Any] = {"role": "assistant"} if is_first else {}
+        if self.envelope.wants_ids and len(self._begun) == 1 and is_first:
+            usage = {**usage, "prompt_token_ids": request.prompt_ids}
+        choice = ChatChunkChoice(
+            **self.envelope.of_tokens(piece),
+            index=piece.index,
+            delta=Delta(**role, content=piece.text),
+            logprobs=self._logprobs(request, piece.logprobs),
+            finish_reason=None if piece.finish is None else _reason(piece.finish),
+        )
+        fields = self.envelope.fields("chatcmpl")
+        return ChatChunk(**fields, **usage, object="chat.completion.chunk", choices=[choice])
+
+    def last(self, usage: dict[str, Any]) -> ChatChunk:
+        return ChatChunk(**self.envelope.fields("chatcmpl"), **usage, object="chat.completion.chunk", choices=[])
+
+    def _logprobs(self, request: Request, logprobs: Sequence[TokenLogprob]) -> ChatLogprobs | None:
+        if request.logprobs is None:
+            return None
+        content = []
+        for one in logprobs:
+            top = [self._top(token, value) for token, value in one.top]
+            content.append(TokenLogprobs(**self._top(one.token, one.logprob).model_dump(), top_logprobs=top))
+        return ChatLogprobs(content=content, refusal=None)
+
+    def _top(self, token: int, logprob: float) -> TopLogprob:
+        read = self.envelope.texts.read(token)
+        return TopLogprob(token=read.text, logprob=max(logprob, LEAST_LOGPROB), bytes=read.raw)
+
+
+class CompletionForm:
+    """/v1/completions."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        self.envelope = envelope
+        self._offsets: dict[int, int] = {}  # answer -> characters of the tokens that went out
+
+    def whole(self, answers: Sequence[Answer], usage: Usage, metrics: Metrics | None) -> CompletionReply:
+        return CompletionReply(
+            **self.envelope.fields("cmpl"),
+            object="text_completion",
+            choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
+            usage=usage,
+            metrics=metrics,
+        )
+
+    def _choice(self, index: int, answer: Answer) -> CompletionChoice:
+        rest: dict[str, Any] = {}
+        if self.envelope.wants_ids:
+            rest = {"token_ids": answer.token_ids, "prompt_token_ids": answer.request.prompt_ids}
+        return CompletionChoice(
+            **rest,
+            index=index,
+            text=answer.text,
+            logprobs=self._logprobs(index, answer.request, answer.logprobs),
+            finish_reason=_reason(answer.finish),
+        )
+
+    def piece(self, piece: Piece, request: Request, usage: dict[str, Any]) -> CompletionChunk:
+        ids = self.envelope.of_tokens(piece)
+        if self.envelope.wants_ids and piece.index not in self._offsets:
+            ids["prompt_token_ids"] = request.prompt_ids
+        self._offsets.setdefault(piece.index, 0)
+        choice = CompletionChunkChoice(
+            **ids,
+            index=piece.index,
+            text=piece.text,
+            logprobs=self._logprobs(piece.index, request, piece.logprobs),
+            finish_reason=None if piece.finish is None else _reason(piece.finish),
+        )
+        return CompletionChunk(**self.envelope.fields("cmpl"), **usage, object="text_completion", choices=[choice])
+
+    def last(self, usage: dict[str, Any]) -> CompletionChunk:
+        return CompletionChunk(**self.envelope.fields("cmpl"), **usage, object="text_completion", choices=[])
+
+    def _logprobs(self, index: int, request: Request, logprobs: Sequence[TokenLogprob]) -> CompletionLogprobs | None:
+        if request.logprobs is None:
+            return None
+        read = self.envelope.texts.read
+        tokens = [read(one.token).text for one in logprobs]
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(token)
+        # Two tokens may read the same, parts of characters mostly: the likelier one has the key. The chosen one is in.
+        tops = [
+            {
+                read(token).text: max(value, LEAST_LOGPROB)
+                for token, value in reversed([*one.top, (one.token, one.logprob)])
+            }
+            for one in logprobs
+        ]
+        values = [max(one.logprob, LEAST_LOGPROB) for one in logprobs]
+        return CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=offsets)
+
+
+def _reason(finish: Finish | None) -> FinishReason:
+    assert finish in ("stop", "length"), finish
+    return cast(FinishReason, finish)

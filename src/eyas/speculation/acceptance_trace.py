@@ -1,0 +1,103 @@
+"""What one round tells about every arm that is no larger than the one that ran.
+
+B requests, M tree nodes, S = depth + 1 path slots.
+
+    the batch's nodes by score     root  root  a0   b0   a1   c0   b1        two requests a, b: B = 2
+    rank // B + 1 = needs           1     1    2    2    3    3    4
+
+A round whose budget is n nodes a request verifies the first n * B of this list. So an accepted node with `needs` k
+would have been verified by every arm with at least k nodes, and by none with fewer: scores fall along a path, so its
+ancestors stand before it. With one request, needs = rank + 1.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eyas.speculation.arms import Arm
+from eyas.tree.shape import TreeShape
+from eyas.tree.tree import Tree
+from eyas.tree.verify import Accepted, verify
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One request in one round: the path that the target took through its tree, before a stop token cut the answer.
+
+    arm            what this request drafted with
+    context        tokens before the root
+    needs          of each accepted node, from depth 1 on: the least nodes of an arm that verifies it; never falling
+    on_chain       how many of them, from the first on, are the likeliest child of their parent
+    chain_offered  how many nodes the path of likeliest children had in the verified tree
+    """
+
+    arm: Arm
+    context: int
+    needs: tuple[int, ...]
+    on_chain: int
+    chain_offered: int
+
+    @property
+    def accepted(self) -> int:
+        """Tokens, the bonus included."""
+        return len(self.needs) + 1
+
+    def accepted_within(self, nodes: int, depth: int) -> int:
+        """Accepted nodes that a tree of this size would have verified, the bonus not counted."""
+        return min(bisect_right(self.needs, nodes), depth)
+
+    def tokens_with(self, shape: TreeShape) -> int | None:
+        """Tokens that a round of this shape would have accepted, the bonus included; None where this one cannot say.
+
+        A chain is a piece of a longer chain, a tree one of a larger tree with the same top-k.
+        """
+        ran, depth = self.arm.shape, min(shape.depth, shape.nodes - 1)
+        assert ran is not None, "off drafts nothing"
+        if ran.top_k != shape.top_k or ran.nodes < shape.nodes or self.arm.depth < depth:
+            return None
+        return self.accepted_within(shape.nodes, depth) + 1
+
+
+def trace_BC(tree: Tree, accepted: Accepted, num_drafting: int | Tensor) -> Tensor:
+    """int64 [B, S + 1], read on the host with the round's results: needs of depths 1..S - 1, on_chain, chain_offered.
+
+    num_drafting: requests that draft; the others have a root and nothing else. Columns from lengths_B - 1 on mean
+    nothing. All trees were grown with the same top-k.
+    """
+    num_requests, num_nodes = tree.tokens_BM.shape
+    # By columns: roots come first, and of equal scores a parent comes before its child.
+    scores_R = tree.scores_BM.masked_fill(~tree.valid_BM, -torch.inf).T.flatten()
+    order_R = scores_R.sort(descending=True, stable=True).indices
+    ranks_R = torch.empty_like(order_R)
+    ranks_R[order_R] = torch.arange(len(order_R), device=order_R.device)
+    num_plain = num_requests - num_drafting
+    needs_BM = (ranks_R.view(num_nodes, num_requests).T - num_plain) // num_drafting + 1
+    # A target that says the likeliest child everywhere takes the chain.
+    chain = verify(tree, _likeliest_BM(tree))
+    same_BS = (chain.nodes_BS == accepted.nodes_BS) & chain.kept_BS() & accepted.kept_BS()
+    on_chain_B1 = same_BS.long().cumprod(dim=1).sum(dim=1, keepdim=True) - 1
+    needs_BS = needs_BM.gather(1, accepted.nodes_BS[:, 1:])
+    return torch.cat((needs_BS, on_chain_B1, chain.lengths_B[:, None] - 1), dim=1)
+
+
+def _likeliest_BM(tree: Tree) -> Tensor:
+    """The token of each node's likeliest child that has a row; -1, which no node carries, where there is none."""
+    num_nodes = tree.tokens_BM.shape[1]
+    nodes_M = torch.arange(num_nodes, device=tree.tokens_BM.device)
+    # Children stand in falling order of their scores, so the likeliest is the first that names its parent.
+    parents_BM = tree.parents_BM.masked_fill(~tree.valid_BM | (nodes_M == 0), num_nodes)
+    is_child_BMM = parents_BM[:, None, :] == nodes_M[:, None]
+    tokens_BM = tree.tokens_BM.gather(1, is_child_BMM.byte().argmax(dim=2))
+    return tokens_BM.masked_fill(~is_child_BMM.any(dim=2), -1)
+
+
+def evidence_of(arm: Arm, context: int, length: int, row: list[int]) -> Evidence:
+    """Evidence from one row of `trace_BC` on the host; length: accepted.lengths_B of that request.
+
+    Of a chain, all of whose nodes are verified, the length says everything: there the row may be empty.
+    """
+    if arm.is_chain:
+        return Evidence(arm, context, tuple(range(2, length + 1)), on_chain=length - 1, chain_offered=arm.depth)
+    return Evidence(arm, context, tuple(row[: length - 1]), on_chain=row[-2], chain_offered=row[-1])

@@ -1,1 +1,0 @@
-"""Lawful prompts, and the target's own answers to them: `prompts` and `respond`."""

@@ -1,0 +1,47 @@
+"""docs/licences.md says what the code does: its example is parsed, its tables are those of the shipped TOML."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from tests.data.ledgers import REVISION
+from tests.data.licenses.docs_tables import DOCS, rendered
+
+from eyas.base.errors import InputError
+from eyas.data.licenses.license_gate import Policy
+from eyas.data.licenses.license_metadata import SourceClaim
+
+
+def example() -> str:
+    found = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_tables_are_those_of_the_shipped_files():
+    text = DOCS.read_text(encoding="utf-8")
+    assert rendered(text) == text, "run: python -m tests.data.licenses.docs_tables"
+
+
+def test_the_example_is_a_policy_and_does_what_is_said_of_it(tmp_path):
+    path = tmp_path / "acme.toml"
+    path.write_text(example())
+    policy = Policy.load(path)
+    assert policy.name == "ACME, 2026-11-20"
+    public = SourceClaim("x", "acme/x", card={"language_creators": "crowdsourced"})
+    assert policy.decide(replace(public, license="LicenseRef-ACME-Support-Contract")).verdict == "allowed"
+    with pytest.raises(InputError, match=r"CC-BY-SA-4\.0 is denied"):
+        policy.decide(replace(public, license="cc-by-sa-4.0"))
+    with pytest.raises(InputError, match="must answer"):
+        policy.decide(SourceClaim("x", "openbmb/UltraChat", "MIT", revision=REVISION, is_hub=True))
+    with pytest.raises(InputError, match="not stated"):
+        policy.decide(SourceClaim("x", license="MIT"))
+    with pytest.raises(InputError, match="Gemma"):
+        policy.decide(SourceClaim("x", license="gemma"))
+    assert policy.verdicts["licenses"]["Apache-2.0"] == "allow"  # the rest stays
+
+
+def test_every_table_and_verdict_is_explained():
+    text = DOCS.read_text(encoding="utf-8")
+    for word in ("[licenses]", "[generators]", "[datasets]", "[targets]", "acknowledgements.jsonl", "no legal advice"):
+        assert word in text

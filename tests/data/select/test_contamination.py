@@ -1,0 +1,218 @@
+import json
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eyas.base.errors import InputError
+from eyas.data.select.contamination import SETS, Contamination
+from eyas.evalsets import FAMILIES, example, ngrams
+from eyas.evalsets.ngrams import HASHES, SIZES, ngram_hashes, of_texts, record_hash, word_hashes
+
+TOOL = Path(__file__).parents[2] / "tools" / "make_contamination.py"
+# The first question of GSM8K's test set (openai/grade-school-math, MIT), a turn of MT-bench (lm-sys/FastChat,
+# Apache-2.0) and a prompt of HumanEval (openai/human-eval, MIT).
+GSM8K = (
+    "Janet’s ducks lay 16 eggs per day. She eats three for breakfast every morning and bakes muffins for her friends "
+    "every day with four. She sells the remainder at the farmers' market daily for $2 per fresh duck egg. How much in "
+    "dollars does she make every day at the farmers' market?"
+)
+MT_BENCH = (
+    "Compose an engaging travel blog post about a recent trip to Hawaii, highlighting cultural experiences and must-see"
+    " attractions."
+)
+HUMANEVAL = "Check if in given list of numbers, are any two numbers closer to each other than\n    given threshold."
+CLEAN = [
+    "A baker sells 16 rolls a day and eats three. How many rolls are left at the end of a week of seven days?",
+    "Write a travel blog post about a mountain village in winter, and mention what one can eat there.",
+    "Print the numbers 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24.",
+    "from typing import List\n\n\ndef first(numbers: List[int]) -> int:\n",
+    "",
+]
+
+
+def users(split, family, index):
+    return [m["content"] for m in example(family, split, index).messages if m["role"] == "user"]
+
+
+@pytest.fixture(scope="module")
+def guard():
+    return Contamination.load()
+
+
+def test_public_sets_are_known(guard):
+    assert guard.hit([GSM8K]) == "gsm8k-test"
+    assert guard.hit([MT_BENCH]) == "mt-bench"
+    assert guard.hit([HUMANEVAL]) == "humaneval"
+    assert guard.hit(["Something else.", GSM8K]) == "gsm8k-test"
+    assert guard.hit(["Now, explain them again like I'm five."]) == "mt-bench"  # shorter than n: whole
+    assert guard.hit(["Please now explain them again like I'm five."]) is None
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_quotes_and_other_spellings_are_found_and_good_prompts_stay(n):
+    guard = Contamination.load(n=n)
+    part = " ".join(GSM8K.split()[3 : 3 + n + 4])
+    assert guard.hit([f"My homework says: {part.upper()} -- so what now?"]) == "gsm8k-test"
+    assert guard.hit([part.replace(" ", "\n\t")]) == "gsm8k-test"
+    assert [text for text in CLEAN if guard.hit([text])] == []
+
+
+def test_eight_words_find_more_than_thirteen():
+    part = "I say: " + " ".join(GSM8K.split()[8:18]) + " and no more"
+    assert Contamination.load(n=8).hit([part]) == "gsm8k-test"
+    assert Contamination.load(n=13).hit([part]) is None
+
+
+def test_our_own_evaluation_prompts_are_guarded(guard):
+    for family in FAMILIES:
+        assert guard.hit(users("eval", family, 3)) == "eyas-eval"
+        assert guard.hit(users("eval", family, 249)) == "eyas-eval"
+    # The other splits share phrases with it, and stay.
+    others = [
+        users(split, family, index) for split in ("train", "quickstart") for family in FAMILIES for index in range(40)
+    ]
+    assert [texts for texts in others if guard.hit(texts)] == []
+
+
+def test_names(guard):
+    spec_bench = Contamination.load(["spec-bench"])
+    assert [one.name for one in spec_bench.sets] == ["mt-bench", "gsm8k-test"]
+    assert [one.name for one in guard.sets] == ["mt-bench", "humaneval", "gsm8k-test", "eyas-eval"]
+    assert Contamination.load([]).hit([GSM8K]) is None
+    with pytest.raises(InputError, match="mtbench"):
+        Contamination.load(["mtbench"])
+    with pytest.raises(InputError, match="9 words"):
+        Contamination.load(n=9)
+    assert set(SETS) == {"mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eval"}
+
+
+def test_a_file_of_the_users(tmp_path):
+    text = "Our own secret exam asks which of the four seasons the painter of the blue house likes least, and why."
+    lines = tmp_path / "exam.jsonl"
+    lines.write_text(json.dumps({"messages": [{"role": "user", "content": text}]}) + '\n\n{"prompt": "short one"}\n')
+    plain = tmp_path / "exam.txt"
+    plain.write_text(f"{text}\n\nshort one\n")
+    for path in (lines, plain):
+        guard = Contamination.load([], [path])
+        assert guard.hit(["Well: " + text]) == path.name
+        assert guard.hit(["Short one!"]) == path.name
+        assert guard.hit(["a short one"]) is None
+        assert guard.to_json()["sets"][0]["records"] == 2
+        assert text[:10].encode() not in pickle.dumps(guard)
+
+
+@pytest.mark.parametrize("content", ["not json\n", '{"unknown": 1}\n', "[1]\n"])
+def test_a_file_with_a_bad_line_is_refused_without_quoting_it(tmp_path, content):
+    path = tmp_path / "exam.jsonl"
+    path.write_text('{"prompt": "a"}\n' + content)
+    with pytest.raises(InputError, match=r"line 2 of .*exam\.jsonl") as caught:
+        Contamination.load([], [path])
+    assert content.strip() not in str(caught.value)
+
+
+def test_a_file_that_is_missing_or_empty(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        Contamination.load([], [tmp_path / "nothing.jsonl"])
+    (tmp_path / "empty.txt").write_text("\n ?! \n")
+    with pytest.raises(InputError, match="no prompt"):
+        Contamination.load([], [tmp_path / "empty.txt"])
+
+
+@pytest.mark.parametrize("name", ["exam.parquet", "exam.jsonl.GZ"])
+def test_a_packed_file_is_refused_for_it_would_guard_nothing(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PAR1 no words of a prompt")
+    with pytest.raises(InputError, match=r"write its prompts as JSON lines"):
+        Contamination.load([], [tmp_path / name])
+
+
+def test_ngrams_are_those_of_the_definition():
+    text = "The quick brown Fox jumps over the lazy dog; the dog sleeps on and on."
+    words = word_hashes([text])[0]
+    assert len(words) == 15
+    same = {tuple(text.lower().replace(";", "").replace(".", "").split()[i : i + 8]) for i in range(8)}
+    assert len(set(ngram_hashes(words, 8).tolist())) == len(same) == 8
+    # A piece of eight words has the hash that it has in the text; another length, order or number of words has not.
+    assert ngram_hashes(word_hashes(["quick BROWN fox jumps over the lazy dog"])[0], 8)[0] == ngram_hashes(words, 8)[1]
+    assert ngram_hashes(words[::-1], 8)[0] not in ngram_hashes(words, 8)
+    assert record_hash([words[:5], words[5:]]) == record_hash([words])
+    assert record_hash([words[:8]]) == ngram_hashes(words, 8)[0]
+    # Numbers and single letters alone are no n-gram that counts; characters of Japanese are words.
+    assert len(ngram_hashes(word_hashes(["1 2 3 4 5 6 7 8 a b c d"])[0], 8)) == 0
+    assert len(word_hashes(["東京は今何時ですか"])[0]) == 9
+    assert len(word_hashes(["ｆｕｌｌ width １２"])[0]) == 3
+
+
+def test_hashes_stay_what_they_are():
+    # Another value would make every file of hashes useless.
+    assert [hex(value) for value in ngram_hashes(word_hashes(["Does it rain in May?"])[0], 4).tolist()] == [
+        "0xfcecdcdce58ec8ec",
+        "0x875236286b36335b",
+    ]
+
+
+def test_files_of_hashes(tmp_path):
+    made = of_texts("mine", [["one two three four five six seven eight nine"], ["a"]], SIZES)
+    path = tmp_path / "mine.bin"
+    path.write_bytes(made.to_bytes())
+    again = ngrams.read(path)
+    assert (again.name, again.unit, again.header["records"]) == ("mine", "ngram", 2)
+    for n in SIZES:
+        np.testing.assert_array_equal(again.hashes[n], made.hashes[n])
+        assert (np.diff(again.hashes[n].astype(object)) > 0).all()
+    for damage in (made.to_bytes()[:-3], made.to_bytes()[:-8], b"{}\n", b"\xff\n", b""):
+        path.write_bytes(damage)
+        with pytest.raises(InputError, match=r"mine\.bin"):
+            ngrams.read(path)
+
+
+def test_the_files_that_ship_are_whole_and_hold_no_text(guard):
+    assert sum(path.stat().st_size for path in HASHES.glob("*.bin")) < 1.2e6
+    for one in guard.sets:
+        assert {"source", "license", "records"} <= set(one.header)
+        assert set(one.hashes) == set(SIZES)
+        assert b"Janet" not in (HASHES / f"{one.name}.bin").read_bytes()
+    assert {one["set"]: one["records"] for one in guard.to_json()["sets"]} == {
+        "mt-bench": 80,
+        "humaneval": 164,
+        "gsm8k-test": 1319,
+        "eyas-eval": 1750,
+    }
+
+
+def test_the_tool_makes_the_same_files(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "gsm8k-test.jsonl").write_text(json.dumps({"question": GSM8K, "answer": "18"}) + "\n")
+    (data / "mt-bench.jsonl").write_text(json.dumps({"turns": [MT_BENCH, "And now?"]}) + "\n")
+    (data / "humaneval.jsonl").write_text(json.dumps({"prompt": HUMANEVAL}) + "\n")
+    out = tmp_path / "out"
+    command = [sys.executable, str(TOOL), str(data), "--date", "2026-11-20", "--out", str(out)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (out / "eyas-eval.bin").read_bytes() == (HASHES / "eyas-eval.bin").read_bytes()
+    for name in ("gsm8k-test", "mt-bench", "humaneval"):
+        made, shipped = ngrams.read(out / f"{name}.bin"), ngrams.load(name)
+        for n in SIZES:
+            assert len(made.hashes[n])
+            assert np.isin(made.hashes[n], shipped.hashes[n]).all() or name == "mt-bench"
+
+
+def test_it_is_quick(guard):
+    text = CLEAN[1] * 6
+    guard.hit([text])
+    start = time.process_time()
+    for _ in range(200):
+        guard.hit([text[:500]])
+    assert (time.process_time() - start) / 200 < 0.5e-3  # 0.06 ms on an idle core
+
+
+@pytest.mark.parametrize("text", ["a ", "日本", "\ufdfa", "!?.", "x1 ", "ab"])
+def test_the_worst_input_is_quick(guard, text):
+    guard.hit([text])
+    start = time.process_time()
+    guard.hit([(text * 50_000)[:50_000]])
+    assert time.process_time() - start < 0.5

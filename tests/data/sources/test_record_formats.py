@@ -1,0 +1,91 @@
+import pytest
+
+from eyas.chat.conversation import Message
+from eyas.data.sources.record_formats import Dropped, Shaped, read_shape
+
+
+def user(*texts):
+    return tuple(Message("user", text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "messages", "num_answers"),
+    [
+        ({"question": "q", "answer": "a"}, "question", user("q"), 0),
+        ({"task_id": 1, "prompt": "p"}, "prompt", user("p"), 0),
+        ({"turns": ["one", "two"], "prompt": "p"}, "turns", user("one", "two"), 0),
+        (
+            {
+                "messages": [
+                    {"role": "developer", "content": "s"},
+                    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                    {"role": "assistant", "content": None},
+                    {"role": "user", "content": "c"},
+                    {"role": "system", "content": "late"},
+                    {"role": "assistant", "content": "thrown away"},
+                ],
+                "question": "not this one",
+            },
+            "messages",
+            (Message("system", "s"), *user("a\nb", "c")),
+            2,
+        ),
+        (
+            {
+                "conversations": [
+                    {"from": "system", "value": "s"},
+                    {"from": "human", "value": "a"},
+                    {"from": "gpt", "value": "x"},
+                    {"from": "human", "value": "b"},
+                ]
+            },
+            "conversations",
+            (Message("system", "s"), *user("a", "b")),
+            1,
+        ),
+        ({"conversations": [{"role": "user", "content": "a"}]}, "conversations", user("a"), 0),
+        ({"conversation": [{"role": "user", "content": "a"}], "redacted": False}, "conversation", user("a"), 0),
+        ({"prompt": [{"role": "user", "content": "a"}], "chosen": []}, "prompt", user("a"), 0),
+        ({"instruction": "i", "input": "n", "output": "o"}, "instruction", user("i\n\nn"), 0),
+        ({"instruction": "i", "input": "", "output": "o"}, "instruction", user("i"), 0),
+        ({"instruction": "i", "context": "n", "response": "o"}, "instruction", user("i\n\nn"), 0),
+        ({"text": "t", "label": 1}, "text", user("t"), 0),
+        ("t", "text", user("t"), 0),
+        ({"custom_id": "1", "body": {"messages": [{"role": "user", "content": "a"}]}}, "log", user("a"), 0),
+        ({"rendered": 5, "truncated": False, "body": {"prompt": "a"}}, "log", user("a"), 0),
+    ],
+)
+def test_what_is_kept(value, shape, messages, num_answers):
+    assert read_shape(value, keep_system=True) == Shaped(shape, messages, num_answers)
+    asked = tuple(message for message in messages if message.role == "user")
+    assert read_shape(value) == Shaped(shape, asked, num_answers)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([], "unknown_shape"),
+        (3, "unknown_shape"),
+        ({"body": {"request": {"body": {"prompt": "deep"}}}}, "unknown_shape"),
+        ({"body": "{no json"}, "unknown_shape"),
+        ({"text": None}, "not_text"),
+        ({"instruction": 3}, "not_text"),
+        ({"conversations": [{"from": "narrator", "value": "x"}]}, "unknown_shape"),
+        ({"conversations": [{"from": "human", "value": "x"}, {"from": "tool", "value": "y"}]}, "tool_turns"),
+        ({"messages": "x"}, "unknown_shape"),
+        ({"messages": [{"role": "critic", "content": "x"}]}, "unknown_shape"),
+        ({"turns": "x"}, "unknown_shape"),
+        ({"turns": []}, "no_user_turn"),
+        ({"prompt": " \n"}, "no_user_turn"),
+        ({"messages": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}]}, "no_user_turn"),
+        ({"question": 3}, "not_text"),
+        ({"question": "\ud800"}, "not_text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "not_text"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]}, "tool_turns"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [1]}]}, "tool_turns"),
+    ],
+)
+def test_why_a_record_is_dropped(value, reason):
+    dropped = read_shape(value)
+    assert isinstance(dropped, Dropped)
+    assert dropped.reason == reason

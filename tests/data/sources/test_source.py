@@ -1,0 +1,211 @@
+"""Every kind of file, cut into pieces in every place, gives the same records."""
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+import random
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from eyas.base.errors import InputError, UsageError
+from eyas.base.provenance import digest_file
+from eyas.base.storage import Place
+from eyas.data.prompts import claim_of
+from eyas.data.sources import source as sources
+from eyas.data.sources.records import read_piece
+from eyas.data.sources.source import PIECE_RECORDS, SourceConfig, open_source
+
+
+def records(config):
+    source = open_source(config, 0)
+    found = [record for piece in source.pieces for record in read_piece(source, piece)]
+    assert source.count >= len(found)
+    return found
+
+
+def jsonl(count, seed=0):
+    pick = random.Random(seed)
+    return [{"question": f"{n} " + "ä" * pick.randrange(60)} for n in range(count)]
+
+
+def test_lines_are_cut_after_a_thousand_records(tmp_path):
+    path, said = tmp_path / "q.jsonl", jsonl(2 * PIECE_RECORDS + 7)
+    path.write_text("\n".join(json.dumps(one, ensure_ascii=False) for one in said))
+    source = open_source(SourceConfig(str(path)), 0)
+    assert [piece.count for piece in source.pieces] == [PIECE_RECORDS, PIECE_RECORDS, 7]
+    found = records(SourceConfig(str(path)))
+    assert [record.value for record in found] == said
+    assert [record.id for record in found] == [f"q:{n}" for n in range(len(said))]
+    assert found[1234].where == "q.jsonl:1235"
+    assert source.digests == {"q.jsonl": digest_file(path)}
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n"])
+@pytest.mark.parametrize("block", [1, 7, 4096])
+def test_wherever_blocks_and_pieces_end(tmp_path, monkeypatch, block, end):
+    monkeypatch.setattr(sources, "BLOCK", block)
+    monkeypatch.setattr(sources, "PIECE_RECORDS", 3)
+    monkeypatch.setattr(sources, "PIECE_BYTES", 40)
+    path = tmp_path / "q.jsonl"
+    lines = ["\ufeff1", '"ü"', "", " ", '"' + "x" * 90 + '"', "2", "nope", "3", "4", "5"]
+    path.write_bytes(("\n".join(lines) + end).encode())
+    found = records(SourceConfig(str(path)))
+    assert [(r.value, r.where) for r in found] == [
+        (1, "q.jsonl:1"),
+        ("ü", "q.jsonl:2"),
+        ("x" * 90, "q.jsonl:5"),
+        (2, "q.jsonl:6"),
+        (None, "q.jsonl:7"),
+        (3, "q.jsonl:8"),
+        (4, "q.jsonl:9"),
+        (5, "q.jsonl:10"),
+    ]
+    assert [r.is_json for r in found].count(False) == 1
+    assert [r.id for r in found] == [f"q:{n}" for n in (0, 1, 4, 5, 6, 7, 8, 9)]
+
+
+def test_parquet(tmp_path):
+    said = jsonl(700)
+    table = pyarrow.Table.from_pylist(said)
+    pyarrow.parquet.write_table(table, tmp_path / "q.parquet", row_group_size=300)
+    source = open_source(SourceConfig(str(tmp_path / "q.parquet")), 0)
+    assert [piece.count for piece in source.pieces] == [300, 300, 100]
+    found = records(SourceConfig(str(tmp_path / "q.parquet")))
+    assert [record.value for record in found] == said
+    assert (found[650].id, found[650].where) == ("q:650", "q.parquet:651")
+
+
+def test_parquet_with_columns_that_python_cannot_hold_and_cells_without_a_value(tmp_path):
+    path = tmp_path / "q.parquet"
+    columns = {
+        "messages": pyarrow.array([None, [{"role": "user", "content": "b"}], None]),
+        "prompt": pyarrow.array(["a", None, None]),
+        "day": pyarrow.array([2**30] * 3, pyarrow.date32()),
+        "at": pyarrow.array([1, 2, 3], pyarrow.timestamp("us", tz="Mars/Base")),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    asked = {"messages": [{"role": "user", "content": "b"}]}
+    assert [record.value for record in records(SourceConfig(str(path)))] == [{"prompt": "a"}, asked, {}]
+    pyarrow.parquet.write_table(pyarrow.table({"day": columns["day"]}), path)
+    assert [record.value for record in records(SourceConfig(str(path)))] == [{}] * 3
+
+
+def test_a_line_with_null_is_a_record(tmp_path):
+    (tmp_path / "q.jsonl").write_text('null\n\n"a"\n')
+    assert [record.value for record in records(SourceConfig(str(tmp_path / "q.jsonl")))] == [None, "a"]
+
+
+def test_parquet_that_is_damaged_inside(tmp_path):
+    path = tmp_path / "q.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": [str(n) for n in range(500)]}), path)
+    damaged = bytearray(path.read_bytes())
+    damaged[20:200:20] = b"\xff" * 9
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match=r"q\.parquet with rows that cannot be read"):
+        records(SourceConfig(str(path)))
+
+
+@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t")])
+def test_csv_with_line_breaks_in_cells(tmp_path, ending, mark):
+    path = tmp_path / f"q{ending}"
+    said = [{"question": 'a\nb, "c"\td', "answer": "1"}, {"question": "ü", "answer": "2"}]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["question", "answer"], delimiter=mark)
+        writer.writeheader()
+        writer.writerows(said)
+    assert [record.value for record in records(SourceConfig(str(path)))] == said
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip), (".bz2", bz2), (".xz", lzma)])
+def test_compressed_lines(tmp_path, ending, pack):
+    path, said = tmp_path / f"q.jsonl{ending}", jsonl(20)
+    path.write_bytes(pack.compress("\n".join(map(json.dumps, said)).encode()))
+    found = records(SourceConfig(str(path)))
+    assert [record.value for record in found] == said
+    assert found[3].id == "q:3"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match="damaged or cut off"):
+        records(SourceConfig(str(path)))
+
+
+@pytest.mark.parametrize("name", ["q.csv", "q.jsonl", "q.jsonl.gz"])
+def test_a_file_that_changes_while_it_is_read(tmp_path, name):
+    """More in a file that is read as a whole, less in one of lines."""
+    path = tmp_path / name
+    pack = gzip.compress if name.endswith("gz") else bytes
+    text = b'"a"\n"b"\n"c"\n"d"\n'
+    path.write_bytes(pack(text))
+    source = open_source(SourceConfig(str(path)), 0)
+    path.write_bytes(pack(text[:8] if name == "q.jsonl" else text * 2))
+    with pytest.raises(InputError, match="with other records than when it was opened"):
+        list(read_piece(source, source.pieces[0]))
+
+
+def test_plain_text_is_a_prompt_a_line(tmp_path):
+    (tmp_path / "q.txt").write_text("What is up?\n\n  {not json\n")
+    assert [record.value for record in records(SourceConfig(str(tmp_path / "q.txt")))] == ["What is up?", "{not json"]
+
+
+def test_any_url():
+    said = jsonl(30)
+    Place("memory://prompts/a/q.jsonl").write_bytes("\n".join(map(json.dumps, said)).encode())
+    for path in ("memory://prompts/a/q.jsonl", "memory://prompts/a", "memory://prompts/*/q.jsonl"):
+        assert [record.value for record in records(SourceConfig(path))] == said
+
+
+def test_files_of_a_directory_in_order_and_no_others(tmp_path):
+    for name, text in (("b.jsonl", "2"), ("a.ndjson", "1"), ("notes.md", "x"), (".hidden.jsonl", "9")):
+        (tmp_path / name).write_text(text)
+    assert [record.value for record in records(SourceConfig(str(tmp_path)))] == [1, 2]
+
+
+def test_a_dataset_of_the_hub(tmp_path, monkeypatch):
+    """As it lies in the hub's cache, with card and licence; nothing is downloaded."""
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    place = tmp_path / "datasets--acme--prompts" / "snapshots" / revision
+    (place / "data").mkdir(parents=True)
+    (place / "data" / "train.jsonl").write_text('{"question": "a"}')
+    (place / "data" / "test.jsonl").write_text('{"question": "b"}')
+    (place / "README.md").write_text("---\nlicense: mit\n---\n")
+    (place / "LICENSE").write_text("MIT License")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    config = SourceConfig("hf:acme/prompts", revision=revision, files="data/train*", name="acme")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    source = open_source(config, 0)
+    assert [record.id for record in records(config)] == ["acme:0"]
+    claim = claim_of(source)
+    assert (claim.dataset, claim.is_hub, claim.revision) == ("acme/prompts", True, revision)
+    assert claim.card == {"license": "mit"}
+    assert claim.license_text == place / "LICENSE"
+    with pytest.raises(InputError, match="the hub does not give"):
+        open_source(SourceConfig("hf:acme/other", revision=revision), 0)
+    with pytest.raises(UsageError, match="at revision main"):
+        SourceConfig("hf:acme/prompts", revision="main")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("q.jsonl", b"", "empty prompt file q.jsonl"),
+        ("q.parquet", b"PAR1 no", "not Parquet"),
+        ("q.csv", b"", "empty prompt file"),
+        ("q.csv", b"a,b\n\xff\xfe,1\n", "not CSV in UTF-8"),
+        ("q.docx", b"x", "unknown kind"),
+        ("q.bin.gz", b"x", "compressed"),
+        ("q.jsonl.gz", b"no gzip", "damaged or cut off"),
+        ("q.jsonl.gz", gzip.compress(b"")[:10] + b"\xff" * 20, "damaged or cut off"),
+        ("q.csv", b'prompt\n"Why is that?\nWhat is this?\n', "quote out of place in the row that begins at line 2"),
+        ("q.csv", b'prompt\n"What does "hi" mean?"\n', "quote out of place in the row that begins at line 2"),
+    ],
+)
+def test_bad_files(tmp_path, name, content, match):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=match):
+        open_source(SourceConfig(str(tmp_path / name)), 0)
+    with pytest.raises(InputError, match="no prompt file"):
+        open_source(SourceConfig(str(tmp_path / "nowhere")), 0)

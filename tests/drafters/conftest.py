@@ -1,0 +1,3 @@
+from tests.engine.pairs import learnt, llama
+
+__all__ = ["learnt", "llama"]

@@ -1,0 +1,89 @@
+"""Prompt lookup and a small model on the engine: the target's words, and the rounds that an independent walk counts."""
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from tests.engine.small import CONTEXT, Spoken, drive, poison, speak, tokens
+from tests.model.families import family_target
+
+from eyas.base.errors import InputError
+from eyas.drafters.eagle3 import DraftPlan
+from eyas.drafters.other_drafters import Lookup, SmallModel
+from eyas.engine.device_stream import WorkerStream
+from eyas.engine.engine import Engine
+from eyas.engine.loops import Given, overlap_loop
+from eyas.engine.request import Request
+from eyas.evaluation.reference_drafters import PromptLookup
+from eyas.evaluation.replay import Answer, walk
+from eyas.model.target import Target
+from eyas.tree.shape import chain
+
+DEPTH = 4
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
+    return speak(family_target(tmp_path_factory.mktemp("target"), "mistral"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """Of other weights and another depth, with the same words."""
+    torch.manual_seed(7)
+    return Target.load(family_target(tmp_path_factory.mktemp("other"), "llama", layers=2), torch.float32, (0,))
+
+
+def plan(name: str, spoken: Spoken, other: Target) -> DraftPlan:
+    models = {"small": other, "itself": spoken.target}
+    return Lookup(chain(DEPTH)) if name == "lookup" else SmallModel(models[name], chain(DEPTH))
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("name", ["lookup", "small", "itself"])
+def test_the_same_words(name: str, slots: int, spoken: Spoken, other: Target) -> None:
+    engine = poison(Engine(spoken.target, plan(name, spoken, other), slots, CONTEXT))
+    assert tokens(drive(engine, spoken.requests)) == spoken.answers
+
+
+@pytest.mark.parametrize("name", ["lookup", "small"])
+def test_the_same_words_where_rounds_overlap(name: str, spoken: Spoken, other: Target) -> None:
+    engine = Engine(spoken.target, plan(name, spoken, other), 3, CONTEXT, stream=WorkerStream())
+    found = {answer.request.id: answer.token_ids for answer in overlap_loop(engine, Given(spoken.requests))}
+    assert found == spoken.answers
+
+
+def test_a_model_that_drafts_for_itself_is_always_right(spoken: Spoken, other: Target) -> None:
+    """Whatever was accepted before, and with prompts that lie in the prefix cache already."""
+    engine = Engine(spoken.target, plan("itself", spoken, other), 2, CONTEXT)
+    for _ in range(2):
+        for answer in drive(engine, spoken.requests).values():
+            *whole, last = answer.rounds.accepted or [1]
+            assert set(whole) <= {DEPTH + 1}
+            assert 1 <= last <= DEPTH + 1
+
+
+def test_lookup_accepts_what_a_walk_over_the_answers_accepts(spoken: Spoken) -> None:
+    """On texts that repeat themselves: the reference keeps a table of all n-grams."""
+    draw = random.Random(3)
+    prompts = [[draw.randrange(20, 28) for _ in range(length)] for length in (6, 30, 90, 200)]
+    requests = [Request(str(i), tuple(ids), 60) for i, ids in enumerate(prompts)]
+    found = drive(Engine(spoken.target, Lookup(chain(DEPTH)), 4, CONTEXT), requests)
+    texts = [torch.tensor([*ids, *found[str(i)].token_ids]) for i, ids in enumerate(prompts)]
+    answers = [Answer(i, ids_T, len(prompts[i]), len(ids_T)) for i, ids_T in enumerate(texts)]
+    expected = walk(answers, PromptLookup(texts, DEPTH))
+    assert [found[str(i)].rounds.accepted for i in range(len(prompts))] == [one.accepted for one in expected]
+    assert max(length for one in expected for length in one.accepted) > 1
+
+
+def test_a_model_of_other_words_is_refused(spoken: Spoken, tmp_path: Path) -> None:
+    stranger = Target.load(family_target(tmp_path, "qwen3"), torch.float32, (0,))
+    stranger.tokenizer.add_tokens(["kestrel"])
+    with pytest.raises(InputError, match=r"a draft model of 288 tokens, 1 of them other than the target's"):
+        Engine(spoken.target, SmallModel(stranger, chain(3)), 1, CONTEXT)
+    larger = Target.load(tmp_path, torch.float32, (0,))
+    larger.facts = dataclasses.replace(larger.facts, vocab_size=larger.facts.vocab_size + 1)
+    with pytest.raises(InputError, match="a draft model of 289 tokens, 0 of them other"):
+        Engine(spoken.target, SmallModel(larger, chain(3)), 1, CONTEXT)

@@ -1,0 +1,316 @@
+"""What the tests of this room share: reference answers, a drafter that knows them, a head that learns them.
+
+B requests, T rows, M tree nodes, S path slots, K unrolled steps, Q chains, V draft vocabulary, R lines, C columns.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from eyas.drafters.eagle3 import Draft, Drafter, Fresh
+from eyas.engine.device_stream import Done, Event, Stream
+from eyas.engine.engine import Engine, OnTokens
+from eyas.engine.loops import Given, plain_loop
+from eyas.engine.request import Answer, Request
+from eyas.features.layout import Row, taught
+from eyas.kernels.paged_attention import Prepare
+from eyas.memory.future_map import Relay
+from eyas.memory.kv_pool import KVPool
+from eyas.model.attention import DenseAttend
+from eyas.model.head import Head, HeadConfig
+from eyas.model.target import Target
+from eyas.model.vocab import DraftVocab
+from eyas.speculation.arms import Arm, Choice, Load
+from eyas.speculation.policy import OneArm
+from eyas.train.ttt import pack, unroll
+from eyas.tree.shape import TreeShape
+from eyas.tree.tree import Tree
+
+Out = TypeVar("Out")
+
+CONTEXT = 512
+LAYERS = (1, 2, 4)  # captured, of four
+LENGTHS = (5, 1, 40, 17, 380, 9, 62, 23, 130)
+MAX_TOKENS = (24, 40, 1, 33, 20, 2, 30, 27, 12)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A target, requests, and the greedy answers that transformers gives to them, by request id."""
+
+    target: Target
+    path: Path
+    requests: tuple[Request, ...]
+    answers: dict[str, list[int]]
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """Prompt and answer of each request."""
+        return [list(request.prompt_ids) + self.answers[request.id] for request in self.requests]
+
+
+def speak(path: Path) -> Spoken:
+    """Requests of many lengths and the answers of transformers' own generate."""
+    target = Target.load(path, torch.float32, layers=LAYERS)
+    generator = torch.Generator().manual_seed(7)
+    requests = []
+    for i, (length, max_tokens) in enumerate(zip(LENGTHS, MAX_TOKENS, strict=True)):
+        ids = torch.randint(0, 256, (length,), generator=generator).tolist()
+        requests.append(Request(f"r{i}", tuple(ids), max_tokens))
+    return Spoken(target, path, tuple(requests), generate(path, requests, target.facts.eos_ids))
+
+
+def generate(path: Path, requests: Iterable[Request], eos_ids: Sequence[int]) -> dict[str, list[int]]:
+    """The reference: transformers' generate, one prompt at a time. Not its SDPA, which drops caps and sinks."""
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    answers = {}
+    for request in requests:
+        ids_1T = torch.tensor([request.prompt_ids])
+        out_1T = model.generate(
+            ids_1T,
+            attention_mask=torch.ones_like(ids_1T),
+            do_sample=False,
+            max_new_tokens=request.max_tokens,
+            eos_token_id=list(eos_ids),
+        )
+        answers[request.id] = out_1T[0, ids_1T.shape[1] :].tolist()
+    return answers
+
+
+def poison(engine: Engine) -> Engine:
+    """What is read on the device before it is written must show."""
+    engine.runner.relay.poisoned = True
+    return engine
+
+
+def check(engine: Engine) -> None:
+    """The engine's own invariants; and where nothing is in flight, that the device holds what the host believes."""
+    engine.check()
+    relay = engine.runner.relay
+    for one in engine.running:
+        if one.begun and not one.growths and not one.awaits_first:
+            text = one.job.text
+            assert int(relay.lengths_R[one.holding.line]) == one.known
+            assert relay.tokens_RC[one.holding.line, : len(text)].tolist() == text
+
+
+def check_idle(engine: Engine) -> None:
+    """Nobody holds anything: every slot is free or cached, every branch may be evicted."""
+    check(engine)
+    assert engine.is_idle
+    memory = engine.memory
+    assert memory.pool.num_free + memory.cache.num_slots == memory.pool.num_slots
+    assert memory.cache.num_evictable == memory.cache.num_slots
+
+
+def drive(engine: Engine, requests: Iterable[Request], on_tokens: OnTokens | None = None) -> dict[str, Answer]:
+    """All answers, the invariants asserted after every step that gave tokens."""
+    checked = on_tokens or (lambda *_: check(engine))
+    answers = {}
+    for answer in plain_loop(poison(engine), Given(requests), checked):
+        check(engine)
+        answers[answer.request.id] = answer
+    check_idle(engine)
+    return answers
+
+
+def tokens(answers: dict[str, Answer]) -> dict[str, list[int]]:
+    return {name: answer.token_ids for name, answer in answers.items()}
+
+
+def random_draft(target: Target, shape: TreeShape, seed: int = 0) -> Draft:
+    """A head with random weights, wide enough that its logits differ; half the vocabulary."""
+    config = HeadConfig.for_target(target.facts, draft_vocab_size=144, aux_layer_ids=target.aux_layer_ids)
+    head = Head.init(config, seed)
+    with torch.no_grad():
+        for weight in head.parameters():
+            if weight.ndim == 2:
+                weight.mul_(5)
+    return Draft(head.pack(), DraftVocab.from_counts(torch.arange(288).flip(0), 144), shape)
+
+
+class ReplayDrafter(Drafter):
+    """Drafts what the target will say, hidden in random trees: right down to a random depth, wrong below.
+
+    The right nodes stand at random numbers, often behind wrong siblings; padding carries the right token too. The real
+    drafter drafts as well, so that its scratch rows and `extend` are those of a real round.
+    """
+
+    def __init__(self, draft: Draft, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
+        super().__init__(draft, target, pool, relay, prepare)
+        self.random = random.Random(3)
+        self.texts: Sequence[Sequence[int]] = ()
+        self.paths: dict[int, list[int]] = {}  # by line, the nodes that the target will accept
+        self.seen: set[tuple[int, bool]] = set()  # accepted length, and whether the path was the first nodes in order
+
+    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+        super().grow(lines_B, lengths_B, roots_B, shape).check()
+        rows = []
+        for line, length, root in zip(lines_B.tolist(), lengths_B.tolist(), roots_B.tolist(), strict=True):
+            known = self.relay.tokens_RC[line, : length + 1].tolist()
+            assert known[-1] == root, "the root is the token behind the committed ones"
+            rows.append(self._plant(line, root, self._future(known), shape))
+        tokens, parents, depths, scores, valid = (torch.tensor(column) for column in zip(*rows, strict=True))
+        tree = Tree(tokens, parents, depths, scores.float(), valid, shape.depth)
+        tree.check()
+        return tree
+
+    def extend(self, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: Fresh) -> None:
+        for line, length in zip(lines_B.tolist(), accepted_B.tolist(), strict=True):
+            nodes = self.paths[line][:length]
+            self.seen.add((len(nodes), nodes == list(range(length))))
+        super().extend(lines_B, lengths_B, accepted_B, fresh)
+
+    def _future(self, known: list[int]) -> Sequence[int]:
+        """How the text goes on; nothing is known where a round runs beyond the end of an answer."""
+        for text in self.texts:
+            if list(text[: len(known)]) == known:
+                return text[len(known) :]
+        assert any(known[: len(text)] == list(text) for text in self.texts), "the text is none of those asked for"
+        return []
+
+    def _plant(
+        self, line: int, root: int, future: Sequence[int], shape: TreeShape
+    ) -> tuple[list[int], list[int], list[int], list[float], list[bool]]:
+        pick = self.random
+        num_right = pick.randint(0, min(shape.depth, len(future)))
+        tokens, parents, depths, valid = [root], [0], [0], [True]
+        path = [0]
+        for node in range(1, shape.nodes):
+            left = num_right - (len(path) - 1)
+            must = left >= shape.nodes - node or (shape.top_k == 1 and left > 0)
+            if left > 0 and (must or pick.random() < 0.4):
+                parent, token = path[-1], future[len(path) - 1]
+                path.append(node)
+            else:
+                parents_allowed = [n for n in range(node) if valid[n] and depths[n] < shape.depth]
+                parent = node - 1 if shape.top_k == 1 else pick.choice(parents_allowed)
+                taken = {tokens[n] for n in range(1, node) if parents[n] == parent and valid[n]}
+                if parent in path and path.index(parent) < len(future):
+                    taken.add(future[path.index(parent)])
+                token = pick.choice([t for t in range(288) if t not in taken])
+                if shape.top_k > 1 and pick.random() < 0.1 and future:
+                    parent, token = 0, future[0]
+                    valid.append(False)
+            tokens.append(token)
+            parents.append(parent)
+            depths.append(depths[parent] + 1)
+            if len(valid) == node:
+                valid.append(True)
+        self.paths[line] = path
+        scores = [-float(depth) if ok else -float("inf") for depth, ok in zip(depths, valid, strict=True)]
+        return tokens, parents, depths, scores, valid
+
+
+class Recorded:
+    """A stream that keeps what came of the work, and the order in which the host launched it and waited for it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.outs: list[Any] = []
+        self.order: list[tuple[str, int]] = []
+
+    def launch(self, work: Callable[[], Out]) -> Event:
+        number = sum(kind == "launch" for kind, _ in self.order)
+        self.order.append(("launch", number))
+        return _RecordedEvent(self, number, self._stream.launch(work))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _RecordedEvent:
+    recorded: Recorded
+    number: int
+    event: Event
+
+    def wait(self) -> Done[Any]:
+        self.recorded.order.append(("wait", self.number))
+        done = self.event.wait()
+        self.recorded.outs.append(done.out)
+        return done
+
+
+def put_drafter(engine: Engine, draft: Draft, drafter_class: type[Drafter]) -> Drafter:
+    """Give the engine another drafter."""
+    runner = engine.runner
+    runner.drafter = drafter_class(draft, runner.target, runner.pool, runner.relay, runner.prepare)
+    return runner.drafter
+
+
+def replay_engine(
+    spoken: Spoken, shape: TreeShape, slots: int, context: int = CONTEXT, stream: Stream | None = None
+) -> Engine:
+    """An engine whose drafter knows the answers."""
+    draft = random_draft(spoken.target, shape)
+    engine = Engine(spoken.target, draft, slots, context, stream=stream)
+    drafter = put_drafter(engine, draft, ReplayDrafter)
+    assert isinstance(drafter, ReplayDrafter)
+    drafter.texts = spoken.texts
+    return engine
+
+
+class Turns(OneArm):
+    """One arm after another, and of several requests only some draft."""
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        self.arms = tuple(arms)
+        self._next, self._pick = cycle(arms), random.Random(0)
+
+    def choose(self, load: Load) -> Choice:
+        arm = next(self._next)
+        drafts = tuple(arm.shape is not None and self._pick.random() < 0.7 for _ in load.contexts)
+        return Choice(arm if any(drafts) else Arm("off", None), drafts, arm, load)
+
+
+class All(Turns):
+    """One arm after another, for all requests."""
+
+    def choose(self, load: Load) -> Choice:
+        arm = super().choose(load).best
+        return Choice(arm, (arm.shape is not None,) * len(load.contexts), arm, load)
+
+
+def row_of(target: Target, text: Sequence[int], prompt_length: int) -> Row:
+    """A stored example of a text, features by a plain forward."""
+    ids_1T = torch.tensor([text])
+    with torch.no_grad():
+        out = target.forward(ids_1T, torch.arange(len(text))[None], DenseAttend(), want_aux=True)
+    assert out.aux_BTL is not None
+    mask_T = torch.arange(len(text)) >= prompt_length
+    return Row("row", "test", ids_1T[0], mask_T, out.aux_BTL[0], out.hidden_BTD[0, taught(mask_T)])
+
+
+def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, DraftVocab]:
+    """A head trained on the answers themselves with the unrolled steps of training and plain cross-entropy."""
+    target = spoken.target
+    prompts = [len(request.prompt_ids) for request in spoken.requests]
+    rows = [row_of(target, t, n) for t, n in zip(spoken.texts, prompts, strict=True) if len(t) - n > 2 and n < 200]
+    counts_W = torch.zeros(target.facts.vocab_size)
+    for row in rows:
+        counts_W += torch.bincount(row.ids_T[row.loss_mask_T], minlength=counts_W.shape[0])
+    vocab = DraftVocab.from_counts(counts_W, int((counts_W > 0).sum()))
+    config = HeadConfig.for_target(target.facts, vocab.size, intermediate_size=96, aux_layer_ids=target.aux_layer_ids)
+    head = Head.init(config, 0)
+    packed = pack(rows, steps, torch.float32)
+    texts_P = packed.ids_P
+    goals_KQ = torch.stack([texts_P[(packed.chains_Q + 2 + k).clamp(max=len(texts_P) - 1)] for k in range(steps)])
+    goals_KQ = vocab.to_draft(goals_KQ).ids
+    with torch.no_grad():
+        embed_rows, embed_chains = target.embed(packed.next_ids_P), target.embed(packed.tokens_KQ)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=4e-3)
+    for _ in range(updates):
+        logits_KQV = head.logits(unroll(head, packed, embed_rows, embed_chains))
+        loss = torch.nn.functional.cross_entropy(logits_KQV[packed.supervised_KQ], goals_KQ[packed.supervised_KQ])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return head.pack(), vocab

@@ -1,0 +1,265 @@
+"""The engine core as a whole: prompts in chunks, preemption, cancelling, who drafts what."""
+
+import dataclasses
+
+import pytest
+from tests.drafters.watched import watched_engine
+from tests.engine.small import (
+    CONTEXT,
+    Spoken,
+    Turns,
+    check,
+    check_idle,
+    drive,
+    poison,
+    random_draft,
+    replay_engine,
+    tokens,
+)
+
+from eyas.engine import engine as engine_module
+from eyas.engine.engine import Engine
+from eyas.engine.model_runner import Batch, RoundOut
+from eyas.engine.request import Answer, Speculation
+from eyas.speculation.arms import Arm
+from eyas.tree.shape import TreeShape, chain
+
+TREE = TreeShape(4, 3, 12)
+OFF = Arm("off", None)
+
+
+# --- prompts in chunks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 512])
+@pytest.mark.parametrize("shape", [None, TREE], ids=["baseline", "tree"])
+def test_chunks_change_nothing(
+    llama: Spoken, shape: TreeShape | None, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "CHUNK", chunk)
+    requests = [request for request in llama.requests if chunk > 1 or len(request.prompt_ids) < 70]
+    engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    assert tokens(drive(engine, requests)) == {r.id: llama.answers[r.id] for r in requests}
+
+
+def test_between_two_chunks_there_is_a_round(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running answers go on while a long prompt is read; so does the reading while they run.
+
+    steps    P R R | P R P R P R P R P R P R P R P R P R     | R ...
+             short   long prompt of 130, 16 at a time          both
+    """
+    monkeypatch.setattr(engine_module, "CHUNK", 16)
+    engine = poison(Engine(llama.target, None, 3, CONTEXT))
+    short, long = llama.requests[1], llama.requests[8]
+    answer = engine.add(short)
+    kinds, counts = [], []
+    while not engine.is_idle:
+        if len(kinds) == 3:
+            engine.add(long)
+        step = engine.launch()
+        assert step is not None
+        engine.process(step)
+        check(engine)
+        kinds.append("P" if step.batch is None else "R")
+        counts.append(len(answer.token_ids))
+    picture = "".join(kinds)
+    num_chunks = -(-len(long.prompt_ids) // 16)
+    assert picture[: 3 + 2 * num_chunks] == "PRR" + "PR" * num_chunks
+    assert set(picture[3 + 2 * num_chunks :]) == {"R"}
+    assert counts[3 + 2 * num_chunks - 1] == 3 + num_chunks, "a token with every round"
+    assert answer.token_ids == llama.answers[short.id]
+
+
+def test_short_prompts_are_read_together_up_to_a_chunk(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of 5, 1, 40 and 17 tokens, at most 45 at a time: the third is cut, nobody is read twice."""
+    monkeypatch.setattr(engine_module, "CHUNK", 45)
+    engine = poison(Engine(llama.target, None, 4, CONTEXT))
+    answers = [engine.add(request) for request in llama.requests[:4]]
+    step = engine.launch()
+    assert step is not None
+    assert [one.filled for one in engine.running] == [5, 1, 39, 0]
+    engine.process(step)
+    assert [len(answer.token_ids) for answer in answers] == [1, 1, 0, 0]
+    drive(engine, [])
+    assert [answer.token_ids for answer in answers] == [llama.answers[r.id] for r in llama.requests[:4]]
+
+
+# --- preemption ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["fixed", "turns"])
+@pytest.mark.parametrize("shape", [None, chain(4), TREE], ids=["baseline", "chain", "tree"])
+def test_who_gives_way_goes_on_where_it_was(llama: Spoken, shape: TreeShape | None, policy: str) -> None:
+    """Memory for one context and four requests that need more than that together."""
+    requests = [r for r in llama.requests if len(r.prompt_ids) < 100]
+    if shape is None:
+        engine = Engine(llama.target, None, 4, 110, memory_tokens=1)
+    else:
+        engine, _ = watched_engine(llama, random_draft(llama.target, shape), 4, 110, memory_tokens=1)
+        engine.policy = engine.policy if policy == "fixed" else Turns([Arm("on", shape), OFF, OFF])
+    counts: dict[str, int] = {}
+
+    def count(answer: Answer, new: int) -> None:
+        check(engine)
+        counts[answer.request.id] = counts.get(answer.request.id, 0) + new
+        assert counts[answer.request.id] == len(answer.token_ids)
+
+    answers = drive(engine, requests, count)
+    assert tokens(answers) == {r.id: llama.answers[r.id] for r in requests}
+    assert engine.counters.preemptions > 0
+    for name, answer in answers.items():
+        assert counts[name] == len(answer.token_ids) == len(answer.drafted) == len(answer.time_s)
+        assert sum(answer.accepted) == len(answer.token_ids) - 1, "no round counts twice, none is lost"
+        assert answer.time_s == sorted(answer.time_s)
+        assert answer.cached == 0, "what a request left itself is no hit"
+    assert engine.counters.prompt_tokens == sum(len(r.prompt_ids) for r in requests)
+    assert engine.counters.output_tokens == sum(counts.values())
+
+
+def test_the_newest_gives_way_and_comes_back_first(llama: Spoken) -> None:
+    engine = poison(Engine(llama.target, None, 3, 110, memory_tokens=1))
+    order = [engine.add(llama.requests[n]) for n in (7, 1, 6)]
+    others = [engine.add(llama.requests[n]) for n in (0, 5)]
+    finished: list[Answer] = []
+    before = 0
+    while not engine.is_idle:
+        running = [one.job.answer for one in engine.running]
+        step = engine.launch()
+        if engine.counters.preemptions > before:
+            before = engine.counters.preemptions
+            gone = next(answer for answer in running[::-1] if answer not in [o.job.answer for o in engine.running])
+            assert gone is running[-1]
+            assert engine.waiting[0].answer is gone
+        assert step is not None
+        finished += engine.process(step)
+    assert before > 0
+    assert {id(answer) for answer in finished} == {id(answer) for answer in order + others}
+    for answer in finished:
+        assert answer.token_ids == llama.answers[answer.request.id]
+
+
+# --- cancelling ------------------------------------------------------------------------------------------------------
+
+
+def steps(engine: Engine, count: int) -> None:
+    for _ in range(count):
+        step = engine.launch()
+        assert step is not None
+        engine.process(step)
+        check(engine)
+
+
+@pytest.mark.parametrize("in_flight", [False, True], ids=["between steps", "with a step in flight"])
+@pytest.mark.parametrize("shape", [None, TREE], ids=["baseline", "tree"])
+def test_cancel(llama: Spoken, shape: TreeShape | None, in_flight: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that runs, one whose prompt is being read, one that waits, one that has finished, one that never was."""
+    monkeypatch.setattr(engine_module, "CHUNK", 32)
+    engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    poison(engine)
+    asked = {n: engine.add(llama.requests[n]) for n in (5, 6, 4, 3, 1)}
+    steps(engine, 9)
+    assert asked[5].finish is not None
+    names = {one.job.answer.request.id: one.is_filled for one in engine.running}
+    assert names == {"r6": True, "r4": False, "r3": False}
+    assert [job.answer.request.id for job in engine.waiting] == ["r1"]
+    step = engine.launch() if in_flight else None
+    shown = len(asked[6].token_ids)
+    for name in ("r6", "r4", "r1"):
+        assert engine.cancel(name) is asked[int(name[1:])]
+        assert asked[int(name[1:])].finish == "cancelled"
+        engine.memory.check([one.holding for one in engine.running])
+    assert engine.cancel("r5") is engine.cancel("r4") is engine.cancel("nobody") is None
+    if step is not None:
+        assert [a for a in engine.process(step) if a.finish == "cancelled"] == [], "nobody is told twice"
+    assert len(asked[6].token_ids) == shown < len(llama.answers["r6"])
+    assert asked[6].token_ids == llama.answers["r6"][:shown]
+    assert asked[4].token_ids == asked[1].token_ids == []
+    later = [dataclasses.replace(llama.requests[n], id=f"later{n}") for n in (6, 4)]
+    answers = drive(engine, later)
+    assert asked[3].token_ids == llama.answers["r3"]
+    assert {name: a.token_ids for name, a in answers.items() if name != "r3"} == {
+        "later6": llama.answers["r6"],
+        "later4": llama.answers["r4"],
+    }
+    assert answers["later6"].cached >= len(llama.requests[6].prompt_ids) - 1, "what was cancelled is known"
+    finished = engine.counters.finished
+    assert (finished["cancelled"], sum(finished.values())) == (3, 7)
+    everyone = {answer.request.id: answer for answer in [*asked.values(), *answers.values()]}
+    assert engine.counters.output_tokens == sum(len(answer.token_ids) for answer in everyone.values())
+
+
+def test_all_cancelled_leaves_nothing_behind(llama: Spoken) -> None:
+    engine = poison(replay_engine(llama, TREE, 3))
+    for request in llama.requests:
+        engine.add(request)
+    steps(engine, 4)
+    for request in llama.requests:
+        engine.cancel(request.id)
+    check_idle(engine)
+    assert engine.launch() is None
+    assert tokens(drive(engine, llama.requests)) == llama.answers
+
+
+# --- who drafts what -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_arms_may_change_with_every_round(llama: Spoken, slots: int) -> None:
+    """Off, chains and trees of several sizes in turn, some requests drafting and some not."""
+    arms = [Arm("a", TREE), OFF, Arm("b", chain(3)), Arm("c", TreeShape(2, 4, 7)), OFF, OFF, Arm("d", chain(1))]
+    draft = dataclasses.replace(random_draft(llama.target, TREE), arms=tuple(arms))
+    engine, drafter = watched_engine(llama, draft, slots)
+    engine.policy = Turns(arms)
+    assert tokens(drive(engine, llama.requests)) == llama.answers
+    assert {length for length, _ in drafter.seen} == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_requests_may_refuse_drafts_or_ask_for_the_most(llama: Spoken, slots: int) -> None:
+    wishes: tuple[Speculation, ...] = ("auto", "off", "max")
+    requests = [
+        dataclasses.replace(r, speculation=wishes[n % 3]) for n, r in enumerate(llama.requests) if r.max_tokens > 2
+    ]
+    answers = drive(replay_engine(llama, TREE, slots), requests)
+    assert tokens(answers) == {r.id: llama.answers[r.id] for r in requests}
+    for answer in answers.values():
+        if answer.request.speculation == "off":
+            assert set(answer.accepted) == {1}
+            assert set(answer.offered) == {0}
+        else:
+            assert max(answer.accepted) > 1
+
+
+def test_those_who_ask_for_the_most_take_turns_with_the_others(llama: Spoken) -> None:
+    """Their trees would be a price that nobody else has asked for: they have rounds of their own, every second one."""
+    engine = poison(Engine(llama.target, random_draft(llama.target, TREE), 4, CONTEXT))
+    for n, speculation in ((1, "max"), (3, "auto"), (6, "off"), (7, "max")):
+        engine.add(dataclasses.replace(llama.requests[n], speculation=speculation))
+    rounds: list[set[str]] = []
+    while len(rounds) < 6:
+        step = engine.launch()
+        assert step is not None
+        engine.process(step)
+        if step.batch is not None:
+            rounds.append({one.job.answer.request.id for one in step.members})
+    assert rounds == [{"r1", "r7"}, {"r3", "r6"}] * 3
+
+
+@pytest.mark.parametrize("shape", [chain(4), TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
+def test_fewer_rows_change_nothing(
+    llama: Spoken, shape: TreeShape, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round verifies the likeliest nodes of the whole batch; with roots alone it is a round without drafts."""
+    engine, _ = watched_engine(llama, random_draft(llama.target, shape), 4)
+    whole, accepted = engine.runner.round, []
+
+    def fewer(batch: Batch) -> RoundOut:
+        count = len(batch.lines)
+        out = whole(dataclasses.replace(batch, nodes=count + int(share * (batch.nodes - count))))
+        accepted.extend(out.read_BC[:, out.num_slots].tolist())
+        return out
+
+    monkeypatch.setattr(engine.runner, "round", fewer)
+    assert tokens(drive(engine, llama.requests)) == llama.answers
+    assert (max(accepted) > 1) == (share > 0)

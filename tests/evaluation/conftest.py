@@ -1,0 +1,3 @@
+from tests.train.features import features, target
+
+__all__ = ["features", "target"]

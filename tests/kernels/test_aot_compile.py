@@ -1,0 +1,149 @@
+"""Compiled forwards: the same words, made once, and nothing but a reason where there can be none."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.engine.small import CONTEXT, Spoken, drive, random_draft, replay_engine, speak, tokens
+from tests.model.families import family_target
+
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.engine import Engine
+from eyas.kernels import aot_compile as compiled
+from eyas.kernels.aot_compile import CompileError, compile_pair
+from eyas.tree.shape import TreeShape
+
+TREE = TreeShape(4, 3, 12)
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of this module's own, so that what is compiled is what was written just now."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield compiled.cache_directory()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return family_target(tmp_path_factory.mktemp("target"), "mistral", layers=5)
+
+
+@pytest.fixture
+def spoken(path: Path) -> Spoken:
+    return speak(path)
+
+
+@pytest.fixture
+def draft(spoken: Spoken) -> Draft:
+    return random_draft(spoken.target, TREE)
+
+
+@pytest.fixture(scope="module")
+def stored(cache: Path, path: Path) -> list[Path]:
+    """The packages of the pair, compiled."""
+    one = speak(path)
+    assert not compile_pair(one.target, random_draft(one.target, TREE).head, stored_only=True)
+    assert one.target.compiled is None
+    assert compile_pair(one.target, random_draft(one.target, TREE).head)
+    return sorted(cache.glob("forward-*.pt2"))
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("nothing is to be compiled here")
+
+
+def test_the_same_words(stored: list[Path], spoken: Spoken, draft: Draft, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaded, not compiled again: prompts of one token to hundreds, without a head and with trees."""
+    assert len(stored) == 2
+    monkeypatch.setattr(compiled, "_compile_elsewhere", refuse)
+    assert compile_pair(spoken.target, draft.head, stored_only=True)
+    monkeypatch.setattr(type(spoken.target.decoder), "forward", refuse)
+    assert tokens(drive(Engine(spoken.target, None, 3, CONTEXT), spoken.requests)) == spoken.answers
+    assert tokens(drive(Engine(spoken.target, draft, 3, CONTEXT), spoken.requests)) == spoken.answers
+    assert tokens(drive(replay_engine(spoken, TREE, 3), spoken.requests)) == spoken.answers
+
+
+def test_inputs_may_lie_anyhow(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
+    """Rows that share their memory, as those of a tree's first level do."""
+    assert stored
+    head, rows = draft.head, compiled.RowAttend(compiled._text_only)
+    embeds_1TD, hidden_1TD, positions_1T = compiled.head_inputs(head, 4)
+    shared_1TD = hidden_1TD[:, :1].expand(-1, 4, -1)
+    turned_1TD = embeds_1TD.transpose(1, 2).contiguous().transpose(1, 2)
+    with torch.inference_mode():
+        wanted = head.guess(embeds_1TD, shared_1TD, positions_1T, rows)
+        assert compile_pair(spoken.target, head, stored_only=True)
+        found = head.guess(turned_1TD, shared_1TD, positions_1T, rows)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_other_weights_are_another_package(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
+    assert stored
+    with torch.no_grad():
+        draft.head.norm.weight.mul_(1.5)
+    assert not compile_pair(spoken.target, draft.head, stored_only=True)
+    assert draft.head.compiled is None
+
+
+def test_moving_or_casting_a_head_undoes_it(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
+    assert stored
+    assert compile_pair(spoken.target, draft.head, stored_only=True)
+    assert draft.head.compiled is not None
+    assert draft.head.to(torch.float64).compiled is None
+
+
+def test_a_damaged_package_is_made_again(
+    stored: list[Path], spoken: Spoken, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (target,) = [path for path in stored if "target" in path.name]
+    whole = target.read_bytes()
+    target.write_bytes(whole[: len(whole) // 2])
+    made = []
+
+    def again(job: compiled._Job, place: Path) -> None:
+        made.append(job)
+        Path(job.package).write_bytes(whole)
+
+    monkeypatch.setattr(compiled, "_compile_elsewhere", again)
+    assert compile_pair(spoken.target, None)
+    assert len(made) == 1
+    assert target.read_bytes() == whole
+
+
+def test_a_package_that_computes_something_else_is_not_used(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
+    assert stored
+    with torch.no_grad():
+        spoken.target.embedding.weight.mul_(1.01)  # what the digest of the files does not see
+    with pytest.raises(CompileError, match="differs by"):
+        compile_pair(spoken.target, draft.head, stored_only=True)
+    assert spoken.target.compiled is None
+
+
+def test_where_nothing_can_be_compiled(spoken: Spoken, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", "no-such-compiler")
+        with pytest.raises(CompileError, match="no no-such-compiler on the PATH"):
+            compile_pair(spoken.target, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "MEMORY_SHARE", 0.0)
+        with pytest.raises(CompileError, match="GB of weights"):
+            compile_pair(spoken.target, None)
+    spoken.target.model.double()
+    with pytest.raises(CompileError, match="float64"):
+        compile_pair(spoken.target, None)
+
+
+def test_a_forward_that_does_not_export(tmp_path: Path, cache: Path) -> None:
+    """Llama 4 asks its positions on the host: the reason is told, and nothing is left behind."""
+    target = compiled.Target.load(family_target(tmp_path, "llama4", layers=4), torch.float32, (1, 2, 3))
+    before = set(cache.rglob("*"))
+    with pytest.raises(CompileError, match="does not compile"):
+        compile_pair(target, None)
+    assert target.compiled is None
+    assert set(cache.rglob("*")) == before

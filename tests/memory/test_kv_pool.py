@@ -1,0 +1,90 @@
+"""Slots are handed out once and come back; where rows go when a round is committed, drawn."""
+
+import numpy as np
+import pytest
+import torch
+
+from eyas.memory.kv_pool import KVPool
+
+EMPTY = np.empty(0, np.int32)
+
+
+@pytest.fixture
+def pool() -> KVPool:
+    """Two layers, ten slots, each with a letter in every layer, head and component; slot 0 has the dot."""
+    pool = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0))
+    write(pool, ".abcdefghij")
+    return pool
+
+
+def write(pool: KVPool, picture: str) -> None:
+    letters_Z = torch.tensor([float(ord(letter)) for letter in picture])
+    pool.kv[:] = letters_Z[:, None, None].expand(-1, 3, 4)
+
+
+def picture(pool: KVPool) -> str:
+    """The slots as letters, which all layers, heads, keys and values have alike."""
+    low_Z, high_Z = pool.kv.amin(dim=(0, 1, 3, 4)), pool.kv.amax(dim=(0, 1, 3, 4))
+    assert torch.equal(low_Z, high_Z), "all layers, keys and values move alike"
+    return "".join(chr(int(letter)) for letter in low_Z)
+
+
+def move(pool: KVPool, source: list[int], goal: list[int]) -> None:
+    pool.move(torch.tensor(source), torch.tensor(goal))
+
+
+def test_accepted_rows_move_to_the_front_of_their_block(pool: KVPool) -> None:
+    """Two trees in slots 1-5 and 8, 6, 10, 9; nodes 0, 2, 3 of one are kept, nodes 0, 3 of the other."""
+    move(pool, [1, 3, 4, 8, 9], [1, 2, 3, 8, 6])
+    assert picture(pool)[1:] == "acddeighij"
+    #                            a c d d e . g h i j     2 <- c, 3 <- d; 6 <- i
+
+
+def test_sources_are_read_before_goals_change(pool: KVPool) -> None:
+    move(pool, [2, 3, 1], [1, 2, 3])
+    assert picture(pool)[1:] == "bcadefghij"
+
+
+def test_what_means_nothing_goes_to_slot_0(pool: KVPool) -> None:
+    move(pool, [4, 5, 6], [3, 0, 0])
+    assert picture(pool)[1:] == "abddefghij"
+    assert picture(pool)[0] in "ef"
+
+
+def test_slots_are_handed_out_once(pool: KVPool) -> None:
+    first, second = pool.take(4), pool.take(6)
+    assert sorted([*first, *second]) == list(range(1, 11)), "all of them, and never slot 0"
+    assert (pool.num_free, len(pool.take(0))) == (0, 0)
+    pool.check(first, second)
+    before = second.tolist()
+    pool.give(first[:3])
+    assert second.tolist() == before, "what was taken stays as it is"
+    pool.check(first[3:], second)
+    assert sorted(pool.take(3)) == sorted(first[:3])
+    with pytest.raises(AssertionError):
+        pool.take(1)
+
+
+def test_slots_of_two_owners_or_of_none_are_found(pool: KVPool) -> None:
+    first, second = pool.take(4), pool.take(3)
+    pool.check(first, second)
+    with pytest.raises(AssertionError):
+        pool.check(first, EMPTY)
+    with pytest.raises(AssertionError):
+        pool.check(first, np.concatenate((second[:2], first[:1])))
+    with pytest.raises(AssertionError):
+        pool.check(np.concatenate((first, second)), second)
+    pool.give(first)
+    with pytest.raises(AssertionError, match="more slots freed than there are"):
+        pool.give(np.concatenate((first, second)))
+
+
+def test_bytes_of_a_token_are_those_of_the_tensors(pool: KVPool) -> None:
+    """All tensors with a row a slot, over the rows: what `memory_tokens` is counted in."""
+    num_rows = pool.num_slots + 1
+    assert pool.token_bytes * num_rows == pool.kv.numel() * 4
+    pool.keep_aux(21)
+    assert pool.aux_ZL is not None
+    assert pool.token_bytes * num_rows == pool.kv.numel() * 4 + pool.aux_ZL.numel() * 4
+    half = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0, dtype=torch.bfloat16))
+    assert half.token_bytes * num_rows == half.kv.numel() * 2

@@ -1,0 +1,26 @@
+"""The figures of docs/drift.md are those of the code."""
+
+from pathlib import Path
+
+from eyas.engine import canary
+from eyas.monitoring import drift_report as compare
+from eyas.monitoring import prompt_sampler as sampler
+from eyas.server.observer import OUTCOMES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "drift.md").read_text(encoding="utf-8")
+
+
+def test_its_figures():
+    for said in (
+        f"{sampler.LEAST_ROUNDS} drafted rounds",
+        f"run {sampler.KNOWN_ROUNDS} rounds",
+        f"a queue of {sampler.QUEUE} answers",
+        f"{sampler.PROMPTS_BYTES // 2**20} MiB;",
+        f"Two files of {sampler.LOG_BYTES // 2**20} MiB",
+        f"fewer than {compare.LEAST_ROUNDS} rounds",
+        f"fewer than {compare.LEAST_REQUESTS} answers",
+        f"below {1 - compare.MARGIN:.0%}".replace("%", " %"),
+        f"After {canary.FIRST_LOOK} answers of each head",
+        "|".join(OUTCOMES),
+    ):
+        assert said in PAGE, said

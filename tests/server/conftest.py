@@ -1,0 +1,58 @@
+"""One server for all tests that leave it as it was."""
+
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+import torch
+from tests.engine.pairs import shallow, shallow_target
+from tests.server.server import Server, new_service, serving
+
+from eyas.drafters.eagle3 import Draft
+from eyas.engine.async_engine import Service
+from eyas.engine.engine import Engine
+from eyas.formats.head_dir import read_head
+from eyas.model.target import EMBEDDED, Target
+from eyas.recipe import resolve_head
+from eyas.tree.shape import TreeShape
+
+__all__ = ["client", "http", "pair", "server", "service", "shallow", "shallow_target"]
+
+
+@pytest.fixture(scope="session")
+def server(shallow_target: Target) -> Iterator[Server]:
+    service = new_service(shallow_target, drafts=True)
+    with serving(service) as running:
+        yield running
+    service.drain(1)
+
+
+@pytest.fixture(scope="session")
+def http(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """The embedded pair, trees of 16."""
+    stored = read_head(resolve_head(EMBEDDED), torch.float32)
+    target = Target.load(EMBEDDED, torch.float32, stored.config.aux_layer_ids)
+    draft = Draft.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
+    service = Service(Engine(target, draft, 4, 1024), 16)
+    service.start()
+    yield service
+    service.drain(1)
+
+
+@pytest.fixture(scope="module")
+def pair(service: Service) -> Iterator[Server]:
+    with serving(service) as server:
+        yield server

@@ -1,0 +1,271 @@
+"""What happens around answers: clients that leave, queues that are full, engines that end, keys, ids, logs."""
+
+import hmac
+import json
+import re
+import socket
+import threading
+
+import httpx
+import openai
+import pytest
+from tests.server.server import MODEL, error_of, new_service, serving, wait_until
+
+LONG = {"model": MODEL, "prompt": "hi", "max_tokens": 500, "ignore_eos": True}
+
+
+def ask_aside(server, body):
+    """Send a request from another thread; its response will be in the list."""
+    replies = []
+    thread = threading.Thread(
+        target=lambda: replies.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=60))
+    )
+    thread.start()
+    return thread, replies
+
+
+# --- clients that leave ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server_of_two(shallow_target):
+    """Two at a time, and one may wait."""
+    service = new_service(shallow_target, slots=2, max_waiting=1)
+    with serving(service) as server:
+        yield server
+    service.drain(0.1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_client_that_leaves_frees_its_place(server_of_two, stream, n):
+    service = server_of_two.api.service
+    body = json.dumps({**LONG, "stream": stream, "n": n}).encode()
+    address = ("127.0.0.1", int(server_of_two.url.rsplit(":", 1)[1]))
+    with socket.create_connection(address) as connection:
+        head = ("POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json")
+        connection.sendall("\r\n".join((*head, f"Content-Length: {len(body)}", "", "")).encode() + body)
+        wait_until(lambda: service.stats().running == min(n, 2))
+        if stream:
+            while b"data: {" not in connection.recv(5000):
+                pass
+    wait_until(lambda: service.stats().running + service.stats().waiting == 0)
+    assert service.stats().requests_finished == {"cancelled": n}
+    wait_until(lambda: server_of_two.lines)
+    (line,) = map(json.loads, server_of_two.lines)
+    assert line["status"] == (200 if stream else 499)
+    assert line["finish"] == "cancelled"
+    assert httpx.post(f"{server_of_two.url}/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
+
+
+# --- queues that are full --------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_says_when_to_come_back(server_of_two):
+    service = server_of_two.api.service
+    busy = [ask_aside(server_of_two, {**LONG, "max_tokens": 250, "n": n}) for n in (2, 1)]
+    wait_until(lambda: service.stats().running + service.stats().waiting == 3)
+    client = openai.OpenAI(base_url=f"{server_of_two.url}/v1", api_key="none", max_retries=0)
+    with pytest.raises(openai.RateLimitError) as refused:
+        client.completions.create(model=MODEL, prompt="hi", max_tokens=1)
+    assert refused.value.code == "queue_full"
+    assert refused.value.type == "rate_limit_error"
+    assert refused.value.response.headers["Retry-After"] == "1"
+    for thread, replies in busy:
+        thread.join()
+        assert replies[0].status_code == 200
+    assert client.completions.create(model=MODEL, prompt="hi", max_tokens=1).choices[0].text is not None
+
+
+def test_a_call_that_fits_only_in_part_leaves_nothing_behind(server_of_two):
+    service = server_of_two.api.service
+    reply = httpx.post(f"{server_of_two.url}/v1/completions", json={**LONG, "n": 4})
+    assert reply.status_code == 429
+    wait_until(lambda: service.stats().running + service.stats().waiting == 0)
+    assert service.stats().requests_finished == {"cancelled": 3}
+
+
+# --- engines that end ------------------------------------------------------------------------------------------------
+
+
+def test_nobody_hangs_when_the_service_ends(shallow_target):
+    service = new_service(shallow_target, slots=1)
+    with serving(service) as server:
+        plain = ask_aside(server, LONG)
+        streamed = ask_aside(server, {**LONG, "stream": True})
+        wait_until(lambda: service.stats().running + service.stats().waiting == 2)
+        server.api.phase = "draining"
+        assert error_of(httpx.get(f"{server.url}/ready"), 503)["code"] == "draining"
+        assert error_of(httpx.post(f"{server.url}/v1/completions", json=LONG), 503)["code"] == "draining"
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert not service.drain(0.2)
+        for thread, _ in (plain, streamed):
+            thread.join(5)
+            assert not thread.is_alive()
+        assert error_of(plain[1][0], 503)["code"] == "draining"
+        events = streamed[1][0].text.strip().split("\n\n")
+        assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "draining"
+        assert events[-1] == "data: [DONE]"
+
+
+def test_what_was_accepted_finishes_in_time(shallow_target):
+    service = new_service(shallow_target)
+    with serving(service) as server:
+        thread, replies = ask_aside(server, {**LONG, "max_tokens": 50})
+        wait_until(lambda: service.stats().running == 1)
+        assert service.drain(30)
+        thread.join()
+        assert replies[0].json()["usage"]["completion_tokens"] == 50
+        assert error_of(httpx.post(f"{server.url}/v1/completions", json=LONG), 503)["code"] == "draining"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_fails_is_told_to_everybody(shallow_target, monkeypatch):
+    service = new_service(shallow_target)
+    with serving(service) as server:
+        plain, streamed = ask_aside(server, LONG), ask_aside(server, {**LONG, "stream": True})
+        wait_until(lambda: service.stats().running == 2)
+
+        def fail(*_):
+            raise ZeroDivisionError("a fault of ours")
+
+        monkeypatch.setattr(service.engine, "launch", fail)
+        for thread, _ in (plain, streamed):
+            thread.join(5)
+            assert not thread.is_alive()
+        assert error_of(plain[1][0], 500)["code"] == "internal_error"
+        assert "a fault of ours" not in plain[1][0].text
+        assert '"internal_error"' in streamed[1][0].text
+        assert error_of(httpx.get(f"{server.url}/health"), 503)["code"] == "engine_failed"
+        assert error_of(httpx.post(f"{server.url}/v1/completions", json=LONG), 503)
+
+
+def test_a_fault_of_the_server_itself_is_told_as_any_error(server, http, monkeypatch):
+    words = "a fault of ours"
+
+    def fail(*_):
+        raise ZeroDivisionError(words)
+
+    monkeypatch.setattr(server.api.service, "stats", fail)
+    reply = http.get("/metrics", headers={"X-Request-Id": "fault-1"})
+    assert error_of(reply, 500)["code"] == "internal_error"
+    assert reply.headers["X-Request-Id"] == "fault-1"
+    error = server.line_of("fault-1")["error"]
+    assert error.startswith("ZeroDivisionError\n")
+    assert "in fail" in error
+    assert words not in error + reply.text
+
+
+def test_before_the_warm_up_is_done(server, http):
+    server.api.phase = "warming"
+    try:
+        assert error_of(http.get("/ready"), 503)["code"] == "warming_up"
+        assert error_of(http.post("/v1/completions", json=LONG), 503)["code"] == "warming_up"
+        assert http.get("/health").json() == {"status": "up"}
+    finally:
+        server.api.phase = "ready"
+    assert http.get("/ready").json() == {"status": "ready"}
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked(shallow_target):
+    service = new_service(shallow_target)
+    with serving(service, keys=("first", "sécond")) as server:
+        yield server
+    service.drain(1)
+
+
+def test_keys_open_everything_but_the_probes(locked):
+    wrongs = (None, "", "Bearer", "Bearer firs", "Bearer firstt", "Basic first", "first", "Bearer \xff")
+
+    client = locked.client()
+
+    def status(path, authorization=None):
+        headers = {} if authorization is None else {"Authorization": authorization.encode()}
+        return client.get(path, headers=headers).status_code
+
+    assert status("/health") == status("/ready") == 200
+    for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
+        for wrong in wrongs:
+            assert status(path, wrong) == 401, (path, wrong)
+        for right in ("Bearer first", "bearer first", "Bearer sécond"):
+            assert status(path, right) == (404 if path == "/nothing" else 200)
+    reply = client.post("/v1/completions", content=b"{")
+    assert error_of(reply, 401)["code"] == "invalid_api_key"
+    assert reply.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_openais_client_and_keys(locked):
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=f"{locked.url}/v1", api_key="wrong", max_retries=0).models.list()
+    (model,) = openai.OpenAI(base_url=f"{locked.url}/v1", api_key="first", max_retries=0).models.list()
+    found = model.model_dump()
+    assert (found["id"], found["object"], found["max_model_len"]) == (MODEL, "model", 512)
+
+
+def test_keys_are_compared_in_constant_time(locked, monkeypatch):
+    compared = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or real(a, b))
+    for key in ("first", "wrong"):
+        compared.clear()
+        httpx.get(f"{locked.url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+        # Every key is looked at, wherever the right one stands.
+        assert compared == [(key.encode(), b"first"), (key.encode(), "sécond".encode())]
+
+
+# --- ids and logs ----------------------------------------------------------------------------------------------------
+
+
+def test_request_ids_are_taken_or_made(http):
+    assert http.get("/health", headers={"X-Request-Id": "abc-1"}).headers["X-Request-Id"] == "abc-1"
+    for bad in ("", "a b", "x" * 129, "é"):
+        made = http.get("/health", headers={"X-Request-Id": bad.encode()}).headers["X-Request-Id"]
+        assert re.fullmatch("[0-9a-f]{32}", made)
+
+
+def test_two_calls_may_carry_the_same_id(server, http):
+    headers = {"X-Request-Id": "same"}
+    body = {"model": MODEL, "prompt": "hi", "max_tokens": 3}
+    first, second = (http.post("/v1/completions", json=body, headers=headers).json() for _ in range(2))
+    assert first["id"] != second["id"]
+
+
+def test_the_log_has_figures_and_no_words(server, http):
+    secret = "a secret that no log may hold"
+    body = {"model": MODEL, "messages": [{"role": "user", "content": secret}], "max_tokens": 8, "ignore_eos": True}
+
+    def ask(name, **rest):
+        return http.post("/v1/chat/completions?also=secret", json={**body, **rest}, headers={"X-Request-Id": name})
+
+    reply = ask("log-whole")
+    ask("log-streamed", stream=True)
+    ask("log-refused", temperature=secret)
+    for name in ("log-whole", "log-streamed"):
+        line = server.line_of(name)
+        assert (line["path"], line["status"], line["finish"]) == ("/v1/chat/completions", 200, "length")
+        assert line["prompt_tokens"] == reply.json()["usage"]["prompt_tokens"]
+        assert line["output_tokens"] == 8
+        assert line["acceptance"] >= 1
+        assert 0 < line["ttft_ms"] < line["duration_ms"]
+        assert line["tpot_ms"] > 0
+    refused = server.line_of("log-refused")
+    assert refused["status"] == 400
+    assert "finish" not in refused
+    assert not any("secret" in line or "\n" in line for line in server.lines)
+
+
+def test_others_are_answered_while_one_streams(shallow_target):
+    service = new_service(shallow_target)
+    with serving(service) as server:
+        thread, replies = ask_aside(server, {**LONG, "stream": True})
+        wait_until(lambda: service.stats().running == 1)
+        for _ in range(5):
+            assert httpx.post(f"{server.url}/v1/completions", json={**LONG, "max_tokens": 1}).status_code == 200
+        assert thread.is_alive()
+        thread.join()
+    service.drain(1)
+    assert replies[0].text.endswith("data: [DONE]\n\n")

@@ -1,0 +1,183 @@
+"""Figures by hand, and GET /metrics as Prometheus' own parser reads it."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.server.server import MODEL, new_service, serving
+
+from eyas.engine.async_engine import Stats
+from eyas.engine.request import Answer, Request
+from eyas.server.generation import Piece
+from eyas.server.metrics import ServerMetrics
+from eyas.server.usage import Tally, metrics_of, speculative_decoding
+from eyas.speculation.speedup import SpeedUp
+
+STATS = Stats(
+    running=2,
+    waiting=3,
+    kv_used=30,
+    kv_cached=5,
+    kv_total=120,
+    prompt_tokens=70,
+    cached_tokens=20,
+    output_tokens=90,
+    requests_finished={"stop": 4, "cancelled": 1},
+    preemptions=6,
+    drafts=10,
+    draft_tokens=50,
+    accepted_tokens=12,
+    accepted_per_position=(8, 4, 0),
+    speedup=SpeedUp(1.5, 1.25, 1.75, 40.0),
+    arm="tree8",
+)
+
+
+def read(text):
+    """name -> {other labels: value}"""
+    samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {key: value for key, value in sample.labels.items() if key not in ("model_name", "engine")}
+            samples.setdefault(sample.name, {})[tuple(labels.values())] = sample.value
+    return samples
+
+
+def answer_of(accepted, proposed, **rest):
+    return Answer(Request("r", (1, 2, 3), 9, **rest), accepted=list(accepted), proposed=list(proposed), finish="stop")
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_vllms_names():
+    samples = read(ServerMetrics('odd "name"\\').text(STATS))
+    single = {name: values[()] for name, values in samples.items() if list(values) == [()]}
+    assert single == {
+        "vllm:num_requests_running": 2,
+        "vllm:num_requests_waiting": 3,
+        "vllm:kv_cache_usage_perc": 0.25,
+        "vllm:num_preemptions_total": 6,
+        "vllm:prompt_tokens_total": 70,
+        "vllm:generation_tokens_total": 90,
+        "vllm:prefix_cache_queries_total": 70,
+        "vllm:prefix_cache_hits_total": 20,
+        "vllm:spec_decode_num_drafts_total": 10,
+        "vllm:spec_decode_num_draft_tokens_total": 50,
+        "vllm:spec_decode_num_accepted_tokens_total": 12,
+        "eyas_speedup_now": 1.5,
+        "eyas_speedup_low": 1.25,
+        "eyas_speedup_high": 1.75,
+        **{f"vllm:{name}_seconds_{part}": 0 for name in LATENCIES for part in ("sum", "count")},
+    }
+    assert samples["vllm:request_success_total"] == {("stop",): 4, ("length",): 0, ("abort",): 1, ("error",): 0}
+    assert samples["vllm:spec_decode_num_accepted_tokens_per_pos_total"] == {("0",): 8, ("1",): 4, ("2",): 0}
+    assert samples["eyas_arm_info"] == {("tree8",): 1}
+
+
+def test_a_speed_up_that_is_not_measured_is_not_told():
+    samples = read(ServerMetrics("m").text(replace(STATS, speedup=None)))
+    assert not any(name.startswith("eyas_speedup") for name in samples)
+
+
+LATENCIES = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
+
+
+def test_labels_survive_odd_names():
+    (family, *_) = text_string_to_metric_families(ServerMetrics('odd "name"\\\n').text(STATS))
+    assert family.samples[0].labels["model_name"] == 'odd "name"\\\n'
+    assert family.documentation
+
+
+def test_latencies_of_an_answer():
+    metrics = ServerMetrics("m")
+    # First token at 0.25 s, then a round of three tokens and a round of one.
+    metrics.observe(Answer(Request("r", (1,), 9), token_ids=[1] * 5, time_s=[0.25, 0.625, 0.625, 0.625, 0.6875]))
+    metrics.observe(Answer(Request("r", (1,), 9), token_ids=[1], time_s=[3000.0]))
+    samples = read(metrics.text(STATS))
+
+    def histogram(name):
+        return {part: samples[f"vllm:{name}_seconds_{part}"] for part in ("bucket", "sum", "count")}
+
+    ttft, itl, e2e = map(histogram, LATENCIES)
+    assert ttft["sum"][()] == pytest.approx(3000.25)
+    assert ttft["count"][()] == 2
+    assert (ttft["bucket"]["0.1",], ttft["bucket"]["0.25",], ttft["bucket"]["+Inf",]) == (0, 1, 2)
+    assert itl["sum"][()] == pytest.approx(0.4375)  # three tokens of 0.125 s, one of 0.0625 s
+    assert itl["count"][()] == 4
+    assert (itl["bucket"]["0.05",], itl["bucket"]["0.075",], itl["bucket"]["0.15",]) == (0, 1, 4)
+    assert e2e["count"][()] == 2
+    assert (e2e["bucket"]["0.5",], e2e["bucket"]["0.8",]) == (0, 1)
+
+
+def test_speculative_decoding_of_an_answer():
+    # Rounds: 2 of 2 draft tokens accepted, 1 of 2, none of 1, and one without drafting.
+    found = speculative_decoding(answer_of((3, 2, 1, 1), (2, 2, 1, 0)), most_drafted=4)
+    assert found.model_dump() == {
+        "mean_acceptance_length": 2.0,
+        "draft_acceptance_rate": 0.6,
+        "acceptance_histogram": [1, 1, 1, 0, 0],
+        "num_spec_steps": 3,
+        "num_accepted_draft_tokens": 3,
+        "num_draft_tokens": 5,
+        "num_spec_tokens": 4,
+        "per_step_accepted": [2, 1, 0],
+        "per_step_drafted": [2, 2, 1],
+    }
+
+
+def test_an_answer_without_rounds_has_finite_figures():
+    found = speculative_decoding(answer_of((), ()), most_drafted=2)
+    assert (found.mean_acceptance_length, found.draft_acceptance_rate) == (1.0, 0.0)
+    assert found.acceptance_histogram == [0, 0, 0]
+
+
+def test_where_there_is_nothing_to_report():
+    one = answer_of((2,), (1,))
+    assert metrics_of([one], 3) is not None
+    assert metrics_of([one], 0) is None
+    assert metrics_of([one, one], 3) is None
+    assert metrics_of([answer_of((2,), (1,), speculation="off")], 3) is None
+
+
+def test_a_prompt_counts_once():
+    requests = [Request(str(i), (1,) * length, 9) for i, length in enumerate((3, 3, 5, 5))]
+    tally = Tally(requests, 2)
+    for index, cached in ((0, 1), (1, 2), (2, 0), (3, 4)):
+        tally.add(Piece(index, (7, 8), "x", (), cached, None))
+    tally.add(Piece(0, (9,), "", (), 1, "stop"))
+    usage = tally.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (8, 9, 17)
+    assert usage.prompt_tokens_details.cached_tokens == 1
+
+
+# --- of a server -----------------------------------------------------------------------------------------------------
+
+
+def test_the_counters_add_up_to_what_clients_saw(shallow_target):
+    service = new_service(shallow_target, drafts=True)
+    with serving(service) as server, server.client() as client:
+        replies = [
+            client.post("/v1/completions", json={"model": MODEL, "prompt": prompt, "max_tokens": 30}).json()
+            for prompt in ("one", "one", "two of them")
+        ]
+        page = client.get("/metrics")
+    service.drain(1)
+    assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    samples = read(page.text)
+
+    def total(*path):
+        values = replies
+        for key in path:
+            values = [value[key] for value in values]
+        return sum(values)
+
+    assert samples["vllm:prompt_tokens_total"][()] == total("usage", "prompt_tokens")
+    assert samples["vllm:generation_tokens_total"][()] == total("usage", "completion_tokens")
+    hits = total("usage", "prompt_tokens_details", "cached_tokens")
+    assert samples["vllm:prefix_cache_hits_total"][()] == hits > 0
+    accepted = total("metrics", "speculative_decoding", "num_accepted_draft_tokens")
+    assert samples["vllm:spec_decode_num_accepted_tokens_total"][()] == pytest.approx(accepted, abs=3)
+    assert sum(samples["vllm:spec_decode_num_accepted_tokens_per_pos_total"].values()) == pytest.approx(accepted, abs=3)
+    assert samples["vllm:time_to_first_token_seconds_count"][()] == 3
+    assert sum(samples["vllm:request_success_total"].values()) == 3

@@ -1,0 +1,97 @@
+"""/openapi.json against the server, by cases that schemathesis makes from it: valid ones, and broken ones."""
+
+from collections.abc import Iterator
+
+import jsonschema_rs
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    allow_header_conformance,
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from tests.server.server import MODEL, Server, new_service, serving
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    allow_header_conformance,
+]
+OPERATIONS = [
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /tokenize",
+    "GET /v1/models",
+    "GET /health",
+    "GET /ready",
+    "GET /metrics",
+]
+EXAMPLES = 20
+
+
+@pytest.fixture(scope="module")
+def small_server(shallow_target) -> Iterator[Server]:
+    """A short context, for answers without max_tokens."""
+    service = new_service(shallow_target, max_waiting=200, context=48)
+    with serving(service) as server:
+        yield server
+    service.drain(1)
+
+
+@pytest.fixture(scope="module")
+def schema(small_server):
+    return schemathesis.openapi.from_url(f"{small_server.url}/openapi.json")
+
+
+def test_every_operation_is_described(schema):
+    assert [operation.ok().label for operation in schema.get_all_operations()] == OPERATIONS
+    text = str(schema.raw_schema)
+    assert "HTTPValidationError" not in text
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+@pytest.mark.parametrize("label", OPERATIONS[:3])
+def test_bodies(schema, label, mode):
+    method, path = label.split()
+    statuses = set()
+    body = schema.raw_schema["paths"][path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
+    whole = jsonschema_rs.validator_for({**body, "components": schema.raw_schema["components"]})
+
+    @given(case=schema[path][method].as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+    def run(case):
+        if mode is GenerationMode.POSITIVE and "model" in case.body:
+            case.body["model"] = MODEL
+        if mode is GenerationMode.NEGATIVE and isinstance(case.body, dict):
+            assume(not whole.is_valid(case.body))  # broken for one alternative of a union, it may be right for another
+        response = case.call()
+        case.validate_response(response, checks=CHECKS)
+        statuses.add(response.status_code)
+
+    run()
+    assert statuses <= ({200, 400} if mode is GenerationMode.POSITIVE else {400, 415})
+    assert (200 in statuses) == (mode is GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize("label", OPERATIONS[3:])
+def test_operations_without_a_body(schema, label):
+    method, path = label.split()
+    case = schema[path][method].Case()
+    case.call_and_validate(checks=CHECKS)

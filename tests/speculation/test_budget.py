@@ -1,0 +1,162 @@
+"""The budget against worlds whose truth is known: it learns, loses to no fixed arm, and says what it gained."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from tests.speculation.simulation import ARMS, Head, Machine, Outcome, Scene, Weather, head, run
+
+from eyas.speculation.arms import Arm, Load
+from eyas.speculation.budget import Budget
+from eyas.speculation.round_costs import CostKey, measured_table, rising, table_for
+
+ROUNDS = 3000
+MACHINE = Machine()
+FAIR = Weather()
+
+
+@pytest.fixture(scope="module")
+def good() -> Head:
+    return head(0.75, 0.95, seed=1)
+
+
+@pytest.fixture(scope="module")
+def useless() -> Head:
+    return head(0.5, 0.02, seed=2)
+
+
+def play(
+    one: Head,
+    batch: int,
+    weather: Weather = FAIR,
+    errors: dict[str, float] | None = None,
+    later: Head | None = None,
+    rounds: int = ROUNDS,
+) -> tuple[Budget, Outcome]:
+    """The same head and batch in every round; `later` takes over half-way."""
+    budget = Budget(ARMS, MACHINE.table(32, errors), MACHINE.warm_cost, seed=3)
+    scenes = [Scene((300,) * batch, (each,) * batch) for each in (one, later or one)]
+    return budget, run(budget, MACHINE, lambda number: scenes[2 * number // rounds], rounds, weather, seed=4)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16, 32])
+def test_it_is_as_fast_as_the_best_arm(good: Head, batch: int) -> None:
+    """Learning and exploring included."""
+    _, outcome = play(good, batch, rounds=ROUNDS if batch < 16 else ROUNDS // 3)
+    assert outcome.share >= 0.97, (outcome.best, outcome.by_arm)
+
+
+def test_a_useless_head_costs_two_per_cent_at_most(useless: Head) -> None:
+    _, outcome = play(useless, 1)
+    assert outcome.best == "off"
+    assert outcome.share >= 0.98, outcome.by_arm
+    assert outcome.names[-100:].count("off") > 90
+
+
+def test_it_notices_that_acceptance_has_changed(good: Head, useless: Head) -> None:
+    _, outcome = play(good, 1, later=useless)
+    assert set(outcome.names[-200:]) >= {"off"}
+    assert outcome.names[-200:].count("off") > 180
+    _, outcome = play(useless, 1, later=good, rounds=2 * ROUNDS)
+    assert outcome.names[-200:].count("off") < 40, "exploring finds that drafting pays again"
+
+
+def test_wrong_costs_are_corrected(good: Head) -> None:
+    """A table that flatters off and slanders the trees by a third."""
+    errors = {arm.name: 1.3 if arm.nodes > 6 else 0.7 for arm in ARMS}
+    _, outcome = play(good, 4, errors=errors)
+    assert outcome.share >= 0.95, (outcome.best, outcome.by_arm)
+
+
+def test_hiccups_of_the_machine_do_not_mislead(good: Head) -> None:
+    _, outcome = play(good, 1, Weather(noise=0.05, outliers=0.01))
+    assert outcome.share >= 0.96, (outcome.best, outcome.by_arm)
+
+
+def test_it_does_not_flap(good: Head) -> None:
+    budget, _ = play(good, 4, Weather(noise=0.1))
+    assert budget.switches < ROUNDS / 100
+
+
+def test_it_explores_about_one_round_in_a_hundred(good: Head) -> None:
+    """Once the costs are known."""
+    budget, _ = play(good, 1)
+    load = Load((300,), (0,))
+    explored = sum(budget.choose(load).explored for _ in range(10_000))
+    assert 10 <= explored <= 150
+
+
+def test_it_says_how_much_faster_the_server_is(good: Head) -> None:
+    """speed_up covers the truth, and there is none before off has run."""
+    budget, outcome = play(good, 1, rounds=8000)
+    found = budget.speed_up()
+    assert found is not None
+    assert found.low < found.value < found.high
+    assert found.low <= outcome.speed_up * 1.02
+    assert found.high >= outcome.speed_up * 0.98
+    assert (found.high - found.low) / found.value < 0.5
+    assert Budget(ARMS, MACHINE.table(4), MACHINE.warm_cost).speed_up() is None
+
+
+def test_beyond_the_trained_context_the_bucket_decides(good: Head, useless: Head) -> None:
+    budget = Budget(ARMS, MACHINE.table(4), MACHINE.warm_cost, seed=6)
+    scenes = (Scene((300,), (good,)), Scene((9000,), (useless,)))
+    outcome = run(budget, MACHINE, lambda number: scenes[number // 500 % 2], 2 * ROUNDS, seed=7)
+    assert outcome.names[-900:-500].count("off") < 40, "short texts draft"
+    assert outcome.names[-400:].count("off") > 360, "long ones do not"
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+def key(**changes: str | int) -> CostKey:
+    return dataclasses.replace(CostKey("machine", "target", "head", "bfloat16", 2, False, "1"), **changes)
+
+
+def test_costs_are_measured_once(tmp_path: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+
+    def measure(arm: Arm, batch: int, context: int) -> float:
+        calls.append((arm.name, batch, context))
+        return MACHINE.seconds(arm, [context] * batch)
+
+    first = table_for(key(), ARMS, 4, 4096, measure, tmp_path)
+    number = len(calls)
+    assert number >= 2 * 2 * len(ARMS)
+    assert table_for(key(), ARMS, 4, 4096, measure, tmp_path) == first
+    assert len(calls) == number, "read from the cache"
+    table_for(key(threads=1), ARMS, 4, 4096, measure, tmp_path)
+    assert len(calls) == 2 * number, "another key, another table"
+    for path in tmp_path.iterdir():
+        path.write_text("{")
+    assert table_for(key(), ARMS, 4, 4096, measure, tmp_path) == first
+    assert len(calls) == 3 * number, "a damaged file is measured again"
+
+
+def test_a_foreign_table_is_refused(tmp_path: Path) -> None:
+    def measure(arm: Arm, batch: int, context: int) -> float:
+        return MACHINE.seconds(arm, [context] * batch)
+
+    first = table_for(key(), ARMS, 4, 4096, measure, tmp_path)
+    (path,) = tmp_path.iterdir()
+    content = json.loads(path.read_text())
+    content["key"]["machine"] = "another"
+    content["seconds"] = [[1.0 for _ in row] for row in content["seconds"]]
+    path.write_text(json.dumps(content))
+    assert table_for(key(), ARMS, 4, 4096, measure, tmp_path) == first
+
+
+def test_a_table_says_what_was_measured() -> None:
+    table = measured_table(ARMS, 8, 4096, lambda arm, batch, context: MACHINE.seconds(arm, [context] * batch))
+    for number, arm in enumerate(ARMS):
+        for batch in (1, 3, 8):
+            contexts = (700,) * batch
+            found = table.of(number, Load(contexts, (0,) * batch))
+            assert found == pytest.approx(MACHINE.seconds(arm, contexts), rel=0.1)
+
+
+def test_rising() -> None:
+    assert rising([1, 3, 2, 4]) == [1, 2.5, 2.5, 4]
+    assert rising([3, 2, 1]) == [2, 2, 2]
+    assert rising([1, 2, 3]) == [1, 2, 3]
