@@ -75,7 +75,7 @@ def _is_head(directory: Path) -> bool:
 
 
 def _misfit(error: EyasError) -> Finding:
-    return Finding("misfit", error.found, error.expected, error.do)
+    return Finding("misfit", error.problem, error.fix, error.do)
 
 
 # --- a target, a head ------------------------------------------------------------------------------------------------

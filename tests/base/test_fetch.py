@@ -102,4 +102,4 @@ def test_the_program_needs_this_room_alone(tmp_path):
     assert (Path(done.stdout.strip()) / "config.json").read_bytes() == b"{}"
     failed = run(f"file://{tmp_path}/none")
     assert failed.returncode == 2
-    assert failed.stderr.startswith("eyas: found no file below")
+    assert failed.stderr.startswith("eyas: error: found no file below")

@@ -112,7 +112,7 @@ WRONG = [
 def test_an_environment_that_is_refused(tmp_path, wrong, said):
     message = Container.of("sglang", tmp_path).refused(**{**LOCAL, **wrong})
     assert said in message
-    assert message.startswith("eyas: found ")
+    assert message.startswith("eyas: ")
     assert "; expected " in message
     assert "; do " in message
 

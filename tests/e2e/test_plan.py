@@ -122,7 +122,7 @@ def test_nothing_is_planned_for_a_source_that_is_not_there(recipe, tmp_path, cap
     out = tmp_path / "out"
     for override in (f"prompts.source={tmp_path / 'none.jsonl'}", f"target.model={tmp_path / 'none'}"):
         assert main(["plan", str(recipe), override, "--out", str(out)]) == 2
-        assert re.fullmatch(r"eyas: found .*none.*; expected .+; do .+\n", capsys.readouterr().err)
+        assert re.fullmatch(r"eyas: error: .*none.*\n", capsys.readouterr().err)
     odd = write_prompts(tmp_path / "odd.jsonl", 0)
     odd.write_text('{"words": "no known shape"}\n')
     assert main(["plan", str(recipe), f"prompts.source={odd}", "--out", str(out)]) == 2

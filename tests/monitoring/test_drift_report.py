@@ -19,7 +19,7 @@ from eyas.speculation.acceptance_trace import Evidence
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain
 
-ERROR = re.compile(r"eyas: found .+; expected .+; do .+\n")
+ERROR = re.compile(r"eyas: error: .+\n")
 SHAPES = (TreeShape(6, 4, 16), chain(2))
 PROMISED = {
     "all": entry(4.0, 3.8, 4.2) | {"by_context": {"<=256": entry(4.0, 3.9, 4.1)}},

@@ -97,7 +97,7 @@ def test_a_notice_to_one_process_stops_all_behind_a_checkpoint_that_any_number_c
     options = (*SELDOM, f"train.checkpoint_url={place.as_uri()}")
     for ended in train(recipe, out, 2, options, {1: Blow(4, signal.SIGTERM)}):
         assert ended.code == 1, ended.err
-        (message,) = [line for line in ended.err.splitlines() if line.startswith("eyas: found")]
+        (message,) = [line for line in ended.err.splitlines() if line.startswith("eyas: error: ")]
         assert "SIGTERM" in message
         assert "during update 4 of 10" in message
         assert "run the same command again" in message

@@ -1,23 +1,28 @@
-"""Errors for users. Each says what was found, what was expected and what to do; our own mistakes are `assert`."""
+"""Errors that a user can fix. The command line prints them without a traceback; our own mistakes are `assert`."""
 
 
 class EyasError(Exception):
-    """Base of every error that a user can mend; the command line prints it without a traceback.
+    """Base of all errors that a user can fix.
 
-    found, expected and do are sentence fragments without a full stop: they are joined by "; ".
+    problem: one or more sentences that say what is wrong, with the value and where it came from.
+    fix: what to do, as a command or a key where there is one; empty where nothing can be done.
+    Both come without the final full stop.
     """
 
     exit_code = 1
 
-    def __init__(self, found: str, expected: str, do: str) -> None:
-        # All three go to args, so that the error survives pickling between processes.
-        super().__init__(found, expected, do)
-        self.found = found
-        self.expected = expected
+    def __init__(self, problem: str, fix: str = "", do: str | None = None) -> None:
+        """Stores both parts. Three arguments (found, expected, do) are the old form, until all messages have moved."""
+        # All go to args, so that the error survives pickling between processes.
+        super().__init__(problem, fix, do)
+        self.problem = problem
+        self.fix = fix
         self.do = do
 
     def __str__(self) -> str:
-        return f"found {self.found}; expected {self.expected}; do {self.do}"
+        if self.do is not None:
+            return f"found {self.problem}; expected {self.fix}; do {self.do}"
+        return f"{self.problem}. {self.fix}." if self.fix else f"{self.problem}."
 
 
 class UsageError(EyasError):
@@ -33,12 +38,12 @@ class InputError(EyasError):
 
 
 class StageError(EyasError):
-    """The work itself failed: a loss that is no number, a lost device."""
+    """Work that failed: a loss that is not a number, a lost device."""
 
     exit_code = 1
 
 
 class PlaceError(StageError):
-    """The place to write to is full or closed: like wrong input, the user mends it and runs the command again."""
+    """Storage that is full or not writable: like wrong input, the user fixes it and runs the command again."""
 
     exit_code = 2

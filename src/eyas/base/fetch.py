@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
         (url,) = arguments
         print(fetch(url))
     except EyasError as error:
-        print(f"eyas: {error}", file=sys.stderr)
+        print(f"eyas: error: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parsed = _parse(arguments)
             return parsed.run(parsed)
     except EyasError as error:
-        print(f"eyas: {error}", file=sys.stderr)
+        print(f"eyas: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)

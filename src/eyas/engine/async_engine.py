@@ -316,7 +316,7 @@ def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
             for one in drafters:
                 compile_pair(target, one.head)
         except CompileError as error:
-            say(f"forwards run as they are: {error.found}")
+            say(f"forwards run as they are: {error.problem}")
         else:
             say("forwards run compiled from here on")
             service.when_idle(measure)

@@ -146,15 +146,15 @@ class GrammarState:
 
 def _refusal(what: str, message: str) -> InputError:
     return InputError(
-        found=f"{what} that cannot be enforced ({' '.join(message.split())})",
-        expected="one that llguidance supports",
-        do="simplify it, or leave structured output out",
+        f"{what} that cannot be enforced ({' '.join(message.split())})",
+        "one that llguidance supports",
+        "simplify it, or leave structured output out",
     )
 
 
 def _refused_tokenizer(found: str) -> InputError:
     return InputError(
-        found=found,
-        expected="a fast tokenizer whose tokens the target has, for structured output",
-        do="save the target with its own tokenizer.json, or leave structured output out",
+        found,
+        "a fast tokenizer whose tokens the target has, for structured output",
+        "save the target with its own tokenizer.json, or leave structured output out",
     )

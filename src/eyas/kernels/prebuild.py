@@ -30,4 +30,4 @@ if __name__ == "__main__":
     try:
         prebuild(Path(sys.argv[1]))
     except EyasError as error:
-        sys.exit(f"eyas: {error}")
+        sys.exit(f"eyas: error: {error}")

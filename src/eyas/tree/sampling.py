@@ -94,9 +94,9 @@ class Sampling:
         for token in dict(self.logit_bias):
             if token >= vocab_size:
                 raise InputError(
-                    found=f"logit_bias for token {token}",
-                    expected=f"token ids below {vocab_size}, the size of the target's vocabulary",
-                    do="take the ids from this target's tokenizer",
+                    f"logit_bias for token {token}",
+                    f"token ids below {vocab_size}, the size of the target's vocabulary",
+                    "take the ids from this target's tokenizer",
                 )
 
 
@@ -280,4 +280,4 @@ def _is_number(value: object) -> bool:
 
 
 def _refusal(name: str, value: object, expected: str, do: str) -> UsageError:
-    return UsageError(found=f"{name} = {value!r}", expected=expected, do=do)
+    return UsageError(f"{name} = {value!r}", expected, do)

@@ -24,9 +24,9 @@ class TreeShape:
         for name, value, least in bounds:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UsageError(
-                    found=f"tree {name} = {value!r}",
-                    expected=f"an integer of at least {least}",
-                    do=f"set {name} to {least} or more (the root is one of the nodes)",
+                    f"tree {name} = {value!r}",
+                    f"an integer of at least {least}",
+                    f"set {name} to {least} or more (the root is one of the nodes)",
                 )
 
     @property
