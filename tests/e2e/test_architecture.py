@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
-NAME = re.compile(r"`((?:serve|tree)\.[A-Za-z_.]+)`")
+NAME = re.compile(r"`((?:data|drafters|engine|kernels|memory|server|speculation|tree)\.[A-Za-z_.]+)`")
 
 
 def test_every_name_on_the_page_exists() -> None:

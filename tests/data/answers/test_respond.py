@@ -24,7 +24,7 @@ from eyas.data.answers.respond_config import Decoding, RespondConfig, TaskDecodi
 from eyas.data.answers.responder import Answered
 from eyas.data.ledger.shard_stats import REASONS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NUM_PROMPTS = 13  # with one, two or three user turns in turn
 NUM_ANSWERS = 25
 

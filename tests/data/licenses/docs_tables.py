@@ -7,7 +7,7 @@ from pathlib import Path
 from eyas.data.licenses.license_gate import Policy
 from eyas.data.licenses.license_tables import Fact, load_tables
 
-DOCS = Path(__file__).parents[2] / "docs" / "licences.md"
+DOCS = Path(__file__).parents[3] / "docs" / "licences.md"
 
 
 def rendered(text: str) -> str:

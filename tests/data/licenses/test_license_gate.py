@@ -191,7 +191,7 @@ def test_an_acknowledgement_holds_for_exactly_one_claim(tmp_path):
     assert "--acknowledge" in error.do
     pending = POLICY.pending([ASKED, SourceClaim("q", license="MIT")])
     assert [(each.name, each.license_text) for each in pending] == [("chats", digest_bytes(TEXT.encode()))]
-    assert pending[0].digest in error.expected
+    assert pending[0].digest in error.fix
     made = acknowledge(path, " A. Person ", pending, NOW)
     decision = POLICY.decide(ASKED, read_acknowledgements(path))
     assert decision.verdict == "acknowledged"

@@ -13,7 +13,7 @@ from eyas.data.select.contamination import SETS, Contamination
 from eyas.evalsets import FAMILIES, example, ngrams
 from eyas.evalsets.ngrams import HASHES, SIZES, ngram_hashes, of_texts, record_hash, word_hashes
 
-TOOL = Path(__file__).parents[2] / "tools" / "make_contamination.py"
+TOOL = Path(__file__).parents[3] / "tools" / "make_contamination.py"
 # The first question of GSM8K's test set (openai/grade-school-math, MIT), a turn of MT-bench (lm-sys/FastChat,
 # Apache-2.0) and a prompt of HumanEval (openai/human-eval, MIT).
 GSM8K = (
