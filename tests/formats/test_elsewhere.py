@@ -126,7 +126,7 @@ def test_everything_wrong_is_named_at_once(head: Head, tmp_path: Path):
     with pytest.raises(InputError) as caught:
         read_head(directory, None, TARGET_LAYERS)
     for named in ("no tensor norm.weight", "fc.weight of shape [32, 64]", "d2t that sends draft token 3"):
-        assert named in caught.value.found
+        assert named in caught.value.problem
     edit_config(directory, tie_word_embeddings=True, hidden_act="gelu")
     read, weights = look(directory, TARGET_LAYERS)
     assert weights is None

@@ -11,7 +11,7 @@ class EyasError(Exception):
 
     exit_code = 1
 
-    def __init__(self, problem: str, fix: str = "", do: str | None = None) -> None:
+    def __init__(self, problem: str, fix: str = "", do: str = "") -> None:
         """Stores both parts. Three arguments (found, expected, do) are the old form, until all messages have moved."""
         # All go to args, so that the error survives pickling between processes.
         super().__init__(problem, fix, do)
@@ -20,7 +20,7 @@ class EyasError(Exception):
         self.do = do
 
     def __str__(self) -> str:
-        if self.do is not None:
+        if self.do:
             return f"found {self.problem}; expected {self.fix}; do {self.do}"
         return f"{self.problem}. {self.fix}." if self.fix else f"{self.problem}."
 
