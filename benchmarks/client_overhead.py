@@ -21,7 +21,7 @@ from statistics import median
 
 from rows import Row, tell
 
-from eyas.bench.client.bench_url import run
+from eyas.bench.client.bench_server import run
 from eyas.bench.client.config import ClientConfig
 
 MOST = 1.02

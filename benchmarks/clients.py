@@ -35,7 +35,7 @@ from interop_aiperf import profile
 from rows import Row, tell
 
 from eyas.bench import importers as foreign
-from eyas.bench.client.bench_url import run
+from eyas.bench.client.bench_server import run
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.number_format import lookup
 from eyas.model.target import EMBEDDED, resolve_target
@@ -176,7 +176,7 @@ def rows(others: Mapping[str, Callable[[Load], Mapping[str, Any]]], load: Load, 
 def imported(client: str, environment: Path, load: Load) -> Mapping[str, Any]:
     """What `eyas bench --import` makes of a client's file."""
     with tempfile.TemporaryDirectory() as directory:
-        ((told, figures),) = foreign.read(CLIENTS[client][1](environment, load, Path(directory)))
+        ((told, figures),) = foreign.read_benchmark_file(CLIENTS[client][1](environment, load, Path(directory)))
     assert told == load.streams, f"{client} was asked for {load.streams} streams and its file says {told}"
     return figures
 

@@ -26,10 +26,10 @@ from real_target import Example, train
 from rows import Row, tell
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from eyas.bench.concurrent_streams import auto_engine, one_arm_engine
-from eyas.bench.request_loops import Block, closed_loop
+from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
+from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
 from eyas.bench.stats import median_interval
-from eyas.bench.workload import Prompt, eval_prompts, mixed, paired
+from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, run_paired
 from eyas.chat.conversation import read_all
 from eyas.chat.render import render
 from eyas.drafters.eagle3 import Draft
@@ -85,33 +85,33 @@ def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
     size = sum(weight.numel() for weight in model.model.parameters())
     told = f"parameters of the small model; head {stored.head.num_parameters:,}, target {target.facts.num_parameters:,}"
     yield Row(told, size, "told", True)
-    prompts = mixed(eval_prompts(target.tokenizer, PROMPTS_PER_TASK))
+    prompts = interleave_tasks(load_eval_prompts(target.tokenizer, PROMPTS_PER_TASK))
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     for n in streams:
-        engines = {PLAIN: Engine(target, None, n, context), HEAD: auto_engine(target, draft, n, context)}
+        engines = {PLAIN: Engine(target, None, n, context), HEAD: build_auto_engine(target, draft, n, context)}
         for depth in (3, 5):
             arm = Arm(f"chain{depth}", chain(depth))
-            engines[f"head, chain of {depth}"] = one_arm_engine(target, draft, arm, n, context)
+            engines[f"head, chain of {depth}"] = build_fixed_arm_engine(target, draft, arm, n, context)
             engines[f"small model, chain of {depth}"] = Engine(target, SmallModel(model, chain(depth)), n, context)
         engines["prompt lookup, chain of 5"] = Engine(target, Lookup(chain(5)), n, context)
         yield from _rows(n, _measured(engines, prompts, n, pairs))
 
 
-def _measured(engines: dict[str, Engine], prompts: list[Prompt], n: int, pairs: int) -> dict[str, list[Block]]:
+def _measured(engines: dict[str, Engine], prompts: list[Prompt], n: int, pairs: int) -> dict[str, list[EngineBlock]]:
     size = n * REQUESTS_PER_STREAM
     blocks = [[prompts[(block * size + i) % len(prompts)] for i in range(size)] for block in range(pairs)]
     for engine in engines.values():
-        closed_loop(engine, blocks[0][:n], MAX_TOKENS)
+        run_closed_loop(engine, blocks[0][:n], MAX_TOKENS)
 
-    def run(name: str, engine: Engine, block: list[Prompt]) -> Block:
+    def run(name: str, engine: Engine, block: list[Prompt]) -> EngineBlock:
         print(f"{n} streams: {name}", file=sys.stderr, flush=True)
-        return closed_loop(engine, block, MAX_TOKENS)
+        return run_closed_loop(engine, block, MAX_TOKENS)
 
     arms = {name: lambda block, name=name, engine=engine: run(name, engine, block) for name, engine in engines.items()}
-    return {name: [once for (once,) in rounds] for name, rounds in paired(arms, blocks, 1).items()}
+    return {name: [once for (once,) in rounds] for name, rounds in run_paired(arms, blocks, 1).items()}
 
 
-def _rows(n: int, found: dict[str, list[Block]]) -> Iterator[Row]:
+def _rows(n: int, found: dict[str, list[EngineBlock]]) -> Iterator[Row]:
     plain = found.pop(PLAIN)
     for name, blocks in found.items():
         middle, span = median_interval([a.output_tps / b.output_tps for a, b in zip(blocks, plain, strict=True)], 0)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.device_stream import WorkerStream, stream_for
 from eyas.engine.engine import Engine
@@ -66,7 +66,7 @@ def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[
     draft = Draft.on(target.model.device, stored.head, stored.vocab, SHAPE)
     if device.type == "cpu":
         compile_pair(target, draft.head)
-    prompts = mixed(eval_prompts(target.tokenizer, 4))
+    prompts = interleave_tasks(load_eval_prompts(target.tokenizer, 4))
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     for count in streams:
         engine = Engine(

@@ -27,8 +27,8 @@ from peers import Driver, Setup, as_far_as_it_runs, openvino_arms, same_tokens, 
 from rows import Row, tell
 
 from eyas import export
-from eyas.bench.request_loops import closed_loop
-from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.bench.engine_request_loops import run_closed_loop
+from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head, resolve_head
@@ -58,7 +58,7 @@ def answer(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     engine = Engine(target, Draft(stored.head.pack(), stored.vocab, shape), 1, context)
     engine.policy = OneArm(OwnArm(f"chain {length}", shape))
-    block = closed_loop(engine, prompts, MAX_TOKENS)
+    block = run_closed_loop(engine, prompts, MAX_TOKENS)
     answers = sorted(block.answers, key=lambda one: int(one.request.id))
     return Ours(prompts, [one.token_ids for one in answers], summarise([one.rounds for one in answers], 0))
 
@@ -98,7 +98,7 @@ def main() -> int:
     head = resolve_head(parsed.head).absolute()
     layers = read_head(head, None, count_layers(parsed.target)).config.aux_layer_ids
     target = Target.load(parsed.target, torch.float32, layers)
-    ours = answer(target, head, parsed.chain, mixed(eval_prompts(target.tokenizer, parsed.per_family)))
+    ours = answer(target, head, parsed.chain, interleave_tasks(load_eval_prompts(target.tokenizer, parsed.per_family)))
     context = max(len(prompt.ids) for prompt in ours.prompts) + MAX_TOKENS
     at = resolve_target(parsed.target).absolute()
     options = Options(str(at), None, torch.get_num_threads(), 1, context, dtype="float32", chain=parsed.chain)

@@ -39,10 +39,10 @@ from peer_drivers.lines import Done, Options, Work
 from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, rotated
 from rows import Row, tell
 
-from eyas.bench.concurrent_streams import auto_engine
-from eyas.bench.request_loops import Block, closed_loop
+from eyas.bench.engine_load import build_auto_engine
+from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
 from eyas.bench.stats import median_interval
-from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
@@ -247,12 +247,12 @@ def load(target: str, head: str) -> Pair:
     draft = Draft(stored.head.pack(), stored.vocab, SHAPE)
     print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
     compile_pair(loaded, draft.head)
-    return Pair(loaded, draft, mixed(eval_prompts(loaded.tokenizer, 10)))
+    return Pair(loaded, draft, interleave_tasks(load_eval_prompts(loaded.tokenizer, 10)))
 
 
 def eyas_engine(pair: Pair, streams: int) -> Engine:
     """What a server of eyas runs."""
-    return auto_engine(pair.target, pair.draft, streams, pair.context)
+    return build_auto_engine(pair.target, pair.draft, streams, pair.context)
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class Ours:
         number = max(LEAST_REQUESTS, streams * REQUESTS_PER_STREAM)
         some = [pair.prompts[index % len(pair.prompts)] for index in range(number)]
         engine = eyas_engine(pair, streams)
-        answers = answers_of(closed_loop(engine, some, MAX_TOKENS))
+        answers = answers_of(run_closed_loop(engine, some, MAX_TOKENS))
         work = Work(streams, [list(prompt.ids) for prompt in some], [len(answer) for answer in answers])
         return Ours(engine, some, work, answers)
 
@@ -277,10 +277,10 @@ class Ours:
 def beside(peer: str, drivers: Mapping[str, Driver], ours: Ours, pairs: int) -> Row:
     """One row: eyas over the better of these arms."""
     streams = ours.work.streams
-    last: dict[str, Block | Done] = {}
+    last: dict[str, EngineBlock | Done] = {}
 
     def run_ours() -> float:
-        block = closed_loop(ours.engine, ours.prompts, MAX_TOKENS)
+        block = run_closed_loop(ours.engine, ours.prompts, MAX_TOKENS)
         last[EYAS] = block
         return block.output_tps
 
@@ -312,9 +312,9 @@ def beside(peer: str, drivers: Mapping[str, Driver], ours: Ours, pairs: int) -> 
     return Row(name, round(middle, 3), "above 1" if is_asked else "none", middle > 1 or not is_asked)
 
 
-def acceptance(measured: Block | Done) -> float | None:
+def acceptance(measured: EngineBlock | Done) -> float | None:
     """Tokens of a round, the target's own among them, where the arm speculates and says it."""
-    if isinstance(measured, Block):
+    if isinstance(measured, EngineBlock):
         rounds = [answer.rounds for answer in measured.answers]
         return round(acceptance_length(rounds), 2)
     if measured.accepted is None or not measured.rounds:
@@ -322,7 +322,7 @@ def acceptance(measured: Block | Done) -> float | None:
     return round(1 + measured.accepted / measured.rounds, 2)
 
 
-def answers_of(measured: Block | Done) -> list[list[int]]:
+def answers_of(measured: EngineBlock | Done) -> list[list[int]]:
     """By prompt."""
     if isinstance(measured, Done):
         return measured.answers

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from rows import Row, tell
 
-from eyas.bench.concurrent_streams import auto_engine, one_arm_engine
-from eyas.bench.request_loops import closed_loop
+from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
+from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.stats import median_interval
-from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, plain_loop
@@ -71,7 +71,7 @@ def load(eager: bool) -> Pair:
     if not eager:
         print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
         compile_pair(target, head)
-    return Pair(target, Draft(head, stored.vocab, SHAPE), mixed(eval_prompts(target.tokenizer, 10)))
+    return Pair(target, Draft(head, stored.vocab, SHAPE), interleave_tasks(load_eval_prompts(target.tokenizer, 10)))
 
 
 def rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: str) -> dict[str, list[float]]:
@@ -92,9 +92,9 @@ def never_slower(pair: Pair, pairs: int) -> Iterator[Row]:
     for streams in STREAMS:
         some = [pair.prompts[i % len(pair.prompts)] for i in range(max(LEAST_REQUESTS, streams * REQUESTS_PER_STREAM))]
         engines = {"off": Engine(pair.target, None, streams, pair.context)}
-        engines["auto"] = auto_engine(pair.target, pair.draft, streams, pair.context)
+        engines["auto"] = build_auto_engine(pair.target, pair.draft, streams, pair.context)
         for engine in engines.values():
-            closed_loop(engine, some, MAX_TOKENS)  # warm-up; the budget starts to learn
+            run_closed_loop(engine, some, MAX_TOKENS)  # warm-up; the budget starts to learn
         arms = {name: _throughput(engine, some) for name, engine in engines.items()}
         found = rotated(arms, pairs, f"{streams} streams")
         ratios = [a / b for a, b in zip(found["auto"], found["off"], strict=True)]
@@ -109,10 +109,10 @@ def never_slower(pair: Pair, pairs: int) -> Iterator[Row]:
 
 def _against_fixed(pair: Pair, auto: Engine, some: Sequence[Prompt], streams: int) -> Row:
     engines = {
-        arm.name: one_arm_engine(pair.target, pair.draft, arm, streams, pair.context) for arm in default_arms()
+        arm.name: build_fixed_arm_engine(pair.target, pair.draft, arm, streams, pair.context) for arm in default_arms()
     } | {"auto": auto}
     for engine in engines.values():
-        closed_loop(engine, some[: max(streams, 2)], 16)
+        run_closed_loop(engine, some[: max(streams, 2)], 16)
     arms = {name: _throughput(engine, some) for name, engine in engines.items()}
     found = rotated(arms, FIXED_PAIRS, f"{streams} streams, fixed arms")
     shares = {name: median([a / b for a, b in zip(found["auto"], times, strict=True)]) for name, times in found.items()}
@@ -123,7 +123,7 @@ def _against_fixed(pair: Pair, auto: Engine, some: Sequence[Prompt], streams: in
 
 
 def _throughput(engine: Engine, some: Sequence[Prompt]) -> Callable[[], float]:
-    return lambda: closed_loop(engine, some, MAX_TOKENS).output_tps
+    return lambda: run_closed_loop(engine, some, MAX_TOKENS).output_tps
 
 
 def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
@@ -134,10 +134,10 @@ def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
     some = pair.prompts[:LEAST_REQUESTS]
     engines = {
         "off": Engine(pair.target, None, 1, pair.context),
-        "auto": auto_engine(pair.target, useless, 1, pair.context),
+        "auto": build_auto_engine(pair.target, useless, 1, pair.context),
     }
     for engine in engines.values():
-        closed_loop(engine, some, MAX_TOKENS)
+        run_closed_loop(engine, some, MAX_TOKENS)
     found = rotated({name: _throughput(engine, some) for name, engine in engines.items()}, pairs, "random head")
     middle, _ = median_interval([a / b for a, b in zip(found["auto"], found["off"], strict=True)], 0)
     name = "a head with random weights over --no-head, output tokens per second, 1 stream"
@@ -149,7 +149,7 @@ def ttft(pair: Pair, pairs: int) -> Iterator[Row]:
     some = pair.prompts[:TTFT_PROMPTS]
     engines = {
         "off": Engine(pair.target, None, 1, pair.context),
-        "auto": auto_engine(pair.target, pair.draft, 1, pair.context),
+        "auto": build_auto_engine(pair.target, pair.draft, 1, pair.context),
     }
     for temper in ("cold", "warm"):
 
@@ -197,9 +197,9 @@ class Clock:
 
 def rounds(pair: Pair, pairs: int) -> Iterator[Row]:
     """Everything that is no forward of target or head: trees, verification, memory, scheduling, tokens to text."""
-    engine = auto_engine(pair.target, pair.draft, 8, pair.context)
+    engine = build_auto_engine(pair.target, pair.draft, 8, pair.context)
     some = pair.prompts[:24]
-    closed_loop(engine, some, MAX_TOKENS)
+    run_closed_loop(engine, some, MAX_TOKENS)
     clock, head = Clock(), pair.draft.head
     calls = [(pair.target, "forward"), (pair.target, "logits"), (pair.target, "embed")]
     calls += [(head, name) for name in ("guess", "step", "fuse", "logits", "feedback")]

@@ -26,10 +26,10 @@ from rows import Row, tell
 from safetensors.torch import load_file
 
 from eyas.bench.config import BenchConfig
-from eyas.bench.draft_baselines import free_drafters
+from eyas.bench.draft_baselines import measure_draft_baselines
 from eyas.bench.peer_transformers import compare_with_generate
 from eyas.bench.single_stream import measure_tasks
-from eyas.bench.workload import eval_prompts, mixed
+from eyas.bench.workload import interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Draft
 from eyas.evalsets import FAMILIES
 from eyas.evaluation.reference_drafters import NgramTable
@@ -59,7 +59,7 @@ def at_most(name: str, figure: float | None, bound: float) -> Row:
 def peer() -> Iterator[Row]:
     """The baseline is no straw man."""
     target = Target.load(EMBEDDED, DTYPE)
-    prompts = mixed(eval_prompts(target.tokenizer, PEER_PROMPTS_PER_FAMILY))
+    prompts = interleave_tasks(load_eval_prompts(target.tokenizer, PEER_PROMPTS_PER_FAMILY))
     found = compare_with_generate(target, prompts, PEER_TOKENS, PEER_REPEATS)
     name = "eyas's baseline against transformers generate with a static cache, TPOT ratio, median over prompts"
     yield at_least(name, found.ratio, 1.0)
@@ -70,10 +70,10 @@ def shipped() -> Iterator[Row]:
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
     require_fit(stored, target.facts, target.digest)
-    prompts = eval_prompts(target.tokenizer, CONFIG.prompts_per_task)
+    prompts = load_eval_prompts(target.tokenizer, CONFIG.prompts_per_task)
     draft = Draft(stored.head.pack(), stored.vocab, CONFIG.shape)
     stream = measure_tasks(target, draft, prompts, CONFIG)
-    free = free_drafters(stream.pairs, training_table(), CONFIG.depth, CONFIG.seed)
+    free = measure_draft_baselines(stream.pairs, training_table(), CONFIG.depth, CONFIG.seed)
     speedups = {family: stream.tasks[family]["speedup"] for family in FAMILIES if family in stream.tasks}
     print(json.dumps({"speedup": speedups, "free": free}), file=sys.stderr)
     complete = len(speedups) == len(FAMILIES)

@@ -25,7 +25,7 @@ from real_target import make_target, read_problems
 from rows import Row, tell
 
 from eyas.bench.config import BenchConfig
-from eyas.bench.single_stream import OneStream, measure_tasks
+from eyas.bench.single_stream import SingleStreamResults, measure_tasks
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import parse_messages
@@ -86,7 +86,7 @@ def make_head(source: Path, target: Path, work: Path, prompts: int, epochs: int)
     return run / "head"
 
 
-def answered(source: Path, target_dir: Path, head_dir: Path, count: int) -> OneStream:
+def answered(source: Path, target_dir: Path, head_dir: Path, count: int) -> SingleStreamResults:
     """The first questions of the test set in both arms, forwards not compiled."""
     stored = read_head(head_dir, DTYPE)
     target = Target.load(target_dir, DTYPE, stored.config.aux_layer_ids)
@@ -100,7 +100,7 @@ def answered(source: Path, target_dir: Path, head_dir: Path, count: int) -> OneS
     return measure_tasks(target, draft, {TASK: prompts}, CONFIG)
 
 
-def rows(stream: OneStream, minutes: float) -> Iterator[Row]:
+def rows(stream: SingleStreamResults, minutes: float) -> Iterator[Row]:
     """What GSM8K's test set says."""
     yield Row(
         "GSM8K: minutes the target was trained",
@@ -117,7 +117,7 @@ def rows(stream: OneStream, minutes: float) -> Iterator[Row]:
         yield Row("GSM8K test: acceptance length of looping answers", length, "told", True)
 
 
-def _good(stream: OneStream) -> Iterator[Row]:
+def _good(stream: SingleStreamResults) -> Iterator[Row]:
     told = stream.tasks.get(TASK)
     good = [pair for pair in stream.pairs[TASK] if pair.is_timed and not pair.is_looping]
     if told is None or not good:

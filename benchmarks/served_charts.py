@@ -27,8 +27,9 @@ from xml.etree import ElementTree
 import torch
 from rows import Row, tell
 
-from eyas.bench import charts, figures
-from eyas.bench.client.bench_url import run
+from eyas.bench import charts
+from eyas.bench import report_charts as figures
+from eyas.bench.client.bench_server import run
 from eyas.bench.client.config import ClientConfig
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.kernels.aot_compile import compile_pair

@@ -19,11 +19,11 @@ import torch
 
 from eyas.base.config import build, load_toml
 from eyas.bench import tune
-from eyas.bench.bench import workload
+from eyas.bench.bench import load_workload
 from eyas.bench.config import BenchConfig
-from eyas.bench.request_loops import closed_loop
+from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.tune_config import TuneConfig
-from eyas.bench.workload import mixed
+from eyas.bench.workload import interleave_tasks
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.engine.request import Answer
@@ -46,11 +46,13 @@ TURNS = {1: 1, 4: 2}  # over the prompts, by streams: towards the end some strea
 def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
     """A row for each tree and number of streams."""
     target, directory = run.target, run.place("capture")
-    accepted, _ = tune.accept(CONFIG, read_head(run.head_directory, torch.float32), Features(directory), target, True)
+    accepted, _ = tune.measure_acceptance(
+        CONFIG, read_head(run.head_directory, torch.float32), Features(directory), target, True
+    )
     lengths = {one.shape: one.acceptance_length for one in accepted}
     stored = read_head(run.head_directory, target.model.dtype)
     costs = tune.RoundCosts.measure(CONFIG, stored, target, True)
-    prompts = mixed(workload(BenchConfig(prompts_per_task=PROMPTS_PER_TASK), directory, target)[0])
+    prompts = interleave_tasks(load_workload(BenchConfig(prompts_per_task=PROMPTS_PER_TASK), directory, target)[0])
     room = max(len(prompt.ids) for prompt in prompts) + max_tokens
     for streams in STREAMS:
         off: tuple[float, float] | None = None
@@ -58,9 +60,9 @@ def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
             length = 1.0 if arm.shape is None else lengths[arm.shape]
             engine = Engine(target, Draft(stored.head, stored.vocab, chain(1), ARMS), streams, room)
             engine.policy = OneArm(arm)
-            closed_loop(engine, prompts[:streams], 8)
+            run_closed_loop(engine, prompts[:streams], 8)
             engine.counters = counters = Counters()
-            answers = closed_loop(engine, prompts * TURNS[streams], max_tokens).answers
+            answers = run_closed_loop(engine, prompts * TURNS[streams], max_tokens).answers
             tokens = counters.output_tokens - len(answers)  # the first of each comes from its prompt
             context = round(sum(_context(answer) for answer in answers) / tokens)
             predicted_tps = streams * length / costs.seconds(arm.shape, streams, context)

@@ -12,8 +12,8 @@ from pathlib import Path
 import transformers
 from transformers import AutoTokenizer
 
-from eyas.bench.lossless import reference_answers, write_references
-from eyas.bench.workload import eval_prompts, mixed
+from eyas.bench.lossless_check import generate_references, write_references
+from eyas.bench.workload import interleave_tasks, load_eval_prompts
 from eyas.evalsets import FAMILIES
 from eyas.model.target import EMBEDDED, resolve_target
 
@@ -30,8 +30,8 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(resolve_target(arguments.target), local_files_only=True)
     per_family = -(-arguments.count // len(FAMILIES))
-    prompts = mixed(eval_prompts(tokenizer, per_family))[: arguments.count]
-    write_references(arguments.out, reference_answers(arguments.target, prompts, arguments.tokens))
+    prompts = interleave_tasks(load_eval_prompts(tokenizer, per_family))[: arguments.count]
+    write_references(arguments.out, generate_references(arguments.target, prompts, arguments.tokens))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from eyas.bench.tune_config import TuneConfig
 from eyas.costs.config import PlanConfig
 from eyas.data import prompts
 from eyas.data.answers import respond
-from eyas.data.answers.remote_responder import RemoteAnswers
+from eyas.data.answers.remote_responder import RemoteResponder
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Responder, Scan
 from eyas.data.ledger.prompt_card import data_section
@@ -296,10 +296,12 @@ class Run:
             "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.ends),
             "eval": of_eval,
             "export": lambda: export.origin_of(self.export_inputs(), self.ends),
-            "bench": lambda: bench.origin_of(
+            "bench": lambda: bench.build_origin(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
             ),
-            "tune": lambda: tune.origin_of(recipe.tune, self.head_directory, Features(place("capture")), self.target),
+            "tune": lambda: tune.build_origin(
+                recipe.tune, self.head_directory, Features(place("capture")), self.target
+            ),
         }
 
     def export_inputs(self) -> export.ExportInputs:
@@ -347,7 +349,7 @@ class Run:
         config = self.recipe.respond
         if config.url is not None:
             words = TargetWords.load(self.recipe.target.model)
-            answer = RemoteAnswers(config, words.tokenizer)
+            answer = RemoteResponder(config, words.tokenizer)
             digests = (words.digest, words.tokenizer_digest, words.template_digest)
             return Responder(answer, words.tokenizer, words.max_positions, *digests)
         target = self.target

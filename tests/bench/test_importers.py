@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eyas.base.errors import InputError, UsageError
-from eyas.bench.importers import read, read_all
+from eyas.bench.importers import import_results, read_benchmark_file
 from eyas.cli import main
 
 
@@ -83,7 +83,7 @@ def written(path: Path, value: Any) -> Path:
     ids=["aiperf", "older aiperf", "guidellm", "vllm", "sglang"],
 )
 def test_the_same_figures_from_all(value: Any, streams: list[int], has_length: bool, tmp_path: Path) -> None:
-    found = read(written(tmp_path / "run.json", value))
+    found = read_benchmark_file(written(tmp_path / "run.json", value))
     assert [n for n, _ in found] == streams
     for _, figures in found:
         assert figures["tpot_ms"] == {"p50": 3.0, "p90": 4.0, "p99": 5.0}
@@ -97,13 +97,13 @@ def test_the_same_figures_from_all(value: Any, streams: list[int], has_length: b
 def test_a_line_a_run(tmp_path: Path) -> None:
     """SGLang's benchmark appends."""
     lines = "".join(json.dumps(SGLANG | {"max_concurrency": n}) + "\n" for n in (1, 8))
-    assert [n for n, _ in read(written(tmp_path / "runs.jsonl", lines))] == [1, 8]
+    assert [n for n, _ in read_benchmark_file(written(tmp_path / "runs.jsonl", lines))] == [1, 8]
 
 
 def test_arms_side_by_side(tmp_path: Path) -> None:
     before = written(tmp_path / "before.json", VLLM)
     after = written(tmp_path / "after.json", VLLM | {"median_tpot_ms": 1.5, "output_throughput": 1000.0})
-    found = read_all([f"baseline={before}", f"speculative={after}"])
+    found = import_results([f"baseline={before}", f"speculative={after}"])
     (point,) = found["concurrency"]
     assert (point["n"], point["speedup_tpot"]) == (4, 2.0)
     assert point["speedup_tps"] == pytest.approx(1000 / 700)
@@ -120,15 +120,15 @@ def test_arms_side_by_side(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="no file"):
-        read(tmp_path / "none.json")
+        read_benchmark_file(tmp_path / "none.json")
     with pytest.raises(InputError, match="no JSON"):
-        read(written(tmp_path / "text.json", "hello"))
+        read_benchmark_file(written(tmp_path / "text.json", "hello"))
     with pytest.raises(InputError, match="without figures that are known"):
-        read(written(tmp_path / "other.json", {"a": 1}))
+        read_benchmark_file(written(tmp_path / "other.json", {"a": 1}))
     with pytest.raises(UsageError, match="ARM=FILE"):
-        read_all(["run.json"])
+        import_results(["run.json"])
     file = written(tmp_path / "run.json", VLLM)
     with pytest.raises(UsageError, match="two figures of a at 4 streams"):
-        read_all([f"a={file}", f"a={file}"])
+        import_results([f"a={file}", f"a={file}"])
     assert main(["bench", "--import", f"a={file}", "--url", "http://h"]) == 2
     assert "Traceback" not in capsys.readouterr().err

@@ -13,7 +13,7 @@ from peer_drivers.lines import Done, Options, Work, closed_loop
 from peers import EYAS, Arm, Driver, NotInstalledError, Ours, PeerFailedError, Setup, beside, vllm_arms
 from tests.bench.tiny_pair import TinyPair
 
-from eyas.bench.workload import mixed
+from eyas.bench.workload import interleave_tasks
 from eyas.engine.engine import Engine
 
 DRIVERS = Path(__file__).parents[2] / "benchmarks" / "peer_drivers"
@@ -97,7 +97,7 @@ def test_a_closed_loop_never_has_more_under_way_than_streams() -> None:
 def test_a_row_is_eyas_over_the_better_arm(
     pair: TinyPair, fake: list[str | Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    some = mixed(pair.prompts)[:2]
+    some = interleave_tasks(pair.prompts)[:2]
     work = Work(2, [list(prompt.ids) for prompt in some], [4] * len(some))
     ours = Ours(Engine(pair.target, pair.draft, 2, 128), some, work, [[0, 0, 7, 0], [7, 0, 0, 0]])
     arms = {

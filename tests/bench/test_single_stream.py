@@ -10,18 +10,26 @@ from tests.bench.tiny_pair import TinyPair
 from transformers import AutoModelForCausalLM
 
 from eyas.base.errors import InputError, StageError, UsageError
-from eyas.bench.client import load_generator as load
+from eyas.bench.client import http_request_loops as load
 from eyas.bench.client.config import Slo
-from eyas.bench.client.load_generator import arrivals
-from eyas.bench.client.summary import acceptance
-from eyas.bench.concurrent_streams import UnderLoad, measure_load, point
+from eyas.bench.client.http_request_loops import poisson_arrivals
 from eyas.bench.config import BenchConfig
-from eyas.bench.draft_baselines import free_drafters
+from eyas.bench.draft_baselines import measure_draft_baselines
+from eyas.bench.engine_load import LoadResults, build_point, measure_load
+from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop, run_open_loop
 from eyas.bench.report import render_report
-from eyas.bench.request_loops import Block, closed_loop, open_loop
-from eyas.bench.results import Measured, public_name, results
-from eyas.bench.single_stream import OneStream, Pair, _entry, _one_stream, _pair, measure_tasks, num_uncertain
-from eyas.bench.workload import Prompt, mixed
+from eyas.bench.request_metrics import summarize_acceptance
+from eyas.bench.results import Measurements, assemble_results, public_target_name
+from eyas.bench.single_stream import (
+    PairedAnswers,
+    SingleStreamResults,
+    _build_results,
+    _pair_answers,
+    _task_metrics,
+    count_uncertain,
+    measure_tasks,
+)
+from eyas.bench.workload import Prompt, interleave_tasks
 from eyas.engine.engine import Engine
 from eyas.engine.request import Answer, Request
 from eyas.engine.sequences import Counters
@@ -33,7 +41,7 @@ CONFIG = BenchConfig(max_tokens=20, repeats=2, concurrency=(1, 3), requests_per_
 
 
 @pytest.fixture(scope="module")
-def stream(pair: TinyPair) -> OneStream:
+def stream(pair: TinyPair) -> SingleStreamResults:
     return measure_tasks(pair.target, pair.draft, pair.prompts, CONFIG, progress=False)
 
 
@@ -50,7 +58,7 @@ def plain_greedy(target: Target, ids: tuple[int, ...], count: int) -> tuple[list
     return text[len(ids) :], shares
 
 
-def test_figures_by_task(pair: TinyPair, stream: OneStream) -> None:
+def test_figures_by_task(pair: TinyPair, stream: SingleStreamResults) -> None:
     assert set(stream.tasks) == {"birds", "sums"}
     for task, prompts in pair.prompts.items():
         entry, pairs = stream.tasks[task], stream.pairs[task]
@@ -74,16 +82,16 @@ def test_times_are_medians_over_the_rounds(pair: TinyPair) -> None:
     def answers(*steps_s: float) -> list[Answer]:
         return [Answer(Request("x", (1,), 2), [1, 2, 3], time_s=[9.0, 9 + s, 9 + 2 * s]) for s in steps_s]
 
-    one = _pair(prompt, answers(0.1, 0.3, 0.2), answers(0.4, 0.1, 0.1))
+    one = _pair_answers(prompt, answers(0.1, 0.3, 0.2), answers(0.4, 0.1, 0.1))
     assert (one.baseline_tpot_ms, one.speculative_tpot_ms) == pytest.approx((200, 100))
-    assert not _pair(prompt, [Answer(Request("x", (1,), 1), [1], time_s=[1.0])], answers(0.1)).is_timed
+    assert not _pair_answers(prompt, [Answer(Request("x", (1,), 1), [1], time_s=[1.0])], answers(0.1)).is_timed
 
 
 def test_uncertain_positions_equal_a_slow_count(pair: TinyPair) -> None:
     prompt = pair.prompts["birds"][1]
     tokens, shares = plain_greedy(pair.target, prompt.ids, 12)
     wanted = sum(share < 0.9 for share in shares)
-    assert num_uncertain(pair.target, prompt, tokens) == wanted
+    assert count_uncertain(pair.target, prompt, tokens) == wanted
     assert wanted > 0, "a random target is uncertain somewhere"
 
 
@@ -99,8 +107,10 @@ def test_loops_and_lone_tokens_are_counted_apart(pair: TinyPair) -> None:
     good = answer([5, 6, 7], [2])
     loop = answer([5, 6] * 30, [59])
     lone = answer([5], [])
-    pairs = [Pair(prompt, one, one, 3.0, 2.0) for one in (good, loop)] + [Pair(prompt, lone, lone, None, None)]
-    found = _one_stream(pair.target, {"t": pairs, "only loops": [pairs[1]]}, Counters(), 0)
+    pairs = [PairedAnswers(prompt, one, one, 3.0, 2.0) for one in (good, loop)] + [
+        PairedAnswers(prompt, lone, lone, None, None)
+    ]
+    found = _build_results(pair.target, {"t": pairs, "only loops": [pairs[1]]}, Counters(), 0)
     assert set(found.tasks) == {"t"}
     entry = found.tasks["t"]
     assert (entry["prompts"], entry["looping"], entry["too_short"]) == (1, 1, 1)
@@ -110,11 +120,11 @@ def test_loops_and_lone_tokens_are_counted_apart(pair: TinyPair) -> None:
     assert set(found.pairs) == {"t", "only loops"}
 
 
-def test_speedup_is_the_median_of_ratios_not_the_ratio_of_medians(pair: TinyPair, stream: OneStream) -> None:
+def test_speedup_is_the_median_of_ratios_not_the_ratio_of_medians(pair: TinyPair, stream: SingleStreamResults) -> None:
     one = stream.pairs["birds"][0]
     times = ((10.0, 10.0), (20.0, 5.0), (30.0, 10.0))
-    pairs = [Pair(one.prompt, one.baseline, one.speculative, a, b) for a, b in times]
-    entry = _entry(pairs, 0)
+    pairs = [PairedAnswers(one.prompt, one.baseline, one.speculative, a, b) for a, b in times]
+    entry = _task_metrics(pairs, 0)
     assert entry["speedup"] == 3.0  # of 1, 4 and 3
     assert entry["tpot_ms"] == {"baseline": 20.0, "speculative": 10.0}
 
@@ -124,14 +134,14 @@ def test_speedup_is_the_median_of_ratios_not_the_ratio_of_medians(pair: TinyPair
 
 def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
     """Every answer comes, alike to the one at one stream; a request waits at most until its first token."""
-    prompts = mixed(pair.prompts)
+    prompts = interleave_tasks(pair.prompts)
     engine = Engine(pair.target, pair.draft, 2, 200)
-    block = closed_loop(engine, prompts, 10)
+    block = run_closed_loop(engine, prompts, 10)
     alone = Engine(pair.target, None, 1, 200)
     by_id = {int(answer.request.id): answer for answer in block.answers}
     for index, prompt in enumerate(prompts):
-        assert by_id[index].token_ids == closed_loop(alone, [prompt], 10).answers[0].token_ids
-    told = acceptance([block.as_seen(drafts=True)], seed=0)
+        assert by_id[index].token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
+    told = summarize_acceptance([block.to_block_result(drafts=True)], seed=0)
     assert told is not None
     assert told.length == pytest.approx(acceptance_length(answer.rounds for answer in block.answers))
     assert sum(told.histogram) == sum(len(answer.accepted) for answer in block.answers)
@@ -143,11 +153,11 @@ def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
 
 def test_open_loop_keeps_the_moments(pair: TinyPair) -> None:
     """Requests come when they are due, whatever is in flight; one that finds no slot waits on its own clock."""
-    prompts = mixed(pair.prompts)[:4]
+    prompts = interleave_tasks(pair.prompts)[:4]
     engine = Engine(pair.target, pair.draft, 1, 200)
-    closed_loop(engine, prompts[:1], 4)
+    run_closed_loop(engine, prompts[:1], 4)
     moments_s = [0.0, 0.0, 0.0, 3.0]
-    block = open_loop(engine, prompts, moments_s, 10)
+    block = run_open_loop(engine, prompts, moments_s, 10)
     order = [int(answer.request.id) for answer in block.answers]
     assert order == [0, 1, 2, 3]
     assert list(block.sent_s) == moments_s
@@ -159,39 +169,41 @@ def test_open_loop_keeps_the_moments(pair: TinyPair) -> None:
     assert block.seconds >= ends_s[-1]
     alone = Engine(pair.target, None, 1, 200)
     for prompt, answer in zip(prompts, block.answers, strict=True):
-        assert answer.token_ids == closed_loop(alone, [prompt], 10).answers[0].token_ids
+        assert answer.token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
 
 
 def test_a_block_as_a_client_sees_it() -> None:
     """In the order of the requests; a step is a round."""
     first = Answer(Request("0", (1, 2), 4), [1, 2, 3, 4], time_s=[1.0, 2.0, 2.0, 3.0], accepted=[2, 1], offered=[1, 1])
     second = Answer(Request("1", (1,), 4), [1], time_s=[0.5], accepted=[], offered=[])
-    block = Block((second, first), (2.0, 0.5), (3.0, 1.0), 5.0)
+    block = EngineBlock((second, first), (2.0, 0.5), (3.0, 1.0), 5.0)
     assert block.ttft_s == (1.5, 1.5)
-    seen = block.as_seen(drafts=True)
+    seen = block.to_block_result(drafts=True)
     assert ([one.id for one in seen.samples], seen.seconds) == (["0", "1"], 5.0)
     one, other = seen.samples
-    assert (one.steps_s, one.sent_s, one.end_s) == ((2.0, 3.0, 4.0), 0.5, 4.0)
+    assert (one.chunk_times_s, one.sent_s, one.end_s) == ((2.0, 3.0, 4.0), 0.5, 4.0)
     assert (one.prompt_tokens, one.output_tokens, one.ttft_s, one.e2e_s) == (2, 4, 1.5, 3.5)
     assert one.tpot_s == pytest.approx(first.tpot_s)
-    assert one.drafting is not None
-    assert (one.drafting.steps, one.drafting.accepted, one.drafting.histogram) == (2, 1, (1, 1))
-    assert other.drafting is None
-    assert all(sample.drafting is None for sample in block.as_seen(drafts=False).samples)
+    assert one.spec_decode is not None
+    assert (one.spec_decode.num_steps, one.spec_decode.num_accepted, one.spec_decode.histogram) == (2, 1, (1, 1))
+    assert other.spec_decode is None
+    assert all(sample.spec_decode is None for sample in block.to_block_result(drafts=False).samples)
 
 
 def test_point_on_known_times() -> None:
-    def block(step_s: float, seconds: float, drafts: bool = False) -> load.Block:
+    def block(step_s: float, seconds: float, drafts: bool = False) -> load.BlockResult:
         answers = [
             Answer(Request(name, (1,), 3), [1, 2, 3], time_s=[1.0, 1.0 + step_s, 1.0 + 2 * step_s], accepted=[2],
                    offered=[1])
             for name in "01"
         ]  # fmt: skip
-        return Block(tuple(answers), (0.5, 0.0), (0.0, 0.5), seconds).as_seen(drafts)
+        return EngineBlock(tuple(answers), (0.5, 0.0), (0.0, 0.5), seconds).to_block_result(drafts)
 
     before, after = [block(0.2, 6.0), block(0.4, 12.0), block(0.3, 6.0)], [block(0.1, 3.0, drafts=True)] * 3
     config = BenchConfig(slo=Slo(tpot_ms=310))
-    found = point({"baseline": before, "speculative": after, "chain3": [block(0.05, 3.0, drafts=True)] * 3}, config)
+    found = build_point(
+        {"baseline": before, "speculative": after, "chain3": [block(0.05, 3.0, drafts=True)] * 3}, config
+    )
     assert found["arms"]["chain3"]["tpot_ms"]["p50"] == pytest.approx(50)
     assert found["arms"]["chain3"]["acceptance_length"] == 2.0
     assert found["arms"]["chain3"]["acceptance_histogram"] == [0, 6]
@@ -206,9 +218,11 @@ def test_point_on_known_times() -> None:
     assert found["speedup_tps"] == 2.0  # of 2, 4 and 2
     assert found["speedup_tps_ci95"] == [2.0, 4.0]
     assert "acceptance_length" not in found["baseline"]
-    lone = Block((Answer(Request("0", (1,), 1), [1], time_s=[1.0]),), (0.5,), (0.5,), 1.0).as_seen(drafts=False)
+    lone = EngineBlock((Answer(Request("0", (1,), 1), [1], time_s=[1.0]),), (0.5,), (0.5,), 1.0).to_block_result(
+        drafts=False
+    )
     with pytest.raises(StageError, match="one token each"):
-        point({"baseline": [lone], "speculative": [lone]}, config)
+        build_point({"baseline": [lone], "speculative": [lone]}, config)
 
 
 def test_rates_and_a_ramp(pair: TinyPair) -> None:
@@ -218,11 +232,11 @@ def test_rates_and_a_ramp(pair: TinyPair) -> None:
     )
     found = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
     ((point_),) = found.rates
-    moments_s = arrivals(6.0, 6.0, 1.0, config.seed)
+    moments_s = poisson_arrivals(6.0, 6.0, 1.0, config.seed)
     assert point_["rate"] == 6.0
     assert point_["baseline"]["requests"] == point_["speculative"]["requests"] == len(moments_s)
     assert point_["baseline"]["duration"] >= max(moments_s)
-    ramp_s = arrivals(4.0, 24.0, 1.0, config.seed)
+    ramp_s = poisson_arrivals(4.0, 24.0, 1.0, config.seed)
     quarters = [sum(quarter == min(int(moment_s / 0.25), 3) for moment_s in ramp_s) for quarter in range(4)]
     told = {one["rate"]: one["speculative"]["requests"] for one in found.ramp}
     assert told == {rate: count for rate, count in zip((6.5, 11.5, 16.5, 21.5), quarters, strict=True) if count}
@@ -237,23 +251,23 @@ def test_arms_that_do_not_exist(arm: str) -> None:
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
-def test_results_have_the_schema(pair: TinyPair, stream: OneStream) -> None:
+def test_results_have_the_schema(pair: TinyPair, stream: SingleStreamResults) -> None:
     config = dataclasses.replace(CONFIG, arms=("chain2", "lookup3", "model2"), draft_model=str(pair.target.directory))
     under = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
     assert [one["n"] for one in under.concurrency] == [1, 3]
     rows = [(torch.tensor([5, 6, 7, 8, 9]), torch.ones(5, dtype=torch.bool))]
     assert set(under.concurrency[0]["arms"]) == {"chain2", "lookup3", "model2"}
     assert under.concurrency[0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
-    free = free_drafters(stream.pairs, NgramTable(rows), depth=3)
+    free = measure_draft_baselines(stream.pairs, NgramTable(rows), depth=3)
     same = {"prompts": 5, "identical": 5, "dtype": "float32", "reference": "transformers 5 generate"}
-    measured = Measured(stream, under, same, free)
-    found = results(pair.target, pair.draft.head, measured, ["/somewhere/bin/eyas", "bench", "tiny.toml"])
+    measured = Measurements(stream, under, same, free)
+    found = assemble_results(pair.target, pair.draft.head, measured, ["/somewhere/bin/eyas", "bench", "tiny.toml"])
     check_results(json.loads(json.dumps(found, allow_nan=False)), ["birds", "sums"], references=True)
     assert found["command"] == "eyas bench tiny.toml"
     assert str(pair.directory.parent) not in json.dumps(found)
     assert found["head"]["parameters"] == sum(weight.numel() for weight in pair.draft.head.parameters())
     assert "5 of 5" in render_report(found, None).replace("</data>", "").replace('<data value="5">', "")
-    bare = results(pair.target, pair.draft.head, Measured(stream, UnderLoad(), None, {}), [])
+    bare = assemble_results(pair.target, pair.draft.head, Measurements(stream, LoadResults(), None, {}), [])
     assert bare["lossless"]["prompts"] == 0
     assert "references" not in bare["tasks"]["birds"]
 
@@ -264,14 +278,14 @@ def test_free_drafters_count_what_lookup_finds(pair: TinyPair) -> None:
     token_ids = [3, 4, 5, 9]
     answer = Answer(Request("p", prompt.ids, 4), token_ids, accepted=[1, 1, 1], offered=[0, 0, 0], time_s=[0, 1, 2, 3])
     rows = [(torch.tensor([2, 3, 4, 7]), torch.ones(4, dtype=torch.bool))]
-    found = free_drafters({"t": [Pair(prompt, answer, answer, 1.0, 1.0)]}, NgramTable(rows), depth=3)
+    found = measure_draft_baselines({"t": [PairedAnswers(prompt, answer, answer, 1.0, 1.0)]}, NgramTable(rows), depth=3)
     # One round takes 4, 5 and the bonus 9; the table knows only what never comes: three rounds.
     assert found["t"]["prompt_lookup"]["acceptance_length"] == 3.0
     assert found["t"]["ngram4"]["acceptance_length"] == 1.0
 
 
 def test_public_name_is_no_path(pair: TinyPair) -> None:
-    assert public_name(pair.target) == pair.directory.name
+    assert public_target_name(pair.target) == pair.directory.name
 
 
 def test_a_prompt_too_long_for_the_target_is_an_error(pair: TinyPair) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eyas.bench.stats import median_interval, percentiles
-from eyas.bench.workload import Prompt, mixed, paired
+from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 
 
 def test_median_and_its_interval() -> None:
@@ -40,11 +40,11 @@ def test_arms_alternate() -> None:
 
         return run
 
-    results = paired({"a": arm("a"), "b": arm("b")}, [0, 1, 2], repeats=2)
+    results = run_paired({"a": arm("a"), "b": arm("b")}, [0, 1, 2], repeats=2)
     assert calls == ["a0", "b0", "b1", "a1", "a2", "b2", "b0", "a0", "a1", "b1", "b2", "a2"]
     assert results == {"a": [["a0"] * 2, ["a1"] * 2, ["a2"] * 2], "b": [["b0"] * 2, ["b1"] * 2, ["b2"] * 2]}
 
 
 def test_tasks_in_turn() -> None:
     one, two, three = (Prompt(name, (1,)) for name in "123")
-    assert mixed({"x": [one, two], "y": [three]}) == [one, three, two]
+    assert interleave_tasks({"x": [one, two], "y": [three]}) == [one, three, two]

@@ -3,7 +3,7 @@
 import pytest
 
 from eyas.base.errors import UsageError
-from eyas.bench.tune import Prediction, RoundCosts, best_of, found, measured_arms, table
+from eyas.bench.tune import Prediction, RoundCosts, arms_to_measure, build_tune_results, format_table, select_best
 from eyas.bench.tune_config import TuneConfig
 from eyas.evaluation.tree_sweep import TreeAcceptance
 from eyas.speculation.round_costs import CostTable
@@ -15,10 +15,10 @@ SMALL = TuneConfig(streams=(1, 4), depth=4, top_k=(1, 2), nodes=(6,))
 
 def test_every_tree_is_measured_or_lies_between_two_that_are() -> None:
     for config in (TuneConfig(), SMALL, TuneConfig(depth=7, top_k=(1,)), TuneConfig(top_k=(4,), nodes=(16,))):
-        measured = [arm.shape for arm in measured_arms(config)]
+        measured = [arm.shape for arm in arms_to_measure(config)]
         assert measured[0] is None
         assert len(set(measured)) == len(measured)
-        for shape in [shape for shapes in config.families.values() for shape in shapes]:
+        for shape in [shape for shapes in config.shapes_by_top_k.values() for shape in shapes]:
             assert shape.nodes <= shape.candidates + 1
             if shape.top_k == 1:
                 assert shape.nodes == shape.depth + 1
@@ -28,12 +28,12 @@ def test_every_tree_is_measured_or_lies_between_two_that_are() -> None:
                 if one is not None and one.top_k == shape.top_k and (one.nodes == shape.nodes or shape.top_k == 1)
             ]
             assert min(depths) <= shape.depth <= max(depths)
-    assert [arm.name for arm in measured_arms(SMALL)] == ["off", "1,1,2", "2,1,3", "4,1,5", "2,2,6", "4,2,6"]
+    assert [arm.name for arm in arms_to_measure(SMALL)] == ["off", "1,1,2", "2,1,3", "4,1,5", "2,2,6", "4,2,6"]
 
 
 def costs() -> RoundCosts:
     """Milliseconds of a round with 100 tokens of context: at one request and at four; a token more costs 0.01."""
-    arms = measured_arms(SMALL)
+    arms = arms_to_measure(SMALL)
     seconds = {"off": (10, 16), "1,1,2": (12, 24), "2,1,3": (14, 32), "4,1,5": (18, 48), "2,2,6": (15, 60)}
     seconds["4,2,6"] = (21, 90)
     rows = tuple(tuple(value / 1000 for value in seconds[arm.name]) for arm in arms)
@@ -53,7 +53,7 @@ def test_the_best_tree_by_streams() -> None:
     lengths = {chain(1): 1.6, chain(2): 2.0, chain(3): 2.2, chain(4): 2.3}
     lengths |= {TreeShape(2, 2, 6): 2.4, TreeShape(3, 2, 6): 3.0, TreeShape(4, 2, 6): 3.1}
     accepted = [TreeAcceptance(shape, length, Interval(length, length)) for shape, length in lengths.items()]
-    told = found(SMALL, accepted, costs(), 100)
+    told = build_tune_results(SMALL, accepted, costs(), 100)
     one, four = told["streams"]
     # One stream: tree of depth 3, 3.0 in 18 ms against 1 in 10; the best chain is that of 2, 2.0 in 14.
     assert one["best"]["tree"] == {"depth": 3, "top_k": 2, "nodes": 6}
@@ -66,8 +66,8 @@ def test_the_best_tree_by_streams() -> None:
     assert [set(tree["tps"]) for tree in told["trees"]] == [{"1", "4"}] * 7
     # A head that accepts nothing.
     poor = [TreeAcceptance(shape, 1.05, Interval(1, 1.1)) for shape in lengths]
-    assert [point["best"]["tree"] for point in found(SMALL, poor, costs(), 100)["streams"]] == [None, None]
-    said = table(told | {"dtype": "float32", "machine": {"threads": 1}, "head": "HEAD"})
+    assert [point["best"]["tree"] for point in build_tune_results(SMALL, poor, costs(), 100)["streams"]] == [None, None]
+    said = format_table(told | {"dtype": "float32", "machine": {"threads": 1}, "head": "HEAD"})
     assert "3, 2, 6" in said
     assert "--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 6" in said
     assert '"num_speculative_tokens": 2}' in said
@@ -76,7 +76,7 @@ def test_the_best_tree_by_streams() -> None:
 def test_of_trees_as_good_the_smaller_is_taken() -> None:
     shapes = [TreeShape(6, 4, 32), TreeShape(4, 4, 16), TreeShape(3, 4, 16), TreeShape(2, 4, 8)]
     some = [Prediction(shape, 2.0, tps, 1.0) for shape, tps in zip(shapes, (100.0, 99.5, 99.2, 98.0), strict=True)]
-    assert best_of(some).shape == TreeShape(3, 4, 16)
+    assert select_best(some).shape == TreeShape(3, 4, 16)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import Origin, finish
-from eyas.bench.bench import BenchInputs, _told, origin_of, workload
+from eyas.bench.bench import BenchInputs, _public_config, build_origin, load_workload
 from eyas.bench.config import BenchConfig
-from eyas.bench.machine import public
+from eyas.bench.machine import redact_location
 from eyas.chat.conversation import Message
 from eyas.chat.render import prompt_ids
 from eyas.evalsets import FAMILIES
@@ -41,16 +41,16 @@ def test_a_file_by_task(target: Target, tmp_path: Path) -> None:
         {"prompt": "word " * context, "task": "long"},
         {"prompt": "what is 3 plus 4?"},
     )
-    found, num_too_long = workload(BenchConfig(prompts=str(file), prompts_per_task=2), tmp_path, target)
+    found, num_too_long = load_workload(BenchConfig(prompts=str(file), prompts_per_task=2), tmp_path, target)
     assert {task: len(some) for task, some in found.items()} == {"birds": 2, "mixed": 1}
     assert num_too_long == 1
     second = [Message("user", "and ducks?")]
     assert found["birds"][1].ids == tuple(prompt_ids(second, target.tokenizer))
     alone = written(tmp_path / "long.jsonl", {"prompt": "word " * context})
     with pytest.raises(InputError, match="prompts of more than"):
-        workload(BenchConfig(prompts=str(alone)), tmp_path, target)
+        load_workload(BenchConfig(prompts=str(alone)), tmp_path, target)
     with pytest.raises(InputError, match=r"none\.jsonl"):
-        workload(BenchConfig(prompts=str(tmp_path / "none.jsonl")), tmp_path, target)
+        load_workload(BenchConfig(prompts=str(tmp_path / "none.jsonl")), tmp_path, target)
 
 
 def test_another_file_is_another_measurement(target: Target, tmp_path: Path) -> None:
@@ -63,32 +63,32 @@ def test_another_file_is_another_measurement(target: Target, tmp_path: Path) -> 
     found = []
     for words in ("one", "two", "one"):
         written(tmp_path / "prompts.jsonl", {"prompt": words})
-        found.append(origin_of(config, BenchInputs(tmp_path, evaluated, tmp_path), "sha256:h", target).recipe)
+        found.append(build_origin(config, BenchInputs(tmp_path, evaluated, tmp_path), "sha256:h", target).recipe)
     assert found[0] == found[2] != found[1]
 
 
 def test_words_without_sense(target: Target, tmp_path: Path) -> None:
     config = BenchConfig(prompts="synthetic", synthetic_words=20, prompts_per_task=3)
-    found, _ = workload(config, tmp_path, target)
+    found, _ = load_workload(config, tmp_path, target)
     assert [len(some) for some in found.values()] == [3]
-    again, _ = workload(config, tmp_path, target)
+    again, _ = load_workload(config, tmp_path, target)
     assert found == again
     assert len({one.ids for one in found["20 words"]}) == 3
 
 
 def test_our_own(target: Target, tmp_path: Path) -> None:
-    found, _ = workload(BenchConfig(prompts="builtin:eval", prompts_per_task=1), tmp_path, target)
+    found, _ = load_workload(BenchConfig(prompts="builtin:eval", prompts_per_task=1), tmp_path, target)
     assert tuple(found) == tuple(FAMILIES)
 
 
 def test_a_page_has_no_place_on_this_machine() -> None:
     """Nor a key in a query; names, ids and relative paths are as they are."""
-    told = _told(BenchConfig(prompts="/home/me/p.jsonl", draft_model="/home/me/small", arms=("model3",)))
+    told = _public_config(BenchConfig(prompts="/home/me/p.jsonl", draft_model="/home/me/small", arms=("model3",)))
     assert (told["prompts"], told["draft_model"]) == ("p.jsonl", "small")
-    assert public("gs://bucket/p.jsonl?token=secret&b#c") == "gs://bucket/p.jsonl?token=...&b=..."
-    assert [public(one) for one in ("builtin:eval", "org/small", "data/p.jsonl")] == [
+    assert redact_location("gs://bucket/p.jsonl?token=secret&b#c") == "gs://bucket/p.jsonl?token=...&b=..."
+    assert [redact_location(one) for one in ("builtin:eval", "org/small", "data/p.jsonl")] == [
         "builtin:eval",
         "org/small",
         "data/p.jsonl",
     ]
-    assert _told(BenchConfig())["prompts"] == "held out from training"
+    assert _public_config(BenchConfig())["prompts"] == "held out from training"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eyas.bench.lossless import References, read_references
-from eyas.bench.workload import Prompt, eval_prompts, mixed
+from eyas.bench.lossless_check import References, read_references
+from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import prompt_ids
 from eyas.drafters.eagle3 import Draft
@@ -46,7 +46,7 @@ def references(target: Target) -> References:
 
 def prompts(target: Target, count: int) -> list[Prompt]:
     """All families in turn, long passages included."""
-    return mixed(eval_prompts(target.tokenizer, -(-count // len(FAMILIES))))[:count]
+    return interleave_tasks(load_eval_prompts(target.tokenizer, -(-count // len(FAMILIES))))[:count]
 
 
 def differing(target: Target, references: References, shape: TreeShape | None, slots: int, size: tuple[int, int]):

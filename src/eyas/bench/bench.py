@@ -24,17 +24,17 @@ from eyas.base.provenance import (
     require,
 )
 from eyas.base.storage import Place
-from eyas.bench.bench_prompts import BUILTIN, SYNTHETIC, prompts_of
-from eyas.bench.concurrent_streams import measure_load
+from eyas.bench.bench_prompts import BUILTIN, SYNTHETIC, load_prompts
 from eyas.bench.config import BenchConfig
-from eyas.bench.draft_baselines import free_drafters
-from eyas.bench.lossless import References, lossless, read_references, reference_answers
-from eyas.bench.machine import public
+from eyas.bench.draft_baselines import measure_draft_baselines
+from eyas.bench.engine_load import measure_load
+from eyas.bench.lossless_check import References, compare_with_references, generate_references, read_references
+from eyas.bench.machine import redact_location
 from eyas.bench.report import write_report
-from eyas.bench.results import Measured, results
+from eyas.bench.results import Measurements, assemble_results
 from eyas.bench.single_stream import measure_tasks
 from eyas.bench.training_curves import training_points
-from eyas.bench.workload import Prompt, as_ids, eval_prompts, mixed
+from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, tokenize_prompts
 from eyas.data.sources.source import HUB
 from eyas.drafters.eagle3 import Draft
 from eyas.evalsets import FAMILIES
@@ -53,19 +53,19 @@ class BenchInputs:
     """Directories: the head, its acceptance on held-out answers, and the features that name the held-out prompts."""
 
     head: Path
-    evaluated: Path
+    evaluation: Path
     features: Path | Place
 
 
-def origin_of(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> Origin:
+def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> Origin:
     """What decides what is measured; the figures themselves carry times.
 
     InputError without a finished evaluation, or with that of another head.
     """
-    evaluated = require(inputs.evaluated, "eval")
+    evaluated = require(inputs.evaluation, "eval")
     if evaluated.parents.get("head") != head_digest:
         raise InputError(
-            f"{inputs.evaluated} of a head with digest {evaluated.parents.get('head')}",
+            f"{inputs.evaluation} of a head with digest {evaluated.parents.get('head')}",
             f"that of {inputs.head}, digest {head_digest}",
             "run `eyas eval` again",
         )
@@ -89,34 +89,36 @@ def run(
     """
     started_s = time.time()
     stored = read_head(inputs.head, target.model.dtype, target.facts.num_layers)
-    origin = origin_of(config, inputs, stored.digest, target)
+    origin = build_origin(config, inputs, stored.digest, target)
     # Both files carry times, so no digest covers them: that they are there is all that can be asked.
     if is_finished(out_dir, origin) and all((out_dir / name).is_file() for name in origin.undigested):
         return read_provenance(out_dir)
     reopen(out_dir)
-    acceptance = json.loads((inputs.evaluated / "acceptance.json").read_bytes())
-    prompts, num_too_long = workload(config, inputs.features, target)
+    acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
+    prompts, num_too_long = load_workload(config, inputs.features, target)
     draft = Draft.on(target.model.device, stored.head, stored.vocab, config.shape)
     if config.compile and target.model.device.type == "cpu":
         compile_pair(target, draft.head)
-    same_words = check_words(config, inputs.head, prompts, target, progress)
+    same_words = check_lossless(config, inputs.head, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)
     load = measure_load(target, draft, prompts, config, progress)
     features = Features(inputs.features)
     table = NgramTable(features.texts(features.indices("train")))
-    free = free_drafters(stream.pairs, table, config.depth, config.seed)
-    measured = Measured(stream, load, same_words, free)
+    free = measure_draft_baselines(stream.pairs, table, config.depth, config.seed)
+    measured = Measurements(stream, load, same_words, free)
     of_run = out_dir.resolve().parent.name  # the directory that has the recipe as it was, wherever it lies
     command = ["eyas", "bench", f"{of_run}/recipe.toml", "--out", of_run]
-    found = results(target, stored.head, measured, command)
-    found["bench"] = _told(config) | {"too_long": num_too_long}
+    found = assemble_results(target, stored.head, measured, command)
+    found["bench"] = _public_config(config) | {"too_long": num_too_long}
     found["story"] = dict(story) | {"training": training_points(inputs.head / "metrics.jsonl")}
     write_json_atomic(out_dir / RESULTS_FILE, found)
     write_report(found, acceptance, out_dir / "report.html")
     return finish(out_dir, origin, started_s)
 
 
-def workload(config: BenchConfig, features_dir: Path | Place, target: Target) -> tuple[dict[str, list[Prompt]], int]:
+def load_workload(
+    config: BenchConfig, features_dir: Path | Place, target: Target
+) -> tuple[dict[str, list[Prompt]], int]:
     """Prompts by task: those held out from training, or what `bench.prompts` names; and how many of these are too long.
 
     InputError where none is left.
@@ -124,11 +126,11 @@ def workload(config: BenchConfig, features_dir: Path | Place, target: Target) ->
     if config.prompts is None:
         return _held_out(config.prompts_per_task, features_dir, target), 0
     limit = config.prompts_per_task if config.prompts in (BUILTIN, SYNTHETIC) else None  # of a file: by task
-    asked = prompts_of(config.prompts, limit, config.synthetic_words, config.seed)
+    asked = load_prompts(config.prompts, limit, config.synthetic_words, config.seed)
     few = {task: some[: config.prompts_per_task] for task, some in asked.items()}
     longest = target.facts.max_positions - config.max_tokens
     found, num_too_long = {}, 0
-    for task, prompts in as_ids(few, target.tokenizer).items():
+    for task, prompts in tokenize_prompts(few, target.tokenizer).items():
         if fit := [prompt for prompt in prompts if len(prompt.ids) <= longest]:
             found[task] = fit
         num_too_long += len(prompts) - len(fit)
@@ -165,13 +167,13 @@ def _digested(config: BenchConfig) -> dict[str, str]:
     return {"prompts_digest": digest_file(Place(source) if "://" in source else Path(source))}
 
 
-def _told(config: BenchConfig) -> dict[str, Any]:
+def _public_config(config: BenchConfig) -> dict[str, Any]:
     """The configuration as a page may have it."""
-    told = dataclasses.asdict(config) | {"prompts": public(config.prompts or "held out from training")}
-    return told if config.draft_model is None else told | {"draft_model": public(config.draft_model)}
+    told = dataclasses.asdict(config) | {"prompts": redact_location(config.prompts or "held out from training")}
+    return told if config.draft_model is None else told | {"draft_model": redact_location(config.draft_model)}
 
 
-def check_words(
+def check_lossless(
     config: BenchConfig, head_dir: Path, prompts: Mapping[str, Sequence[Prompt]], target: Target, progress: bool
 ) -> dict[str, Any] | None:
     """`lossless` of results.json, in float32 whatever the dtype of the measurement; None where it is switched off."""
@@ -186,19 +188,21 @@ def check_words(
         if references.target_digest != target.digest:
             references = None
     if references is None:
-        references = reference_answers(target.directory, chosen, config.lossless_tokens, progress, target.model.device)
+        references = generate_references(
+            target.directory, chosen, config.lossless_tokens, progress, target.model.device
+        )
     stored = read_head(head_dir, torch.float32, target.facts.num_layers)
     draft = Draft.on(exact.model.device, stored.head, stored.vocab, config.shape)
     slots = config.lossless_slots
-    found = lossless(exact, draft, chosen, references, config.lossless_tokens, slots, progress)
-    return found.result | {"differing": list(found.differing)}
+    found = compare_with_references(exact, draft, chosen, references, config.lossless_tokens, slots, progress)
+    return found.counts | {"differing": list(found.differing)}
 
 
 def _lossless_prompts(config: BenchConfig, prompts: Mapping[str, Sequence[Prompt]], target: Target) -> list[Prompt]:
     if config.prompts == BUILTIN:
         per_family = -(-config.lossless_prompts // len(FAMILIES))
-        return mixed(eval_prompts(target.tokenizer, per_family))[: config.lossless_prompts]
-    return mixed(prompts)[: config.lossless_prompts]
+        return interleave_tasks(load_eval_prompts(target.tokenizer, per_family))[: config.lossless_prompts]
+    return interleave_tasks(prompts)[: config.lossless_prompts]
 
 
 def _reload(target: Target) -> Target:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from eyas.base.errors import UsageError
-from eyas.bench.client.config import SYNTHETIC_WORDS, Slo, require_above_zero
+from eyas.bench.client.config import SYNTHETIC_WORDS, Slo, require_positive
 from eyas.speculation.arms import default_arms
 from eyas.tree.shape import TreeShape
 
@@ -77,7 +77,7 @@ class BenchConfig:
         for key, (value, least) in at_least.items():
             if value < least:
                 raise UsageError(f"bench.{key} = {value}", f"at least {least}", f"raise bench.{key}")
-        require_above_zero("bench", {"rates": self.rates, "ramp": self.ramp or (), "block_s": (self.block_s,)})
+        require_positive("bench", {"rates": self.rates, "ramp": self.ramp or (), "block_s": (self.block_s,)})
 
         names = {arm.name for arm in default_arms()}
         for name in self.arms:

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.bench.single_stream import Pair
+from eyas.bench.single_stream import PairedAnswers
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
 from eyas.evaluation.replay import Answer, Drafter, walk
 from eyas.tree.stats import summarise
 
 
-def free_drafters(
-    pairs: Mapping[str, Sequence[Pair]], table: NgramTable, depth: int, seed: int = 0
+def measure_draft_baselines(
+    pairs: Mapping[str, Sequence[PairedAnswers]], table: NgramTable, depth: int, seed: int = 0
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """By task and drafter: {"acceptance_length", "ci95"}, as `references` of a task holds them.
 

@@ -13,7 +13,7 @@ import torch
 from eyas.base.cores import num_cores
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """cores: CPUs that this process may use; threads: those that torch computes with; gpu: None where there is none."""
     return {
         "cpu": _cpu_name(),
@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def public(place: str) -> str:
+def redact_location(place: str) -> str:
     """As a page may have it: of what lies somewhere on this machine the last part only, of a URL no value of its query,
     which may be a key; anything else as it is."""
     if "://" not in place:

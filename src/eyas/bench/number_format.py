@@ -17,7 +17,7 @@ def lookup(value: Any, *keys: str) -> Any:
     return value
 
 
-def number(value: Any, *keys: str) -> float | int | None:
+def read_number(value: Any, *keys: str) -> float | int | None:
     """`lookup` of a finite number; anything else is None."""
     found = lookup(value, *keys)
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
@@ -25,12 +25,12 @@ def number(value: Any, *keys: str) -> float | int | None:
     return found
 
 
-def interval(value: Any, *keys: str) -> tuple[float, float] | None:
+def read_interval(value: Any, *keys: str) -> tuple[float, float] | None:
     """`lookup` of a [low, high] pair; None where it is missing or not two finite numbers in order."""
     found = lookup(value, *keys)
     if not isinstance(found, list | tuple) or len(found) != 2:
         return None
-    low, high = number({"end": found[0]}, "end"), number({"end": found[1]}, "end")
+    low, high = read_number({"end": found[0]}, "end"), read_number({"end": found[1]}, "end")
     return (low, high) if low is not None and high is not None and low <= high else None
 
 

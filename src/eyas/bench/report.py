@@ -14,10 +14,10 @@ from typing import Any
 
 from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
-from eyas.bench import figures
+from eyas.bench import report_charts as figures
 from eyas.bench.charts import scroll
-from eyas.bench.load_section import KINDS, arms_under_load, failures, load_section
-from eyas.bench.number_format import bytes_text, data, duration, lookup, number, times
+from eyas.bench.number_format import bytes_text, data, duration, lookup, read_number, times
+from eyas.bench.report_tables import KINDS, arms_under_load, failures, load_section
 from eyas.bench.training_curves import training_curves
 
 SCHEMA = 1
@@ -107,7 +107,7 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
 
 
 def _speedups(results: Mapping[str, Any]) -> dict[str, float]:
-    found = {name: number(task, "speedup") for name, task in (results.get("tasks") or {}).items()}
+    found = {name: read_number(task, "speedup") for name, task in (results.get("tasks") or {}).items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -120,8 +120,8 @@ def _pace(results: Mapping[str, Any]) -> str:
         points = sorted(results.get(kind) or [], key=lambda point: point[axis.key])
         for key, what in (("speedup_tpot", "speed"), ("speedup_tps", "throughput")):
             for point in points:
-                if (ratio := number(point, key)) is not None:
-                    return _pace_of(ratio, what, f"at {figures.load_words(point)}")
+                if (ratio := read_number(point, key)) is not None:
+                    return _pace_of(ratio, what, f"at {figures.describe_load(point)}")
     tasks = (results.get("tasks") or {}).values()
     points = [point for kind, _ in KINDS for point in results.get(kind) or []]
     has_baseline = any("baseline" in (lookup(one, "tpot_ms") or one) for one in [*tasks, *points])
@@ -138,7 +138,7 @@ def _pace_of(ratio: float, what: str, where: str) -> str:
 
 def _plain_headline(results: Mapping[str, Any]) -> str:
     pace = _pace(results)
-    identical, prompts = number(results, "lossless", "identical"), number(results, "lossless", "prompts")
+    identical, prompts = read_number(results, "lossless", "identical"), read_number(results, "lossless", "prompts")
     if not prompts or identical is None:
         return f"{pace}; not checked for the same words"
     if identical == prompts:
@@ -175,7 +175,7 @@ def _gone(results: Mapping[str, Any]) -> str:
 
 def _pair(results: Mapping[str, Any]) -> str:
     words = [escape(str(lookup(results, "target", "name") or "target"))]
-    if (size := number(results, "target", "parameters")) is not None:
+    if (size := read_number(results, "target", "parameters")) is not None:
         words.append(f"{data(size, _count(size))} parameters")
     if results.get("dtype"):
         words.append(escape(str(results["dtype"])))
@@ -183,7 +183,7 @@ def _pair(results: Mapping[str, Any]) -> str:
 
 
 def _sameness(results: Mapping[str, Any]) -> str:
-    identical, prompts = number(results, "lossless", "identical"), number(results, "lossless", "prompts")
+    identical, prompts = read_number(results, "lossless", "identical"), read_number(results, "lossless", "prompts")
     if not prompts or identical is None:
         return '<p class="lead">Whether the answers are the same was not checked in this run.</p>'
     how = f"{lookup(results, 'lossless', 'dtype')}, against {lookup(results, 'lossless', 'reference')}"
@@ -215,7 +215,7 @@ def _tiles(results: Mapping[str, Any]) -> str:
     if lengths := _column(tasks, "acceptance_length"):
         middle = median(lengths)
         tiles.append((data(middle, f"{middle:.2f}"), "tokens per forward of the target, median acceptance length"))
-    if (share := number(results, "head", "share_of_target")) is not None:
+    if (share := read_number(results, "head", "share_of_target")) is not None:
         tiles.append((data(share, f"{share:.1%}"), "size of the head beside the target"))
     return _tile_list(tiles, "tiles")
 
@@ -238,7 +238,7 @@ def _story(story: Mapping[str, Any] | None) -> str:
             ("feature_bytes", "of captured features", bytes_text),
             ("train_seconds", "training of the head", duration),
         )
-        if (value := number(story, key)) is not None
+        if (value := read_number(story, key)) is not None
     ]
     start = f"<p>The head started from {escape(str(story['head_start']))} weights.</p>" if "head_start" in story else ""
     curves = training_curves(story.get("training") or [])
@@ -269,7 +269,7 @@ def _tasks(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
         + (f'<tfoot><tr><th scope="row">Median</th>{foot}</tr></tfoot>' if len(tasks) > 1 else "")
         + "</table>"
     )
-    loops = [(name, count) for name, task in tasks.items() if (count := number(task, "looping"))]
+    loops = [(name, count) for name, task in tasks.items() if (count := read_number(task, "looping"))]
     note = ", ".join(f"{escape(name)} {data(count, f'{count:.0f}')}" for name, count in loops)
     looping = f"<p>Looping answers, counted apart: {note}.</p>" if note else ""
     label = '<p class="quiet">One stream at a time. Small figures below a figure are its 95% interval.</p>'
@@ -277,7 +277,7 @@ def _tasks(results: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str:
 
 
 def _prompts(task: Mapping[str, Any]) -> str:
-    count = number(task, "prompts")
+    count = read_number(task, "prompts")
     return "" if count is None else f" <small>{data(count, f'{count:.0f}')} prompts</small>"
 
 
@@ -346,7 +346,7 @@ def _value(value: Any) -> str:
 
 
 def _column(tasks: Sequence[Mapping[str, Any]], *keys: str) -> list[float]:
-    return [value for task in tasks if (value := number(task, *keys)) is not None]
+    return [value for task in tasks if (value := read_number(task, *keys)) is not None]
 
 
 def _tasks_word(count: int) -> str:

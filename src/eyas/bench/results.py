@@ -7,32 +7,32 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.provenance import versions
-from eyas.bench.concurrent_streams import UnderLoad
-from eyas.bench.machine import machine
+from eyas.bench.engine_load import LoadResults
+from eyas.bench.machine import describe_machine
 from eyas.bench.report import SCHEMA
-from eyas.bench.single_stream import OneStream
+from eyas.bench.single_stream import SingleStreamResults
 from eyas.model.head import Head
 from eyas.model.target import EMBEDDED, Target, resolve_target
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """The parts. lossless is the result object, None where it was not checked.
 
     references: by task and drafter {"acceptance_length", ...}, see `free_drafters`.
     """
 
-    one_stream: OneStream
-    load: UnderLoad
+    single_stream: SingleStreamResults
+    load: LoadResults
     lossless: Mapping[str, Any] | None
     references: Mapping[str, Mapping[str, Any]]
 
 
-def results(target: Target, head: Head, measured: Measured, command: Sequence[str]) -> dict[str, Any]:
+def assemble_results(target: Target, head: Head, measured: Measurements, command: Sequence[str]) -> dict[str, Any]:
     """The whole object of results.json. command: the words of the command line; the program's own path is cut off."""
     num_head = sum(weight.numel() for weight in head.parameters())
     num_target = target.facts.num_parameters
-    stream = measured.one_stream
+    stream = measured.single_stream
     tasks = {
         name: entry | ({"references": dict(measured.references[name])} if name in measured.references else {})
         for name, entry in stream.tasks.items()
@@ -40,10 +40,10 @@ def results(target: Target, head: Head, measured: Measured, command: Sequence[st
     unchecked = {"prompts": 0, "identical": 0, "dtype": "float32", "reference": "none: not checked"}
     return {
         "schema": SCHEMA,
-        "machine": machine(),
+        "machine": describe_machine(),
         "dtype": str(target.model.dtype).removeprefix("torch."),
         "compiled": target.compiled is not None,
-        "target": {"name": public_name(target), "parameters": num_target},
+        "target": {"name": public_target_name(target), "parameters": num_target},
         "head": {"parameters": num_head, "share_of_target": num_head / num_target},
         "lossless": dict(measured.lossless or unchecked),
         "tasks": tasks,
@@ -57,7 +57,7 @@ def results(target: Target, head: Head, measured: Measured, command: Sequence[st
     }
 
 
-def public_name(target: Target) -> str:
+def public_target_name(target: Target) -> str:
     """What a page may call the target: "embedded", its hub id, or the last part of its directory's path."""
     if target.directory == resolve_target(EMBEDDED):
         return EMBEDDED

@@ -17,7 +17,7 @@ import torch
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
 from eyas.bench.stats import median_interval
-from eyas.bench.workload import Prompt, mixed, paired
+from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.data.answers.repetition import looping
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
@@ -34,7 +34,7 @@ WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairedAnswers:
     """One prompt in both arms. The answers are those of the first round; the times are medians over the rounds."""
 
     prompt: Prompt
@@ -55,7 +55,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class OneStream:
+class SingleStreamResults:
     """tasks, rounds and looping as they stand in results.json; pairs by task for what else is derived from them.
 
     A task all of whose answers loop or have one token is in `pairs` only: it has no figures.
@@ -64,38 +64,38 @@ class OneStream:
     tasks: dict[str, dict[str, Any]]
     rounds: dict[str, float]
     looping: dict[str, Any] | None
-    pairs: dict[str, list[Pair]]
+    pairs: dict[str, list[PairedAnswers]]
 
 
 def measure_tasks(
     target: Target, draft: Draft, prompts: Mapping[str, Sequence[Prompt]], config: BenchConfig, progress: bool = True
-) -> OneStream:
+) -> SingleStreamResults:
     """Acceptance and TPOT by task, `prompts` as given. InputError for a prompt that does not fit into the target."""
-    units = mixed({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})
+    units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})
     context = max(len(prompt.ids) for _, prompt in units) + config.max_tokens
     engines = {BASELINE: Engine(target, None, 1, context), SPECULATIVE: Engine(target, draft, 1, context)}
     # The first forward of a length prepares kernels and memory: one prompt of each task runs before the clock does.
     for engine in engines.values():
         for some in prompts.values():
             for prompt in some[:1]:
-                answer_one(engine, prompt, min(WARM_UP_TOKENS, config.max_tokens))
+                generate_one(engine, prompt, min(WARM_UP_TOKENS, config.max_tokens))
         engine.counters = Counters()
     with Progress("bench, one stream", len(units) * config.repeats * 2, "answers", enabled=progress) as bar:
 
         def run(engine: Engine, unit: tuple[str, Prompt]) -> Answer:
-            answer = answer_one(engine, unit[1], config.max_tokens)
+            answer = generate_one(engine, unit[1], config.max_tokens)
             bar.advance()
             return answer
 
         arms = {name: lambda unit, engine=engine: run(engine, unit) for name, engine in engines.items()}
-        found = paired(arms, units, config.repeats)
-    by_task: dict[str, list[Pair]] = {task: [] for task in prompts}
+        found = run_paired(arms, units, config.repeats)
+    by_task: dict[str, list[PairedAnswers]] = {task: [] for task in prompts}
     for (task, prompt), baseline, speculative in zip(units, found[BASELINE], found[SPECULATIVE], strict=True):
-        by_task[task].append(_pair(prompt, baseline, speculative))
-    return _one_stream(target, by_task, engines[SPECULATIVE].counters, config.seed)
+        by_task[task].append(_pair_answers(prompt, baseline, speculative))
+    return _build_results(target, by_task, engines[SPECULATIVE].counters, config.seed)
 
 
-def answer_one(engine: Engine, prompt: Prompt, max_tokens: int) -> Answer:
+def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> Answer:
     """One greedy answer, alone in the engine, its prompt computed anew."""
     engine.forget()
     (answer,) = plain_loop(engine, Given([Request(prompt.id, prompt.ids, max_tokens)]))
@@ -103,7 +103,7 @@ def answer_one(engine: Engine, prompt: Prompt, max_tokens: int) -> Answer:
 
 
 @torch.inference_mode()
-def num_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) -> int:
+def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) -> int:
     """Positions of the answer where the target's likeliest token has less than 0.9; one forward over the whole text."""
     ids_1T = torch.tensor([[*prompt.ids, *token_ids[:-1]]], device=target.model.device)
     positions_1T = torch.arange(ids_1T.shape[1], device=ids_1T.device)[None]
@@ -112,8 +112,8 @@ def num_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) -> i
     return int((logits_TW.float().softmax(-1).amax(-1) < SURE).sum())
 
 
-def _pair(prompt: Prompt, baseline: Sequence[Answer], speculative: Sequence[Answer]) -> Pair:
-    return Pair(prompt, baseline[0], speculative[0], _tpot_ms(baseline), _tpot_ms(speculative))
+def _pair_answers(prompt: Prompt, baseline: Sequence[Answer], speculative: Sequence[Answer]) -> PairedAnswers:
+    return PairedAnswers(prompt, baseline[0], speculative[0], _tpot_ms(baseline), _tpot_ms(speculative))
 
 
 def _tpot_ms(answers: Sequence[Answer]) -> float | None:
@@ -121,29 +121,31 @@ def _tpot_ms(answers: Sequence[Answer]) -> float | None:
     return median(values) if values else None
 
 
-def _one_stream(target: Target, by_task: dict[str, list[Pair]], times: Counters, seed: int) -> OneStream:
+def _build_results(
+    target: Target, by_task: dict[str, list[PairedAnswers]], times: Counters, seed: int
+) -> SingleStreamResults:
     tasks: dict[str, dict[str, Any]] = {}
-    stuck: list[Pair] = []
+    stuck: list[PairedAnswers] = []
     for task, pairs in by_task.items():
         counts = Counter(looping=sum(pair.is_looping for pair in pairs), too_short=sum(not p.is_timed for p in pairs))
         stuck += [pair for pair in pairs if pair.is_looping]
         if good := [pair for pair in pairs if pair.is_timed and not pair.is_looping]:
-            tasks[task] = _entry(good, seed) | {
+            tasks[task] = _task_metrics(good, seed) | {
                 "uncertain_share": _uncertain_share(target, good),
                 "looping": counts["looping"],
                 "too_short": counts["too_short"],
             }
     rounds = max(times.rounds, 1)
     seconds = {"draft": times.draft_s, "verify": times.verify_s, "extend": times.extend_s, "other": times.host_s}
-    return OneStream(
+    return SingleStreamResults(
         tasks,
         {f"{part}_ms": 1000 * spent / rounds for part, spent in seconds.items()},
-        _entry(stuck, seed) if stuck else None,  # a loop has 32 tokens at least, so it is timed
+        _task_metrics(stuck, seed) if stuck else None,  # a loop has 32 tokens at least, so it is timed
         by_task,
     )
 
 
-def _entry(pairs: Sequence[Pair], seed: int) -> dict[str, Any]:
+def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
     """tpot_ms: medians over prompts. speedup: median over prompts of baseline / speculative TPOT of the same prompt,
     its interval by bootstrap over prompts. identical: prompts with the same tokens in both arms, in this dtype."""
     baseline = [pair.baseline_tpot_ms for pair in pairs if pair.baseline_tpot_ms is not None]
@@ -162,6 +164,6 @@ def _entry(pairs: Sequence[Pair], seed: int) -> dict[str, Any]:
     }
 
 
-def _uncertain_share(target: Target, pairs: Sequence[Pair]) -> float:
-    uncertain = sum(num_uncertain(target, pair.prompt, pair.baseline.token_ids) for pair in pairs)
+def _uncertain_share(target: Target, pairs: Sequence[PairedAnswers]) -> float:
+    uncertain = sum(count_uncertain(target, pair.prompt, pair.baseline.token_ids) for pair in pairs)
     return uncertain / sum(len(pair.baseline.token_ids) for pair in pairs)

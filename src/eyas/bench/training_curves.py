@@ -7,7 +7,7 @@ from typing import Any
 
 from eyas.bench import charts
 from eyas.bench.charts import Caption, Table
-from eyas.bench.number_format import number
+from eyas.bench.number_format import read_number
 
 MOST_POINTS = 40  # more would be a line of ink, and a long table
 CURVES = (
@@ -47,7 +47,7 @@ def training_curves(points: Sequence[Mapping[str, Any]]) -> str:
         found = [
             (x, y)
             for point in points
-            if (x := number(point, "update")) is not None and (y := number(point, key)) is not None
+            if (x := read_number(point, "update")) is not None and (y := read_number(point, key)) is not None
         ]
         if len(found) > 1:
             table = Table(("Update", title.lower()), tuple((f"{x:,.0f}", f"{y:.3f}") for x, y in found))

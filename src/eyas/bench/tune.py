@@ -25,7 +25,7 @@ from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
 from eyas.base.storage import Place
-from eyas.bench.machine import machine
+from eyas.bench.machine import describe_machine
 from eyas.bench.tune_config import TuneConfig
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.cost_profiler import Rehearsal
@@ -50,7 +50,7 @@ STAGE = "tune"
 SCHEMA = 1
 FILE = "tune.json"
 REPEATS = 2  # of a round, the faster counts: what else runs on a machine only ever adds
-ALIKE = 0.01  # trees that are predicted so close to the best are as good: the one with the fewest rows is taken
+TIE_MARGIN = 0.01  # trees that are predicted so close to the best are as good: the one with the fewest rows is taken
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Prediction:
     speedup: float
 
 
-def origin_of(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> Origin:
+def build_origin(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> Origin:
     """What decides what is measured; the figures themselves carry times. `InputError` without a head."""
     if not (head_dir / HEAD_FILE).is_file():
         raise InputError(
@@ -88,21 +88,21 @@ def run(
     started_s = time.time()
     features = Features(features_dir, target=target)
     features.check_target(target.digest)
-    origin = origin_of(config, head_dir, features, target)
+    origin = build_origin(config, head_dir, features, target)
     stored = read_head(head_dir, torch.float32, target.facts.num_layers)
     require_fit(stored, target.facts, target.digest)
     if is_finished(out_dir, origin) and (out_dir / FILE).is_file():
         return read_provenance(out_dir)
-    accepted, context = accept(config, stored, features, target, progress)
+    accepted, context = measure_acceptance(config, stored, features, target, progress)
     stored = read_head(head_dir, target.model.dtype, target.facts.num_layers)
     costs = RoundCosts.measure(config, stored, target, progress)
     reopen(out_dir)
-    write_json_atomic(out_dir / FILE, found(config, accepted, costs, context) | _about(target, head_dir))
+    write_json_atomic(out_dir / FILE, build_tune_results(config, accepted, costs, context) | _about(target, head_dir))
     return finish(out_dir, origin, started_s)
 
 
 @torch.no_grad()
-def accept(
+def measure_acceptance(
     config: TuneConfig, stored: StoredHead, features: Features, target: Target, progress: bool
 ) -> tuple[list[TreeAcceptance], int]:
     """All trees on the same held-out answers, in float32, and the mean tokens before a token of these answers."""
@@ -113,7 +113,7 @@ def accept(
             "one at least, of two tokens, that does not loop",
             "raise capture.held_out, or capture more conversations",
         )
-    embed, families = embedder(target, torch.float32), config.families
+    embed, families = embedder(target, torch.float32), config.shapes_by_top_k
     rows: list[Row] = []
     rounds: dict[int, list[np.ndarray]] = {top_k: [] for top_k in families}
     with Progress("tune, trees", len(indices), "texts", enabled=progress) as bar:
@@ -146,7 +146,7 @@ class RoundCosts:
     @classmethod
     def measure(cls, config: TuneConfig, stored: StoredHead, target: Target, progress: bool) -> "RoundCosts":
         """On an engine of its own, in the target's dtype and on its device."""
-        arms = measured_arms(config)
+        arms = arms_to_measure(config)
         draft = Draft.on(target.model.device, stored.head, stored.vocab, arms[-1].shape or TreeShape(1, 1, 2))
         if config.compile and target.model.device.type == "cpu":
             compile_pair(target, draft.head)
@@ -185,10 +185,10 @@ def _family(shape: TreeShape) -> tuple[int, int | None]:
     return shape.top_k, None if shape.top_k == 1 else shape.nodes
 
 
-def measured_arms(config: TuneConfig) -> tuple[Arm, ...]:
+def arms_to_measure(config: TuneConfig) -> tuple[Arm, ...]:
     """Off, and of each family so many that all others lie between two."""
     arms = [OFF]
-    for shapes in config.families.values():
+    for shapes in config.shapes_by_top_k.values():
         for family in dict.fromkeys(map(_family, shapes)):
             alike = [one for one in shapes if _family(one) == family]
             few = alike[:1] + alike[-1:]
@@ -198,7 +198,9 @@ def measured_arms(config: TuneConfig) -> tuple[Arm, ...]:
     return tuple(arms)
 
 
-def found(config: TuneConfig, accepted: Sequence[TreeAcceptance], costs: RoundCosts, context: int) -> dict[str, Any]:
+def build_tune_results(
+    config: TuneConfig, accepted: Sequence[TreeAcceptance], costs: RoundCosts, context: int
+) -> dict[str, Any]:
     """What tune.json says of trees and streams."""
     streams, trees = [], {one.shape: _tree(one) for one in accepted}
     for n in sorted(config.streams):
@@ -210,15 +212,15 @@ def found(config: TuneConfig, accepted: Sequence[TreeAcceptance], costs: RoundCo
             all_trees.append(Prediction(one.shape, one.acceptance_length, tps, tps / off_tps))
             trees[one.shape]["tps"][str(n)] = tps
         chains = [one for one in all_trees if one.shape is not None and one.shape.top_k == 1]
-        best, chain = (best_of([off, *some]) for some in (all_trees, chains))
+        best, chain = (select_best([off, *some]) for some in (all_trees, chains))
         streams.append({"n": n, "off_tps": off_tps, "best": _told(best), "best_chain": _told(chain)})
     return {"schema": SCHEMA, "context": context, "streams": streams, "trees": list(trees.values())}
 
 
-def best_of(predictions: Sequence[Prediction]) -> Prediction:
+def select_best(predictions: Sequence[Prediction]) -> Prediction:
     """The fastest; of those that are as good, the one with the fewest rows of verify, then levels."""
     fastest = max(one.tps for one in predictions)
-    alike = [one for one in predictions if one.tps >= fastest * (1 - ALIKE)]
+    alike = [one for one in predictions if one.tps >= fastest * (1 - TIE_MARGIN)]
     return min(alike, key=lambda one: (0, 0) if one.shape is None else (one.shape.nodes, one.shape.depth))
 
 
@@ -238,14 +240,14 @@ def _told(one: Prediction) -> dict[str, Any]:
 
 def _about(target: Target, head_dir: Path) -> dict[str, Any]:
     return {
-        "machine": machine(),
+        "machine": describe_machine(),
         "dtype": str(target.model.dtype).removeprefix("torch."),
         "compiled": target.compiled is not None,
         "head": str(head_dir),
     }
 
 
-def table(told: dict[str, Any]) -> str:
+def format_table(told: dict[str, Any]) -> str:
     """tune.json for the terminal."""
     lines = [
         f"trees on held-out answers, rounds on this machine ({told['dtype']}, "

@@ -48,7 +48,7 @@ class TuneConfig:
                 raise UsageError(f"tune.{name} = {value}", "at least 1", f"raise tune.{name}")
         if not 0 < self.allowance_s < math.inf:
             raise UsageError(f"tune.allowance_s = {self.allowance_s}", "seconds, above 0", "change tune.allowance_s")
-        if not self.families:
+        if not self.shapes_by_top_k:
             raise UsageError(
                 f"no tree of depth {self.depth} with top_k {list(self.top_k)} and nodes {list(self.nodes)}",
                 "one at least that has room for a branch, or top_k 1 for chains",
@@ -61,7 +61,7 @@ class TuneConfig:
         return None if self.temperature is None else Sampling(self.temperature)
 
     @property
-    def families(self) -> dict[int, list[TreeShape]]:
+    def shapes_by_top_k(self) -> dict[int, list[TreeShape]]:
         """By top-k, all trees that are compared: with more nodes than a chain has, and no more than there can be."""
         found: dict[int, list[TreeShape]] = {}
         if 1 in self.top_k:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.bench.bench_prompts import BUILTIN, Asked, prompts_of
+from eyas.bench.bench_prompts import BUILTIN, ChatPrompt, load_prompts
 from eyas.chat.render import prompt_ids
 
 Unit = TypeVar("Unit")
@@ -22,12 +22,14 @@ class Prompt:
     ids: tuple[int, ...]
 
 
-def eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> dict[str, list[Prompt]]:
+def load_eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> dict[str, list[Prompt]]:
     """The first prompts of each family of our own evaluation set. InputError for a tokenizer without chat template."""
-    return as_ids(prompts_of(BUILTIN, per_family), tokenizer)
+    return tokenize_prompts(load_prompts(BUILTIN, per_family), tokenizer)
 
 
-def as_ids(asked: Mapping[str, Sequence[Asked]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Prompt]]:
+def tokenize_prompts(
+    asked: Mapping[str, Sequence[ChatPrompt]], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, list[Prompt]]:
     """In the target's chat template. InputError for a tokenizer without one."""
     return {
         task: [Prompt(one.id, tuple(prompt_ids(one.messages, tokenizer))) for one in some]
@@ -35,12 +37,12 @@ def as_ids(asked: Mapping[str, Sequence[Asked]], tokenizer: PreTrainedTokenizerB
     }
 
 
-def mixed(by_task: Mapping[str, Sequence[Unit]]) -> list[Unit]:
+def interleave_tasks(by_task: Mapping[str, Sequence[Unit]]) -> list[Unit]:
     """One of each task in turn, so that a slow minute of the machine falls on all tasks alike."""
     return [unit for turn in zip_longest(*by_task.values()) for unit in turn if unit is not None]
 
 
-def paired(
+def run_paired(
     arms: Mapping[str, Callable[[Unit], Result]], units: Sequence[Unit], repeats: int
 ) -> dict[str, list[list[Result]]]:
     """Run every unit in all arms back to back; results[arm][unit][repeat].

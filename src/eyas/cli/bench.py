@@ -7,11 +7,11 @@ from typing import Any
 
 from eyas.base.config import build, parse_overrides
 from eyas.base.errors import UsageError
-from eyas.bench.client import bench_url as served
+from eyas.bench.client import bench_server as served
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.figures import load_words
-from eyas.bench.importers import read_all
-from eyas.bench.number_format import MISSING, number
+from eyas.bench.importers import import_results
+from eyas.bench.number_format import MISSING, read_number
+from eyas.bench.report_charts import describe_load
 from eyas.bench.single_stream import BASELINE, SPECULATIVE
 from eyas.cli.setup import quiet
 
@@ -32,8 +32,8 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.imported is not None:
         if parsed.url is not None or parsed.baseline is not None or words:
             raise UsageError("--import beside other arguments", "--import ARM=FILE, --out and --json", "leave them out")
-        found = read_all(parsed.imported)
-        served.write(found, out)
+        found = import_results(parsed.imported)
+        served.write_results(found, out)
     else:
         if parsed.url is None:
             raise UsageError("--baseline without --url", "the server with the head, too", "add --url URL")
@@ -63,16 +63,16 @@ def table(found: dict[str, Any]) -> str:
     }
     points = [point for key in ("concurrency", "rates", "ramp") for point in found.get(key, [])]
     arms = [
-        (load_words(point), name, figures, number(point, "speedup_tpot") if name == SPECULATIVE else None)
+        (describe_load(point), name, figures, read_number(point, "speedup_tpot") if name == SPECULATIVE else None)
         for point in points
         for name, figures in ({name: point.get(name) for name in (BASELINE, SPECULATIVE)} | point["arms"]).items()
         if figures
     ]
-    if all(number(figures, "goodput") is None for _, _, figures, _ in arms):  # no limit was set
+    if all(read_number(figures, "goodput") is None for _, _, figures, _ in arms):  # no limit was set
         del columns["goodput"]
     lines = [f"{'load':<18}{'arm':<14}" + "".join(f"{name:>10}" for name in [*columns, "faster"])]
     for load, name, figures, faster in arms:
-        cells = [*(number(figures, *keys) for keys in columns.values()), faster]
+        cells = [*(read_number(figures, *keys) for keys in columns.values()), faster]
         line = "".join(f"{MISSING if value is None else f'{value:.2f}':>10}" for value in cells)
         failed = f"   {figures['failed']} of {figures['requests']} failed" if figures.get("failed") else ""
         lines.append(f"{load:<18}{name:<14}{line}{failed}")

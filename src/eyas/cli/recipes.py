@@ -11,7 +11,7 @@ from typing import Any
 from eyas import export
 from eyas.base.errors import InputError, UsageError
 from eyas.bench import tune
-from eyas.bench.figures import load_words
+from eyas.bench.report_charts import describe_load
 from eyas.chat.conversation import Conversation, parse_messages, read_all
 from eyas.chat.render import render
 from eyas.chat.show import show
@@ -63,7 +63,7 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
         if verb == "bench":
             print(table(_written(work, verb)))
         if verb == "tune":
-            print(tune.table(_written(work, verb)))
+            print(tune.format_table(_written(work, verb)))
     return 0
 
 
@@ -120,7 +120,7 @@ def table(results: dict[str, Any]) -> str:
     # At a rate what comes out is what was sent: the time between tokens tells.
     for point in [*results.get("rates", []), *results.get("ramp", [])]:
         before, after = (point[name]["tpot_ms"]["p50"] for name in ("baseline", "speculative"))
-        lines.append(f"{load_words(point):<16}{before:>7.2f} ms{after:>10.2f} ms{before / after:>8.2f}x")
+        lines.append(f"{describe_load(point):<16}{before:>7.2f} ms{after:>10.2f} ms{before / after:>8.2f}x")
     lossless = results["lossless"]
     lines.append(
         f"{lossless['identical']} of {lossless['prompts']} answers are the very words of {lossless['reference']} "

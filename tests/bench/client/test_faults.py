@@ -10,11 +10,11 @@ import pytest
 from tests.doubles.llm import FakeServer, Manner, fake_server
 
 from eyas.base.errors import StageError, UsageError
-from eyas.bench.client.bench_url import run
+from eyas.bench.client.bench_server import run
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.http_connection import Server
-from eyas.bench.client.load_generator import Block, windows
-from eyas.bench.client.response import Sample
+from eyas.bench.client.http_connection import Endpoint
+from eyas.bench.client.http_request_loops import BlockResult, split_windows
+from eyas.bench.client.response_parser import RequestSample
 from eyas.cli import main
 
 CONFIG = ClientConfig(limit=1, repeats=1, one_stream=False, concurrency=(), max_tokens=20, warm_up=0, timeout_s=10)
@@ -34,15 +34,17 @@ def test_windows_are_those_that_were_planned() -> None:
     """Two arms, one of which sends late: each request stands in the same window of both, the last one in the last."""
     moments_s = (0.1, 0.99, 1.01, 2.0, 4.0)
 
-    def block(late_s: float) -> Block:
+    def block(late_s: float) -> BlockResult:
         sent = [10.0 + moment_s + late_s * (place > 0) for place, moment_s in enumerate(moments_s)]
-        return Block(tuple(Sample(str(place), s, s + 0.5, (s + 0.5,), 1, 1) for place, s in enumerate(sent)), 5.0)
+        return BlockResult(
+            tuple(RequestSample(str(place), s, s + 0.5, (s + 0.5,), 1, 1) for place, s in enumerate(sent)), 5.0
+        )
 
     for late_s in (0.0, 0.4):
-        cut = windows(block(late_s), moments_s, 4.0)
+        cut = split_windows(block(late_s), moments_s, 4.0)
         assert [[one.id for one in some.samples] for some in cut] == [["0", "1"], ["2"], ["3"], ["4"]]
     # Answers come half a second after they are sent: the second of them in the next window, the last after the end.
-    assert [some.arrived for some in windows(block(0.0), moments_s, 4.0)] == [1, 2, 1, 0]
+    assert [some.tokens_in_window for some in split_windows(block(0.0), moments_s, 4.0)] == [1, 2, 1, 0]
 
 
 def test_a_ramp_past_the_breaking_point_keeps_what_it_found(tmp_path: Path) -> None:
@@ -160,4 +162,4 @@ def test_an_address_in_brackets(tmp_path: Path) -> None:
     ],
 )
 def test_the_host_line(url: str, authority: str) -> None:
-    assert Server.of(url).authority == authority
+    assert Endpoint.parse(url).authority == authority

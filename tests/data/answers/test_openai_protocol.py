@@ -3,7 +3,7 @@
 import pytest
 
 from eyas.chat.conversation import Message, ToolCall
-from eyas.data.answers.openai_protocol import FilteredError, GarbledError, read_reply
+from eyas.data.answers.openai_protocol import ContentFilteredError, MalformedReplyError, parse_reply
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 
@@ -16,9 +16,9 @@ def reply(message=None, **choice):
 def test_ids_stand_in_two_places():
     vllm = {**reply(token_ids=[5, 2]), "prompt_token_ids": [1, 3]}
     sglang = reply(token_ids=[5, 2], prompt_token_ids=[1, 3])
-    assert read_reply(vllm, 9) == read_reply(sglang, 9)
-    assert (read_reply(vllm, 9).token_ids, read_reply(vllm, 9).prompt_ids) == ((5, 2), (1, 3))
-    none = read_reply({**reply(token_ids=None), "prompt_token_ids": None}, 9)
+    assert parse_reply(vllm, 9) == parse_reply(sglang, 9)
+    assert (parse_reply(vllm, 9).token_ids, parse_reply(vllm, 9).prompt_ids) == ((5, 2), (1, 3))
+    none = parse_reply({**reply(token_ids=None), "prompt_token_ids": None}, 9)
     assert (none.token_ids, none.prompt_ids) == (None, None)
 
 
@@ -35,7 +35,7 @@ def test_ids_stand_in_two_places():
     ],
 )
 def test_messages(message, expected):
-    assert read_reply(reply(message), 9).message == expected
+    assert parse_reply(reply(message), 9).message == expected
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_messages(message, expected):
     ],
 )
 def test_what_is_no_answer(value):
-    with pytest.raises(GarbledError):
-        read_reply(value, 9)
+    with pytest.raises(MalformedReplyError):
+        parse_reply(value, 9)
 
 
 def test_a_filtered_answer():
-    with pytest.raises(FilteredError):
-        read_reply(reply(finish_reason="content_filter"), 9)
+    with pytest.raises(ContentFilteredError):
+        parse_reply(reply(finish_reason="content_filter"), 9)

@@ -21,8 +21,8 @@ from tests.tiny import EMBEDDED_TEMPLATE, tiny_tokenizer
 from eyas.base.errors import EyasError, InputError, StageError
 from eyas.base.progress import Progress
 from eyas.chat.conversation import ToolCall, read_all
-from eyas.data.answers.http_client import backoff_s, retry_after_s
-from eyas.data.answers.remote_responder import RemoteAnswers
+from eyas.data.answers.http_client import backoff_s, parse_retry_after_s
+from eyas.data.answers.remote_responder import RemoteResponder
 from eyas.data.answers.respond import run
 from eyas.data.answers.respond_config import TaskDecoding
 from eyas.data.answers.responder import Responder
@@ -47,8 +47,8 @@ def fake():
 
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch):
-    monkeypatch.setattr("eyas.data.answers.http_client.FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr("eyas.data.answers.http_client.LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr("eyas.data.answers.http_client.INITIAL_BACKOFF_S", 0.01)
+    monkeypatch.setattr("eyas.data.answers.http_client.MAX_BACKOFF_S", 0.02)
 
 
 def config_of(fake, **keys):
@@ -57,7 +57,7 @@ def config_of(fake, **keys):
 
 def responder(config, max_positions=400):
     tokenizer = tiny_tokenizer()
-    return Responder(RemoteAnswers(config, tokenizer), tokenizer, max_positions, "sha256:t", "sha256:k", "sha256:c")
+    return Responder(RemoteResponder(config, tokenizer), tokenizer, max_positions, "sha256:t", "sha256:k", "sha256:c")
 
 
 def answer(prompts, out, config, scan=None):
@@ -221,7 +221,7 @@ def test_a_mistake_of_our_own_is_raised_and_nobody_waits(prompts, tmp_path, fake
     def broken(value, max_tokens):
         raise KeyError("ours")
 
-    monkeypatch.setattr("eyas.data.answers.http_client.read_reply", broken)
+    monkeypatch.setattr("eyas.data.answers.http_client.parse_reply", broken)
     with pytest.raises(KeyError, match="ours"):
         answer(prompts, tmp_path / "out", config_of(fake))
 
@@ -261,7 +261,7 @@ def test_waits_double_and_are_drawn_with_the_seed(monkeypatch):
 )
 def test_retry_after_is_a_number_or_a_date(header, wait_s):
     now = datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC).timestamp()
-    assert retry_after_s(header, now) == wait_s
+    assert parse_retry_after_s(header, now) == wait_s
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def test_a_template_that_takes_no_calls_drops_what_it_cannot_go_on_with(tmp_path
     fake.with_ids, fake.more = with_ids, {"tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}]}
     config, tokenizer = config_of(fake), tiny_tokenizer()
     tokenizer.chat_template = refuses + EMBEDDED_TEMPLATE
-    strict = replace(responder(config), tokenizer=tokenizer, answer=RemoteAnswers(config, tokenizer))
+    strict = replace(responder(config), tokenizer=tokenizer, answer=RemoteResponder(config, tokenizer))
     if with_ids:
         run(config, prompts, tmp_path / "out", strict, progress=False)
         assert [each.id for each in read_all(tmp_path / "out")] == ["q:0"]

@@ -8,7 +8,7 @@ from eyas.base.errors import UsageError
 SYNTHETIC_WORDS = 256
 
 
-def require_above_zero(table: str, values: Mapping[str, Sequence[float]]) -> None:
+def require_positive(table: str, values: Mapping[str, Sequence[float]]) -> None:
     """UsageError for what has to be above 0 and is not."""
     for key, some in values.items():
         if any(value <= 0 for value in some):
@@ -24,7 +24,7 @@ class Slo:
     e2e_ms: float | None = None
 
     @property
-    def is_asked(self) -> bool:
+    def is_set(self) -> bool:
         """Whether there is anything to keep."""
         return any(limit is not None for limit in (self.ttft_ms, self.tpot_ms, self.e2e_ms))
 
@@ -96,4 +96,4 @@ class ClientConfig:
             "rates": self.rates,
             "ramp": self.ramp or (),
         }
-        require_above_zero("client", above)
+        require_positive("client", above)

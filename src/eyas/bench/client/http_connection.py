@@ -24,31 +24,31 @@ CONNECT_S = 30.0
 PORTS = {"http": 80, "https": 443}
 
 
-class WireError(Exception):
+class TransferError(Exception):
     """No whole answer; its text says what happened."""
 
 
-class NoConnectionError(WireError):
+class ConnectFailedError(TransferError):
     """Nobody was there to ask."""
 
 
 @dataclass(frozen=True)
-class Server:
+class Endpoint:
     """Where requests go. target: path and query of the chat route, as the request line has it."""
 
     host: str
     port: int
-    secure: bool
+    uses_tls: bool
     target: str
 
     @property
     def authority(self) -> str:
         """Of the Host line: an IPv6 address in brackets, the port where it is not the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == PORTS["https" if self.secure else "http"] else f"{host}:{self.port}"
+        return host if self.port == PORTS["https" if self.uses_tls else "http"] else f"{host}:{self.port}"
 
     @staticmethod
-    def of(url: str) -> "Server":
+    def parse(url: str) -> "Endpoint":
         """From the URL of an API (".../v1"), or of a route that takes the same bodies. UsageError for anything else."""
         parts = urlsplit(url)
         if parts.scheme not in PORTS or not parts.hostname or parts.username is not None:
@@ -61,11 +61,11 @@ class Server:
         if path in ("", "/v1") or path.endswith("/v1"):
             path = f"{path or '/v1'}/chat/completions"
         query = f"?{parts.query}" if parts.query else ""
-        return Server(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "https", path + query)
+        return Endpoint(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "https", path + query)
 
 
 @dataclass
-class Received:
+class RawResponse:
     """An answer as it came. sent_s: when its request was handed to the socket; end_s: its last byte.
 
     error: why there is no whole answer; connected: whether there was anybody to ask.
@@ -74,7 +74,7 @@ class Received:
     sent_s: float
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    chunks: list[tuple[float, bytes]] = field(default_factory=list)
     end_s: float = 0.0
     error: str | None = None
     connected: bool = True
@@ -82,26 +82,26 @@ class Received:
     @property
     def body(self) -> bytes:
         """All pieces together."""
-        return b"".join(piece for _, piece in self.pieces)
+        return b"".join(piece for _, piece in self.chunks)
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection, one request at a time; it is opened again where the server closed it."""
 
-    def __init__(self, server: Server, headers: Mapping[str, str]) -> None:
+    def __init__(self, server: Endpoint, headers: Mapping[str, str]) -> None:
         self._server = server
         self._headers = dict(headers)
         self._transport: asyncio.Transport | None = None
-        self._received = Received(0.0)
+        self._received = RawResponse(0.0)
         self._done: asyncio.Future[None] | None = None
         self._now_s = 0.0
         self._keep = True
 
-    async def post(self, body: bytes, timeout_s: float) -> Received:
+    async def post(self, body: bytes, timeout_s: float) -> RawResponse:
         """The whole answer. WireError."""
         return await self._ask("POST", self._server.target, body, timeout_s)
 
-    async def get(self, target: str, timeout_s: float) -> Received:
+    async def get(self, target: str, timeout_s: float) -> RawResponse:
         """Another route of the same server. WireError."""
         return await self._ask("GET", target, b"", timeout_s)
 
@@ -110,19 +110,19 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             return
         seconds = min(CONNECT_S, timeout_s)
-        context = ssl.create_default_context() if self._server.secure else None
+        context = ssl.create_default_context() if self._server.uses_tls else None
         loop = asyncio.get_running_loop()
         opening = loop.create_connection(lambda: self, self._server.host, self._server.port, ssl=context)
         try:
             transport, _ = await asyncio.wait_for(opening, seconds)
         except TimeoutError:
-            raise NoConnectionError(f"no connection within {seconds:.0f} s") from None
+            raise ConnectFailedError(f"no connection within {seconds:.0f} s") from None
         except OSError as error:
             # asyncio puts the address into strerror; the system's own words for the number are plainer.
             words = error.strerror or type(error).__name__
             if isinstance(error, ConnectionError) and error.errno is not None:
                 words = os.strerror(error.errno)
-            raise NoConnectionError(f"no connection ({words})") from None
+            raise ConnectFailedError(f"no connection ({words})") from None
         self._transport = cast(asyncio.Transport, transport)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             self._transport = None
 
-    async def _ask(self, method: str, target: str, body: bytes, timeout_s: float) -> Received:
+    async def _ask(self, method: str, target: str, body: bytes, timeout_s: float) -> RawResponse:
         await self.open(timeout_s)
         assert self._transport is not None
         lines = [f"{method} {target} HTTP/1.1", f"Host: {self._server.authority}"]
@@ -140,13 +140,13 @@ class Connection(asyncio.Protocol):
         request = "\r\n".join([*lines, "", ""]).encode() + body
         self._parser = httptools.HttpResponseParser(self)
         self._done = asyncio.get_running_loop().create_future()
-        self._received = received = Received(time.perf_counter())
+        self._received = received = RawResponse(time.perf_counter())
         self._transport.write(request)
         try:
             await asyncio.wait_for(self._done, timeout_s)
         except TimeoutError:
             self.close()
-            raise WireError(f"no end of the answer within {timeout_s:.0f} s") from None
+            raise TransferError(f"no end of the answer within {timeout_s:.0f} s") from None
         except asyncio.CancelledError:
             self.close()
             raise
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._done.set_exception(WireError(f"an answer that is no HTTP ({error})"))
+            self._done.set_exception(TransferError(f"an answer that is no HTTP ({error})"))
             self.close()
 
     def eof_received(self) -> bool:
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
         if self._received.status and "content-length" not in headers and "transfer-encoding" not in headers:
             self.on_message_complete()
         else:
-            self._done.set_exception(WireError("the connection broke off before the end of the answer"))
+            self._done.set_exception(TransferError("the connection broke off before the end of the answer"))
 
     # --- what the parser calls --------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Framing is gone."""
-        self._received.pieces.append((self._now_s, body))
+        self._received.chunks.append((self._now_s, body))
 
     def on_message_complete(self) -> None:
         """The last byte is here."""

@@ -20,34 +20,40 @@ import httpx
 
 from eyas.base.errors import EyasError, InputError, StageError
 from eyas.base.provenance import digest_json
-from eyas.data.answers.openai_protocol import FilteredError, GarbledError, WireReply, read_reply, request_of
+from eyas.data.answers.openai_protocol import (
+    ChatReply,
+    ContentFilteredError,
+    MalformedReplyError,
+    build_request,
+    parse_reply,
+)
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Question
 from eyas.data.answers.server_words import message_of, shown
 
-FIRST_WAIT_S = 0.5  # before the first retry, at most; twice as long before each further one
-LONGEST_WAIT_S = 60.0
-LONGEST_ASKED_S = 600.0  # a server's Retry-After beyond this is cut
+INITIAL_BACKOFF_S = 0.5  # before the first retry, at most; twice as long before each further one
+MAX_BACKOFF_S = 60.0
+MAX_RETRY_AFTER_S = 600.0  # a server's Retry-After beyond this is cut
 CONNECT_S = 30.0
-RETRIED = (408, 409, 429)  # and all from 500 on
-ABOUT_THE_PROMPT = (400, 413, 422)  # any other refusal is about the whole run: a wrong key, model or URL
+RETRIED_STATUSES = (408, 409, 429)  # and all from 500 on
+PROMPT_STATUSES = (400, 413, 422)  # any other refusal is about the whole run: a wrong key, model or URL
 IDS_KEY = "return_token_ids"
 
 
 @dataclass(frozen=True)
-class Replied:
+class Completed:
     """The server's answer."""
 
     question: Question
-    reply: WireReply
+    reply: ChatReply
 
 
 @dataclass(frozen=True)
-class Declined:
+class Rejected:
     """The server refuses this one question; why: its words, blanked."""
 
     question: Question
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -59,20 +65,20 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Unasked:
+class Cancelled:
     """Given back because the run ends."""
 
     question: Question
 
 
 @dataclass(frozen=True)
-class TryingAgain:
+class Retrying:
     """An attempt has failed."""
 
-    why: str
+    reason: str
 
 
-Outcome = Replied | Declined | Failed | Unasked | TryingAgain
+Outcome = Completed | Rejected | Failed | Cancelled | Retrying
 
 
 class _AgainError(Exception):
@@ -84,7 +90,7 @@ class _AgainError(Exception):
         self.wait_s = wait_s
 
 
-class Asking:
+class CompletionClient:
     """A context manager around the thread. Nothing of a key or a prompt is in any outcome but the questions' own."""
 
     def __init__(self, config: RespondConfig) -> None:
@@ -110,11 +116,11 @@ class Asking:
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
 
-    def put(self, question: Question) -> None:
+    def submit(self, question: Question) -> None:
         """Have it asked as soon as a worker is free."""
         self._loop.call_soon_threadsafe(self._questions.put_nowait, question)
 
-    def get(self, timeout_s: float | None = None) -> Outcome | None:
+    def next_outcome(self, timeout_s: float | None = None) -> Outcome | None:
         """What came next; None where nothing came in time."""
         try:
             outcome = self._outcomes.get(timeout=timeout_s)
@@ -162,13 +168,13 @@ class Asking:
         for attempt in range(self.config.retries + 1):
             await self._pace()
             if self._stopping.is_set():
-                return Unasked(question)
+                return Cancelled(question)
             try:
                 return await self._attempt(client, question)
             except _AgainError as again:
                 why = again.why
                 if attempt < self.config.retries:
-                    self._outcomes.put(TryingAgain(why))
+                    self._outcomes.put(Retrying(why))
                     await self._pause(max(again.wait_s, backoff_s(self.config.seed, question.id, attempt)))
             except EyasError as error:
                 self._stopping.set()
@@ -179,7 +185,7 @@ class Asking:
     async def _attempt(self, client: httpx.AsyncClient, question: Question) -> Outcome:
         """One request. _AgainError; StageError where no other attempt would end differently."""
         with_ids = self._with_ids
-        body = request_of(question, self.config.model or "", self.config.seed, with_ids)
+        body = build_request(question, self.config.model or "", self.config.seed, with_ids)
         try:
             async with asyncio.timeout(self.config.timeout_s):
                 response = await client.post(self._url, json=body)
@@ -188,20 +194,20 @@ class Asking:
         except httpx.HTTPError as error:  # its text may hold what was sent
             raise _AgainError(f"a broken connection ({type(error).__name__})") from None
         status = response.status_code
-        if status in RETRIED or status >= 500:
-            raise _AgainError(f"status {status}", retry_after_s(response.headers.get("retry-after"), time.time()))
+        if status in RETRIED_STATUSES or status >= 500:
+            raise _AgainError(f"status {status}", parse_retry_after_s(response.headers.get("retry-after"), time.time()))
         if status >= 300:
             return await self._refused(client, question, response, with_ids)
         try:
-            reply = read_reply(response.json(), question.decoding.max_tokens)
-        except FilteredError:
-            return Declined(question, "the server's content filter")
-        except GarbledError as error:
+            reply = parse_reply(response.json(), question.decoding.max_tokens)
+        except ContentFilteredError:
+            return Rejected(question, "the server's content filter")
+        except MalformedReplyError as error:
             raise _AgainError(str(error)) from None
         except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8
             raise _AgainError("a reply that is not JSON" if response.content else "an empty reply") from None
         self._check_prompt(question, reply)
-        return Replied(question, reply)
+        return Completed(question, reply)
 
     async def _refused(
         self, client: httpx.AsyncClient, question: Question, response: httpx.Response, with_ids: bool
@@ -209,19 +215,19 @@ class Asking:
         """A status that says no. StageError where it would say so to every question."""
         status, said = response.status_code, message_of(response.content)
         echoed = any(IDS_KEY in text for text in _texts(question))
-        if with_ids and status in ABOUT_THE_PROMPT and IDS_KEY in response.text and not echoed:
+        if with_ids and status in PROMPT_STATUSES and IDS_KEY in response.text and not echoed:
             self._with_ids = False  # a server that knows no token ids: their text is rendered
             return await self._attempt(client, question)
         words = shown(said.replace(self._key, "") if self._key else said, [self._key or "", *_texts(question)])
-        if status in ABOUT_THE_PROMPT:
-            return Declined(question, f"status {status}{words and ': '}{words}")
+        if status in PROMPT_STATUSES:
+            return Rejected(question, f"status {status}{words and ': '}{words}")
         raise StageError(
             f"status {status} from {self._url} for {question.id}{words and ': '}{words}",
             "an answer",
             "correct respond.url, respond.model or respond.api_key_env and run the same command again",
         )
 
-    def _check_prompt(self, question: Question, reply: WireReply) -> None:
+    def _check_prompt(self, question: Question, reply: ChatReply) -> None:
         """StageError where the server does not feed what training will render."""
         if reply.prompt_ids is None or list(reply.prompt_ids) == question.prompt_ids:
             return
@@ -278,11 +284,11 @@ def _texts(question: Question) -> list[str]:
 
 def backoff_s(seed: int, name: str, attempt: int) -> float:
     """Exponential with full jitter: anything from 0 to twice the longest wait before, so that clients spread."""
-    most_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
+    most_s = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2**attempt)
     return random.Random(f"{seed}/{name}/{attempt}").uniform(0, most_s)
 
 
-def retry_after_s(value: str | None, now_s: float) -> float:
+def parse_retry_after_s(value: str | None, now_s: float) -> float:
     """A Retry-After header as seconds from now: a number or a date; 0 where there is none that can be read."""
     try:
         wait_s = float(value or 0)
@@ -291,4 +297,4 @@ def retry_after_s(value: str | None, now_s: float) -> float:
             wait_s = email.utils.parsedate_to_datetime(value or "").timestamp() - now_s
         except ValueError:
             return 0.0
-    return min(wait_s, LONGEST_ASKED_S) if wait_s > 0 else 0.0
+    return min(wait_s, MAX_RETRY_AFTER_S) if wait_s > 0 else 0.0

@@ -15,16 +15,16 @@ FINISHES: dict[str, Finish] = {"stop": "stop", "tool_calls": "stop", "function_c
 FILTERED = "content_filter"
 
 
-class GarbledError(Exception):
+class MalformedReplyError(Exception):
     """A reply that is no answer; its text says what is wrong without a word of the reply."""
 
 
-class FilteredError(Exception):
+class ContentFilteredError(Exception):
     """The server keeps the answer back."""
 
 
 @dataclass(frozen=True)
-class WireReply:
+class ChatReply:
     """What a server answered. ids: None where it gave none."""
 
     message: Message
@@ -33,7 +33,7 @@ class WireReply:
     prompt_ids: tuple[int, ...] | None
 
 
-def request_of(question: Question, model: str, seed: int, with_ids: bool) -> dict[str, Any]:
+def build_request(question: Question, model: str, seed: int, with_ids: bool) -> dict[str, Any]:
     """The body of POST /chat/completions. with_ids: ask for token ids."""
     decoding = question.decoding
     body: dict[str, Any] = {
@@ -61,20 +61,20 @@ def _wire_message(message: Message) -> dict[str, Any]:
     return value
 
 
-def read_reply(value: Any, max_tokens: int) -> WireReply:
+def parse_reply(value: Any, max_tokens: int) -> ChatReply:
     """The first choice of a reply. GarbledError, FilteredError."""
     choice = _object(_first(_object(value, "a reply").get("choices")), "a choice")
     message = _object(choice.get("message"), "a message")
     finish = choice.get("finish_reason")
     if finish == FILTERED:
-        raise FilteredError
+        raise ContentFilteredError
     if not isinstance(finish, str) or finish not in FINISHES:
-        raise GarbledError("a finish_reason that is none of stop, length, tool_calls")
+        raise MalformedReplyError("a finish_reason that is none of stop, length, tool_calls")
     token_ids = _ids(choice.get("token_ids"))
     if token_ids is not None and len(token_ids) > max_tokens:
-        raise GarbledError(f"an answer of {len(token_ids)} tokens where {max_tokens} were asked for")
+        raise MalformedReplyError(f"an answer of {len(token_ids)} tokens where {max_tokens} were asked for")
     prompt_ids = value.get("prompt_token_ids")
-    return WireReply(
+    return ChatReply(
         Message(
             "assistant",
             _text(message.get("content")) or "",
@@ -89,19 +89,19 @@ def read_reply(value: Any, max_tokens: int) -> WireReply:
 
 def _first(choices: Any) -> Any:
     if not _list(choices):
-        raise GarbledError("a reply without choices")
+        raise MalformedReplyError("a reply without choices")
     return choices[0]
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise GarbledError("something else where a list should be")
+        raise MalformedReplyError("something else where a list should be")
     return value
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise GarbledError(f"{name} that is no object")
+        raise MalformedReplyError(f"{name} that is no object")
     return value
 
 
@@ -109,7 +109,7 @@ def _text(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise GarbledError("a text that is no string")
+        raise MalformedReplyError("a text that is no string")
     # JSON can spell half a surrogate pair, which no file in UTF-8 holds.
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -119,7 +119,7 @@ def _call(value: Any) -> ToolCall:
     function = _object(call.get("function"), "a function")
     name, arguments = _text(function.get("name")), _text(function.get("arguments"))
     if not name:
-        raise GarbledError("a tool call without a name")
+        raise MalformedReplyError("a tool call without a name")
     return ToolCall(_text(call.get("id")) or "", name, arguments or "")
 
 
@@ -127,5 +127,5 @@ def _ids(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
-        raise GarbledError("token ids that are no whole numbers")
+        raise MalformedReplyError("token ids that are no whole numbers")
     return tuple(value)

@@ -12,19 +12,19 @@ from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import EyasError, InputError, StageError
 from eyas.chat.render import answer_ids
-from eyas.data.answers.http_client import Asking, Declined, Failed, Replied, TryingAgain, Unasked
+from eyas.data.answers.http_client import Cancelled, Completed, CompletionClient, Failed, Rejected, Retrying
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, Event, Question, Questions, Refused, Retried
 from eyas.data.ledger.shard_stats import REFUSED, UNRENDERED
 
-AHEAD = 2  # questions rendered for each request in flight, those in flight included
+REQUESTS_AHEAD = 2  # questions rendered for each request in flight, those in flight included
 DRAIN_S = 60.0  # that requests in flight get when the run must end
-FEW_REFUSED = 3  # questions that a server may refuse, and
-MOST_REFUSED = 0.05  # this share of those that it answered; more is a mistake in the recipe, not in some prompts
+MIN_REFUSED = 3  # questions that a server may refuse, and
+MAX_REFUSED_SHARE = 0.05  # this share of those that it answered; more is a mistake in the recipe, not in some prompts
 
 
 @dataclass(frozen=True)
-class RemoteAnswers:
+class RemoteResponder:
     """Asks `respond.url`. tokenizer: the target's own, for answers that come without token ids."""
 
     config: RespondConfig
@@ -32,7 +32,7 @@ class RemoteAnswers:
 
     def __call__(self, questions: Questions) -> Generator[Event, None, None]:
         """InputError for a key that is not set; StageError for a server that gives no answers, see `Asking`."""
-        with Asking(self.config) as asking:
+        with CompletionClient(self.config) as asking:
             yield from _Answering(self, asking, questions).events()
 
 
@@ -40,8 +40,8 @@ class RemoteAnswers:
 class _Answering:
     """One run: what is open, and why it must end."""
 
-    remote: RemoteAnswers
-    asking: Asking
+    remote: RemoteResponder
+    asking: CompletionClient
     questions: Questions
     num_open: int = 0
     num_answered: int = 0
@@ -52,55 +52,57 @@ class _Answering:
     def events(self) -> Generator[Event, None, None]:
         self._fill()
         while self.num_open:
-            outcome = self.asking.get(None if self.error is None else max(0.0, self.until_s - time.monotonic()))
+            outcome = self.asking.next_outcome(
+                None if self.error is None else max(0.0, self.until_s - time.monotonic())
+            )
             if outcome is None:
                 break
-            if isinstance(outcome, TryingAgain):
-                yield Retried(outcome.why)
+            if isinstance(outcome, Retrying):
+                yield Retried(outcome.reason)
                 continue
             self.num_open -= 1
             if isinstance(outcome, Failed):
                 self._end(outcome.error)
-            elif isinstance(outcome, Declined):
+            elif isinstance(outcome, Rejected):
                 self._refuse(outcome)
                 yield Refused(outcome.question.id, REFUSED)
-            elif isinstance(outcome, Replied):
+            elif isinstance(outcome, Completed):
                 event = self._read(outcome)
                 if event is not None:
                     yield event
             else:
-                assert isinstance(outcome, Unasked), outcome
+                assert isinstance(outcome, Cancelled), outcome
             self._fill()
         if self.error is not None:
             raise self.error
 
     def _fill(self) -> None:
         """Hands out questions, a few more than can be in flight."""
-        while self.error is None and self.num_open < AHEAD * self.remote.config.concurrency:
+        while self.error is None and self.num_open < REQUESTS_AHEAD * self.remote.config.concurrency:
             question = self.questions.next()
             if question is None:
                 return
             self.num_open += 1
-            self.asking.put(question)
+            self.asking.submit(question)
 
     def _end(self, error: EyasError) -> None:
         if self.error is None:
             self.error, self.until_s = error, time.monotonic() + DRAIN_S
             self.asking.stop()
 
-    def _refuse(self, declined: Declined) -> None:
+    def _refuse(self, declined: Rejected) -> None:
         self.num_refused += 1
-        if self.num_refused > FEW_REFUSED + MOST_REFUSED * self.num_answered:
+        if self.num_refused > MIN_REFUSED + MAX_REFUSED_SHARE * self.num_answered:
             self._end(
                 StageError(
                     f"{self.num_refused} of {self.num_refused + self.num_answered} questions refused by "
-                    f"{self.remote.config.url}, the last one {declined.question.id} ({declined.why})",
+                    f"{self.remote.config.url}, the last one {declined.question.id} ({declined.reason})",
                     "a server that answers them",
                     "correct the recipe's respond.* or the server, and run the same command again",
                 )
             )
 
-    def _read(self, replied: Replied) -> Answered | Refused | None:
+    def _read(self, replied: Completed) -> Answered | Refused | None:
         """The answer with its ids; None where it cannot be trained on and the run ends."""
         question, reply = replied.question, replied.reply
         self.num_answered += 1

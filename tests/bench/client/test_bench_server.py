@@ -12,9 +12,9 @@ from tests.doubles.llm import MODEL, FakeServer, Manner, fake_server
 
 from eyas.base.config import build, parse_overrides
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
-from eyas.bench.client.bench_url import command, run
+from eyas.bench.client.bench_server import reproduce_command, run
 from eyas.bench.client.config import ClientConfig, Slo
-from eyas.bench.client.load_generator import arrivals
+from eyas.bench.client.http_request_loops import poisson_arrivals
 from eyas.cli import main
 
 CONFIG = ClientConfig(limit=1, repeats=2, one_stream=False, concurrency=(), max_tokens=20, block_s=0.5, timeout_s=10)
@@ -94,7 +94,7 @@ def test_an_open_loop_waits_for_nobody(tmp_path: Path) -> None:
     with fake_server(Manner(first_s=0.2, tokens=3)) as server:
         found = measured(server, tmp_path, rates=(20.0,), repeats=1, warm_up=0)
         seconds = found["rates"][0]["arms"]["server"]["duration"]
-    (sent,) = [arrivals(20.0, 20.0, 0.5, 0)]
+    (sent,) = [poisson_arrivals(20.0, 20.0, 0.5, 0)]
     assert len(server.bodies) == len(sent)
     assert server.most_open > 1
     assert seconds >= sent[-1] + 0.2
@@ -106,12 +106,12 @@ def test_a_ramp_has_figures_of_each_quarter(tmp_path: Path) -> None:
     assert [point["rate"] for point in found["ramp"]] == [20.0, 40.0, 60.0, 80.0]
     counts = [point["speculative"]["requests"] for point in found["ramp"]]
     assert counts == [point["baseline"]["requests"] for point in found["ramp"]]
-    assert sum(counts) == len(arrivals(10.0, 90.0, 1.0, 0)) == len(server.bodies) // 2
+    assert sum(counts) == len(poisson_arrivals(10.0, 90.0, 1.0, 0)) == len(server.bodies) // 2
     assert counts[0] < counts[-1]
 
 
 def test_arrivals_are_a_poisson_process_of_that_rate() -> None:
-    moments = arrivals(50.0, 150.0, 100.0, seed=1)
+    moments = poisson_arrivals(50.0, 150.0, 100.0, seed=1)
     assert len(moments) == pytest.approx(10_000, rel=0.04)
     assert moments == sorted(moments)
     # Where the rate has grown to 100, half the time is over and 3 of 8 parts of the area below the line.
@@ -121,7 +121,7 @@ def test_arrivals_are_a_poisson_process_of_that_rate() -> None:
     mean = sum(gaps) / len(gaps)
     assert mean == pytest.approx(1 / 145, rel=0.08)
     assert sum((gap - mean) ** 2 for gap in gaps) / len(gaps) == pytest.approx(mean**2, rel=0.2)  # exponential
-    assert arrivals(50.0, 150.0, 100.0, seed=1) == moments != arrivals(50.0, 150.0, 100.0, seed=2)
+    assert poisson_arrivals(50.0, 150.0, 100.0, seed=1) == moments != poisson_arrivals(50.0, 150.0, 100.0, seed=2)
 
 
 def test_two_servers(tmp_path: Path) -> None:
@@ -198,14 +198,14 @@ def test_a_server_that_is_down(tmp_path: Path) -> None:
 def test_the_command_repeats_the_run() -> None:
     changes = {"prompts": "a file's.jsonl", "stream": False, "rates": (0.5, 2.0), "ramp": (1.0, 9.0), "limit": 3}
     config = dataclasses.replace(ClientConfig(), **changes, slo=Slo(ttft_ms=250.5), api_key_env="THE_KEY")
-    words = shlex.split(command("http://h:1/v1?key=secret&b", "https://g/v1", config))
+    words = shlex.split(reproduce_command("http://h:1/v1?key=secret&b", "https://g/v1", config))
     assert words[:6] == ["eyas", "bench", "--url", "http://h:1/v1?key=...&b=...", "--baseline", "https://g/v1"]
     assert build(ClientConfig, parse_overrides(words[6:])["client"], "client") == config
     assert len(words) == 6 + 7, "what is as it is by default is left out"
-    assert shlex.split(command("http://h/v1", None, ClientConfig(prompts="/home/me/p.jsonl")))[4:] == [
+    assert shlex.split(reproduce_command("http://h/v1", None, ClientConfig(prompts="/home/me/p.jsonl")))[4:] == [
         'client.prompts="p.jsonl"'
     ]
-    assert command("http://h/v1", None, ClientConfig()) == "eyas bench --url http://h/v1"
+    assert reproduce_command("http://h/v1", None, ClientConfig()) == "eyas bench --url http://h/v1"
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host/v1", "http://me:key@host/v1", "http:///v1"])

@@ -47,14 +47,14 @@ class References:
 
 
 @dataclass(frozen=True)
-class Lossless:
+class LosslessResult:
     """result as it stands in results.json; differing: ids of prompts with another answer than the reference."""
 
-    result: dict[str, Any]
+    counts: dict[str, Any]
     differing: tuple[str, ...]
 
 
-def lossless(
+def compare_with_references(
     target: Target,
     draft: Draft,
     prompts: Sequence[Prompt],
@@ -62,7 +62,7 @@ def lossless(
     max_tokens: int,
     slots: int = 8,
     progress: bool = True,
-) -> Lossless:
+) -> LosslessResult:
     """Answers `prompts` with the head, `slots` at a time, and compares. Target and head must be loaded in float32.
 
     InputError where the references do not belong to this target and these prompts.
@@ -86,11 +86,11 @@ def lossless(
         "dtype": "float32",
         "reference": references.reference,
     }
-    return Lossless(result, tuple(sorted(differing)))
+    return LosslessResult(result, tuple(sorted(differing)))
 
 
 @torch.inference_mode()
-def reference_answers(
+def generate_references(
     name: str | Path,
     prompts: Sequence[Prompt],
     max_tokens: int,
@@ -103,7 +103,7 @@ def reference_answers(
         directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True, local_files_only=True
     )
     model.to(device).eval()
-    greedy_only(model)
+    force_greedy(model)
     limit = model.config.get_text_config(decoder=True).max_position_embeddings
     answers: dict[str, tuple[int, ...]] = {}
     with Progress("reference answers", len(prompts), "answers", enabled=progress) as bar:
@@ -117,7 +117,7 @@ def reference_answers(
     return References(digest_target(directory), max_tokens, maker, answers)
 
 
-def greedy_only(model: Any) -> None:
+def force_greedy(model: Any) -> None:
     """Forget the model's sampling defaults: some publish a repetition penalty, which changes greedy answers too."""
     theirs = model.generation_config
     model.generation_config = GenerationConfig(eos_token_id=theirs.eos_token_id, pad_token_id=theirs.pad_token_id)

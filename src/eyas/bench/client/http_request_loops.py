@@ -15,15 +15,15 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from eyas.bench.client.http_connection import Connection, NoConnectionError, Received, Server, WireError
-from eyas.bench.client.response import Drafting, Sample, read
+from eyas.bench.client.http_connection import ConnectFailedError, Endpoint, HttpConnection, RawResponse, TransferError
+from eyas.bench.client.response_parser import RequestSample, SpecDecodeStats, parse_response
 
 WINDOWS = 4  # of a ramp, each with figures of its own
 AGAIN_S = 1.0  # after which a server that took no connection is asked once more
 
 
 @dataclass(frozen=True)
-class Question:
+class ChatRequest:
     """One request. body: JSON, as it goes out."""
 
     id: str
@@ -31,7 +31,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockResult:
     """Answers in the order of the questions, and the seconds from the first request to the last byte.
 
     unreached: requests that found nobody to ask. is_whole: False for a block that was cut short, as its server is gone.
@@ -39,47 +39,47 @@ class Block:
     arrived: output tokens that came within `seconds`, where that is less than what the samples were given in the end.
     """
 
-    samples: tuple[Sample, ...]
+    samples: tuple[RequestSample, ...]
     seconds: float
-    unreached: int = 0
-    is_whole: bool = True
-    drafting: Drafting | None = None
-    arrived: float | None = None
+    num_unreached: int = 0
+    is_complete: bool = True
+    spec_decode: SpecDecodeStats | None = None
+    tokens_in_window: float | None = None
 
 
-class Client:
+class LoadGenerator:
     """Asks one server. `seen` is called after every answer, while the clock runs: keep it short."""
 
-    def __init__(self, server: Server, headers: dict[str, str], timeout_s: float, seen: Callable[[], None]) -> None:
+    def __init__(self, server: Endpoint, headers: dict[str, str], timeout_s: float, seen: Callable[[], None]) -> None:
         self._server, self._headers = server, headers
         self._timeout_s = timeout_s
         self._seen = seen
 
-    def closed_loop(self, questions: Sequence[Question], streams: int) -> Block:
+    def run_closed_loop(self, questions: Sequence[ChatRequest], streams: int) -> BlockResult:
         """Every stream has a connection of its own."""
 
-        async def stream(rest: Iterable[Question], found: dict[str, Received]) -> None:
-            connection = Connection(self._server, self._headers)
+        async def stream(rest: Iterable[ChatRequest], found: dict[str, RawResponse]) -> None:
+            connection = HttpConnection(self._server, self._headers)
             for question in rest:
                 found[question.id] = await self._ask(connection, question)
             connection.close()
 
-        async def run(found: dict[str, Received]) -> None:
+        async def run(found: dict[str, RawResponse]) -> None:
             rest = iter(questions)  # shared: whoever is free takes the next
             await asyncio.gather(*(stream(rest, found) for _ in range(min(streams, len(questions)))))
 
         return self._measure(questions, run)
 
-    def open_loop(self, questions: Sequence[Question], moments_s: Sequence[float]) -> Block:
+    def run_open_loop(self, questions: Sequence[ChatRequest], moments_s: Sequence[float]) -> BlockResult:
         """Question i is sent at moments_s[i] after the start, whatever is in flight."""
 
-        async def run(found: dict[str, Received]) -> None:
-            idle: list[Connection] = []
+        async def run(found: dict[str, RawResponse]) -> None:
+            idle: list[HttpConnection] = []
             began_s = time.perf_counter()
 
-            async def one(question: Question, moment_s: float) -> None:
+            async def one(question: ChatRequest, moment_s: float) -> None:
                 await asyncio.sleep(max(0.0, began_s + moment_s - time.perf_counter()))
-                connection = idle.pop() if idle else Connection(self._server, self._headers)
+                connection = idle.pop() if idle else HttpConnection(self._server, self._headers)
                 found[question.id] = await self._ask(connection, question)
                 idle.append(connection)
 
@@ -89,11 +89,11 @@ class Client:
 
         return self._measure(questions, run)
 
-    def get(self, target: str, timeout_s: float) -> Received:
+    def get(self, target: str, timeout_s: float) -> RawResponse:
         """Another route of the server. WireError."""
 
-        async def run() -> Received:
-            connection = Connection(self._server, self._headers)
+        async def run() -> RawResponse:
+            connection = HttpConnection(self._server, self._headers)
             try:
                 return await connection.get(target, min(timeout_s, self._timeout_s))
             finally:
@@ -101,33 +101,35 @@ class Client:
 
         return asyncio.run(run())
 
-    def is_gone(self) -> bool:
+    def is_down(self) -> bool:
         """Whether the server takes no connection; asked after a request found none, in case it was one only."""
 
         async def run() -> bool:
-            connection = Connection(self._server, self._headers)
+            connection = HttpConnection(self._server, self._headers)
             await asyncio.sleep(AGAIN_S)
             try:
                 await connection.open(self._timeout_s)
-            except NoConnectionError:
+            except ConnectFailedError:
                 return True
             connection.close()
             return False
 
         return asyncio.run(run())
 
-    async def _ask(self, connection: Connection, question: Question) -> Received:
+    async def _ask(self, connection: HttpConnection, question: ChatRequest) -> RawResponse:
         sent_s = time.perf_counter()
         try:
             return await connection.post(question.body, self._timeout_s)
-        except WireError as error:
-            connected = not isinstance(error, NoConnectionError)
-            return Received(sent_s, end_s=time.perf_counter(), error=str(error), connected=connected)
+        except TransferError as error:
+            connected = not isinstance(error, ConnectFailedError)
+            return RawResponse(sent_s, end_s=time.perf_counter(), error=str(error), connected=connected)
         finally:
             self._seen()
 
-    def _measure(self, questions: Sequence[Question], run: Callable[[dict[str, Received]], Awaitable[None]]) -> Block:
-        found: dict[str, Received] = {}
+    def _measure(
+        self, questions: Sequence[ChatRequest], run: Callable[[dict[str, RawResponse]], Awaitable[None]]
+    ) -> BlockResult:
+        found: dict[str, RawResponse] = {}
 
         async def main() -> None:
             await run(found)
@@ -136,11 +138,11 @@ class Client:
         with _no_collection():
             asyncio.run(main())
         seconds = time.perf_counter() - began_s
-        samples = tuple(read(question.id, found[question.id]) for question in questions)
-        return Block(samples, seconds, unreached=sum(not received.connected for received in found.values()))
+        samples = tuple(parse_response(question.id, found[question.id]) for question in questions)
+        return BlockResult(samples, seconds, num_unreached=sum(not received.connected for received in found.values()))
 
 
-def arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[float]:
+def poisson_arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[float]:
     """Moments of a Poisson process over so many seconds whose rate grows from `rate` to `last_rate`; at least one.
 
     A process of rate 1 runs on a clock that has ticked Lambda(t) = rate t + (last_rate - rate) t^2 / (2 seconds).
@@ -156,7 +158,7 @@ def arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[f
     return moments
 
 
-def windows(block: Block, moments_s: Sequence[float], block_s: float) -> list[Block]:
+def split_windows(block: BlockResult, moments_s: Sequence[float], block_s: float) -> list[BlockResult]:
     """The quarters of an open loop over block_s seconds: the requests that were to be sent in each, whenever they were,
     so that they are the same in every arm, and the tokens that came in it.
 
@@ -169,27 +171,29 @@ def windows(block: Block, moments_s: Sequence[float], block_s: float) -> list[Bl
     arrived = [0.0] * WINDOWS
     for sample in block.samples:
         if sample.error is None:
-            times_s = sample.steps_s or (sample.end_s,)
+            times_s = sample.chunk_times_s or (sample.end_s,)
             for time_s in times_s:
                 place = int((time_s - began_s) / seconds)
                 if place < WINDOWS:
                     arrived[place] += (sample.output_tokens or 0) / len(times_s)
     cut = [tuple(block.samples[i] for i, place in enumerate(due) if place == window) for window in range(WINDOWS)]
-    return [Block(samples, seconds, arrived=tokens) for samples, tokens in zip(cut, arrived, strict=True)]
+    return [
+        BlockResult(samples, seconds, tokens_in_window=tokens) for samples, tokens in zip(cut, arrived, strict=True)
+    ]
 
 
-def quarters(
-    found: Mapping[str, Sequence[Block]],
+def split_ramp(
+    found: Mapping[str, Sequence[BlockResult]],
     moments_s: Sequence[Sequence[float]],
     rates: tuple[float, float],
     block_s: float,
-) -> Iterator[tuple[float, dict[str, list[Block]]]]:
+) -> Iterator[tuple[float, dict[str, list[BlockResult]]]]:
     """Of a ramp, each quarter in which something was to be sent: the rate in its middle, and `windows` by arm.
 
     moments_s: of each block; an arm may lack the last ones, where its server went away.
     """
     cut = {
-        name: [windows(block, planned_s, block_s) for block, planned_s in zip(blocks, moments_s, strict=False)]
+        name: [split_windows(block, planned_s, block_s) for block, planned_s in zip(blocks, moments_s, strict=False)]
         for name, blocks in found.items()
     }
     first, last = rates

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from eyas.bench import figures
+from eyas.bench import report_charts as figures
 from eyas.bench.charts import scroll
-from eyas.bench.number_format import MISSING, data, interval, lookup, number
+from eyas.bench.number_format import MISSING, data, lookup, read_interval, read_number
 
 KINDS = (("concurrency", figures.STREAMS), ("rates", figures.RATES), ("ramp", figures.RAMP))
 TIMES = (("tpot_ms", "TPOT"), ("step_ms", "Step"), ("ttft_ms", "TTFT"), ("e2e_ms", "End-to-end"))
@@ -34,8 +34,8 @@ def failures(results: Mapping[str, Any]) -> str:
     """Requests that were not answered, all arms, tasks and points together, with what a server said."""
     failed, asked, said = 0, 0, ""
     for one in [*(results.get("tasks") or {}).values(), *arms_under_load(results)]:
-        failed += int(number(one, "failed") or 0)
-        asked += int(number(one, "requests") or 0)
+        failed += int(read_number(one, "failed") or 0)
+        asked += int(read_number(one, "requests") or 0)
         said = said or next(iter(lookup(one, "errors") or {}), "")
     if not failed:
         return ""
@@ -56,11 +56,11 @@ def _worst(results: Mapping[str, Any]) -> str:
     for kind, _ in KINDS:
         closed = kind == "concurrency"
         key, what = ("speedup_tps", "throughput ratio") if closed else ("speedup_tpot", "TPOT ratio")
-        ratios = [(ratio, point) for point in results.get(kind) or [] if (ratio := number(point, key)) is not None]
+        ratios = [(ratio, point) for point in results.get(kind) or [] if (ratio := read_number(point, key)) is not None]
         if ratios:
             ratio, point = min(ratios, key=lambda one: one[0])
             slow = ' <span class="slower">Slower than the baseline there.</span>' if ratio < 1 else ""
-            where = escape(figures.load_words(point))
+            where = escape(figures.describe_load(point))
             said += f"<p>Lowest {what} to the baseline: {data(ratio, f'{ratio:.2f}×')} at {where}.{slow}</p>"
     return said
 
@@ -80,10 +80,10 @@ def _times(points: Sequence[Mapping[str, Any]], axis: figures.LoadAxis) -> str:
     for row, arm in _arms(points):
         cells = []
         for key, _ in shown:
-            values = [number(arm, key, percent) for percent in PERCENTS]
+            values = [read_number(arm, key, percent) for percent in PERCENTS]
             texts = [MISSING if value is None else data(value, f"{value:.2f}") for value in values]
             cells.append(_cell(" / ".join(texts) if any(v is not None for v in values) else MISSING,
-                               interval(arm, key, "p50_ci95")))  # fmt: skip
+                               read_interval(arm, key, "p50_ci95")))  # fmt: skip
         rows.append((row, cells))
     header = [f"{name}, ms" for _, name in shown]
     note = "p50 / p90 / p99 over requests. Small figures below are the median's 95% interval."
@@ -98,14 +98,14 @@ def _work(points: Sequence[Mapping[str, Any]], axis: figures.LoadAxis) -> str:
         ("requests", "Requests", "{:,}", None),
         ("failed", "Failed", "{:,}", None),
     ]
-    columns = [one for one in columns if any(number(arm, one[0]) is not None for _, arm in _arms(points))]
+    columns = [one for one in columns if any(read_number(arm, one[0]) is not None for _, arm in _arms(points))]
     rows = []
     for row, arm in _arms(points):
         cells = []
         for key, _, form, span in columns:
-            value = number(arm, key)
+            value = read_number(arm, key)
             text = MISSING if value is None else data(value, form.format(value))
-            cells.append(_cell(text, interval(arm, span) if span else None))
+            cells.append(_cell(text, read_interval(arm, span) if span else None))
         rows.append((row, cells))
     note = "Small figures below a figure are its 95% interval."
     return _table(f"Throughput and acceptance by {axis.name}", note, [name for _, name, _, _ in columns], rows)
@@ -117,7 +117,7 @@ def _arms(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str]
         named = {figures.BASELINE: point.get("baseline"), figures.HEAD: point.get("speculative")}
         for name, arm in [*named.items(), *(point.get("arms") or {}).items()]:
             if arm:
-                yield (name, figures.load_words(point)), arm
+                yield (name, figures.describe_load(point)), arm
 
 
 def _cell(text: str, span: tuple[float, float] | None) -> str:

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from eyas.bench.client.config import Slo
-from eyas.bench.client.load_generator import Block
-from eyas.bench.client.response import Sample
+from eyas.bench.client.http_request_loops import BlockResult
+from eyas.bench.client.response_parser import RequestSample
 from eyas.bench.stats import median_interval, percentiles
 from eyas.tree.stats import Interval, ratio_interval
 
@@ -28,7 +28,7 @@ VLLM = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class AcceptanceSummary:
     """histogram: steps by number of accepted draft tokens, empty where nobody tells. source: who told.
 
     interval: bootstrap over what was told of, answers or blocks of them; of a single one it has no width.
@@ -40,7 +40,7 @@ class Acceptance:
     source: Literal["answers", "counters"]
 
 
-def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
+def summarize_arm(blocks: Sequence[BlockResult], slo: Slo, seed: int) -> dict[str, Any]:
     """The figures of one arm at one point, its blocks pooled; output_tps is the median over blocks.
 
     A time that the server does not let us see (no streaming), or that no answer has, has no key.
@@ -57,8 +57,8 @@ def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
     }
     if len(blocks) > 1:
         found["output_tps_ci95"] = [span.low, span.high]
-    if slo.is_asked:
-        found["goodput"] = sum(keeps(sample, slo) for sample in answered) / seconds
+    if slo.is_set:
+        found["goodput"] = sum(meets_slo(sample, slo) for sample in answered) / seconds
     times = {name: values for name, values in _times_ms(answered).items() if values}
     for name, values in times.items():
         found[name] = percentiles(values)
@@ -86,7 +86,7 @@ def arm(blocks: Sequence[Block], slo: Slo, seed: int) -> dict[str, Any]:
     return found
 
 
-def compare(before: Sequence[Block], after: Sequence[Block], seed: int) -> dict[str, Any]:
+def compare_arms(before: Sequence[BlockResult], after: Sequence[BlockResult], seed: int) -> dict[str, Any]:
     """Block i of both had the same requests. speedup_tpot: of the medians; speedup_tps: median over the blocks in which
     both answered something."""
     rates = [(_tokens(a) / a.seconds, _tokens(b) / b.seconds) for a, b in zip(before, after, strict=True)]
@@ -104,67 +104,71 @@ def compare(before: Sequence[Block], after: Sequence[Block], seed: int) -> dict[
     return found
 
 
-def same_words(before: Sequence[Block], after: Sequence[Block]) -> tuple[int, int]:
+def count_identical(before: Sequence[BlockResult], after: Sequence[BlockResult]) -> tuple[int, int]:
     """(answers that both gave, those with the very same text)."""
     pairs = _answered_by_both(before, after)
     return len(pairs), sum(a.text == b.text for a, b in pairs)
 
 
-def keeps(sample: Sample, slo: Slo) -> bool:
+def meets_slo(sample: RequestSample, slo: Slo) -> bool:
     """Whether an answer is within all limits; a time that is not known keeps none."""
     asked = ((slo.ttft_ms, sample.ttft_s), (slo.tpot_ms, _tpot_or_0(sample)), (slo.e2e_ms, sample.e2e_s))
     return all(limit is None or (value is not None and 1000 * value <= limit) for limit, value in asked)
 
 
-def _good(samples: Sequence[Sample]) -> list[Sample]:
+def _good(samples: Sequence[RequestSample]) -> list[RequestSample]:
     return [sample for sample in samples if sample.error is None]
 
 
-def _answered_by_both(before: Sequence[Block], after: Sequence[Block]) -> list[tuple[Sample, Sample]]:
+def _answered_by_both(
+    before: Sequence[BlockResult], after: Sequence[BlockResult]
+) -> list[tuple[RequestSample, RequestSample]]:
     blocks = zip(before, after, strict=True)
     pairs = [pair for one, other in blocks for pair in zip(one.samples, other.samples, strict=True)]
     return [(a, b) for a, b in pairs if a.error is None and b.error is None]
 
 
-def _tpot_or_0(sample: Sample) -> float | None:
+def _tpot_or_0(sample: RequestSample) -> float | None:
     """An answer of one token has none and keeps any limit, as with SGLang and vLLM."""
     return 0.0 if sample.output_tokens == 1 else sample.tpot_s
 
 
-def _times_ms(samples: Sequence[Sample]) -> dict[str, list[float]]:
+def _times_ms(samples: Sequence[RequestSample]) -> dict[str, list[float]]:
     seconds = {
         "tpot_ms": [sample.tpot_s for sample in samples],
         "ttft_ms": [sample.ttft_s for sample in samples],
-        "step_ms": [b - a for sample in samples for a, b in pairwise(sample.steps_s)],
+        "step_ms": [b - a for sample in samples for a, b in pairwise(sample.chunk_times_s)],
         "e2e_ms": [sample.e2e_s for sample in samples],
     }
     return {name: [1000 * value for value in values if value is not None] for name, values in seconds.items()}
 
 
-def acceptance(blocks: Sequence[Block], seed: int) -> Acceptance | None:
+def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> AcceptanceSummary | None:
     """From answers that say how they were drafted, else from the counters of the server; None where neither tells."""
-    answers = [sample.drafting for block in blocks for sample in _good(block.samples) if sample.drafting is not None]
-    told = answers or [block.drafting for block in blocks if block.drafting is not None]
+    answers = [
+        sample.spec_decode for block in blocks for sample in _good(block.samples) if sample.spec_decode is not None
+    ]
+    told = answers or [block.spec_decode for block in blocks if block.spec_decode is not None]
     if not told:
         return None
-    steps = np.array([one.steps for one in told])
-    tokens = steps + np.array([one.accepted for one in told])
+    steps = np.array([one.num_steps for one in told])
+    tokens = steps + np.array([one.num_accepted for one in told])
     histogram = [0] * max(len(one.histogram) for one in told)
     for one in told:
         for accepted, count in enumerate(one.histogram):
             histogram[accepted] += count
     length, interval = float(tokens.sum() / steps.sum()), ratio_interval(tokens, steps, seed)
-    return Acceptance(length, interval, histogram, "answers" if answers else "counters")
+    return AcceptanceSummary(length, interval, histogram, "answers" if answers else "counters")
 
 
-def _tokens(block: Block) -> float:
-    if block.arrived is not None:
-        return block.arrived
+def _tokens(block: BlockResult) -> float:
+    if block.tokens_in_window is not None:
+        return block.tokens_in_window
     return sum(sample.output_tokens or 0 for sample in _good(block.samples))
 
 
-def _drafting(blocks: Sequence[Block], seed: int) -> dict[str, Any]:
-    told = acceptance(blocks, seed)
+def _drafting(blocks: Sequence[BlockResult], seed: int) -> dict[str, Any]:
+    told = summarize_acceptance(blocks, seed)
     if told is None:
         return {}
     found: dict[str, Any] = {

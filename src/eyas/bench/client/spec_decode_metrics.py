@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
-from eyas.bench.client.response import Drafting
+from eyas.bench.client.response_parser import SpecDecodeStats
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
@@ -23,15 +23,15 @@ POSITION = re.compile(r'(?:^|,)position="(\d+)"')
 
 
 @dataclass(frozen=True)
-class Counters:
+class SpecDecodeCounters:
     """Sums over all labels since the server began; by_position[i]: drafts whose token i was accepted."""
 
-    steps: int
-    accepted: int
+    num_steps: int
+    num_accepted: int
     by_position: tuple[int, ...] = ()
 
 
-def read_counters(page: str) -> Counters | None:
+def parse_counters(page: str) -> SpecDecodeCounters | None:
     """None for a page that is neither vLLM's nor SGLang's. A counter that is not there yet stands at 0."""
     if "vllm:" not in page and "sglang:" not in page:
         return None
@@ -44,18 +44,18 @@ def read_counters(page: str) -> Counters | None:
             place = int(position[1])
             positions[place] = positions.get(place, 0) + int(float(value))
     if "sglang:" in page:
-        return Counters(sums[VERIFICATIONS], sums[TOKENS] - sums[VERIFICATIONS])
+        return SpecDecodeCounters(sums[VERIFICATIONS], sums[TOKENS] - sums[VERIFICATIONS])
     by_position = tuple(positions.get(place, 0) for place in range(max(positions, default=-1) + 1))
-    return Counters(sums[DRAFTS], sums[ACCEPTED], by_position)
+    return SpecDecodeCounters(sums[DRAFTS], sums[ACCEPTED], by_position)
 
 
-def between(before: Counters | None, after: Counters | None) -> Drafting | None:
+def counter_difference(before: SpecDecodeCounters | None, after: SpecDecodeCounters | None) -> SpecDecodeStats | None:
     """What was counted in the meantime; None where nothing was drafted, or the counters began anew."""
     if before is None or after is None:
         return None
-    steps, accepted = after.steps - before.steps, after.accepted - before.accepted
+    steps, accepted = after.num_steps - before.num_steps, after.num_accepted - before.num_accepted
     if steps <= 0 or accepted < 0:
         return None
     reached = [b - a for a, b in zip_longest(before.by_position, after.by_position, fillvalue=0)]
     histogram = tuple(a - b for a, b in pairwise([steps, *reached, 0])) if reached else ()
-    return Drafting(steps, accepted, histogram if all(count >= 0 for count in histogram) else ())
+    return SpecDecodeStats(steps, accepted, histogram if all(count >= 0 for count in histogram) else ())

@@ -7,7 +7,7 @@ from typing import Any
 
 from eyas.bench import charts
 from eyas.bench.charts import Bar, BarRow, Caption, Fill, Key, Line, Panel, Segment, Table
-from eyas.bench.number_format import MISSING, data, interval, lookup, number, streams
+from eyas.bench.number_format import MISSING, data, lookup, read_interval, read_number, streams
 
 Tasks = Mapping[str, Mapping[str, Any]]
 REFERENCES: tuple[tuple[str, str, Fill], ...] = (
@@ -50,8 +50,8 @@ def task_columns(tasks: Tasks, evaluated: Tasks) -> list[Column]:
     """The columns that hold a figure for at least one task."""
 
     def column(name: str, *keys: str, text: Callable[[float], str], span: str | None = None) -> Column:
-        values = {task: number(figures, *keys) for task, figures in tasks.items()}
-        spans = {task: interval(figures, span) for task, figures in tasks.items()} if span else {}
+        values = {task: read_number(figures, *keys) for task, figures in tasks.items()}
+        spans = {task: read_interval(figures, span) for task, figures in tasks.items()} if span else {}
         return Column(name, values, text, spans, is_speedup=name == "Speed-up")
 
     two: Callable[[float], str] = "{:.2f}".format
@@ -81,10 +81,10 @@ def tpot_by_task(tasks: Tasks) -> str | None:
     arms = _arms_of(tasks, "tpot_ms")
     rows, cells = [], []
     for name, task in tasks.items():
-        values = [value for key, _ in arms if (value := number(task, "tpot_ms", key)) is not None]
+        values = [value for key, _ in arms if (value := read_number(task, "tpot_ms", key)) is not None]
         if not arms or len(values) < len(arms):
             continue
-        speedup = number(task, "speedup")
+        speedup = read_number(task, "speedup")
         note = "" if speedup is None else f"{speedup:.2f}×" + (", slower" if speedup < 1 else "")
         texts = [f"{value:.2f} ms" for value in values]
         pairs = zip(arms, values, texts, strict=True)
@@ -104,10 +104,10 @@ def acceptance_by_task(tasks: Tasks, evaluated: Tasks) -> str | None:
     """The head's acceptance length with its interval, beside the drafters that need no training."""
     rows, cells, shown = [], [], set()
     for name, task in tasks.items():
-        length = number(task, "acceptance_length")
+        length = read_number(task, "acceptance_length")
         if length is None:
             continue
-        low, high = interval(task, "ci95") or (None, None)
+        low, high = read_interval(task, "ci95") or (None, None)
         bars = [Bar("solid", length, f"{length:.2f}", low, high)]
         span = MISSING if low is None else f"{low:.2f} to {high:.2f}"
         references = [_reference(key, task, evaluated.get(name)) for key, _, _ in REFERENCES]
@@ -155,7 +155,7 @@ def round_time(rounds: Mapping[str, Any]) -> str | None:
         ("other", "other", "open"),
     )
     found: list[tuple[str, Fill, float]] = [
-        (name, fill, value) for key, name, fill in parts if (value := number(rounds, f"{key}_ms")) is not None
+        (name, fill, value) for key, name, fill in parts if (value := read_number(rounds, f"{key}_ms")) is not None
     ]
     total = sum(value for _, _, value in found)
     if total <= 0:
@@ -186,7 +186,7 @@ RATES = LoadAxis("rate", "rate", "Requests/s", "requests sent a second")
 RAMP = LoadAxis("rate", "ramp", "Requests/s", "requests sent a second, growing")
 
 
-def load_words(point: Mapping[str, Any]) -> str:
+def describe_load(point: Mapping[str, Any]) -> str:
     """Where a point stands."""
     return streams(point["n"]) if "n" in point else f"{round(point['rate'], 2):g} requests/s"
 
@@ -214,7 +214,7 @@ def _load_chart(
     arms = [(BASELINE, ("baseline",)), (HEAD, ("speculative",))]
     others = {name: None for point in points for name in point.get("arms") or {}}
     arms += [(name, ("arms", name)) for name in others]
-    values = {name: tuple(number(point, *path, *keys) for point in points) for name, path in arms}
+    values = {name: tuple(read_number(point, *path, *keys) for point in points) for name, path in arms}
     arms = [(name, path) for name, path in arms if any(value is not None for value in values[name])]
     if not arms:
         return None
@@ -223,7 +223,7 @@ def _load_chart(
     for name, path in arms:
         columns.append((name, values[name]))
         if keys[-1] == "p50":
-            columns.append((f"{name} p99", tuple(number(point, *path, *keys[:-1], "p99") for point in points)))
+            columns.append((f"{name} p99", tuple(read_number(point, *path, *keys[:-1], "p99") for point in points)))
     rows = tuple(
         (load, *(MISSING if column[index] is None else f"{column[index]:.2f}" for _, column in columns))
         for index, load in enumerate(loads)
@@ -231,7 +231,7 @@ def _load_chart(
     ident, title, sentence = words
     table = Table((axis.column, *(name for name, _ in columns)), rows)
     if len(points) == 1:
-        sentence = f"{sentence} At {load_words(points[0])}."
+        sentence = f"{sentence} At {describe_load(points[0])}."
         rows_ = [_load_bar(name, points[0], path, keys) for name, path in arms]
         return charts.bar_chart(Caption(f"{axis.ident}-{ident}", title, sentence, table), (), rows_, None)
     caption = Caption(f"{axis.ident}-{ident}", title, sentence, table)
@@ -247,9 +247,9 @@ def _fill(arm: str) -> Fill:
 
 def _load_bar(name: str, point: Mapping[str, Any], path: tuple[str, ...], keys: tuple[str, ...]) -> BarRow:
     """One arm at the only point there is, with its interval."""
-    value = number(point, *path, *keys)
+    value = read_number(point, *path, *keys)
     assert value is not None, "an arm that was measured"
-    low, high = interval(point, *path, *keys[:-1], f"{keys[-1]}_ci95") or (None, None)
+    low, high = read_interval(point, *path, *keys[:-1], f"{keys[-1]}_ci95") or (None, None)
     return BarRow(name, "", (Bar(_fill(name), value, f"{value:.2f}", low, high),))
 
 
@@ -261,7 +261,7 @@ def accepted_in_a_step(points: Sequence[Mapping[str, Any]]) -> str | None:
             for accepted, count in enumerate(lookup(arm, "acceptance_histogram") or []):
                 row = counts.setdefault(name, [])
                 row += [0.0] * (accepted + 1 - len(row))
-                row[accepted] += number({"count": count}, "count") or 0
+                row[accepted] += read_number({"count": count}, "count") or 0
     counts = {name: row for name, row in counts.items() if sum(row) > 0}
     if not counts:
         return None
@@ -280,10 +280,10 @@ def accepted_in_a_step(points: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _reference(key: str, *sources: Mapping[str, Any] | None) -> float | None:
     """A reference's acceptance length from the first source that has it: results.json, then acceptance.json."""
-    found = (number(source, "references", key, "acceptance_length") for source in sources)
+    found = (read_number(source, "references", key, "acceptance_length") for source in sources)
     return next((value for value in found if value is not None), None)
 
 
 def _shares(task: Mapping[str, Any]) -> tuple[float | None, ...]:
     listed = lookup(task, "by_depth") or []
-    return tuple(number({"share": share}, "share") for share in listed)
+    return tuple(read_number({"share": share}, "share") for share in listed)

@@ -5,8 +5,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eyas.bench.client import load_generator as load
-from eyas.bench.client.response import Drafting, Sample
+from eyas.bench.client import http_request_loops as load
+from eyas.bench.client.response_parser import RequestSample, SpecDecodeStats
 from eyas.bench.workload import Prompt
 from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, plain_loop
@@ -14,7 +14,7 @@ from eyas.engine.request import Answer, Request
 
 
 @dataclass(frozen=True)
-class Block:
+class EngineBlock:
     """One run over some requests, in the order in which they ended. Times are seconds after it began.
 
     sent_s: when a request was sent. added_s: when the engine took it up; the answer's own clock begins there.
@@ -36,13 +36,13 @@ class Block:
         rows = zip(self.answers, self.sent_s, self.added_s, strict=True)
         return tuple(added_s + answer.ttft_s - sent_s for answer, sent_s, added_s in rows)
 
-    def as_seen(self, drafts: bool) -> load.Block:
+    def to_block_result(self, drafts: bool) -> load.BlockResult:
         """As a client would have seen it, in the order of the requests. drafts: whether rounds tell of drafting."""
         rows = sorted(zip(self.answers, self.sent_s, self.added_s, strict=True), key=lambda row: int(row[0].request.id))
-        return load.Block(tuple(_seen(*row, drafts) for row in rows), self.seconds)
+        return load.BlockResult(tuple(_seen(*row, drafts) for row in rows), self.seconds)
 
 
-def closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> Block:
+def run_closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> EngineBlock:
     """As many streams as the engine has slots. A request that waits for another one's prefill waits on the clock.
 
     A stream is free from the end of its answer on; the engine takes up the next request when it comes to it:
@@ -68,19 +68,21 @@ def closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> B
     return _block(answers, sent_s, added_s, time.perf_counter() - began_s)
 
 
-def open_loop(engine: Engine, prompts: Sequence[Prompt], moments_s: Sequence[float], max_tokens: int) -> Block:
-    """Prompt i is sent at moments_s[i], not before the one before; beyond the engine's slots it waits on the clock."""
+def run_open_loop(
+    engine: Engine, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int
+) -> EngineBlock:
+    """Prompt i is sent at arrivals_s[i], not before the one before; beyond the engine's slots it waits on the clock."""
     engine.forget()
-    arriving = _Arriving(prompts, moments_s, max_tokens)
+    arriving = _Arriving(prompts, arrivals_s, max_tokens)
     answers = list(plain_loop(engine, arriving))
-    return _block(answers, moments_s, arriving.added_s, time.perf_counter() - arriving.began_s)
+    return _block(answers, arrivals_s, arriving.added_s, time.perf_counter() - arriving.began_s)
 
 
 class _Arriving:
     """A source of requests (`engine.loops.Source`) that come when they come."""
 
-    def __init__(self, prompts: Sequence[Prompt], moments_s: Sequence[float], max_tokens: int) -> None:
-        self._coming = deque(zip(prompts, moments_s, strict=True))
+    def __init__(self, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int) -> None:
+        self._coming = deque(zip(prompts, arrivals_s, strict=True))
         self._max_tokens = max_tokens
         self.added_s: list[float] = []
         self.began_s = time.perf_counter()
@@ -99,25 +101,27 @@ class _Arriving:
         return bool(self._coming)
 
 
-def _block(answers: Sequence[Answer], sent_s: Sequence[float], added_s: Sequence[float], seconds: float) -> Block:
+def _block(answers: Sequence[Answer], sent_s: Sequence[float], added_s: Sequence[float], seconds: float) -> EngineBlock:
     places = [int(answer.request.id) for answer in answers]
-    return Block(tuple(answers), tuple(sent_s[i] for i in places), tuple(added_s[i] for i in places), seconds)
+    return EngineBlock(tuple(answers), tuple(sent_s[i] for i in places), tuple(added_s[i] for i in places), seconds)
 
 
-def _seen(answer: Answer, sent_s: float, added_s: float, drafts: bool) -> Sample:
+def _seen(answer: Answer, sent_s: float, added_s: float, drafts: bool) -> RequestSample:
     """A step is a round: its tokens come together."""
     steps_s = tuple(added_s + time_s for time_s in dict.fromkeys(answer.time_s))
     drafting = None
     if drafts and answer.accepted:
         drafted = [accepted - 1 for accepted in answer.accepted]  # without the bonus
         rounds = Counter(drafted)
-        drafting = Drafting(len(drafted), sum(drafted), tuple(rounds[count] for count in range(max(drafted) + 1)))
-    return Sample(
+        drafting = SpecDecodeStats(
+            len(drafted), sum(drafted), tuple(rounds[count] for count in range(max(drafted) + 1))
+        )
+    return RequestSample(
         answer.request.id,
         sent_s,
         steps_s[-1],
         steps_s,
         len(answer.request.prompt_ids),
         len(answer.token_ids),
-        drafting=drafting,
+        spec_decode=drafting,
     )

@@ -10,9 +10,16 @@ from tests.bench.tiny_pair import TinyPair
 from transformers import AutoModelForCausalLM
 
 from eyas.base.errors import InputError
-from eyas.bench.lossless import References, greedy_only, lossless, read_references, reference_answers, write_references
-from eyas.bench.peer_transformers import Clock, Peer, compare_with_generate
-from eyas.bench.workload import mixed
+from eyas.bench.lossless_check import (
+    References,
+    compare_with_references,
+    force_greedy,
+    generate_references,
+    read_references,
+    write_references,
+)
+from eyas.bench.peer_transformers import PeerComparison, TokenTimer, compare_with_generate
+from eyas.bench.workload import interleave_tasks
 from eyas.model.target import digest_target
 
 TOKENS = 24
@@ -20,26 +27,31 @@ TOKENS = 24
 
 @pytest.fixture(scope="module")
 def references(pair: TinyPair) -> References:
-    return reference_answers(pair.directory, mixed(pair.prompts), TOKENS, progress=False)
+    return generate_references(pair.directory, interleave_tasks(pair.prompts), TOKENS, progress=False)
 
 
 def test_same_words(pair: TinyPair, references: References) -> None:
-    prompts = mixed(pair.prompts)
-    found = lossless(pair.target, pair.draft, prompts, references, TOKENS, slots=3, progress=False)
+    prompts = interleave_tasks(pair.prompts)
+    found = compare_with_references(pair.target, pair.draft, prompts, references, TOKENS, slots=3, progress=False)
     assert found.differing == ()
-    assert found.result["prompts"] == found.result["identical"] == 5
-    assert found.result["reference"].startswith("transformers 5")
+    assert found.counts["prompts"] == found.counts["identical"] == 5
+    assert found.counts["reference"].startswith("transformers 5")
     # Shorter answers are compared with the beginning of the reference.
-    assert lossless(pair.target, pair.draft, prompts, references, 7, progress=False).result["identical"] == 5
+    assert (
+        compare_with_references(pair.target, pair.draft, prompts, references, 7, progress=False).counts["identical"]
+        == 5
+    )
 
 
 def test_planted_differences_are_found(pair: TinyPair, references: References) -> None:
     first, second = references.answers["birds:0"], references.answers["sums:1"]
     planted = {**references.answers, "birds:0": (*first[:-1], (first[-1] + 1) % 256), "sums:1": second[:-1]}
     wrong = dataclasses.replace(references, answers=planted)
-    found = lossless(pair.target, pair.draft, mixed(pair.prompts), wrong, TOKENS, progress=False)
+    found = compare_with_references(
+        pair.target, pair.draft, interleave_tasks(pair.prompts), wrong, TOKENS, progress=False
+    )
     assert found.differing == ("birds:0", "sums:1")
-    assert (found.result["prompts"], found.result["identical"]) == (5, 3)
+    assert (found.counts["prompts"], found.counts["identical"]) == (5, 3)
 
 
 def test_a_wrong_target_is_found(pair: TinyPair, references: References) -> None:
@@ -49,24 +61,26 @@ def test_a_wrong_target_is_found(pair: TinyPair, references: References) -> None
     try:
         with torch.no_grad():
             head.copy_(kept.roll(1, dims=0))
-        found = lossless(pair.target, pair.draft, mixed(pair.prompts), references, TOKENS, progress=False)
+        found = compare_with_references(
+            pair.target, pair.draft, interleave_tasks(pair.prompts), references, TOKENS, progress=False
+        )
     finally:
         with torch.no_grad():
             head.copy_(kept)
-    assert found.result["identical"] == 0
+    assert found.counts["identical"] == 0
 
 
 def test_references_of_another_target_are_refused(pair: TinyPair, references: References) -> None:
     other = dataclasses.replace(references, target_digest="sha256:0")
     with pytest.raises(InputError) as error:
-        lossless(pair.target, pair.draft, mixed(pair.prompts), other, TOKENS, progress=False)
+        compare_with_references(pair.target, pair.draft, interleave_tasks(pair.prompts), other, TOKENS, progress=False)
     assert "sha256:0" in str(error.value)
     assert digest_target(pair.directory) in str(error.value)
     with pytest.raises(InputError, match="24 tokens"):
-        lossless(pair.target, pair.draft, mixed(pair.prompts), references, 25, progress=False)
+        compare_with_references(pair.target, pair.draft, interleave_tasks(pair.prompts), references, 25, progress=False)
     fewer = dataclasses.replace(references, answers={"birds:0": (1,)})
     with pytest.raises(InputError, match="no reference answer to prompt sums:0"):
-        lossless(pair.target, pair.draft, mixed(pair.prompts), fewer, TOKENS, progress=False)
+        compare_with_references(pair.target, pair.draft, interleave_tasks(pair.prompts), fewer, TOKENS, progress=False)
 
 
 def test_references_on_disk(tmp_path: Path, references: References) -> None:
@@ -82,22 +96,22 @@ def test_references_on_disk(tmp_path: Path, references: References) -> None:
 
 
 def test_peer_is_timed_on_the_same_prompts(pair: TinyPair) -> None:
-    found = compare_with_generate(pair.target, mixed(pair.prompts)[:2], 12, 1, progress=False)
+    found = compare_with_generate(pair.target, interleave_tasks(pair.prompts)[:2], 12, 1, progress=False)
     assert len(found.ratios) == 2
     assert all(0.01 < ratio < 100 for ratio in found.ratios)
 
 
 def test_peer_ratio_on_known_times() -> None:
-    assert Peer((2.0, 4.0, 5.0), (4.0, 4.0, 20.0)).ratio == 2.0
+    assert PeerComparison((2.0, 4.0, 5.0), (4.0, 4.0, 20.0)).ratio == 2.0
 
 
 def test_peer_clock_ticks_once_a_token_and_once_for_the_prompt(pair: TinyPair) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(pair.directory)
-    greedy_only(model)
-    ids_1T, clock = torch.tensor([pair.prompts["birds"][0].ids]), Clock()
+    force_greedy(model)
+    ids_1T, clock = torch.tensor([pair.prompts["birds"][0].ids]), TokenTimer()
     out_1T = model.generate(ids_1T, do_sample=False, max_new_tokens=9, cache_implementation="static", streamer=clock)
-    assert len(clock.time_s) == 1 + out_1T.shape[1] - ids_1T.shape[1]
-    clock.time_s = [0.0, 5.0, 6.0, 7.0]
+    assert len(clock.times_s) == 1 + out_1T.shape[1] - ids_1T.shape[1]
+    clock.times_s = [0.0, 5.0, 6.0, 7.0]
     assert clock.tpot_s == 1.0
-    clock.time_s = [0.0, 5.0]
+    clock.times_s = [0.0, 5.0]
     assert clock.tpot_s is None

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.doubles.llm import FakeServer, Manner, fake_server
 
-from eyas.bench.client.bench_url import run
+from eyas.bench.client.bench_server import run
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.counters import Counters, between, read_counters
-from eyas.bench.client.http_connection import Received
-from eyas.bench.client.response import Drafting, read
+from eyas.bench.client.http_connection import RawResponse
+from eyas.bench.client.response_parser import SpecDecodeStats, parse_response
+from eyas.bench.client.spec_decode_metrics import SpecDecodeCounters, counter_difference, parse_counters
 
 CONFIG = ClientConfig(limit=1, repeats=2, one_stream=True, concurrency=(2,), max_tokens=20, warm_up=1, timeout_s=10)
 # 20 tokens: one of the prompt, then 4 steps of 4, 4, 4 and 4 or what is left: 5 pieces of the stream, 19 tokens.
@@ -34,18 +34,18 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 10.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 15.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",position="0"} 5.0
 """
-    assert read_counters(page) == Counters(21, 30, (20, 10))
-    assert read_counters("vllm:num_requests_running 1.0") == Counters(0, 0)
-    assert read_counters("<html>") is None
+    assert parse_counters(page) == SpecDecodeCounters(21, 30, (20, 10))
+    assert parse_counters("vllm:num_requests_running 1.0") == SpecDecodeCounters(0, 0)
+    assert parse_counters("<html>") is None
 
 
 def test_what_lies_between_is_the_blocks() -> None:
-    found = between(Counters(100, 150, (80, 70)), Counters(110, 165, (89, 75, 1)))
+    found = counter_difference(SpecDecodeCounters(100, 150, (80, 70)), SpecDecodeCounters(110, 165, (89, 75, 1)))
     # 10 drafts: 9 of them accepted a token, 5 two, 1 three.
-    assert found == Drafting(10, 15, (1, 4, 4, 1))
-    assert between(Counters(100, 150), Counters(100, 150)) is None
-    assert between(Counters(100, 150), Counters(3, 4)) is None, "the server began anew"
-    assert between(None, Counters(3, 4)) is None
+    assert found == SpecDecodeStats(10, 15, (1, 4, 4, 1))
+    assert counter_difference(SpecDecodeCounters(100, 150), SpecDecodeCounters(100, 150)) is None
+    assert counter_difference(SpecDecodeCounters(100, 150), SpecDecodeCounters(3, 4)) is None, "the server began anew"
+    assert counter_difference(None, SpecDecodeCounters(3, 4)) is None
 
 
 @pytest.mark.parametrize("whose", ["vllm", "sglang"])
@@ -87,4 +87,4 @@ def test_sglangs_answers_that_say(tmp_path: Path) -> None:
     body = {"choices": [{"message": {"content": "x"}}], "usage": {"completion_tokens": 20}}
     told = {"spec_verify_ct": 4, "completion_tokens": 20}
     whole = json.dumps(body | {"meta_info": told}).encode()
-    assert read("a", Received(0.0, 200, {}, [(1.0, whole)], 1.0)).drafting == Drafting(4, 16)
+    assert parse_response("a", RawResponse(0.0, 200, {}, [(1.0, whole)], 1.0)).spec_decode == SpecDecodeStats(4, 16)

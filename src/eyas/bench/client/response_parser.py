@@ -8,28 +8,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eyas.bench.client.http_connection import Received
+from eyas.bench.client.http_connection import RawResponse
 
 MOST_WORDS = 200  # of a server's message that are repeated
 
 
 @dataclass(frozen=True)
-class Drafting:
+class SpecDecodeStats:
     """How drafting went, for one answer or by the server's counters, in vLLM's words: steps that drafted, and by number
     of accepted draft tokens."""
 
-    steps: int
-    accepted: int
+    num_steps: int
+    num_accepted: int
     histogram: tuple[int, ...] = ()
 
     @property
     def acceptance_length(self) -> float:
         """Tokens a step, the target's own included."""
-        return 1 + self.accepted / self.steps
+        return 1 + self.num_accepted / self.num_steps
 
 
 @dataclass(frozen=True)
-class Sample:
+class RequestSample:
     """One answer. Times are absolute, in seconds of one clock.
 
     steps_s: when each piece of text came; a step of a speculating server is several tokens. Empty where the server
@@ -40,22 +40,22 @@ class Sample:
     id: str
     sent_s: float
     end_s: float
-    steps_s: tuple[float, ...] = ()
+    chunk_times_s: tuple[float, ...] = ()
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     text: str = ""
-    drafting: Drafting | None = None
+    spec_decode: SpecDecodeStats | None = None
     error: str | None = None
 
     @property
     def e2e_s(self) -> float:
         """From sending to the last token; of an answer that was not streamed, to its last byte."""
-        return (self.steps_s[-1] if self.steps_s else self.end_s) - self.sent_s
+        return (self.chunk_times_s[-1] if self.chunk_times_s else self.end_s) - self.sent_s
 
     @property
     def ttft_s(self) -> float | None:
         """From sending to the first token; None where the answer came whole."""
-        return self.steps_s[0] - self.sent_s if self.steps_s else None
+        return self.chunk_times_s[0] - self.sent_s if self.chunk_times_s else None
 
     @property
     def tpot_s(self) -> float | None:
@@ -65,27 +65,27 @@ class Sample:
         return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
 
 
-def read(question_id: str, received: Received) -> Sample:
+def parse_response(question_id: str, received: RawResponse) -> RequestSample:
     """The answer to one question."""
     times = (received.sent_s, received.end_s)
     if received.error is not None:
-        return Sample(question_id, *times, error=received.error)
+        return RequestSample(question_id, *times, error=received.error)
     if received.status != 200:
-        return Sample(question_id, *times, error=f"HTTP {received.status}{_said(received.body)}")
+        return RequestSample(question_id, *times, error=f"HTTP {received.status}{_said(received.body)}")
     is_stream = received.headers.get("content-type", "").startswith("text/event-stream")
     try:
         sample = _streamed(question_id, received) if is_stream else _whole(question_id, received)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return Sample(question_id, *times, error=f"an answer in another form ({type(error).__name__}: {error})")
+        return RequestSample(question_id, *times, error=f"an answer in another form ({type(error).__name__}: {error})")
     if sample.error is None and sample.output_tokens is None:
         return replace(sample, error="an answer without usage: its tokens are the server's to count")
     return sample
 
 
-def events(received: Received) -> Iterator[tuple[float, str]]:
+def split_events(received: RawResponse) -> Iterator[tuple[float, str]]:
     """(time of its last byte, data) of each event of a stream."""
     rest = b""
-    for time_s, piece in received.pieces:
+    for time_s, piece in received.chunks:
         rest += piece
         if b"\r" in rest:
             rest = rest.replace(b"\r\n", b"\n")
@@ -96,19 +96,19 @@ def events(received: Received) -> Iterator[tuple[float, str]]:
                 yield time_s, b"\n".join(lines).decode()
 
 
-def _streamed(question_id: str, received: Received) -> Sample:
+def _streamed(question_id: str, received: RawResponse) -> RequestSample:
     steps_s: list[float] = []
     text: list[str] = []
     usage: dict[str, Any] = {}
-    drafting: Drafting | None = None
+    drafting: SpecDecodeStats | None = None
     finish: str | None = None
-    for time_s, data in events(received):
+    for time_s, data in split_events(received):
         if data == "[DONE]":
             break
         value = json.loads(data)
         if value.get("error"):
             said = _said(data.encode())
-            return Sample(question_id, received.sent_s, received.end_s, error=f"an error in the stream{said}")
+            return RequestSample(question_id, received.sent_s, received.end_s, error=f"an error in the stream{said}")
         usage = value.get("usage") or usage
         drafting = _drafting(value) or drafting
         for choice in value.get("choices") or []:
@@ -123,7 +123,7 @@ def _streamed(question_id: str, received: Received) -> Sample:
     broken = None if finish else "a stream that broke off before its finish_reason"
     if not broken and not steps_s:
         broken = "an answer without text"
-    return Sample(
+    return RequestSample(
         question_id,
         received.sent_s,
         received.end_s,
@@ -136,11 +136,11 @@ def _streamed(question_id: str, received: Received) -> Sample:
     )
 
 
-def _whole(question_id: str, received: Received) -> Sample:
+def _whole(question_id: str, received: RawResponse) -> RequestSample:
     value = json.loads(received.body)
     choice, usage = value["choices"][0], value.get("usage") or {}
     message = choice.get("message") or {}
-    return Sample(
+    return RequestSample(
         question_id,
         received.sent_s,
         received.end_s,
@@ -152,7 +152,7 @@ def _whole(question_id: str, received: Received) -> Sample:
     )
 
 
-def _drafting(value: dict[str, Any]) -> Drafting | None:
+def _drafting(value: dict[str, Any]) -> SpecDecodeStats | None:
     """vLLM's and eyas's `metrics.speculative_decoding`; SGLang's meta_info counts verifications and tokens.
 
     SGLang has it beside the choices of its own route, and in a choice of OpenAI's where `return_meta_info` was asked.
@@ -160,11 +160,11 @@ def _drafting(value: dict[str, Any]) -> Drafting | None:
     if told := (value.get("metrics") or {}).get("speculative_decoding"):
         steps = told.get("num_spec_steps") or 0
         histogram = tuple(told.get("acceptance_histogram") or ())
-        return Drafting(steps, told.get("num_accepted_draft_tokens") or 0, histogram) if steps else None
+        return SpecDecodeStats(steps, told.get("num_accepted_draft_tokens") or 0, histogram) if steps else None
     choices = value.get("choices") or [{}]
     told = value.get("meta_info") or choices[0].get("meta_info") or {}
     steps, tokens = told.get("spec_verify_ct") or 0, told.get("completion_tokens") or 0
-    return Drafting(steps, tokens - steps) if steps and tokens > steps else None
+    return SpecDecodeStats(steps, tokens - steps) if steps and tokens > steps else None
 
 
 def _said(body: bytes) -> str:

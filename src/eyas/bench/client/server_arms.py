@@ -12,31 +12,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eyas.base.errors import InputError, StageError, UsageError
-from eyas.bench.bench_prompts import Asked
+from eyas.bench.bench_prompts import ChatPrompt
 from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.counters import Counters, read_counters
-from eyas.bench.client.http_connection import Server, WireError
-from eyas.bench.client.load_generator import Client, Question
+from eyas.bench.client.http_connection import Endpoint, TransferError
+from eyas.bench.client.http_request_loops import ChatRequest, LoadGenerator
+from eyas.bench.client.spec_decode_metrics import SpecDecodeCounters, parse_counters
 from eyas.bench.single_stream import BASELINE, SPECULATIVE
 
-ALONE = "server"
+ONLY_ARM = "server"
 ASK_S = 30.0  # for a list of models, or counters
 CHAT = "/chat/completions"
 
 
 @dataclass(frozen=True)
-class Arm:
+class ServerArm:
     """A client, the model it names, and what else every request says.
 
     metrics: the route of the server's counters; None where there are none, or its answers say more.
     """
 
-    client: Client
+    load_generator: LoadGenerator
     model: str
     extra: Mapping[str, Any] = field(default_factory=dict)
-    metrics: str | None = None
+    metrics_path: str | None = None
 
-    def question(self, asked: Asked, number: int, config: ClientConfig) -> Question:
+    def build_request(self, asked: ChatPrompt, number: int, config: ClientConfig) -> ChatRequest:
         """Request `number` of a run: the same seed in every arm."""
         body = {
             "model": self.model,
@@ -48,31 +48,33 @@ class Arm:
             **({"ignore_eos": True} if config.ignore_eos else {}),
             **self.extra,
         }
-        return Question(str(number), json.dumps(body).encode())
+        return ChatRequest(str(number), json.dumps(body).encode())
 
-    def counters(self) -> Counters | None:
+    def read_counters(self) -> SpecDecodeCounters | None:
         """As they stand now; None where they cannot be read."""
-        return None if self.metrics is None else _counters(self.client, self.metrics)
+        return None if self.metrics_path is None else _counters(self.load_generator, self.metrics_path)
 
 
-def find_arms(url: str, baseline: str | None, config: ClientConfig, seen: Callable[[], None]) -> dict[str, Arm]:
+def discover_arms(
+    url: str, baseline: str | None, config: ClientConfig, seen: Callable[[], None]
+) -> dict[str, ServerArm]:
     """By name. InputError for a model that is not served or a key that is refused; StageError where nobody answers."""
     arm, is_eyas = _arm(url, config, seen)
     if baseline is not None:
         return {BASELINE: _arm(baseline, config, seen)[0], SPECULATIVE: arm}
     if is_eyas:
         return {
-            BASELINE: Arm(arm.client, arm.model, {"speculation": "off"}),
-            SPECULATIVE: Arm(arm.client, arm.model, {"speculation": "auto"}),
+            BASELINE: ServerArm(arm.load_generator, arm.model, {"speculation": "off"}),
+            SPECULATIVE: ServerArm(arm.load_generator, arm.model, {"speculation": "auto"}),
         }
-    return {ALONE: arm}
+    return {ONLY_ARM: arm}
 
 
-def _arm(url: str, config: ClientConfig, seen: Callable[[], None]) -> tuple[Arm, bool]:
+def _arm(url: str, config: ClientConfig, seen: Callable[[], None]) -> tuple[ServerArm, bool]:
     """The arm, and whether eyas serves it."""
-    server = Server.of(url)
+    server = Endpoint.parse(url)
     headers = {"Accept": "text/event-stream" if config.stream else "application/json", **_authorization(config)}
-    client = Client(server, headers, config.timeout_s, seen)
+    client = LoadGenerator(server, headers, config.timeout_s, seen)
     models = _models(url, server, client)
     names = [str(model.get("id")) for model in models]
     if config.model is None and len(names) != 1:
@@ -86,7 +88,7 @@ def _arm(url: str, config: ClientConfig, seen: Callable[[], None]) -> tuple[Arm,
     model = config.model or names[0]
     is_eyas = any(one.get("owned_by") == "eyas" and one.get("id") == model for one in models)
     metrics = None if is_eyas else _metrics(server, client)
-    return Arm(client, model, metrics=metrics), is_eyas
+    return ServerArm(client, model, metrics_path=metrics), is_eyas
 
 
 def _authorization(config: ClientConfig) -> dict[str, str]:
@@ -97,14 +99,14 @@ def _authorization(config: ClientConfig) -> dict[str, str]:
     return {"Authorization": f"Bearer {os.environ[config.api_key_env].strip()}"}
 
 
-def _models(url: str, server: Server, client: Client) -> Sequence[Mapping[str, Any]]:
+def _models(url: str, server: Endpoint, client: LoadGenerator) -> Sequence[Mapping[str, Any]]:
     """What the server lists; nothing where it has no such list and client.model must say."""
     head, found, query = server.target.partition(CHAT)
     if not found:
         return []
     try:
         received = client.get(f"{head}/models{query}", ASK_S)
-    except WireError as error:
+    except TransferError as error:
         raise StageError(f"no answer from {url}: {error}", "a server that runs", "start it, or correct --url") from None
     if received.status in (401, 403):
         raise InputError(
@@ -121,16 +123,16 @@ def _models(url: str, server: Server, client: Client) -> Sequence[Mapping[str, A
         return []
 
 
-def _metrics(server: Server, client: Client) -> str | None:
+def _metrics(server: Endpoint, client: LoadGenerator) -> str | None:
     """Where the API's address says that there should be counters, and some are."""
     head, found, _ = server.target.partition(f"/v1{CHAT}")
     target = f"{head}/metrics"
     return target if found and _counters(client, target) is not None else None
 
 
-def _counters(client: Client, target: str) -> Counters | None:
+def _counters(client: LoadGenerator, target: str) -> SpecDecodeCounters | None:
     try:
         received = client.get(target, ASK_S)
-    except WireError:
+    except TransferError:
         return None
-    return read_counters(received.body.decode("utf-8", "replace")) if received.status == 200 else None
+    return parse_counters(received.body.decode("utf-8", "replace")) if received.status == 200 else None

@@ -6,16 +6,16 @@ import json
 import pytest
 
 from eyas.bench.client.config import Slo
-from eyas.bench.client.http_connection import Received
-from eyas.bench.client.load_generator import Block
-from eyas.bench.client.response import Drafting, Sample, events, read
-from eyas.bench.client.summary import arm, compare, keeps, same_words
+from eyas.bench.client.http_connection import RawResponse
+from eyas.bench.client.http_request_loops import BlockResult
+from eyas.bench.client.response_parser import RequestSample, SpecDecodeStats, parse_response, split_events
+from eyas.bench.request_metrics import compare_arms, count_identical, meets_slo, summarize_arm
 
 # Sent at 10 s; pieces at 10.2, 10.3, 10.6 s; 9 tokens.
-ONE = Sample("a", 10.0, 10.7, (10.2, 10.3, 10.6), 5, 9, "xyz", Drafting(4, 6, (0, 2, 2)))
-SHORT = Sample("b", 10.0, 10.2, (10.1,), 5, 1, "x")
-WHOLE = Sample("c", 10.0, 10.5, (), 5, 9, "xyz")
-FAILED = Sample("d", 10.0, 10.0, error="HTTP 500")
+ONE = RequestSample("a", 10.0, 10.7, (10.2, 10.3, 10.6), 5, 9, "xyz", SpecDecodeStats(4, 6, (0, 2, 2)))
+SHORT = RequestSample("b", 10.0, 10.2, (10.1,), 5, 1, "x")
+WHOLE = RequestSample("c", 10.0, 10.5, (), 5, 9, "xyz")
+FAILED = RequestSample("d", 10.0, 10.0, error="HTTP 500")
 
 
 def test_times_of_an_answer() -> None:
@@ -27,7 +27,7 @@ def test_times_of_an_answer() -> None:
 
 
 def test_figures_of_an_arm() -> None:
-    found = arm([Block((ONE, FAILED), 2.0), Block((SHORT, ONE), 4.0)], Slo(), seed=0)
+    found = summarize_arm([BlockResult((ONE, FAILED), 2.0), BlockResult((SHORT, ONE), 4.0)], Slo(), seed=0)
     assert (found["requests"], found["failed"], found["errors"]) == (4, 1, {"HTTP 500": 1})
     assert found["output_tps"] == pytest.approx((9 / 2 + 10 / 4) / 2)
     assert found["output_throughput"] == pytest.approx(19 / 6)
@@ -43,40 +43,42 @@ def test_figures_of_an_arm() -> None:
 
 
 def test_intervals_of_what_was_measured_more_than_once() -> None:
-    often, seldom = (dataclasses.replace(ONE, drafting=Drafting(4, accepted)) for accepted in (8, 4))
-    found = arm([Block((often, seldom), 2.0)], Slo(), seed=0)
+    often, seldom = (dataclasses.replace(ONE, spec_decode=SpecDecodeStats(4, accepted)) for accepted in (8, 4))
+    found = summarize_arm([BlockResult((often, seldom), 2.0)], Slo(), seed=0)
     assert found["acceptance_length"] == pytest.approx(1 + 12 / 8)
     assert found["acceptance_length_ci95"] == pytest.approx([1 + 4 / 4, 1 + 8 / 4])
     assert "output_tps_ci95" not in found
 
 
 def test_an_arm_that_was_not_answered() -> None:
-    found = arm([Block((FAILED, FAILED), 2.0)], Slo(), 0)
+    found = summarize_arm([BlockResult((FAILED, FAILED), 2.0)], Slo(), 0)
     assert (found["requests"], found["failed"], found["errors"]) == (2, 2, {"HTTP 500": 2})
     assert found["output_tps"] == 0
     assert not [key for key in found if key.startswith(("tpot", "ttft", "e2e", "acceptance"))]
-    assert compare([Block((FAILED,), 2.0)], [Block((ONE,), 2.0)], 0) == {"blocks": 1}
+    assert compare_arms([BlockResult((FAILED,), 2.0)], [BlockResult((ONE,), 2.0)], 0) == {"blocks": 1}
 
 
 def test_goodput_counts_who_keeps_all_limits() -> None:
-    assert keeps(ONE, Slo(ttft_ms=201, tpot_ms=51, e2e_ms=601))
-    assert not keeps(ONE, Slo(ttft_ms=199))
-    assert not keeps(ONE, Slo(tpot_ms=49))
-    assert not keeps(ONE, Slo(e2e_ms=599))
-    assert keeps(SHORT, Slo(tpot_ms=0.1))  # no time between tokens
-    assert not keeps(WHOLE, Slo(ttft_ms=1e9))  # nobody knows
-    assert arm([Block((ONE, SHORT, FAILED), 2.0)], Slo(ttft_ms=150), 0)["goodput"] == pytest.approx(1 / 2)
+    assert meets_slo(ONE, Slo(ttft_ms=201, tpot_ms=51, e2e_ms=601))
+    assert not meets_slo(ONE, Slo(ttft_ms=199))
+    assert not meets_slo(ONE, Slo(tpot_ms=49))
+    assert not meets_slo(ONE, Slo(e2e_ms=599))
+    assert meets_slo(SHORT, Slo(tpot_ms=0.1))  # no time between tokens
+    assert not meets_slo(WHOLE, Slo(ttft_ms=1e9))  # nobody knows
+    assert summarize_arm([BlockResult((ONE, SHORT, FAILED), 2.0)], Slo(ttft_ms=150), 0)["goodput"] == pytest.approx(
+        1 / 2
+    )
 
 
 def test_arms_are_compared_request_by_request() -> None:
-    slow = Sample("a", 0.0, 2.0, (1.0, 1.8), 5, 9, "xyz")
-    other = Sample("a", 0.0, 2.0, (1.0, 1.8), 5, 9, "xyZ")
-    before = [Block((slow, slow, FAILED), 2.0)]
-    after = [Block((ONE, other, ONE), 1.0)]
-    found = compare(before, after, 0)
+    slow = RequestSample("a", 0.0, 2.0, (1.0, 1.8), 5, 9, "xyz")
+    other = RequestSample("a", 0.0, 2.0, (1.0, 1.8), 5, 9, "xyZ")
+    before = [BlockResult((slow, slow, FAILED), 2.0)]
+    after = [BlockResult((ONE, other, ONE), 1.0)]
+    found = compare_arms(before, after, 0)
     assert found["speedup_tps"] == pytest.approx(27 / 1 / (18 / 2))
     assert found["speedup_tpot"] == pytest.approx(0.1 / 0.075)  # the failed pair is no pair
-    assert same_words(before, after) == (2, 1)
+    assert count_identical(before, after) == (2, 1)
 
 
 def test_events_that_are_cut_anywhere() -> None:
@@ -85,9 +87,11 @@ def test_events_that_are_cut_anywhere() -> None:
     whole = ['{"a":1}', "x\ny", "[DONE]"]
     for size in range(1, len(body) + 1):
         pieces = [(float(start), body[start : start + size]) for start in range(0, len(body), size)]
-        found = list(events(Received(0.0, 200, {}, pieces)))
+        found = list(split_events(RawResponse(0.0, 200, {}, pieces)))
         assert [data for _, data in found] == whole, size
-    assert [time_s for time_s, _ in events(Received(0.0, 200, {}, [(1.0, body[:10]), (2.0, body[10:])]))] == [2.0] * 3
+    assert [time_s for time_s, _ in split_events(RawResponse(0.0, 200, {}, [(1.0, body[:10]), (2.0, body[10:])]))] == [
+        2.0
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_events_that_are_cut_anywhere() -> None:
     ],
 )
 def test_streams_that_are_no_answers(body: bytes, said: str) -> None:
-    sample = read("a", Received(0.0, 200, {"content-type": "text/event-stream"}, [(1.0, body)], 1.0))
+    sample = parse_response("a", RawResponse(0.0, 200, {"content-type": "text/event-stream"}, [(1.0, body)], 1.0))
     assert said in (sample.error or "")
 
 
@@ -110,10 +114,10 @@ def test_reasoning_is_generated_text() -> None:
     stream = [{"choices": [{"delta": piece}]} for piece in pieces]
     stream += [{"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}]
     body = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in stream)
-    sample = read("a", Received(0.0, 200, {"content-type": "text/event-stream"}, [(1.0, body)], 1.0))
-    assert (sample.text, len(sample.steps_s), sample.output_tokens, sample.error) == ("thinkword", 2, 3, None)
+    sample = parse_response("a", RawResponse(0.0, 200, {"content-type": "text/event-stream"}, [(1.0, body)], 1.0))
+    assert (sample.text, len(sample.chunk_times_s), sample.output_tokens, sample.error) == ("thinkword", 2, 3, None)
 
 
 def test_an_answer_that_is_no_json() -> None:
-    sample = read("a", Received(0.0, 200, {"content-type": "application/json"}, [(1.0, b"<html>")], 1.0))
+    sample = parse_response("a", RawResponse(0.0, 200, {"content-type": "application/json"}, [(1.0, b"<html>")], 1.0))
     assert "another form" in (sample.error or "")

@@ -10,14 +10,14 @@ from typing import Any
 
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
-from eyas.bench.client import load_generator as load
-from eyas.bench.client.load_generator import arrivals, quarters
-from eyas.bench.client.summary import arm as figures_of
-from eyas.bench.client.summary import compare
+from eyas.bench.client import http_request_loops as load
+from eyas.bench.client.http_request_loops import poisson_arrivals, split_ramp
 from eyas.bench.config import OTHER_ARM, BenchConfig
-from eyas.bench.request_loops import Block, closed_loop, open_loop
+from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop, run_open_loop
+from eyas.bench.request_metrics import compare_arms
+from eyas.bench.request_metrics import summarize_arm as figures_of
 from eyas.bench.single_stream import BASELINE, SPECULATIVE, WARM_UP_TOKENS
-from eyas.bench.workload import Prompt, mixed, paired
+from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.drafters.eagle3 import Draft
 from eyas.drafters.other_drafters import Lookup, SmallModel
 from eyas.engine.cost_profiler import budget_for
@@ -37,14 +37,14 @@ class _Load:
     prompts: Sequence[Prompt]
     moments_s: Sequence[float] | None = None
 
-    def send(self, engine: Engine, max_tokens: int) -> Block:
+    def send(self, engine: Engine, max_tokens: int) -> EngineBlock:
         if self.moments_s is None:
-            return closed_loop(engine, self.prompts, max_tokens)
-        return open_loop(engine, self.prompts, self.moments_s, max_tokens)
+            return run_closed_loop(engine, self.prompts, max_tokens)
+        return run_open_loop(engine, self.prompts, self.moments_s, max_tokens)
 
 
 @dataclass(frozen=True)
-class UnderLoad:
+class LoadResults:
     """Three keys of results.json."""
 
     concurrency: Points = ()
@@ -54,37 +54,37 @@ class UnderLoad:
 
 def measure_load(
     target: Target, draft: Draft, prompts: Mapping[str, Sequence[Prompt]], config: BenchConfig, progress: bool = True
-) -> UnderLoad:
+) -> LoadResults:
     """For each number of streams and each rate of the configuration all arms over the same requests, tasks mixed.
 
     The speculative arm is what a server runs: the budget decides round by round among trees, chains and off. There are
     `repeats` blocks, each of other requests as far as the prompts reach; a block runs in all arms back to back in
     rotated order (see `client.summary` for the figures). StageError where no answer has two tokens.
     """
-    pool = mixed(prompts)
+    pool = interleave_tasks(prompts)
     context = max(len(prompt.ids) for prompt in pool) + config.max_tokens
     streams = [(n, list(_closed(pool, n, config))) for n in config.concurrency]
     rates = [(rate, list(_open(pool, (rate, rate), config))) for rate in config.rates]
     ramp = list(_open(pool, config.ramp, config)) if config.ramp is not None else []
     if not (streams or rates or ramp):
-        return UnderLoad()
+        return LoadResults()
     fixed = [arm for arm in default_arms() if arm.name in config.arms]
-    others = other_arms(config, target)
+    others = headless_drafters(config, target)
 
     def engines(slots: int) -> dict[str, Engine]:
         found = {BASELINE: Engine(target, None, slots, context)}
-        found[SPECULATIVE] = auto_engine(target, draft, slots, context)
-        found |= {arm.name: one_arm_engine(target, draft, arm, slots, context) for arm in fixed}
+        found[SPECULATIVE] = build_auto_engine(target, draft, slots, context)
+        found |= {arm.name: build_fixed_arm_engine(target, draft, arm, slots, context) for arm in fixed}
         return found | {name: Engine(target, other, slots, context) for name, other in others.items()}
 
     loads = [*(one for _, some in streams + rates for one in some), *ramp]
     total = sum(len(one.prompts) for one in loads) * (2 + len(fixed) + len(others))
     with Progress("bench, under load", total, "requests", enabled=progress) as bar:
-        closed = [{"n": n} | point(_measured(engines(n), some, config, bar), config) for n, some in streams]
+        closed = [{"n": n} | build_point(_measured(engines(n), some, config, bar), config) for n, some in streams]
         opening = engines(max(config.concurrency, default=8)) if rates or ramp else {}
-        opened = [{"rate": rate} | point(_measured(opening, some, config, bar), config) for rate, some in rates]
+        opened = [{"rate": rate} | build_point(_measured(opening, some, config, bar), config) for rate, some in rates]
         growing = _quarters(opening, ramp, config, bar) if ramp else []
-    return UnderLoad(closed, opened, growing)
+    return LoadResults(closed, opened, growing)
 
 
 def _closed(pool: Sequence[Prompt], n: int, config: BenchConfig) -> Iterator[_Load]:
@@ -96,7 +96,7 @@ def _closed(pool: Sequence[Prompt], n: int, config: BenchConfig) -> Iterator[_Lo
 def _open(pool: Sequence[Prompt], rates: tuple[float, float], config: BenchConfig) -> Iterator[_Load]:
     start = 0
     for block in range(config.repeats):
-        moments_s = arrivals(*rates, config.block_s, config.seed + block)
+        moments_s = poisson_arrivals(*rates, config.block_s, config.seed + block)
         yield _Load(_some(pool, start, len(moments_s)), moments_s)
         start += len(moments_s)
 
@@ -107,28 +107,28 @@ def _some(pool: Sequence[Prompt], start: int, count: int) -> list[Prompt]:
 
 def _measured(
     engines: Mapping[str, Engine], loads: Sequence[_Load], config: BenchConfig, bar: Progress
-) -> dict[str, list[load.Block]]:
+) -> dict[str, list[load.BlockResult]]:
     """By arm and block, as a client would have seen them; every engine is warmed up first."""
     for engine in engines.values():
-        closed_loop(engine, loads[0].prompts[: engine.slots], min(WARM_UP_TOKENS, config.max_tokens))
+        run_closed_loop(engine, loads[0].prompts[: engine.slots], min(WARM_UP_TOKENS, config.max_tokens))
 
-    def run(name: str, one: _Load) -> load.Block:
+    def run(name: str, one: _Load) -> load.BlockResult:
         block = one.send(engines[name], config.max_tokens)
         bar.advance(len(one.prompts))
-        return block.as_seen(drafts=name != BASELINE)
+        return block.to_block_result(drafts=name != BASELINE)
 
     arms = {name: lambda one, name=name: run(name, one) for name in engines}
-    return {name: [once for (once,) in blocks] for name, blocks in paired(arms, loads, 1).items()}
+    return {name: [once for (once,) in blocks] for name, blocks in run_paired(arms, loads, 1).items()}
 
 
 def _quarters(engines: Mapping[str, Engine], ramp: Sequence[_Load], config: BenchConfig, bar: Progress) -> Points:
     assert config.ramp is not None, "there are loads of it"
     moments_s = [one.moments_s or () for one in ramp]
-    cut = quarters(_measured(engines, ramp, config, bar), moments_s, config.ramp, config.block_s)
-    return [{"rate": rate} | point(blocks, config) for rate, blocks in cut]
+    cut = split_ramp(_measured(engines, ramp, config, bar), moments_s, config.ramp, config.block_s)
+    return [{"rate": rate} | build_point(blocks, config) for rate, blocks in cut]
 
 
-def other_arms(config: BenchConfig, target: Target) -> dict[str, Lookup | SmallModel]:
+def headless_drafters(config: BenchConfig, target: Target) -> dict[str, Lookup | SmallModel]:
     """What of `bench.arms` drafts without the head. InputError for a small model that cannot be loaded."""
     found = [match for name in config.arms if (match := OTHER_ARM.fullmatch(name)) is not None]
     model = None
@@ -141,7 +141,7 @@ def other_arms(config: BenchConfig, target: Target) -> dict[str, Lookup | SmallM
     return plans
 
 
-def auto_engine(target: Target, draft: Draft, slots: int, context: int) -> Engine:
+def build_auto_engine(target: Target, draft: Draft, slots: int, context: int) -> Engine:
     """An engine with a budget; what its rounds cost is measured here and now."""
     arms = default_arms()
     engine = Engine(target, replace(draft, arms=arms), slots, context)
@@ -149,7 +149,7 @@ def auto_engine(target: Target, draft: Draft, slots: int, context: int) -> Engin
     return engine
 
 
-def one_arm_engine(target: Target, draft: Draft, arm: Arm, slots: int, context: int) -> Engine:
+def build_fixed_arm_engine(target: Target, draft: Draft, arm: Arm, slots: int, context: int) -> Engine:
     """An engine that runs the same arm in every round; off has no head loaded."""
     if arm.shape is None:
         return Engine(target, None, slots, context)
@@ -158,7 +158,7 @@ def one_arm_engine(target: Target, draft: Draft, arm: Arm, slots: int, context: 
     return engine
 
 
-def point(found: Mapping[str, Sequence[load.Block]], config: BenchConfig) -> dict[str, Any]:
+def build_point(found: Mapping[str, Sequence[load.BlockResult]], config: BenchConfig) -> dict[str, Any]:
     """One entry of results.json, from the blocks of each arm; block i of all arms had the same requests."""
     of = {name: figures_of(blocks, config.slo, config.seed) for name, blocks in found.items()}
     before, after = of.pop(BASELINE), of.pop(SPECULATIVE)
@@ -168,5 +168,5 @@ def point(found: Mapping[str, Sequence[load.Block]], config: BenchConfig) -> dic
             "an answer of two tokens at least, for there is no time between tokens otherwise",
             "measure with other prompts",
         )
-    both = compare(found[BASELINE], found[SPECULATIVE], config.seed)
+    both = compare_arms(found[BASELINE], found[SPECULATIVE], config.seed)
     return {BASELINE: before, SPECULATIVE: after, "arms": of} | both
