@@ -10,8 +10,8 @@ from pathlib import Path
 import pii_set
 from data_options import Options
 from pii_names import faker_words, parts
-from pii_score import Outcome, judge, recall
-from pii_set import LANGUAGES, Labelled
+from pii_score import Outcome, recall, score_text
+from pii_set import LANGUAGES, LabeledText
 from rows import Row
 
 KEY = b"a key for measuring only, no secret"
@@ -23,68 +23,68 @@ REAL = {"gsm8k-train": "question", "mt-bench": "turns", "humaneval": "prompt"}  
 Written = tuple[str, ...] | None  # the texts of a record as they are written; None: dropped
 
 
-def filtered(records: Sequence[tuple[tuple[str, ...], str]]) -> Iterator[Written]:
+def run_filter(records: Sequence[tuple[tuple[str, ...], str]]) -> Iterator[Written]:
     """What the privacy filter makes of records (texts, language), batch by batch."""
     from eyas.privacy.config import PrivacyConfig
-    from eyas.privacy.filter import Cleaned, PrivacyFilter
+    from eyas.privacy.filter import CleanedRecord, PrivacyFilter
 
     privacy = PrivacyFilter(PrivacyConfig(), key=KEY)
     for start in range(0, len(records), BATCH):
         for result in privacy.clean(list(records[start : start + BATCH])):
-            yield tuple(result.texts) if isinstance(result, Cleaned) else None
+            yield tuple(result.texts) if isinstance(result, CleanedRecord) else None
         print(f"filtered {min(start + BATCH, len(records))} of {len(records)}", file=sys.stderr, flush=True)
 
 
 def detection(options: Options) -> Iterator[Row]:
-    """The rows of the labelled set; the tables go to stderr and to --tables."""
-    made = pii_set.make(options.seed)
-    outcomes = judged(made, [labelled.language for labelled in made])
-    yield from score(outcomes)
-    text = "\n\n".join([*tables(outcomes), by_found_language(made)]) + "\n"
+    """The rows of the labeled set; the tables go to stderr and to --tables."""
+    made = pii_set.build_set(options.seed)
+    outcomes = score_texts(made, [labeled.language for labeled in made])
+    yield from recall_rows(outcomes)
+    text = "\n\n".join([*markdown_tables(outcomes), describe_detected_languages(made)]) + "\n"
     print(text, file=sys.stderr)
-    print(missed(outcomes), file=sys.stderr)
+    print(describe_misses(outcomes), file=sys.stderr)
     if options.tables:
         options.tables.write_text(text, "utf-8")
 
 
-def judged(made: Sequence[Labelled], languages: Sequence[str]) -> list[Outcome]:
+def score_texts(made: Sequence[LabeledText], languages: Sequence[str]) -> list[Outcome]:
     """What becomes of the texts when they are taken to be written in these languages."""
-    written = filtered([((labelled.text,), language) for labelled, language in zip(made, languages, strict=True)])
-    return [judge(labelled, texts[0] if texts else None) for labelled, texts in zip(made, written, strict=True)]
+    written = run_filter([((labeled.text,), language) for labeled, language in zip(made, languages, strict=True)])
+    return [score_text(labeled, texts[0] if texts else None) for labeled, texts in zip(made, written, strict=True)]
 
 
-def score(outcomes: Sequence[Outcome]) -> Iterator[Row]:
+def recall_rows(outcomes: Sequence[Outcome]) -> Iterator[Row]:
     """The rows that have a target."""
-    planted = [outcome for outcome in outcomes if outcome.labelled.planted]
-    clean = [outcome for outcome in outcomes if not outcome.labelled.planted]
+    planted = [outcome for outcome in outcomes if outcome.labeled.planted]
+    clean = [outcome for outcome in outcomes if not outcome.labeled.planted]
     yield _least(f"texts of which no planted value survives, of {len(planted)}", recall(planted), 0.97)
     for kind in ALWAYS:
-        some = [outcome for outcome in planted if kind in outcome.labelled.kinds]
+        some = [outcome for outcome in planted if kind in outcome.labeled.kinds]
         yield _least(f"texts with {kind} of which none survives, of {len(some)}", _gone(some, kind), 1.0)
     touched = sum(outcome.changed or outcome.dropped for outcome in clean) / len(clean)
     yield Row(f"clean texts changed or dropped, of {len(clean)}", round(touched, 4), "at most 0.03", touched <= 0.03)
-    soft = [outcome for outcome in planted if outcome.labelled.kinds <= SOFT]
+    soft = [outcome for outcome in planted if outcome.labeled.kinds <= SOFT]
     kept = sum(outcome.caught and not outcome.dropped for outcome in soft) / len(soft)
     name = f"texts with names, places, e-mail and phones alone that are kept with surrogates, of {len(soft)}"
     yield _least(name, kept, 0.9)
 
 
-def tables(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def markdown_tables(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Markdown: by kind, by language, by where the names come from."""
-    planted = [outcome for outcome in outcomes if outcome.labelled.planted]
+    planted = [outcome for outcome in outcomes if outcome.labeled.planted]
     rows = []
     for kind in KINDS:
-        some = [outcome for outcome in planted if kind in outcome.labelled.kinds]
-        values = sum(value.kind == kind for outcome in some for value in outcome.labelled.planted)
+        some = [outcome for outcome in planted if kind in outcome.labeled.kinds]
+        values = sum(value.kind == kind for outcome in some for value in outcome.labeled.planted)
         dropped = sum(outcome.dropped for outcome in some) / len(some) if some else None
         rows.append([kind, str(len(some)), str(values), _share(_gone(some, kind)), _share(dropped)])
     yield _table(["kind", "texts", "values", "none of the kind survives", "dropped"], rows)
     rows = []
     for language in LANGUAGES:
-        own = [outcome for outcome in outcomes if outcome.labelled.language == language]
-        some = [outcome for outcome in own if outcome.labelled.planted]
-        soft = [outcome for outcome in some if outcome.labelled.kinds <= SOFT]
-        clean = [outcome for outcome in own if not outcome.labelled.planted]
+        own = [outcome for outcome in outcomes if outcome.labeled.language == language]
+        some = [outcome for outcome in own if outcome.labeled.planted]
+        soft = [outcome for outcome in some if outcome.labeled.kinds <= SOFT]
+        clean = [outcome for outcome in own if not outcome.labeled.planted]
         touched = sum(outcome.changed or outcome.dropped for outcome in clean) / len(clean)
         kept = sum(outcome.caught and not outcome.dropped for outcome in soft) / len(soft)
         rows.append([language, str(len(some)), _share(recall(some)), _share(kept), str(len(clean)), _share(touched)])
@@ -96,7 +96,7 @@ def tables(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def _by_list(planted: Sequence[Outcome]) -> list[list[str]]:
     came, gone = Counter[str](), Counter[str]()
     for outcome in planted:
-        for value in outcome.labelled.planted:
+        for value in outcome.labeled.planted:
             if value.kind == "PERSON":
                 found = {part in faker_words() for part in parts(value.value) if len(part) >= 3}
                 group = "some" if len(found) == 2 else "all" if True in found else "none"
@@ -105,17 +105,17 @@ def _by_list(planted: Sequence[Outcome]) -> list[list[str]]:
     return [[group, str(came[group]), _share(gone[group] / came[group])] for group in ("all", "some", "none")]
 
 
-def by_found_language(made: Sequence[Labelled]) -> str:
+def describe_detected_languages(made: Sequence[LabeledText]) -> str:
     """Lines about the language that the pipeline itself would find, and what the filter makes of it."""
     from eyas.data.select.language import language_of
 
-    languages = [language_of(labelled.text) for labelled in made]
+    languages = [language_of(labeled.text) for labeled in made]
     pairs = list(zip(made, languages, strict=True))
-    wrong = Counter(labelled.language for labelled, language in pairs if language != labelled.language)
+    wrong = Counter(labeled.language for labeled, language in pairs if language != labeled.language)
     by_language = ", ".join(f"{language} {wrong[language]}" for language in LANGUAGES)
-    outcomes = judged(made, languages)
-    caught = recall([outcome for outcome in outcomes if outcome.labelled.planted])
-    clean = [outcome for outcome in outcomes if not outcome.labelled.planted]
+    outcomes = score_texts(made, languages)
+    caught = recall([outcome for outcome in outcomes if outcome.labeled.planted])
+    clean = [outcome for outcome in outcomes if not outcome.labeled.planted]
     touched = sum(outcome.changed or outcome.dropped for outcome in clean) / len(clean)
     return (
         f"The figures above are with the language of the label. The pipeline finds another one in {wrong.total()} of "
@@ -124,14 +124,14 @@ def by_found_language(made: Sequence[Labelled]) -> str:
     )
 
 
-def missed(outcomes: Sequence[Outcome]) -> str:
+def describe_misses(outcomes: Sequence[Outcome]) -> str:
     """Templates whose texts were missed or touched wrongly; no value is told."""
     leaks, touched = Counter[str](), Counter[str]()
     for outcome in outcomes:
-        place = f"{outcome.labelled.language}/{outcome.labelled.template}"
+        place = f"{outcome.labeled.language}/{outcome.labeled.template}"
         for value in outcome.survivors:
             leaks[f"{place}:{value.kind}"] += 1
-        if not outcome.labelled.planted and (outcome.changed or outcome.dropped):
+        if not outcome.labeled.planted and (outcome.changed or outcome.dropped):
             touched[place] += 1
     return f"survived, by template: {dict(leaks.most_common())}\nclean but touched: {dict(touched.most_common())}"
 
@@ -169,7 +169,7 @@ def real(options: Options) -> Iterator[Row]:
             continue
         records = [json.loads(line)[key] for line in path.read_text("utf-8").splitlines()]
         before = [(record,) if isinstance(record, str) else tuple(record) for record in records]
-        after = list(filtered([(texts, "en") for texts in before]))
+        after = list(run_filter([(texts, "en") for texts in before]))
         changed = sum(new is not None and new != old for old, new in zip(before, after, strict=True))
         dropped = sum(new is None for new in after)
         yield Row(f"{name}: share of {len(before)} records changed", round(changed / len(before), 4), "told", True)
@@ -189,6 +189,6 @@ def _shown(name: str, place: int, before: tuple[str, ...], after: Written) -> st
     return "\n".join(lines) + "\n"
 
 
-def outside(path: Path) -> bool:
+def is_outside_repository(path: Path) -> bool:
     """Whether a file lies outside this repository."""
     return not path.resolve().is_relative_to(Path(__file__).resolve().parents[1])

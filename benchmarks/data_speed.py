@@ -88,7 +88,7 @@ def _of_chars(seed: int) -> list[tuple[tuple[str, ...], str]]:
     """Prompts of CHARS characters: texts of the labelled set of one language, with and without planted values."""
     rng = random.Random(seed)
     by_language: dict[str, list[str]] = {}
-    for labelled in pii_set.make(seed):
+    for labelled in pii_set.build_set(seed):
         by_language.setdefault(labelled.language, []).append(labelled.text)
     prompts = []
     for number in range(PROMPTS):
@@ -143,7 +143,7 @@ def _eyas_prompts(directory: Path, size: int, seed: int) -> Usage:
 def write_prompts(path: Path, size: int, seed: int) -> None:
     """So many different English prompts of CHARS characters; one in ten holds a name and an e-mail address."""
     rng = random.Random(seed)
-    texts = [labelled for labelled in pii_set.make(seed) if labelled.language == "en"]
+    texts = [labelled for labelled in pii_set.build_set(seed) if labelled.language == "en"]
     vocabulary = sorted({word for labelled in texts if not labelled.planted for word in labelled.text.split()
                          if word.isalpha() and word.islower()})  # fmt: skip
     mails = [labelled.text for labelled in texts if labelled.kinds == {"PERSON", "EMAIL"}]

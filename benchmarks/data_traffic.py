@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 from data_options import Options
-from pii_slots import Draw
+from pii_slots import SlotFiller
 from pii_templates import Template, read_templates
 from rows import Row
 
@@ -45,7 +45,7 @@ def by_task() -> dict[str, tuple[Template, ...]]:
 def draw(task: str, seed: str) -> Prompt:
     """One prompt of a task."""
     rng = random.Random(f"traffic:{seed}")
-    pieces = Draw(rng, "en").fill(rng.choice(by_task()[task]).text)
+    pieces = SlotFiller(rng, "en").fill(rng.choice(by_task()[task]).text)
     return Prompt("".join(piece.text for piece in pieces), task)
 
 

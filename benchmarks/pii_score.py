@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pii_names import fold
-from pii_set import Labelled, Planted
+from pii_set import LabeledText, Planted
 
 PARTICLES = frozenset({"van", "der", "den", "von", "del", "dos", "das", "della", "las", "los"})
 PUNCTUATION = re.compile(r"[\s\-./()]+")
@@ -27,7 +27,7 @@ SHARE_OF_RUN = 0.75
 class Outcome:
     """What became of one text: dropped, or written with these planted values still in it."""
 
-    labelled: Labelled
+    labeled: LabeledText
     dropped: bool
     changed: bool
     survivors: tuple[Planted, ...]
@@ -38,13 +38,13 @@ class Outcome:
         return not self.survivors
 
 
-def judge(labelled: Labelled, written: str | None) -> Outcome:
+def score_text(labeled: LabeledText, written: str | None) -> Outcome:
     """The outcome for a text; `written` is None where the record was dropped."""
     if written is None:
-        return Outcome(labelled, True, False, ())
+        return Outcome(labeled, True, False, ())
     page = _Page.read(written)
-    survivors = tuple(planted for planted in labelled.planted if survives(planted, page, labelled.fixed))
-    return Outcome(labelled, False, written != labelled.text, survivors)
+    survivors = tuple(planted for planted in labeled.planted if survives(planted, page, labeled.fixed))
+    return Outcome(labeled, False, written != labeled.text, survivors)
 
 
 def recall(outcomes: Sequence[Outcome]) -> float | None:

@@ -7,7 +7,7 @@ afterwards. A test holds the digest of everything that decides it. Everything in
 from dataclasses import dataclass
 from random import Random
 
-from pii_slots import Draw, Piece
+from pii_slots import SlotFiller, TextPiece
 from pii_templates import Template, templates
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv")
@@ -30,7 +30,7 @@ class Planted:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabeledText:
     """One text; `fixed` is the text without the planted values."""
 
     id: str
@@ -46,14 +46,14 @@ class Labelled:
         return frozenset(planted.kind for planted in self.planted)
 
 
-def make(seed: int) -> list[Labelled]:
+def build_set(seed: int) -> list[LabeledText]:
     """The set: for a seed always the same bytes."""
-    return [labelled for language in LANGUAGES for labelled in _of_language(language, seed)]
+    return [labeled for language in LANGUAGES for labeled in _of_language(language, seed)]
 
 
-def _of_language(language: str, seed: int) -> list[Labelled]:
+def _of_language(language: str, seed: int) -> list[LabeledText]:
     by_use = {use: [t for t in templates(language) if t.use == use] for use in ("planted", "clean", "famous")}
-    found: list[Labelled] = []
+    found: list[LabeledText] = []
     seen: set[str] = set()
     for use in ("planted", "clean"):
         for number in range(PER_LANGUAGE):
@@ -64,10 +64,10 @@ def _of_language(language: str, seed: int) -> list[Labelled]:
     return found
 
 
-def _text(template: Template, language: str, seed: str, seen: set[str]) -> Labelled:
+def _text(template: Template, language: str, seed: str, seen: set[str]) -> LabeledText:
     """The template filled; filled anew while the same text has been made already."""
     for attempt in range(1000):
-        pieces = Draw(Random(f"{seed}:{attempt}"), language).fill(template.text)
+        pieces = SlotFiller(Random(f"{seed}:{attempt}"), language).fill(template.text)
         pieces = [_cased(piece, template.case) for piece in pieces]
         text = "".join(piece.text for piece in pieces)
         if text not in seen:
@@ -77,12 +77,14 @@ def _text(template: Template, language: str, seed: str, seen: set[str]) -> Label
     planted = (Planted(piece.kind, piece.text, piece.listed) for piece in pieces if piece.kind)
     fixed = "\n".join(piece.text for piece in pieces if not piece.kind)
     use, number = ("p" if template.use == "planted" else "c"), seed.rsplit(":", 1)[1]
-    return Labelled(f"{use}-{language}-{number}", text, language, template.name, tuple(dict.fromkeys(planted)), fixed)
+    return LabeledText(
+        f"{use}-{language}-{number}", text, language, template.name, tuple(dict.fromkeys(planted)), fixed
+    )
 
 
-def _cased(piece: Piece, case: str) -> Piece:
+def _cased(piece: TextPiece, case: str) -> TextPiece:
     if not case or (piece.kind and piece.kind not in CASELESS[case]):
         return piece
     # Lower case of the Turkish capital İ would be two characters.
     text = piece.text.replace("İ", "I").lower() if case == "lower" else piece.text.upper()
-    return Piece(text, piece.kind, piece.listed)
+    return TextPiece(text, piece.kind, piece.listed)

@@ -69,7 +69,7 @@ SECRETS = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Some text; `kind` where it is a planted value, `listed` where that is a name."""
 
     text: str
@@ -101,24 +101,24 @@ def faker_places(language: str) -> dict[str, tuple[str, ...]]:
 
 
 @dataclass
-class Draw:
+class SlotFiller:
     """The values of one text, all from one random number generator."""
 
     rng: Random
     language: str
-    memo: dict[str, list[Piece]] = field(default_factory=dict)
+    memo: dict[str, list[TextPiece]] = field(default_factory=dict)
     names: dict[str, Name] = field(default_factory=dict)
 
-    def fill(self, template: str) -> list[Piece]:
+    def fill(self, template: str) -> list[TextPiece]:
         """The template as pieces, every slot filled."""
-        pieces: list[Piece] = []
+        pieces: list[TextPiece] = []
         depth, begin = 0, 0
         bars: list[int] = []  # between the words of the outermost slot
         for mark in MARK.finditer(template):
             depth += {"<<": 1, ">>": -1, "|": 0}[mark[0]]
             assert depth >= 0, "a slot ends that has not begun"
             if mark[0] == "<<" and depth == 1:
-                pieces.append(Piece(template[begin : mark.start()]))
+                pieces.append(TextPiece(template[begin : mark.start()]))
                 begin, bars = mark.end(), []
             elif mark[0] == "|" and depth == 1:
                 bars.append(mark.start())
@@ -128,15 +128,15 @@ class Draw:
                 pieces.extend(self.fill(self.rng.choice(words)) if bars else self._value(words[0]))
                 begin = mark.end()
         assert depth == 0, "a slot that does not end"
-        return [*pieces, Piece(template[begin:])]
+        return [*pieces, TextPiece(template[begin:])]
 
-    def _value(self, slot: str) -> list[Piece]:
+    def _value(self, slot: str) -> list[TextPiece]:
         if "#" in slot and slot in self.memo:
             return self.memo[slot]
         name, _, tag = slot.partition("#")
         name, _, variety = name.partition(".")
         value = getattr(self, f"_{name}")(variety, tag)
-        pieces = value if isinstance(value, list) else [Piece(value)]
+        pieces = value if isinstance(value, list) else [TextPiece(value)]
         self.memo[slot] = pieces
         return pieces
 
@@ -147,90 +147,90 @@ class Draw:
 
     # Values that are planted.
 
-    def _named(self, text: str) -> list[Piece]:
-        return [Piece(text, "PERSON", is_listed(text))]
+    def _named(self, text: str) -> list[TextPiece]:
+        return [TextPiece(text, "PERSON", is_listed(text))]
 
-    def _person(self, variety: str, tag: str) -> list[Piece]:
+    def _person(self, variety: str, tag: str) -> list[TextPiece]:
         return self._named(self._name(tag).full)
 
-    def _first(self, variety: str, tag: str) -> list[Piece]:
+    def _first(self, variety: str, tag: str) -> list[TextPiece]:
         return self._named(self._name(tag).first)
 
-    def _last(self, variety: str, tag: str) -> list[Piece]:
+    def _last(self, variety: str, tag: str) -> list[TextPiece]:
         return self._named(self._name(tag).last)
 
-    def _comma(self, variety: str, tag: str) -> list[Piece]:
+    def _comma(self, variety: str, tag: str) -> list[TextPiece]:
         name = self._name(tag)
         return self._named(f"{name.last}, {name.first}")
 
-    def _initial(self, variety: str, tag: str) -> list[Piece]:
+    def _initial(self, variety: str, tag: str) -> list[TextPiece]:
         name = self._name(tag)
         return self._named(f"{name.first[0]}. {name.last}")
 
-    def _email(self, variety: str, tag: str) -> list[Piece]:
+    def _email(self, variety: str, tag: str) -> list[TextPiece]:
         name, rng = self._name(tag), self.rng
         first, last = ascii_letters(name.first) or "mail", ascii_letters(name.last) or "post"
         year = rng.randint(1, 99)
         forms = (f"{first}.{last}", f"{first}.{last}", f"{first[0]}.{last}", f"{first}_{last}", f"{last}{year:02d}")
-        return [Piece(f"{rng.choice(forms)}@{rng.choice(MAIL_DOMAINS[self.language].split())}", "EMAIL")]
+        return [TextPiece(f"{rng.choice(forms)}@{rng.choice(MAIL_DOMAINS[self.language].split())}", "EMAIL")]
 
-    def _city(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(self._place("cities"), "LOCATION")]
+    def _city(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(self._place("cities"), "LOCATION")]
 
-    def _street(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(pii_places.house(self.rng, self.language, self._place("streets")), "ADDRESS")]
+    def _street(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(pii_places.house(self.rng, self.language, self._place("streets")), "ADDRESS")]
 
     def _place(self, use: str) -> str:
         own = self.rng.random() < 0.5
         return self.rng.choice(places()[self.language, use] if own else faker_places(self.language)[use])
 
-    def _town(self, variety: str, tag: str) -> list[Piece]:
+    def _town(self, variety: str, tag: str) -> list[TextPiece]:
         before, after = pii_places.with_postcode(self.rng, self.language)
-        return [Piece(before), *self._value(f"city#{tag}" if tag else "city"), Piece(after)]
+        return [TextPiece(before), *self._value(f"city#{tag}" if tag else "city"), TextPiece(after)]
 
-    def _phone(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(pii_places.phone(self.rng, self.language), "PHONE")]
+    def _phone(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(pii_places.phone(self.rng, self.language), "PHONE")]
 
-    def _card(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(pii_numbers.card(self.rng), "CARD")]
+    def _card(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(pii_numbers.card(self.rng), "CARD")]
 
-    def _iban(self, variety: str, tag: str) -> list[Piece]:
+    def _iban(self, variety: str, tag: str) -> list[TextPiece]:
         country = {"en": "GB", "sv": "SE"}.get(self.language, self.language.upper())
-        return [Piece(pii_numbers.iban(self.rng, country), "ACCOUNT")]
+        return [TextPiece(pii_numbers.iban(self.rng, country), "ACCOUNT")]
 
-    def _usaccount(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(pii_numbers.us_account(self.rng), "ACCOUNT")]
+    def _usaccount(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(pii_numbers.us_account(self.rng), "ACCOUNT")]
 
-    def _wallet(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(pii_numbers.wallet(self.rng), "ACCOUNT")]
+    def _wallet(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(pii_numbers.wallet(self.rng), "ACCOUNT")]
 
-    def _id(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(IDS[variety](self.rng), "GOVERNMENT_ID")]
+    def _id(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(IDS[variety](self.rng), "GOVERNMENT_ID")]
 
-    def _passport(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(pii_numbers.passport(self.rng, self.language), "GOVERNMENT_ID")]
+    def _passport(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(pii_numbers.passport(self.rng, self.language), "GOVERNMENT_ID")]
 
-    def _ip(self, variety: str, tag: str) -> list[Piece]:
+    def _ip(self, variety: str, tag: str) -> list[TextPiece]:
         rng = self.rng
         if rng.random() < 0.15:
             groups = [f"{rng.randint(1, 65535):x}" for _ in range(rng.choice((4, 6)))]
-            return [Piece(f"2a0{rng.randint(0, 9)}:{':'.join(groups[:-1])}::{groups[-1]}", "IP_ADDRESS")]
+            return [TextPiece(f"2a0{rng.randint(0, 9)}:{':'.join(groups[:-1])}::{groups[-1]}", "IP_ADDRESS")]
         first = rng.choice([n for n in range(24, 223) if n not in (100, 127, 169, 172, 192, 198, 203)])
         return [
-            Piece(
+            TextPiece(
                 ".".join(str(n) for n in (first, rng.randint(0, 255), rng.randint(0, 255), rng.randint(1, 254))),
                 "IP_ADDRESS",
             )
         ]
 
-    def _secret(self, variety: str, tag: str) -> list[Piece]:
-        return [Piece(SECRETS[variety](self.rng), "SECRET")]
+    def _secret(self, variety: str, tag: str) -> list[TextPiece]:
+        return [TextPiece(SECRETS[variety](self.rng), "SECRET")]
 
-    def _password(self, variety: str, tag: str) -> list[Piece]:
+    def _password(self, variety: str, tag: str) -> list[TextPiece]:
         password = pii_secrets.password(self.rng, self.language)
         if variety == "url":  # where the mark of a fragment or a query would end it
             password = re.sub(r"[^A-Za-z0-9_-]", "7", password)
-        return [Piece(password, "SECRET")]
+        return [TextPiece(password, "SECRET")]
 
     # Filling.
 
@@ -331,5 +331,5 @@ class Draw:
             return ", ".join(f"{self.rng.uniform(-50, 150):.2f}" for _ in range(self.rng.randint(5, 12)))
         return ", ".join(str(self.rng.randint(1, 400)) for _ in range(self.rng.randint(5, 14)))
 
-    def _snippet(self, variety: str, tag: str) -> list[Piece]:
+    def _snippet(self, variety: str, tag: str) -> list[TextPiece]:
         return self.fill(self.rng.choice(snippets()[variety]))

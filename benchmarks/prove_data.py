@@ -15,7 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from data_detection import detection, outside, real
+from data_detection import detection, is_outside_repository, real
 from data_options import Options
 from data_respond import respond
 from data_speed import speed
@@ -40,7 +40,7 @@ def main() -> int:
     parsed = parser.parse_args()
     number, file = parsed.show or (0, None)
     options = Options(parsed.seed, parsed.data, parsed.tables, int(number), file and Path(file), parsed.pairs)
-    if options.show_file and not outside(options.show_file):
+    if options.show_file and not is_outside_repository(options.show_file):
         parser.error(f"--show {options.show_file}: other people's prompts stay outside the repository")
     chosen = [part for name, part in PARTS.items() if parsed.only in (None, name)]
     return tell(row for part in chosen for row in part(options))

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from eyas.privacy import dictionary as vocabulary
-from eyas.privacy.dictionary import is_compound, is_known, is_slip
+from eyas.privacy.dictionary import is_compound, is_known, is_misspelling
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_names_are_no_compounds(word, language):
     ],
 )
 def test_slips(word, language):
-    assert is_known(word, language) or is_slip(word, language)
+    assert is_known(word, language) or is_misspelling(word, language)
 
 
 @pytest.mark.parametrize("word", ["garenstead", "quindarella", "zofreka", "wiebrandus"])
 def test_names_are_no_slips(word):
-    assert not is_slip(word, "en")
+    assert not is_misspelling(word, "en")
 
 
 def forget() -> None:

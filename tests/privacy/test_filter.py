@@ -2,11 +2,11 @@ import traceback
 from typing import Any
 
 import pytest
-from tests.privacy.found import KEY, detector, make_filter
+from tests.privacy.detection import KEY, detector, make_filter
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.privacy.config import PrivacyConfig, read_key
-from eyas.privacy.filter import Cleaned, PrivacyFilter, Refused, make_detectors
+from eyas.privacy.filter import CleanedRecord, DroppedRecord, PrivacyFilter, build_detectors
 from eyas.privacy.span import Span
 
 
@@ -30,13 +30,13 @@ def clean_all(records, **settings) -> list[Any]:
 )
 def test_what_is_dropped(text, reason):
     result = clean("fine", text)
-    assert result == Refused(reason, {reason.upper(): 1})
+    assert result == DroppedRecord(reason, {reason.upper(): 1})
 
 
 def test_what_is_replaced_everywhere_in_the_record():
     first = "Anna Schmidt <aschmidt@web.de> wrote from 81.2.69.142: call 555-123-4567. User aschmidt is anna."
     result = clean(first, "Anna's number was 5551234567. Mrs SCHMIDT agreed, anna_schmidt too. aschmidt@web.de")
-    assert isinstance(result, Cleaned)
+    assert isinstance(result, CleanedRecord)
     both = " ".join(result.texts).lower()
     for value in ("anna", "schmidt", "aschmidt", "81.2.69.142", "555-123-4567", "5551234567", "web.de"):
         assert value not in both, value
@@ -69,15 +69,15 @@ def test_a_word_that_is_a_name_too_stays_where_it_is_a_word():
 
 def test_a_text_without_people_survives():
     texts = ("What is 12 * 7?", "def f(x):\n    return x ** 2  # Rose to the occasion")
-    assert clean(*texts) == Cleaned(texts, {})
-    assert clean() == Cleaned((), {})
-    assert clean("") == Cleaned(("",), {})
+    assert clean(*texts) == CleanedRecord(texts, {})
+    assert clean() == CleanedRecord((), {})
+    assert clean("") == CleanedRecord(("",), {})
 
 
 def test_languages():
-    assert clean("Olen Matti.", language="fi") == Refused("unsupported_language", {})
+    assert clean("Olen Matti.", language="fi") == DroppedRecord("unsupported_language", {})
     kept = clean("password=hunter2", language="fi", unsupported_language="keep")
-    assert kept == Refused("secret", {"SECRET": 1})
+    assert kept == DroppedRecord("secret", {"SECRET": 1})
 
 
 def test_a_detector_adds_its_languages():
@@ -89,15 +89,15 @@ def test_a_detector_adds_its_languages():
             return [[Span(5, 10, "PERSON")] for _ in texts]
 
     result = PrivacyFilter(PrivacyConfig(), KEY, [detector(), Finnish()]).clean([(("Olen Matti.",), "fi")])[0]
-    assert isinstance(result, Cleaned)
+    assert isinstance(result, CleanedRecord)
     assert "Matti" not in result.texts[0]
     assert result.changed == {"PERSON": 1}
 
 
 def test_kinds_may_be_left_alone_or_replaced_instead():
-    assert clean("I met Anna Schmidt.", replace=()) == Cleaned(("I met Anna Schmidt.",), {})
+    assert clean("I met Anna Schmidt.", replace=()) == CleanedRecord(("I met Anna Schmidt.",), {})
     result = clean("pay 4111 1111 1111 1111 now", drop=(), replace=("CARD",))
-    assert isinstance(result, Cleaned)
+    assert isinstance(result, CleanedRecord)
     assert "4111" not in result.texts[0]
     assert result.changed == {"CARD": 1}
 
@@ -173,14 +173,14 @@ def test_keys(tmp_path):
 
 def test_detectors_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match="no directory"):
-        make_detectors([f"transformers:{tmp_path}/none"])
+        build_detectors([f"transformers:{tmp_path}/none"])
     with pytest.raises(UsageError, match="pip install gliner"):
-        make_detectors([f"gliner:{tmp_path}"])
+        build_detectors([f"gliner:{tmp_path}"])
     with pytest.raises(UsageError, match="pip install google-cloud-dlp"):
-        make_detectors(["dlp:my-project"])
-    assert make_detectors(["builtin"])[0].name.startswith("builtin")
+        build_detectors(["dlp:my-project"])
+    assert build_detectors(["builtin"])[0].name.startswith("builtin")
 
 
 def test_odd_input():
     for text in ("\0\0Anna\0", "\ufffd" * 10, "A" * 3000, "é" * 100, "\u202eAnna\u202c", "🎉 Anna 🎉", "\r\n\t "):
-        assert isinstance(clean(text), Cleaned), repr(text[:20])
+        assert isinstance(clean(text), CleanedRecord), repr(text[:20])

@@ -4,7 +4,7 @@ import base64
 import time
 
 import pytest
-from tests.privacy.found import make_filter
+from tests.privacy.detection import make_filter
 
 LENGTH = 20_000
 MAX_S = 0.8  # for 20,000 characters; 0.2 s or less where this was measured

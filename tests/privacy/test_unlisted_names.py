@@ -1,7 +1,7 @@
 """Names that no list and no dictionary holds, in texts about people, and unknown words that are no names."""
 
 import pytest
-from tests.privacy.found import found, values
+from tests.privacy.detection import detect, detect_values
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from tests.privacy.found import found, values
     ],
 )
 def test_names_in_lower_case_chat(text, language, names):
-    assert values("PERSON", text, language) == names
+    assert detect_values("PERSON", text, language) == names
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_names_in_lower_case_chat(text, language, names):
     ],
 )
 def test_a_capital_in_a_text_with_an_address(text, language, name):
-    assert values("PERSON", text, language) == [name]
+    assert detect_values("PERSON", text, language) == [name]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_capital_in_a_text_with_an_address(text, language, name):
     ],
 )
 def test_german_nouns_and_compounds_stay(text):
-    assert found(text, "de") == [("EMAIL", "buero@zorvek.example")]
+    assert detect(text, "de") == [("EMAIL", "buero@zorvek.example")]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_german_nouns_and_compounds_stay(text):
     ],
 )
 def test_brands_terms_and_slips_beside_an_address_stay(text):
-    assert found(text) == [("EMAIL", "office@zorvek.example")]
+    assert detect(text) == [("EMAIL", "office@zorvek.example")]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_brands_terms_and_slips_beside_an_address_stay(text):
     ],
 )
 def test_chats_without_people_stay(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_chats_without_people_stay(text, language):
     ],
 )
 def test_brands_terms_and_slips_in_chats_about_people_stay(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []

@@ -21,17 +21,17 @@ def made(tmp_path, monkeypatch):
 
 def test_made_once(made):
     calls, make, _ = made
-    assert kept.kept("x", make) == kept.kept("x", make) == {"words": {"ä", "b"}}
+    assert kept.load_cached("x", make) == kept.load_cached("x", make) == {"words": {"ä", "b"}}
     assert len(calls) == 1
 
 
 def test_a_damaged_file_is_made_again(made):
     calls, make, directory = made
-    kept.kept("x", make)
+    kept.load_cached("x", make)
     (path,) = directory.glob("privacy-x-*")
     path.write_bytes(path.read_bytes()[:-3])
-    assert kept.kept("x", make) == {"words": {"ä", "b"}}
-    kept.kept("x", make)
+    assert kept.load_cached("x", make) == {"words": {"ä", "b"}}
+    kept.load_cached("x", make)
     assert len(calls) == 2
 
 
@@ -39,7 +39,7 @@ def test_a_place_that_cannot_be_written_costs_only_time(made, monkeypatch, tmp_p
     calls, make, _ = made
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert kept.kept("x", make) == kept.kept("x", make)
+    assert kept.load_cached("x", make) == kept.load_cached("x", make)
     assert len(calls) == 2
 
 

@@ -13,67 +13,67 @@ import pytest
 from data_detection import KINDS, SOFT
 from data_options import Options
 from data_traffic import MIX, Prompt
-from pii_score import Outcome, judge
-from pii_set import Labelled
+from pii_score import Outcome, score_text
+from pii_set import LabeledText
 from rows import Row
 
 
 @pytest.fixture(scope="module")
-def made() -> list[Labelled]:
-    return pii_set.make(0)[::7]
+def made() -> list[LabeledText]:
+    return pii_set.build_set(0)[::7]
 
 
-def perfect(labelled: Labelled) -> str:
-    text = labelled.text
-    for value in sorted(labelled.planted, key=lambda value: -len(value.value)):
+def perfect(labeled: LabeledText) -> str:
+    text = labeled.text
+    for value in sorted(labeled.planted, key=lambda value: -len(value.value)):
         text = text.replace(value.value, "\N{WHITE SQUARE}")
     return text
 
 
-def dropping(labelled: Labelled) -> str | None:
-    return None if labelled.kinds - SOFT else perfect(labelled)
+def dropping(labeled: LabeledText) -> str | None:
+    return None if labeled.kinds - SOFT else perfect(labeled)
 
 
 def rows_of(outcomes: list[Outcome]) -> dict[str, Row]:
-    rows = list(data_detection.score(outcomes))
+    rows = list(data_detection.recall_rows(outcomes))
     names = ("caught", "SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID", "clean", "kept")
     return dict(zip(names, rows, strict=True))
 
 
-def test_a_filter_that_drops_and_replaces_passes_every_row(made: list[Labelled]) -> None:
-    rows = rows_of([judge(labelled, dropping(labelled)) for labelled in made])
+def test_a_filter_that_drops_and_replaces_passes_every_row(made: list[LabeledText]) -> None:
+    rows = rows_of([score_text(labeled, dropping(labeled)) for labeled in made])
     assert all(row.ok for row in rows.values())
     assert rows["caught"].figure == 1
     assert rows["clean"].figure == 0
 
 
-def test_dropping_everything_fails_the_rows_that_ask_for_what_is_kept(made: list[Labelled]) -> None:
-    rows = rows_of([judge(labelled, None) for labelled in made])
+def test_dropping_everything_fails_the_rows_that_ask_for_what_is_kept(made: list[LabeledText]) -> None:
+    rows = rows_of([score_text(labeled, None) for labeled in made])
     assert [name for name, row in rows.items() if not row.ok] == ["clean", "kept"]
 
 
-def test_doing_nothing_fails_what_must_be_caught(made: list[Labelled]) -> None:
-    rows = rows_of([judge(labelled, labelled.text) for labelled in made])
+def test_doing_nothing_fails_what_must_be_caught(made: list[LabeledText]) -> None:
+    rows = rows_of([score_text(labeled, labeled.text) for labeled in made])
     assert [name for name, row in rows.items() if row.ok] == ["clean"]
 
 
 @pytest.mark.parametrize("kind", ["SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID"])
-def test_one_secret_that_survives_fails_its_row_alone(made: list[Labelled], kind: str) -> None:
-    outcomes = [judge(labelled, dropping(labelled)) for labelled in made]
-    place = next(i for i, labelled in enumerate(made) if kind in labelled.kinds)
+def test_one_secret_that_survives_fails_its_row_alone(made: list[LabeledText], kind: str) -> None:
+    outcomes = [score_text(labeled, dropping(labeled)) for labeled in made]
+    place = next(i for i, labeled in enumerate(made) if kind in labeled.kinds)
     left = next(value.value for value in made[place].planted if value.kind == kind)
-    outcomes[place] = judge(made[place], perfect(made[place]) + left)
+    outcomes[place] = score_text(made[place], perfect(made[place]) + left)
     rows = rows_of(outcomes)
     assert [name for name, row in rows.items() if not row.ok] == [kind]
     assert 0 < (rows[kind].figure or 0) < 1
 
 
-def test_tables_name_kinds_and_languages_and_no_value(made: list[Labelled]) -> None:
-    outcomes = [judge(labelled, labelled.text) for labelled in made]
-    text = "\n".join([*data_detection.tables(outcomes), data_detection.missed(outcomes)])
+def test_tables_name_kinds_and_languages_and_no_value(made: list[LabeledText]) -> None:
+    outcomes = [score_text(labeled, labeled.text) for labeled in made]
+    text = "\n".join([*data_detection.markdown_tables(outcomes), data_detection.describe_misses(outcomes)])
     for name in (*KINDS, *pii_set.LANGUAGES):
         assert f"| {name} |" in text
-    long_values = [value.value for labelled in made for value in labelled.planted if len(value.value) > 8]
+    long_values = [value.value for labeled in made for value in labeled.planted if len(value.value) > 8]
     assert not any(value in text for value in long_values)
 
 
@@ -84,8 +84,8 @@ def test_real_prompts_that_are_not_there_are_rows_that_miss(tmp_path: Path) -> N
 
 
 def test_other_peoples_prompts_stay_outside_the_repository(tmp_path: Path) -> None:
-    assert data_detection.outside(tmp_path / "shown.txt")
-    assert not data_detection.outside(Path(prove_data.__file__).parent / "shown.txt")
+    assert data_detection.is_outside_repository(tmp_path / "shown.txt")
+    assert not data_detection.is_outside_repository(Path(prove_data.__file__).parent / "shown.txt")
     command = [sys.executable, prove_data.__file__, "--only", "real", "--show", "1", prove_data.__file__ + ".txt"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -17,7 +17,7 @@ from eyas.data.select.screen import hardest
 from eyas.data.sources.record_formats import Dropped, read_shape
 from eyas.data.surrogate_key import surrogate_key
 from eyas.privacy.config import PrivacyConfig
-from eyas.privacy.filter import PrivacyFilter, Refused
+from eyas.privacy.filter import DroppedRecord, PrivacyFilter
 
 SOURCE = "own-traffic"
 LICENSE = "LicenseRef-Own"
@@ -53,7 +53,7 @@ class Gate:
             return Unfit("refused")
         texts = [message.content for message in shaped.messages]
         (found,) = self._privacy.clean([(texts, hardest(languages, self._privacy.name_languages))])
-        if isinstance(found, Refused):
+        if isinstance(found, DroppedRecord):
             return Unfit("refused")
         messages = tuple(Message(old.role, text) for old, text in zip(shaped.messages, found.texts, strict=True))
         tags = {"task": task or SOURCE, "language": languages[0]}

@@ -14,7 +14,7 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 _SHORT = 128  # characters of a text that is put into lower case anew each time
 
 
-class Tested:
+class PrefilteredPattern:
     """A pattern that is searched only where a test succeeds: a pattern in lower case that every match holds."""
 
     def __init__(self, exact: str, test: str, flags: int = 0) -> None:
@@ -23,13 +23,13 @@ class Tested:
         self._test = re.compile(lower, flags & ~re.IGNORECASE)
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        return self._exact.finditer(text) if self._test.search(lowered(text)) else iter(())
+        return self._exact.finditer(text) if self._test.search(lower_text(text)) else iter(())
 
     def search(self, text: str) -> re.Match[str] | None:
-        return self._exact.search(text) if self._test.search(lowered(text)) else None
+        return self._exact.search(text) if self._test.search(lower_text(text)) else None
 
 
-class Caseless(Tested):
+class CaseInsensitivePattern(PrefilteredPattern):
     """A pattern, without (?i), that matches no empty text; and the methods of re.Pattern that are used here.
 
     What it excludes may hold no part that heeds case, (?-i:A): the test in lower case would exclude too much.
@@ -45,7 +45,7 @@ class Caseless(Tested):
             found = self.search(text, found.end())
 
     def search(self, text: str, begin: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        lower = lowered(text)
+        lower = lower_text(text)
         test = self._test.search(lower, begin, end)
         while test:  # the pattern matches nowhere else; and not here where it heeds case
             found = self._exact.match(text, test.start(), end)
@@ -55,10 +55,10 @@ class Caseless(Tested):
         return None
 
     def match(self, text: str, begin: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        return self._exact.match(text, begin, end) if self._test.match(lowered(text), begin, end) else None
+        return self._exact.match(text, begin, end) if self._test.match(lower_text(text), begin, end) else None
 
 
-def lowered(text: str) -> str:
+def lower_text(text: str) -> str:
     """The text in lower case as a pattern that ignores case takes it, letter for letter: as long as the text."""
     return _lowered(text) if len(text) > _SHORT else _lower(text)
 
@@ -66,7 +66,7 @@ def lowered(text: str) -> str:
 @lru_cache(maxsize=4)
 def letter_runs(text: str) -> frozenset[str]:
     """The runs of letters in a text, in lower case: a pattern that needs a word is searched only where it stands."""
-    return frozenset(_LETTERS.findall(lowered(text)))
+    return frozenset(_LETTERS.findall(lower_text(text)))
 
 
 def _lower(text: str) -> str:

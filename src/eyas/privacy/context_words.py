@@ -35,44 +35,44 @@ PLACE_WORDS = frozenset(
     uit naar
     """.split()  # noqa: SIM905
 )
-AND = frozenset(
+CONJUNCTIONS = frozenset(
     """
     and und et y e i en och & with
     """.split()  # noqa: SIM905
 )
-BORN = frozenset(
+AGE_WORDS = frozenset(
     """
     born age aged geb geboren né née nacido nacida nato nata nascido nascida ur född dob
     """.split()  # noqa: SIM905
 )
-GIVES = frozenset(
+TRANSFER_VERBS = frozenset(
     """
     give gives gave given send sends sent sell sells sold lend lends lent owe owes owed hand hands handed pays
     paid takes took gets got bought borrows borrowed
     """.split()  # noqa: SIM905
 )
-ASKED = frozenset(
+SPEECH_VERBS = frozenset(
     """
     ask asked tell told texted pinged invited thanked frag
     """.split()  # noqa: SIM905
 )
-TOLD_WHAT = frozenset(
+CLAUSE_STARTS = frozenset(
     """
     that too to i we if he she im i'm not about where when what how
     """.split()  # noqa: SIM905
 )
 # Last words of phrases with which a speaker names himself.
-SELF = frozenset(
+SELF_INTRODUCTIONS = frozenset(
     """
     its it's is im i'm am bin ist spricht suis c'est ici soy sono qui sou é a o ben jestem tu är
     """.split()  # noqa: SIM905
 )
-BE_AND = AND | frozenset(
+BE_AND = CONJUNCTIONS | frozenset(
     """
     is was are were has had will would can ist war hat est était es era è sono é is was jest był är var
     """.split()  # noqa: SIM905
 )
-THINGS = frozenset(
+THING_NOUNS = frozenset(
     """
     falls hills bells heights springs river lake bridge park airport university college county island islands
     station center centre prize
@@ -81,7 +81,7 @@ THINGS = frozenset(
     constant method algorithm distribution series sequence
     """.split()  # noqa: SIM905
 )
-AFTER_TITLE = frozenset(
+NAMES_AFTER_TITLES = frozenset(
     """
     may will young king long little short good best wise white black green brown grace
     """.split()  # noqa: SIM905

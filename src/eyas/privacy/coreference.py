@@ -4,15 +4,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eyas.privacy.name_lists import lexicon
+from eyas.privacy.lexicon import load_lexicon
 from eyas.privacy.span import Span
-from eyas.privacy.surrogate import FIRST, LAST, parts
-from eyas.privacy.tokens import Words, split
+from eyas.privacy.surrogates import FIRST, LAST, name_parts
+from eyas.privacy.tokens import Words, split_words
 
 _DIGITS = re.compile(r"(?<!\d)\+?\(?\d(?:[ \u00a0.()/–-]{0,3}\d){5,18}(?!\d)")
 _LOCAL_PART = re.compile(r"[._+-]")
 # Endings that a name's case adds, by language; the longest first.
-ENDINGS = {
+CASE_ENDINGS = {
     "de": ("s",),
     "sv": ("s",),
     "nl": ("s",),
@@ -22,24 +22,24 @@ _MIN_USER = 5  # letters of a user's name
 
 
 @dataclass(frozen=True)
-class Named:
+class RecordNames:
     """The parts of the names of a record, in lower case: what each is, and the user names that they make."""
 
     roles: Mapping[str, str]  # part -> FIRST or LAST
-    users: Mapping[str, tuple[str, ...]]  # "aschmidt" -> ("a", "schmidt"): the parts it is joined from
-    hinted: frozenset[str]  # parts that only an e-mail address gave: names where capitalised
+    user_names: Mapping[str, tuple[str, ...]]  # "aschmidt" -> ("a", "schmidt"): the parts it is joined from
+    from_email: frozenset[str]  # parts that only an e-mail address gave: names where capitalised
 
 
-def named(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> Named:
+def collect_names(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> RecordNames:
     """The names of a record, from its spans of kind PERSON and the addresses of kind EMAIL."""
     found = [
-        [part[0] for part in parts(text[span.begin : span.end])]
+        [part[0] for part in name_parts(text[span.start : span.end])]
         for text, group in zip(texts, spans, strict=True)
         for span in group
         if span.kind == "PERSON"
     ]
     before_comma = [
-        "," in text[span.begin : span.end]
+        "," in text[span.start : span.end]
         for text, group in zip(texts, spans, strict=True)
         for span in group
         if span.kind == "PERSON"
@@ -57,11 +57,11 @@ def named(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> Named:
                 if len("".join(made)) >= _MIN_USER:
                     users.setdefault("".join(made), made)
     hinted = _from_addresses(texts, spans, roles)
-    return Named(roles, users, hinted)
+    return RecordNames(roles, users, hinted)
 
 
 def _role(lower: str, place: int, count: int, reverse: bool) -> str:
-    lex = lexicon()
+    lex = load_lexicon()
     if lower in lex.first_names and lower not in lex.last_names:
         return FIRST
     if lower in lex.last_names and lower not in lex.first_names:
@@ -77,9 +77,9 @@ def _from_addresses(texts: Sequence[str], spans: Sequence[Sequence[Span]], roles
         for span in group:
             if span.kind != "EMAIL":
                 continue
-            local = text[span.begin : span.end].partition("@")[0].casefold()
+            local = text[span.start : span.end].partition("@")[0].casefold()
             words = [word for word in _LOCAL_PART.split(local) if word.isalpha() and len(word) > 2]
-            if len(words) == 2 and not any(word in lexicon().common for word in words):
+            if len(words) == 2 and not any(word in load_lexicon().common for word in words):
                 for word, role in zip(words, (FIRST, LAST), strict=True):
                     if word not in roles:
                         roles[word] = role
@@ -87,24 +87,24 @@ def _from_addresses(texts: Sequence[str], spans: Sequence[Sequence[Span]], roles
     return frozenset(hinted)
 
 
-def people(text: str, names: Named, language: str = "en") -> list[Span]:
+def find_names(text: str, names: RecordNames, language: str = "en") -> list[Span]:
     """Where the parts of the names stand in a text, beyond what the detectors found. Linear in the text.
 
     A part that is a word as well ("Mark", "Will") counts only with a capital letter in the middle of a sentence.
     """
-    words = split(text)
+    words = split_words(text)
     result = []
     for i, lower in enumerate(words.lowers):
-        if lower in names.users or _is_mention(words, i, names):
-            result.append(Span(words.begins[i], words.ends[i], "PERSON", 0.5))
-        elif words.is_capital(i) and language in ENDINGS and lower not in lexicon().common:
-            length = _stem(lower, names, ENDINGS[language])
+        if lower in names.user_names or _is_mention(words, i, names):
+            result.append(Span(words.starts[i], words.ends[i], "PERSON", 0.5))
+        elif words.is_capital(i) and language in CASE_ENDINGS and lower not in load_lexicon().common:
+            length = _stem(lower, names, CASE_ENDINGS[language])
             if length:
-                result.append(Span(words.begins[i], words.begins[i] + length, "PERSON", 0.5))
+                result.append(Span(words.starts[i], words.starts[i] + length, "PERSON", 0.5))
     return result
 
 
-def _stem(lower: str, names: Named, endings: tuple[str, ...]) -> int:
+def _stem(lower: str, names: RecordNames, endings: tuple[str, ...]) -> int:
     """How many letters of a word with an ending of its case are to be replaced; 0 where no name stands in it.
 
     "Annas": the name alone, its ending stays. Polish "Annie", "Annę": the name has lost its last letter, all goes.
@@ -120,11 +120,11 @@ def _stem(lower: str, names: Named, endings: tuple[str, ...]) -> int:
     return 0
 
 
-def _is_mention(words: Words, i: int, names: Named) -> bool:
-    lower, lex = words.lowers[i], lexicon()
+def _is_mention(words: Words, i: int, names: RecordNames) -> bool:
+    lower, lex = words.lowers[i], load_lexicon()
     if lower not in names.roles:
         return "'" in lower and lower.replace("'", "") in names.roles
-    if lower in names.hinted:
+    if lower in names.from_email:
         return words.is_capital(i)
     return (lower not in lex.common and lower not in lex.ambiguous) or _is_sure(words, i)
 
@@ -141,14 +141,14 @@ def _is_called(words: Words, i: int) -> bool:
     )
 
 
-def numbers(text: str, digits: frozenset[str]) -> Iterator[Span]:
+def find_phone_numbers(text: str, digits: frozenset[str]) -> Iterator[Span]:
     """Where a phone number that was found stands again, in whatever grouping."""
     for match in _DIGITS.finditer(text):
         if re.sub(r"\D", "", match[0]) in digits:
             yield Span(match.start(), match.end(), "PHONE", 0.5)
 
 
-def exact(text: str, values: Mapping[str, str]) -> Iterator[Span]:
+def find_values(text: str, values: Mapping[str, str]) -> Iterator[Span]:
     """Where a value stands again, letter by letter; values: the value -> its kind."""
     for value, kind in values.items():
         begin = text.find(value)
@@ -159,10 +159,10 @@ def exact(text: str, values: Mapping[str, str]) -> Iterator[Span]:
             begin = text.find(value, end)
 
 
-def replaced(text: str, spans: Sequence[Span], surrogate: Callable[[Span], str]) -> str:
+def replace_spans(text: str, spans: Sequence[Span], surrogate: Callable[[Span], str]) -> str:
     """The text with every span replaced; the spans are in order and do not overlap."""
     pieces, done = [], 0
     for span in spans:
-        pieces += [text[done : span.begin], surrogate(span)]
+        pieces += [text[done : span.start], surrogate(span)]
         done = span.end
     return "".join((*pieces, text[done:]))

@@ -19,8 +19,8 @@ from zlib import crc32
 from eyas.base.atomic import write_atomic
 from eyas.base.cache import cache_directory, keep_newest
 from eyas.base.errors import EyasError
-from eyas.privacy.name_lists import LANGUAGES
-from eyas.privacy.tokens import plain
+from eyas.privacy.lexicon import LANGUAGES
+from eyas.privacy.tokens import strip_accents
 
 _FORM = 2  # raised when the file's form changes
 _DIGEST = 32  # bytes before the codes
@@ -50,7 +50,7 @@ def is_known(lower: str, language: str) -> bool:
     clitic = _CLITICS[language].search(lower) if language in _CLITICS else None
     if clitic is None:
         return False
-    stem = plain(lower[: clitic.start()])
+    stem = strip_accents(lower[: clitic.start()])
     return any(_holds(stem + ending, language) for ending in ("", "r", "re", "e", "s"))
 
 
@@ -61,7 +61,7 @@ def is_compound(lower: str, language: str) -> bool:
 
 
 @lru_cache(maxsize=100_000)
-def is_slip(lower: str, language: str) -> bool:
+def is_misspelling(lower: str, language: str) -> bool:
     """Whether one letter more, less, other or exchanged makes a long word a known one: "portugese"."""
     if len(lower) < _SLIP:
         return False
@@ -114,5 +114,5 @@ def _make(language: str) -> bytes:
     from simplemma.strategies.dictionaries.stream_dictionary_factory import StreamDictionaryFactory
 
     forms = StreamDictionaryFactory(cache_max_size=1).get_dictionary(language)  # forms one by one, no dictionary of all
-    written = (way for form in forms for way in {form, plain(form)})
+    written = (way for form in forms for way in {form, strip_accents(form)})
     return np.unique(np.fromiter((crc32(way.encode()) for way in written), np.uint32)).tobytes()

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from eyas.base.errors import EyasError, StageError
 from eyas.privacy import coreference as mention
 from eyas.privacy.config import BUILTIN, MIN_KEY_BYTES, PrivacyConfig
-from eyas.privacy.span import KINDS, Detector, Span, merge
-from eyas.privacy.surrogate import FIRST, Surrogates, parts
-from eyas.privacy.tokens import split
+from eyas.privacy.span import KINDS, Detector, Span, merge_spans
+from eyas.privacy.surrogates import FIRST, Surrogates, name_parts
+from eyas.privacy.tokens import split_words
 from eyas.privacy.wordlist_cache import code_digest
 
 UNSUPPORTED_LANGUAGE = "unsupported_language"
@@ -24,7 +24,7 @@ MAX_REPEATED = 100  # values of a record that are sought again: each is one pass
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanedRecord:
     """A record that may be used: its texts with surrogates, and how many values of each kind were replaced."""
 
     texts: tuple[str, ...]
@@ -32,7 +32,7 @@ class Cleaned:
 
 
 @dataclass(frozen=True)
-class Refused:
+class DroppedRecord:
     """A record that must not be used: the kind that decided in lower case ("secret", "card"), or the language."""
 
     reason: str
@@ -46,13 +46,13 @@ class PrivacyFilter:
         assert len(key) >= MIN_KEY_BYTES, f"a key of at least {MIN_KEY_BYTES} bytes"
         self._config = config
         self._surrogates = Surrogates(key)
-        self._detectors = tuple(detectors) if detectors is not None else make_detectors(config.detectors)
+        self._detectors = tuple(detectors) if detectors is not None else build_detectors(config.detectors)
         self.name_languages = frozenset[str]().union(*(detector.name_languages for detector in self._detectors))
         settings = asdict(config) | {"key_file": None, "names": [detector.name for detector in self._detectors]}
         settings["code"] = code_digest()
         self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
-    def clean(self, records: Sequence[tuple[Sequence[str], str]]) -> list[Cleaned | Refused]:
+    def clean(self, records: Sequence[tuple[Sequence[str], str]]) -> list[CleanedRecord | DroppedRecord]:
         """What becomes of each record (its texts, its language), in order. Detectors see all texts at once."""
         wanted = [
             self._config.unsupported_language == "keep" or language in self.name_languages for _, language in records
@@ -60,12 +60,12 @@ class PrivacyFilter:
         texts = [text for (group, _), want in zip(records, wanted, strict=True) if want for text in group]
         languages = [language for (group, language), want in zip(records, wanted, strict=True) if want for _ in group]
         spans = iter(self._find(texts, languages))
-        result: list[Cleaned | Refused] = []
+        result: list[CleanedRecord | DroppedRecord] = []
         for (group, language), want in zip(records, wanted, strict=True):
             if want:
                 result.append(self._act(group, language, [next(spans) for _ in group]))
             else:
-                result.append(Refused(UNSUPPORTED_LANGUAGE, {}))
+                result.append(DroppedRecord(UNSUPPORTED_LANGUAGE, {}))
         return result
 
     def scan(self, texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, int]]:
@@ -89,59 +89,59 @@ class PrivacyFilter:
             raise StageError(
                 f"{failure} in the detector {detector.name}", "spans for every text", "run again; report it if it stays"
             )
-        return [merge(spans) for spans in found]
+        return [merge_spans(spans) for spans in found]
 
-    def _act(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> Cleaned | Refused:
+    def _act(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> CleanedRecord | DroppedRecord:
         kinds = _count(span for group in spans for span in group)
         for kind in self._config.drop:
             if kind in kinds:
-                return Refused(kind.lower(), kinds)
+                return DroppedRecord(kind.lower(), kinds)
         chosen = [[span for span in group if span.kind in self._config.replace] for group in spans]
         if not any(chosen):
-            return Cleaned(tuple(texts), {})
+            return CleanedRecord(tuple(texts), {})
         return self._replace(texts, language, chosen)
 
-    def _replace(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> Cleaned:
-        names = mention.named(texts, spans)
+    def _replace(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> CleanedRecord:
+        names = mention.collect_names(texts, spans)
         digits, values = _repeatable(texts, spans)
-        held = frozenset(word for text in texts for word in split(text).lowers)
+        held = frozenset(word for text in texts for word in split_words(text).lowers)
         clean, changed = [], Counter[str]()
         for text, group in zip(texts, spans, strict=True):
             more: list[Span] = []
             if "PERSON" in self._config.replace and names.roles:
-                more += mention.people(text, names, language)
+                more += mention.find_names(text, names, language)
             if digits:
-                more += mention.numbers(text, digits)
-            more += mention.exact(text, values)
+                more += mention.find_phone_numbers(text, digits)
+            more += mention.find_values(text, values)
             places = _beside(group, more)
             changed.update(span.kind for span in places)
             clean.append(
-                mention.replaced(
+                mention.replace_spans(
                     text, places, lambda span, text=text: self._surrogate(text, span, language, names, held)
                 )
             )
-        return Cleaned(tuple(clean), _ordered(changed))
+        return CleanedRecord(tuple(clean), _ordered(changed))
 
-    def _surrogate(self, text: str, span: Span, language: str, names: mention.Named, held: frozenset[str]) -> str:
+    def _surrogate(self, text: str, span: Span, language: str, names: mention.RecordNames, held: frozenset[str]) -> str:
         """Another value for a span. `held`: the words of the record, which no surrogate may be."""
-        value = text[span.begin : span.end]
+        value = text[span.start : span.end]
         if span.kind != "PERSON":
-            return self._surrogates.value(span.kind, value, language, held)
-        user = names.users.get(value.casefold())
+            return self._surrogates.replace_value(span.kind, value, language, held)
+        user = names.user_names.get(value.casefold())
         if user:
             made = "".join(self._part(word, word, language, names, held) for word in user)
             return made if value.islower() else made.title()
         pieces, done = [], 0
-        for part in parts(value):
+        for part in name_parts(value):
             pieces += [value[done : part.start()], self._part(part[0], part[0].casefold(), language, names, held)]
             done = part.end()
         return "".join((*pieces, value[done:]))
 
-    def _part(self, written: str, lower: str, language: str, names: mention.Named, held: frozenset[str]) -> str:
-        return self._surrogates.part(written, names.roles.get(lower, FIRST), language, held)
+    def _part(self, written: str, lower: str, language: str, names: mention.RecordNames, held: frozenset[str]) -> str:
+        return self._surrogates.replace_name_part(written, names.roles.get(lower, FIRST), language, held)
 
 
-def make_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
+def build_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
     """The detectors of a recipe. Raises UsageError or InputError for what is not installed or not there."""
     made: list[Detector] = []
     for name in names:
@@ -151,15 +151,15 @@ def make_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
 
             made.append(BuiltinDetector())
         elif kind == "transformers":
-            from eyas.privacy.ner import TransformersDetector
+            from eyas.privacy.model_detectors import TransformersDetector
 
             made.append(TransformersDetector(rest))
         elif kind == "gliner":
-            from eyas.privacy.ner import GlinerDetector
+            from eyas.privacy.model_detectors import GlinerDetector
 
             made.append(GlinerDetector(rest))
         else:
-            from eyas.privacy.dlp import DlpDetector
+            from eyas.privacy.dlp_detector import DlpDetector
 
             made.append(DlpDetector(rest))
     return tuple(made)
@@ -169,10 +169,10 @@ def _beside(spans: Sequence[Span], more: Sequence[Span]) -> list[Span]:
     """The spans, and those of `more` that overlap none of them, in order."""
     taken = sorted(spans)
     result, k = list(taken), 0
-    for span in merge(more):
-        while k < len(taken) and taken[k].end <= span.begin:
+    for span in merge_spans(more):
+        while k < len(taken) and taken[k].end <= span.start:
             k += 1
-        if k == len(taken) or taken[k].begin >= span.end:
+        if k == len(taken) or taken[k].start >= span.end:
             result.append(span)
     return sorted(result)
 
@@ -182,7 +182,7 @@ def _repeatable(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> tuple[
     digits, values = set(), {}
     for text, group in zip(texts, spans, strict=True):
         for span in group:
-            value = text[span.begin : span.end]
+            value = text[span.start : span.end]
             if span.kind == "PHONE":
                 digits.add(re.sub(r"\D", "", value))
             elif span.kind in _REPEATED and len(value) > 2 and len(values) < MAX_REPEATED:

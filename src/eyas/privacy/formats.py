@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from eyas.privacy.case_insensitive import lowered
+from eyas.privacy.case_insensitive import lower_text
 from eyas.privacy.checksum import stdnum_check
 
 
@@ -227,7 +227,7 @@ def graded(window: str) -> list[RecognizerResult]:
     if first:
         lower = window.lower()
         asked += [recognizer for recognizer in weak if recognizer.may_match(window, lower, first.start())]
-    if _LONG.search(lowered(window)) and any_other.search(window):
+    if _LONG.search(lower_text(window)) and any_other.search(window):
         asked += others
     in_context = [result for recognizer in asked for result in recognizer.analyze(window, [])]
     if in_context:

@@ -13,12 +13,12 @@ class Cue(Enum):
     """What a phrase says about the words behind it."""
 
     INTRO = "the name follows, in lower case too"
-    PERHAPS = "a name may follow: capitalised, or a first name that is no word"
+    HINT = "a name may follow: capitalised, or a first name that is no word"
     TITLE = "a capitalised name follows"
     LABEL = "behind a colon or an equals sign stands a name"
-    PERSON = "someone follows: a friend, a boss"
-    GREET = "a name follows, then a comma, an exclamation mark or the line's end"
-    CLOSE = "a name follows on a line of its own, or behind a comma at the end"
+    RELATION = "someone follows: a friend, a boss"
+    GREETING = "a name follows, then a comma, an exclamation mark or the line's end"
+    CLOSING = "a name follows on a line of its own, or behind a comma at the end"
 
 
 _INTRO = """
@@ -159,7 +159,7 @@ _CLOSE = """
     hälsningar|hälsning|vänliga hälsningar|vänligen|mvh|kram|tack|högaktningsfullt
 """
 # Verbs whose subject is a person; the word before them is a name where it is no other word.
-SPEAKS = frozenset(
+PERSON_VERBS = frozenset(
     """
     owns owned drinks drank eats drives adopted watched walked cooked rented enjoys played collected bakes decides
     planned won saved borrowed met meets said says told asked asks called calls wrote writes texted emailed replied
@@ -189,17 +189,17 @@ class Phrase:
 
 
 @cache
-def phrases() -> Mapping[str, tuple[Phrase, ...]]:
+def index_phrases() -> Mapping[str, tuple[Phrase, ...]]:
     """The phrases by their last word, the longest first."""
     found: dict[str, list[Phrase]] = {}
     for cue, block in (
         (Cue.INTRO, _INTRO),
-        (Cue.PERHAPS, _PERHAPS),
+        (Cue.HINT, _PERHAPS),
         (Cue.TITLE, _TITLE),
         (Cue.LABEL, _LABEL),
-        (Cue.PERSON, _PERSON),
-        (Cue.GREET, _GREET),
-        (Cue.CLOSE, _CLOSE),
+        (Cue.RELATION, _PERSON),
+        (Cue.GREETING, _GREET),
+        (Cue.CLOSING, _CLOSE),
     ):
         for text in {part.strip() for line in block.split("\n") for part in line.split("|") if part.strip()}:
             *before, last = text.replace("-", " ").replace(".", " ").replace("_", " ").split()

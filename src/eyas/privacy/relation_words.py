@@ -1,11 +1,13 @@
 """Words that a person's name follows or goes before in running prose, in nine languages. Our own lists."""
 
-from eyas.privacy.tokens import plain
+from eyas.privacy.tokens import strip_accents
 
 
 def word_set(text: str) -> frozenset[str]:
     """The words of a text, and longer ones without their accents as well: so they are written in a hurry."""
-    return frozenset(way for word in text.split() for way in ((word, plain(word)) if len(word) > 3 else (word,)))
+    return frozenset(
+        way for word in text.split() for way in ((word, strip_accents(word)) if len(word) > 3 else (word,))
+    )
 
 
 def by_language(text: str) -> dict[str, frozenset[str]]:
@@ -92,7 +94,7 @@ RELATIONS = word_set(
     """
 )
 # "A message for X", "nachricht an X".
-MESSAGES = word_set(
+MESSAGE_WORDS = word_set(
     """
     message messages msg text email e-mail mail note card letter dm sms reply invitation invite toast speech gift
     present nachricht mail brief karte einladung antwort geschenk whatsapp geburtstagskarte kärtchen
@@ -103,13 +105,13 @@ MESSAGES = word_set(
     meddelande mejl brev kort vykort inbjudan present svar hälsning
     """
 )
-TO = word_set(
+RECIPIENT_WORDS = word_set(
     """
     to for an für à pour a para al per pra pro ao à aan voor do dla till åt
     """
 )
 # What stands behind a name in lower case at the end of "message to X": the clause goes on.
-GOES_ON = word_set(
+CLAUSE_WORDS = word_set(
     """
     that about saying telling asking and who because from with who's she he dass ob und wegen die der dass, mit weil
     que qui pour et parce qu' pourquoi avec con e y porque per che di perché sobre dizendo diciendo dicendo com
@@ -117,7 +119,7 @@ GOES_ON = word_set(
     """
 )
 # Verbs of saying, living and feeling: their subject is a person, in every text.
-HUMAN = word_set(
+HUMAN_VERBS = word_set(
     """
     said says told tells asked asks wrote writes texted emailed replied replies answered lives lived married thinks
     thought believes hopes hoped adores adored loves loved likes hates hated smiled laughed cried shouted whispered
@@ -146,7 +148,7 @@ HUMAN = word_set(
     """
 )
 # Of these a thing may be the subject as well: at a sentence's start they prove no name.
-THING_TOO = word_set(
+AMBIGUOUS_VERBS = word_set(
     """
     has had works worked plays played opened closed turns turned won runs called calls goes went gives gave got takes
     needs wants moved grew reported reports saved spoke speaks drives drove sold sells teaches hat ha arrives arrived
@@ -157,7 +159,7 @@ THING_TOO = word_set(
 # Pronouns of a person alone: nothing else is "she" in these languages.
 PERSONAL_PRONOUNS = frozenset("he she his her him han hon hans hennes henne honom".split())  # noqa: SIM905
 # German: a name may follow without an article; a noun hardly.
-GERMAN_BEFORE = word_set(
+GERMAN_LEADS = word_set(
     """
     mit von bei für an gegen ohne und oder über dass weil ob wenn wann warum wie ist war nach wo sind
     """

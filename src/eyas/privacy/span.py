@@ -17,7 +17,7 @@ KINDS = (
     "IP_ADDRESS",
 )
 # Of two spans that overlap, the kind that comes first here stays: what costs the record before what is replaced.
-_RANK = {
+_PRECEDENCE = {
     kind: rank
     for rank, kind in enumerate(
         (
@@ -40,14 +40,14 @@ _RANK = {
 class Span:
     """text[begin:end] is of this kind; score in (0, 1] says how sure the detector is."""
 
-    begin: int
+    start: int
     end: int
     kind: str
     score: float = 1.0
 
     def __post_init__(self) -> None:
-        assert 0 <= self.begin < self.end, "a span holds at least one character"
-        assert self.kind in _RANK, f"unknown kind {self.kind}"
+        assert 0 <= self.start < self.end, "a span holds at least one character"
+        assert self.kind in _PRECEDENCE, f"unknown kind {self.kind}"
 
 
 class Detector(Protocol):
@@ -59,17 +59,17 @@ class Detector(Protocol):
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]: ...
 
 
-def merge(spans: Iterable[Span]) -> list[Span]:
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Spans that do not overlap, in order: together they cover every character that any of `spans` covers.
 
     Overlapping spans become one, with the kind that ranks first and the highest score.
     """
     merged: list[Span] = []
     for span in sorted(spans):
-        if merged and span.begin < merged[-1].end:
+        if merged and span.start < merged[-1].end:
             last = merged[-1]
-            kind = min(last.kind, span.kind, key=_RANK.__getitem__)
-            merged[-1] = Span(last.begin, max(last.end, span.end), kind, max(last.score, span.score))
+            kind = min(last.kind, span.kind, key=_PRECEDENCE.__getitem__)
+            merged[-1] = Span(last.start, max(last.end, span.end), kind, max(last.score, span.score))
         else:
             merged.append(span)
     return merged

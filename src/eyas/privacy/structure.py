@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator
 
-from eyas.privacy.field import fields
-from eyas.privacy.letter_parts import frames
-from eyas.privacy.name_lists import Lexicon
+from eyas.privacy.fields import find_field_values
+from eyas.privacy.letters import find_letter_names
+from eyas.privacy.lexicon import Lexicon
 from eyas.privacy.span import Span
-from eyas.privacy.table import Line, tables
-from eyas.privacy.value_matcher import Look
+from eyas.privacy.tables import Line, find_table_values
+from eyas.privacy.value_matcher import ValueMatcher
 
 
-def structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:
+def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:
     """Spans of all that is found so. Most prompts have a line or two and no mark of any of it: they cost nothing."""
-    look = Look(lexicon, language)
+    look = ValueMatcher(lexicon, language)
     has_lines = "\n" in text
     if has_lines:
-        yield from tables(text, _lines(text), look)
+        yield from find_table_values(text, _lines(text), look)
     if ":" in text or "=" in text or "</" in text:
-        yield from fields(text, look)
+        yield from find_field_values(text, look)
     if has_lines or ":" in text:
-        yield from frames(text, look)
+        yield from find_letter_names(text, look)
 
 
 def _lines(text: str) -> list[Line]:

@@ -13,7 +13,7 @@ _SENTENCE_END = '.!?:;\n"“”„«»()[]{}•*-–—>|/\t#=,'
 _NO_ACCENT = str.maketrans({"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ß": "ss"})
 
 
-def plain(word: str) -> str:
+def strip_accents(word: str) -> str:
     """The word without its accents: "wiadomosc" for "wiadomość"."""
     if word.isascii():
         return word
@@ -26,25 +26,25 @@ class Words:
     """The words of a text: word i is text[begins[i]:ends[i]], written words[i], in lower case lowers[i]."""
 
     text: str
-    begins: tuple[int, ...]
+    starts: tuple[int, ...]
     ends: tuple[int, ...]
-    words: tuple[str, ...]
+    written: tuple[str, ...]
     lowers: tuple[str, ...]
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self.written)
 
     def gap(self, i: int) -> str:
         """What stands between word i and the next; behind the last word, what ends the text."""
-        return self.text[self.ends[i] : self.begins[i + 1] if i + 1 < len(self.begins) else len(self.text)]
+        return self.text[self.ends[i] : self.starts[i + 1] if i + 1 < len(self.starts) else len(self.text)]
 
     def is_capital(self, i: int) -> bool:
         """Whether the word begins with a capital letter."""
-        return self.words[i][0].isupper()
+        return self.written[i][0].isupper()
 
     def is_initial(self, i: int) -> bool:
         """Whether the word is one capital letter: "J. R. Smith"."""
-        return len(self.words[i]) == 1 and self.words[i].isupper()
+        return len(self.written[i]) == 1 and self.written[i].isupper()
 
     def starts_sentence(self, i: int) -> bool:
         """Whether a capital letter is expected in any case: at the start, behind a full stop, a bullet, a quote."""
@@ -59,7 +59,7 @@ class Words:
 
     def is_code(self, i: int) -> bool:
         """Whether the word is part of an identifier, a call, a path or an attribute."""
-        before = self.text[max(0, self.begins[i] - 2) : self.begins[i]]
+        before = self.text[max(0, self.starts[i] - 2) : self.starts[i]]
         after = self.text[self.ends[i] : self.ends[i] + 2]
         if before[-1:] == " " == after[:1]:
             return False  # as most words stand
@@ -71,7 +71,7 @@ class Words:
 
 
 @lru_cache(maxsize=4)  # several detectors walk over one text, one after another
-def split(text: str) -> Words:
+def split_words(text: str) -> Words:
     """The words of the text. A possessive ("Anna's") and an elision ("d'Anna") are no part of a capitalised word."""
     matches = list(_WORD.finditer(text))
     words = [match[0] for match in matches]

@@ -8,18 +8,26 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eyas.privacy.context_words import AND, ASKED, COMPANY, DETERMINERS
-from eyas.privacy.coreference import ENDINGS
-from eyas.privacy.dictionary import is_compound, is_known, is_slip
-from eyas.privacy.name_lists import PARTICLES, Lexicon
-from eyas.privacy.relation_words import HUMAN, MESSAGES, POSSESSIVES, RELATIONS, TO, by_language, word_set
+from eyas.privacy.context_words import COMPANY, CONJUNCTIONS, DETERMINERS, SPEECH_VERBS
+from eyas.privacy.coreference import CASE_ENDINGS
+from eyas.privacy.dictionary import is_compound, is_known, is_misspelling
+from eyas.privacy.lexicon import PARTICLES, Lexicon
+from eyas.privacy.relation_words import (
+    HUMAN_VERBS,
+    MESSAGE_WORDS,
+    POSSESSIVES,
+    RECIPIENT_WORDS,
+    RELATIONS,
+    by_language,
+    word_set,
+)
 from eyas.privacy.span import Span
 from eyas.privacy.technical_terms import BRANDS, TERMS, is_technical
-from eyas.privacy.token_context import Nearby
-from eyas.privacy.tokens import Words, split
+from eyas.privacy.tokens import Words, split_words
+from eyas.privacy.word_context import WordContext
 
 _IN = frozenset("desde in near at nach bei à en em w we i naar te till no na".split())  # noqa: SIM905
-# Before a person in lower case, beside what relation.TO and hint.ASKED hold.
+# Before a person in lower case, beside what RECIPIENT_WORDS and SPEECH_VERBS hold.
 _LEADS = by_language(
     """
     en this here between with from about of by im i'm its it's tell telling meet met meeting call calling calls see
@@ -37,7 +45,7 @@ _LEADS = by_language(
     sv här mellan med av från hos är fråga träffa ring bjuda hälsa svara grattis hej
     """
 )
-# Behind a name that opens a clause, beside relation.HUMAN.
+# Behind a name that opens a clause, beside HUMAN_VERBS.
 _DOES = by_language(
     """
     en is was has had didnt didn't doesnt doesn't wont won't isnt isn't never still keeps just wants needs and
@@ -96,7 +104,7 @@ _SLANG = word_set(
 )
 
 
-def strangers(
+def find_unlisted_names(
     text: str, lexicon: Lexicon, language: str, names: frozenset[str], personal: bool, contact: bool
 ) -> Iterator[Span]:
     """Spans of unlisted names.
@@ -106,38 +114,38 @@ def strangers(
     somebody's: in lower case no word need lead to a name.
     """
     if personal or contact:
-        words = split(text)
-        yield from _Search(words, Nearby(words, lexicon, language), language, names, contact).run()
+        words = split_words(text)
+        yield from _UnlistedNameSearch(words, WordContext(words, lexicon, language), language, names, contact).run()
 
 
 def is_about_people(text: str, language: str) -> bool:
     """Whether it speaks of "my sister", of a message to somebody, of a wedding; and of nothing technical."""
-    lowers = split(text).lowers
+    lowers = split_words(text).lowers
     return _speaks_of_people(lowers, language) and not is_technical(text)
 
 
 def _speaks_of_people(lowers: Sequence[str], language: str) -> bool:
-    together, leads = _TOGETHER.get(language, _NONE), TO | _LEADS.get(language, _NONE)
+    together, leads = _TOGETHER.get(language, _NONE), RECIPIENT_WORDS | _LEADS.get(language, _NONE)
     for i, lower in enumerate(lowers):
         if lower in together or (lower in RELATIONS and i > 0 and lowers[i - 1] in POSSESSIVES):
             return True
-        if lower in MESSAGES and any(word in leads for word in lowers[i + 1 : i + 4]):
+        if lower in MESSAGE_WORDS and any(word in leads for word in lowers[i + 1 : i + 4]):
             return True
     return False
 
 
 @dataclass(frozen=True)
-class _Search:
+class _UnlistedNameSearch:
     """One walk over the words of one text that is about people."""
 
-    w: Words
-    near: Nearby
+    words: Words
+    context: WordContext
     language: str
     names: frozenset[str]
     contact: bool
 
     def run(self) -> Iterator[Span]:
-        w, done = self.w, -1
+        w, done = self.words, -1
         opening = [w.is_capital(i) for i in range(len(w)) if i == 0 or _OPENS.search(w.gap(i - 1))]
         in_lower_case = sum(opening) * 3 <= len(opening)
         for i in range(len(w)):
@@ -146,74 +154,80 @@ class _Search:
             if w.is_capital(i):
                 if not (self._is_unknown(i) or self._is_proper(i)) or self._is_thing(i) or self._is_mention(i):
                     continue
-                done = self.near.extend(i)
+                done = self.context.extend(i)
                 place = i > 0 and w.lowers[i - 1] in _IN and w.gap(i - 1) == " "
             elif in_lower_case and (self.contact or self._is_led(i)) and self._may_be_name(i):
                 done, place = self._end(i), False
             else:
                 continue
-            yield Span(w.begins[i], w.ends[done], "LOCATION" if place else "PERSON", 0.4)
+            yield Span(w.starts[i], w.ends[done], "LOCATION" if place else "PERSON", 0.4)
 
     def _is_unknown(self, i: int) -> bool:
         """Whether word i is a plain word that stands in no list and no dictionary."""
-        w, lower, word = self.w, self.w.lowers[i], self.w.words[i]
+        w, lower, word = self.words, self.words.lowers[i], self.words.written[i]
         if len(lower) < 3 or not _SHAPE.match(word) or word.isupper() or word[1:] != word[1:].lower() or w.is_code(i):
             return False
-        lex = self.near.lex
-        if lower in lex.common or lower in lex.cities or lower in _TERMS or lower in PARTICLES or self.near.is_stop(i):
+        lex = self.context.lexicon
+        if (
+            lower in lex.common
+            or lower in lex.cities
+            or lower in _TERMS
+            or lower in PARTICLES
+            or self.context.is_stop(i)
+        ):
             return False
         if _ODD.search(lower) or is_known(lower, self.language):
             return False
         # A capital letter inside a sentence is evidence enough that it is no compound and no slang; not in German.
-        proper = w.is_capital(i) and not self.near.nouns_are_capital
+        proper = w.is_capital(i) and not self.context.nouns_are_capital
         return proper or not (lower in _SLANG or is_compound(lower, self.language))
 
     def _is_proper(self, i: int) -> bool:
         """Whether a capital letter inside a sentence makes a name of a word that only some dictionary holds."""
-        w, lower, word = self.w, self.w.lowers[i], self.w.words[i]
+        w, lower, word = self.words, self.words.lowers[i], self.words.written[i]
         if self.language not in FEW_CAPITALS or w.starts_sentence(i) or not _SHAPE.match(word) or w.is_code(i):
             return False
-        if len(lower) < 4 or word[1:] != word[1:].lower() or lower in _TERMS or self.near.is_word(i):
+        if len(lower) < 4 or word[1:] != word[1:].lower() or lower in _TERMS or self.context.is_word(i):
             return False
         alone = not (w.is_capital(i - 1) or (i + 1 < len(w) and w.is_capital(i + 1) and w.gap(i) == " "))
         return alone and w.gap(i - 1) == " "
 
     def _is_thing(self, i: int) -> bool:
         """Whether an article stands before the capitalised word, or a company's form behind it."""
-        w, last = self.w, self.near.extend(i)
+        w, last = self.words, self.context.extend(i)
         before = w.lowers[i - 1] if i > 0 and w.gap(i - 1) == " " else ""
         named = before in _IN or before in _ARTICLES_BEFORE_NAMES.get(self.language, ())
         return (before in DETERMINERS and not named) or (last + 1 < len(w) and w.lowers[last + 1] in COMPANY)
 
     def _is_mention(self, i: int) -> bool:
         """Whether word i is a name found before, with an ending of a case."""
-        lower = self.w.lowers[i]
-        return self.language in ENDINGS and any(lower[:-size] in self.names for size in (1, 2, 3))
+        lower = self.words.lowers[i]
+        return self.language in CASE_ENDINGS and any(lower[:-size] in self.names for size in (1, 2, 3))
 
     def _is_led(self, i: int) -> bool:
         """Whether the word before leads to a person, or the word opens a clause and a verb of people follows."""
-        w, gap = self.w, self.w.gap(i - 1) if i else "\n"
+        w, gap = self.words, self.words.gap(i - 1) if i else "\n"
         if gap == " ":
             before = w.lowers[i - 1]
-            led = any(before in words for words in (TO, RELATIONS, ASKED, AND))
-            return led or before in _LEADS.get(self.language, _NONE) or self.near.is_title(i - 1)
+            led = any(before in words for words in (RECIPIENT_WORDS, RELATIONS, SPEECH_VERBS, CONJUNCTIONS))
+            return led or before in _LEADS.get(self.language, _NONE) or self.context.is_title(i - 1)
         if gap.strip(" ,.!?;\n") or i + 1 == len(w) or w.gap(i) != " ":
             return False
-        return w.lowers[i + 1] in HUMAN or w.lowers[i + 1] in _DOES.get(self.language, _NONE)
+        return w.lowers[i + 1] in HUMAN_VERBS or w.lowers[i + 1] in _DOES.get(self.language, _NONE)
 
     def _may_be_name(self, i: int) -> bool:
         """Whether a word in lower case is a listed name and no other word, or unknown and no slip."""
-        lower, lex = self.w.lowers[i], self.near.lex
+        lower, lex = self.words.lowers[i], self.context.lexicon
         listed = lower in lex.sure_names or (lower in lex.last_names and not is_known(lower, self.language))
-        if lower in HUMAN or lower in RELATIONS:
+        if lower in HUMAN_VERBS or lower in RELATIONS:
             return False
         if listed and lower not in lex.common and len(lower) > 3:
             return True
-        return self._is_unknown(i) and (self.contact or not is_slip(lower, self.language))
+        return self._is_unknown(i) and (self.contact or not is_misspelling(lower, self.language))
 
     def _end(self, i: int) -> int:
         """The last word of the name in lower case that begins at word i."""
-        w, lex, last = self.w, self.near.lex, i
+        w, lex, last = self.words, self.context.lexicon, i
         while last - i < 2 and last + 1 < len(w) and w.gap(last) == " ":
             following = w.lowers[last + 1]
             listed = following in lex.last_names or (self.language == "pl" and bool(_POLISH.search(following)))

@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from eyas.privacy.name_lists import PARTICLES, Lexicon
-from eyas.privacy.token_context import Nearby
-from eyas.privacy.tokens import split
+from eyas.privacy.lexicon import PARTICLES, Lexicon
+from eyas.privacy.tokens import split_words
+from eyas.privacy.word_context import WordContext
 
 MAX_NAME = 60  # characters of a name
 # Letters with apostrophes and full stops; one comma ("Fifita, Tevita").
@@ -20,7 +20,7 @@ TITLES = frozenset(
     madame fru professor doktor doctor
     """.split()  # noqa: SIM905
 )
-NO_VALUES = frozenset(
+NON_VALUES = frozenset(
     """
     none null nil nan na unknown unbekannt inconnu desconocido sconosciuto desconhecido onbekend nieznany okänd
     anonymous anonym anonyme yes no true false str string text varchar int integer float
@@ -48,18 +48,18 @@ _STREET = re.compile(r"(?=.*\d)(?=.*[^\W\d_]{3})(?!.*[@<>=]|.*://|0x)[^\n]{6,100
 
 
 @dataclass(frozen=True)
-class Look:
+class ValueMatcher:
     """Judges values by the word lists and a language."""
 
     lexicon: Lexicon
     language: str
 
-    def name(self, value: str, sure: bool = False, any_case: bool = False) -> bool:
+    def is_name(self, value: str, sure: bool = False, any_case: bool = False) -> bool:
         """Whether `value` may be a whole name, on a list or not. sure: the label says so, so that "Young" is one."""
         if not 2 <= len(value) <= MAX_NAME or not _NAME.match(value) or _CAMEL.search(value):
             return False
-        words, lex = split(value), self.lexicon
-        near = Nearby(words, lex, self.language)
+        words, lex = split_words(value), self.lexicon
+        near = WordContext(words, lex, self.language)
         good = neutral = 0
         for i, lower in enumerate(words.lowers):
             if lower in TITLES and len(words) > 1:
@@ -69,7 +69,7 @@ class Look:
                 continue
             if not words.is_capital(i) and not (any_case and not near.is_word(i)):
                 return False
-            if lower in NO_VALUES or lower in _COMPANIES:
+            if lower in NON_VALUES or lower in _COMPANIES:
                 return False
             if words.is_initial(i) or lower in PARTICLES:
                 continue
@@ -82,22 +82,22 @@ class Look:
                 good += 1
         return good > 0 or (sure and neutral > 0) or (neutral >= 2 and words.lowers[0] in lex.first_names)
 
-    def known(self, value: str) -> bool:
+    def has_listed_name(self, value: str) -> bool:
         """Whether a word of the value is a listed name and nothing else."""
         lex = self.lexicon
         return any(
             lower in lex.sure_names or (lower in lex.last_names and lower not in lex.common and lower not in lex.cities)
-            for lower in split(value).lowers
+            for lower in split_words(value).lowers
             if len(lower) > 2
         )
 
-    def city(self, value: str) -> bool:
+    def is_city(self, value: str) -> bool:
         return value.casefold() in self.lexicon.cities
 
-    def fits(self, kind: str, value: str, sure: bool = False) -> bool:
+    def matches(self, kind: str, value: str, sure: bool = False) -> bool:
         """Whether a value may be of this kind, given a label that says so."""
         if kind == "PERSON":
-            return self.name(value, sure)
+            return self.is_name(value, sure)
         if kind == "LOCATION":
             return self._place(value)
         digits = sum(char.isdigit() for char in value)
@@ -114,5 +114,5 @@ class Look:
     def _place(self, value: str) -> bool:
         if not 3 <= len(value) <= MAX_NAME or not _PLACE.match(value) or value[0].islower():
             return False
-        lowers = split(value).lowers
-        return bool(lowers) and not all(lower in self.lexicon.stop or lower in NO_VALUES for lower in lowers)
+        lowers = split_words(value).lowers
+        return bool(lowers) and not all(lower in self.lexicon.stop or lower in NON_VALUES for lower in lowers)

@@ -30,7 +30,7 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def kept(name: str, make: Callable[[], Mapping[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
+def load_cached(name: str, make: Callable[[], Mapping[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
     """What `make` returns, from the file of an earlier process where there is one."""
     versions = ",".join(f"{package} {version(package)}" for package in _SOURCES)
     code = hashlib.sha256(f"{code_digest()}\0{versions}".encode()).hexdigest()[:24]

@@ -33,7 +33,7 @@ from eyas.data.select.quality import check
 from eyas.data.sources.record_formats import Dropped, read_shape
 from eyas.data.sources.records import Record, read_piece
 from eyas.data.sources.source import Piece, Source
-from eyas.privacy.filter import PrivacyFilter, Refused
+from eyas.privacy.filter import DroppedRecord, PrivacyFilter
 
 NOT_JSON = "not_json"
 FORGOTTEN = "forgotten"
@@ -129,7 +129,7 @@ class Screen:
         known = self._privacy.name_languages
         found = self._privacy.clean([(one.texts, hardest(one.languages, known)) for one in rest])
         for one, done in zip(rest, found, strict=True):
-            if isinstance(done, Refused):
+            if isinstance(done, DroppedRecord):
                 one.reason = done.reason
                 ledger.refused.update(dict.fromkeys(done.kinds, 1))
                 continue

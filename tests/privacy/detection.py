@@ -14,13 +14,13 @@ def detector() -> BuiltinDetector:
     return BuiltinDetector()
 
 
-def found(text: str, language: str = "en") -> list[tuple[str, str]]:
+def detect(text: str, language: str = "en") -> list[tuple[str, str]]:
     """(kind, what was found) in order."""
-    return [(span.kind, text[span.begin : span.end]) for span in detector().find([text], [language])[0]]
+    return [(span.kind, text[span.start : span.end]) for span in detector().find([text], [language])[0]]
 
 
-def values(kind: str, text: str, language: str = "en") -> list[str]:
-    return [value for each, value in found(text, language) if each == kind]
+def detect_values(kind: str, text: str, language: str = "en") -> list[str]:
+    return [value for each, value in detect(text, language) if each == kind]
 
 
 def make_filter(key: bytes = KEY, **settings) -> PrivacyFilter:

@@ -1,17 +1,17 @@
 """Names on Faker's lists and on none. Those here are made up of usual parts; none means a person."""
 
 import pytest
-from tests.privacy.found import found, values
+from tests.privacy.detection import detect, detect_values
 
-from eyas.privacy.name_lists import lexicon
-from eyas.privacy.names import Names
-from eyas.privacy.tokens import split
+from eyas.privacy.lexicon import load_lexicon
+from eyas.privacy.person_names import PersonNameDetector
+from eyas.privacy.tokens import split_words
 
 UNLISTED = ("tevita", "fifita", "vandenquist", "ngata", "okwuosa")
 
 
 def test_the_unlisted_names_are_on_no_list():
-    lists = lexicon()
+    lists = load_lexicon()
     assert not set(UNLISTED) & (lists.first_names | lists.last_names | lists.common)
 
 
@@ -53,7 +53,7 @@ def test_the_unlisted_names_are_on_no_list():
     ],
 )
 def test_found(text, language, names):
-    assert values("PERSON", text, language) == names
+    assert detect_values("PERSON", text, language) == names
 
 
 @pytest.mark.parametrize(
@@ -90,21 +90,21 @@ def test_found(text, language, names):
     ],
 )
 def test_clean(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []
 
 
 def test_words_have_their_places():
-    words = split("d'Anna's O'Brien you'll x_y")
-    assert words.words == ("Anna", "O'Brien", "you'll", "x", "y")
-    assert [words.text[begin:end] for begin, end in zip(words.begins, words.ends, strict=True)] == list(words.words)
+    words = split_words("d'Anna's O'Brien you'll x_y")
+    assert words.written == ("Anna", "O'Brien", "you'll", "x", "y")
+    assert [words.text[begin:end] for begin, end in zip(words.starts, words.ends, strict=True)] == list(words.written)
 
 
 def test_towns_count_where_they_say_something_about_a_person():
-    assert values("LOCATION", "I live in Osnabrück now.") == ["Osnabrück"]
-    assert values("LOCATION", "Natalia drove to Boston.") == ["Boston"]
-    assert values("LOCATION", "Boston is a large town.") == []
+    assert detect_values("LOCATION", "I live in Osnabrück now.") == ["Osnabrück"]
+    assert detect_values("LOCATION", "Natalia drove to Boston.") == ["Boston"]
+    assert detect_values("LOCATION", "Boston is a large town.") == []
 
 
 def test_names_are_found_by_the_class_alone():
-    spans = Names(lexicon()).find("Anna and Bert", "en")
-    assert [(span.begin, span.end) for span in spans] == [(0, 4), (9, 13)]
+    spans = PersonNameDetector(load_lexicon()).find("Anna and Bert", "en")
+    assert [(span.start, span.end) for span in spans] == [(0, 4), (9, 13)]

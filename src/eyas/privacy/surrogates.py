@@ -11,8 +11,8 @@ import re
 import unicodedata
 from functools import cache
 
-from eyas.privacy.name_lists import PARTICLES, city_names, first_names, last_names
-from eyas.privacy.tokens import plain
+from eyas.privacy.lexicon import PARTICLES, city_names, first_names, last_names
+from eyas.privacy.tokens import strip_accents
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
 _LOCALES = {
@@ -42,7 +42,7 @@ _STREETS = {
 }
 
 
-def parts(name: str) -> list[re.Match[str]]:
+def name_parts(name: str) -> list[re.Match[str]]:
     """The words of a name that are replaced: initials, no particles. Places count from the name's start."""
     return [
         part
@@ -57,7 +57,7 @@ class Surrogates:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def value(self, kind: str, text: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
+    def replace_value(self, kind: str, text: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
         """Another value of this kind for `text`; for a PERSON see `part`. No town of `avoid`, in lower case."""
         if kind == "LOCATION":
             return self._picked(kind, text, city_names(language), avoid)
@@ -71,7 +71,7 @@ class Surrogates:
             return self._address(text, language)
         return self._scrambled(kind, text)
 
-    def part(self, text: str, role: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
+    def replace_name_part(self, text: str, role: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
         """Another name for one part of a name, in its shape: "anna" lower-case, "ANNA" upper-case, "J" a letter.
 
         Never a word of `avoid`: what the record holds must not come back as somebody else's surrogate.
@@ -174,4 +174,4 @@ def _shaped(choice: str, like: str) -> str:
 
 
 def _ascii(text: str) -> str:
-    return plain(text).encode("ascii", "ignore").decode().lower()
+    return strip_accents(text).encode("ascii", "ignore").decode().lower()

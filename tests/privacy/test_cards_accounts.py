@@ -1,5 +1,5 @@
 import pytest
-from tests.privacy.found import found, values
+from tests.privacy.detection import detect, detect_values
 
 CARDS = [
     "4111111111111111",
@@ -17,12 +17,12 @@ CARDS = [
 
 @pytest.mark.parametrize("number", CARDS)
 def test_cards(number):
-    assert values("CARD", f"pay with {number}, please") == [number]
-    assert number in "".join(values("CARD", f"12 {number} 01/29"))
+    assert detect_values("CARD", f"pay with {number}, please") == [number]
+    assert number in "".join(detect_values("CARD", f"12 {number} 01/29"))
 
 
 def test_a_labelled_number_needs_no_checksum():
-    assert values("CARD", "card number: 1234 5678 9012 3456.") == ["1234 5678 9012 3456"]
+    assert detect_values("CARD", "card number: 1234 5678 9012 3456.") == ["1234 5678 9012 3456"]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_labelled_number_needs_no_checksum():
     ],
 )
 def test_no_cards(text):
-    assert values("CARD", text) == []
+    assert detect_values("CARD", text) == []
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_no_cards(text):
     ],
 )
 def test_accounts(text, value):
-    assert values("ACCOUNT", text) == [value]
+    assert detect_values("ACCOUNT", text) == [value]
 
 
 @pytest.mark.parametrize("text", ["DE89 3704 0044 0532 0130 01", "the account of 120000 dollars", "account manager"])
 def test_no_accounts(text):
-    assert found(text) == []
+    assert detect(text) == []

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eyas.privacy.label import MAX_LENGTH, Label, Trust, label
+from eyas.privacy.labels import MAX_LENGTH, Label, Trust, parse_label
 from eyas.privacy.span import Span
-from eyas.privacy.value_matcher import Look
+from eyas.privacy.value_matcher import ValueMatcher
 
 _MARK = re.compile(r"[:=]")
 _KEY_END = " \t\"'`*])”\\"
@@ -36,7 +36,7 @@ class _Field:
     whole: bool  # the key is all that stands before the mark
 
 
-def fields(text: str, look: Look) -> Iterator[Span]:
+def find_field_values(text: str, look: ValueMatcher) -> Iterator[Span]:
     """Spans of the values of personal fields. Linear in the text."""
     found = list(_fields(text, look))
     for i, field in enumerate(found):
@@ -47,7 +47,7 @@ def fields(text: str, look: Look) -> Iterator[Span]:
             value = text[field.begin : field.end]
             sure = field.label.trust is Trust.SURE
             if field.label.trust is Trust.ROLE:
-                sure = field.whole or " " in value or "." in value or look.known(value)
+                sure = field.whole or " " in value or "." in value or look.has_listed_name(value)
             if not sure and not (field.label.trust is Trust.NAME and field.whole and _among_people(found, i)):
                 continue
         if kind in ("LOCATION", "ADDRESS") and not _among_people(found, i):
@@ -72,16 +72,16 @@ def _among_people(found: Sequence[_Field], i: int) -> bool:
     return people > sum(field.label.is_thing for field in around)
 
 
-def _fields(text: str, look: Look) -> Iterator[_Field]:
+def _fields(text: str, look: ValueMatcher) -> Iterator[_Field]:
     if "</" in text:
         for match in _TAG.finditer(text):
-            head = label(match[1].rpartition(":")[2])
+            head = parse_label(match[1].rpartition(":")[2])
             if head is not None:
                 yield _judged(text, match.start(2), match.end(2), head, look, quoted=True)
     if "|" in text:
         for match in _ROW.finditer(text):
-            head = label(match[1])
-            if head is not None and label(match[2]) is None:
+            head = parse_label(match[1])
+            if head is not None and parse_label(match[2]) is None:
                 yield _judged(text, match.start(2), match.end(2), head, look, quoted=False)
     for mark in _MARK.finditer(text):
         at = mark.start()
@@ -100,19 +100,19 @@ def _key(text: str, at: int) -> tuple[Label | None, bool]:
         return None, False
     match = _KEY.search(window.partition("(")[0].rstrip() if window[-1] == ")" else window)
     key = match[0].strip(" \t\r*_>#•-–$@") if match else ""
-    head = label(key)
+    head = parse_label(key)
     if head is not None or " " not in key:
         return head, len(window) == len(counted)
     words = key.split()
     for size in (3, 2, 1):
         if len(words) > size:
-            head = label(" ".join(words[-size:]))
+            head = parse_label(" ".join(words[-size:]))
             if head is not None:
                 return head, False
     return None, False
 
 
-def _values(text: str, begin: int, head: Label, whole: bool, look: Look) -> Iterator[_Field]:
+def _values(text: str, begin: int, head: Label, whole: bool, look: ValueMatcher) -> Iterator[_Field]:
     person = head.kind == "PERSON"
     quoted = _QUOTED.match(text, begin)
     if quoted:
@@ -121,7 +121,7 @@ def _values(text: str, begin: int, head: Label, whole: bool, look: Look) -> Iter
     if person and head.trust is not Trust.NAME and text[begin : begin + 5].lstrip().startswith("["):
         array = _ARRAY.match(text, begin)
         for item in _STRING.finditer(text, array.start(1), array.end(1)) if array else ():
-            if look.name(item[1]):
+            if look.is_name(item[1]):
                 yield _Field(item.start(1), item.end(1), Label("PERSON"), True)
         return
     plain = _PLAIN.match(text, begin)
@@ -129,7 +129,7 @@ def _values(text: str, begin: int, head: Label, whole: bool, look: Look) -> Iter
         end = plain.end(1)
         if person and " " not in plain[1].strip():
             comma = _LAST_COMMA.match(text, end)  # "Fifita, Tevita"
-            if comma and look.name(text[plain.start(1) : comma.end()]):
+            if comma and look.is_name(text[plain.start(1) : comma.end()]):
                 end = comma.end()
         if not text.startswith(_CODE, end) or head.kind != "PERSON":
             yield _judged(text, plain.start(1), end, head, look, quoted=False, whole=whole)
@@ -139,7 +139,9 @@ def _values(text: str, begin: int, head: Label, whole: bool, look: Look) -> Iter
         yield _judged(text, below.start(1), below.end(1), head, look, quoted=False, whole=whole)
 
 
-def _judged(text: str, begin: int, end: int, head: Label, look: Look, quoted: bool, whole: bool = True) -> _Field:
+def _judged(
+    text: str, begin: int, end: int, head: Label, look: ValueMatcher, quoted: bool, whole: bool = True
+) -> _Field:
     """The field, with the value's place where it looks like what the key says."""
     while begin < end and text[begin] in " \t\r\u00a0*_":
         begin += 1
@@ -151,11 +153,11 @@ def _judged(text: str, begin: int, end: int, head: Label, look: Look, quoted: bo
     if not value or (head.kind in ("", "-")):
         return nothing
     if head.kind != "PERSON":
-        return _Field(begin, end, head, whole) if look.fits(head.kind, value) else nothing
-    if label(value) is not None:  # "customer: Customer", a type
+        return _Field(begin, end, head, whole) if look.matches(head.kind, value) else nothing
+    if parse_label(value) is not None:  # "customer: Customer", a type
         return nothing
     closed = text[end : end + 1] not in ("(", "[", "<", ";", ".") or quoted
-    if closed and look.name(value, sure, any_case=quoted or (sure and whole)):
+    if closed and look.is_name(value, sure, any_case=quoted or (sure and whole)):
         return _Field(begin, end, head, whole)
     if not quoted and len(value) > 3:
         prefix = _prefix(value, look, sure)
@@ -164,11 +166,11 @@ def _judged(text: str, begin: int, end: int, head: Label, look: Look, quoted: bo
     return nothing
 
 
-def _prefix(value: str, look: Look, sure: bool) -> int:
+def _prefix(value: str, look: ValueMatcher, sure: bool) -> int:
     """How many characters at the start of a longer value are a name: "Tevita Fifita called today"."""
     words = value.split(" ")[:6]
     for size in range(min(4, len(words) - 1), 1, -1):
         name = " ".join(words[:size]).rstrip(".")
-        if look.name(name, sure) and words[size][:1].islower() != words[size - 1][:1].islower():
+        if look.is_name(name, sure) and words[size][:1].islower() != words[size - 1][:1].islower():
             return len(name)
     return 0

@@ -3,21 +3,21 @@
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.case_insensitive import Caseless
+from eyas.privacy.case_insensitive import CaseInsensitivePattern
 from eyas.privacy.dictionary import is_known
-from eyas.privacy.name_lists import PARTICLES, Lexicon
+from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.span import Span
 from eyas.privacy.technical_terms import BRANDS, TERMS
 
 _TERMS = TERMS | BRANDS
-SCORE = 0.5  # of a place that is on no list, behind a verb that only a place follows
-LOW = 0.3  # of one behind a preposition: a person may stand there as well
+UNLISTED_SCORE = 0.5  # of a place that is on no list, behind a verb that only a place follows
+WEAK_SCORE = 0.3  # of one behind a preposition: a person may stand there as well
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
     rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’])?{_NAME}"
     rf"(?:(?: (?:am|an der|de|da|do|dos|del|della|di|la|upon|aan den|aan de|sur) | |-){_NAME}){{0,3}}(?![\w@_(])"
 )
-_LIVES = Caseless(
+_LIVES = CaseInsensitivePattern(
     r"(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated"
     r"|hometown is|city is|town is)"
     r"(?: (?:in|to|from|near|at|right|here|now|currently|back|over|up|down|of))* "
@@ -43,7 +43,7 @@ _LIVES = Caseless(
 )
 
 # Journeys and stays: behind them a capitalised word is a place where the text holds a person besides.
-_STAYS = Caseless(
+_STAYS = CaseInsensitivePattern(
     r"(?:\b(?:arriv\w+|stay(?:s|ing|ed)?|settled|holidays?|vacation|trip|wedding|married|drives?|driving|drove"
     r"|flight|fly(?:ing)?|flew|travel\w*|visit(?:s|ing|ed)?|back|home|house|flat|apartment|clinic|hospital|school|works?"
     r"|working|studies|studying|party|weekend|retire[ds]?|office|job) (?:\w+ )?(?:in|to|at|from|near|for) "
@@ -78,7 +78,7 @@ _FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages that capitalise no m
 _FROM = re.compile(r"(?:,? ?\(?\d{1,2}\)?(?: \w+)?)?,? (?:from|of|aus|di|da|de|do|uit|z|ze|från|d') ?\Z")
 
 
-def places(
+def find_places(
     text: str, lexicon: Lexicon, language: str, personal: bool, ends: frozenset[int] = frozenset()
 ) -> Iterator[Span]:
     """Spans of kind LOCATION. `personal`: the text names a person or an e-mail address; `ends`: where names end.
@@ -96,9 +96,9 @@ def places(
         elif _is_place(match[0], lexicon):
             moves = _STAYS.search(text, max(0, match.start() - 60), match.start()) or _ARRIVED.match(text, match.end())
             if lives or moves or _is_behind(text, match.start(), ends):
-                yield Span(match.start(), match.end(), "LOCATION", SCORE)
+                yield Span(match.start(), match.end(), "LOCATION", UNLISTED_SCORE)
             elif before and _is_unheard(match[0], language):
-                yield Span(match.start(), match.end(), "LOCATION", LOW)
+                yield Span(match.start(), match.end(), "LOCATION", WEAK_SCORE)
 
 
 def _is_behind(text: str, start: int, ends: frozenset[int]) -> bool:

@@ -11,8 +11,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from eyas.privacy.case_insensitive import Caseless, Tested
-from eyas.privacy.name_lists import lexicon
+from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
+from eyas.privacy.lexicon import load_lexicon
 from eyas.privacy.span import Span
 
 _EDGE = r"(?<![A-Za-z0-9])"
@@ -48,24 +48,26 @@ _PATTERNS = (
         r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{1,80}"
         r"|discord(?:app)?\.com/api/webhooks/\d{5,25}/[\w-]{10,90}"
     ),
-    Caseless(r"aws.{0,20}(?:secret|key).{0,20}[\s=:\"'][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"),
-    Tested(
+    CaseInsensitivePattern(r"aws.{0,20}(?:secret|key).{0,20}[\s=:\"'][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"),
+    PrefilteredPattern(
         r"(?i)\b(?:bearer|basic|token|apikey) (?=[A-Za-z._~+/-]{0,60}[0-9])[A-Za-z0-9._~+/-]{16,500}={0,2}",
         r"bearer |basic |token |apikey ",
     ),
     # postgres://name:password@host
-    Tested(
+    PrefilteredPattern(
         r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:@/\"'<>]{0,80}:(?!(?:password|pass|pwd|\*+|\$\{|<"
         r"|\{))[^\s@/\"'<>]{3,120}@",
         r"://",
     ),
-    Tested(r"(?i)(?:\bcurl\b[^\n]{0,120}|\s)(?:-u|--user)[ =][\"']?[\w.@-]{1,60}:(?!\$)[^\s\"']{3,100}", r"-u"),
-    Tested(
+    PrefilteredPattern(
+        r"(?i)(?:\bcurl\b[^\n]{0,120}|\s)(?:-u|--user)[ =][\"']?[\w.@-]{1,60}:(?!\$)[^\s\"']{3,100}", r"-u"
+    ),
+    PrefilteredPattern(
         r"(?i)\b(?:sshpass|mysql|mysqldump|psql|redis-cli|htpasswd)\b[^\n]{0,80}?\s(?:-p|-a|--password="
         r"|-pw )['\"]?(?!\$)[^\s'\"-][^\s'\"]{3,60}",
         r"sshpass|mysql|psql|redis-cli|htpasswd",
     ),
-    Caseless(r"(?:AccountKey|SharedAccessKey|SharedAccessSignature|sig)=[A-Za-z0-9+/%]{30,200}={0,2}"),
+    CaseInsensitivePattern(r"(?:AccountKey|SharedAccessKey|SharedAccessSignature|sig)=[A-Za-z0-9+/%]{30,200}={0,2}"),
     re.compile(r"otpauth://[^\s\"']{10,300}"),
 )
 _KEY_BEGIN = re.compile(
@@ -112,37 +114,37 @@ _NO_VALUE = re.compile(
     r"|ist|sind|muss|soll|und|oder|bitte|vergessen|zurücksetzen|est|doit|oublié|es|debe|olvidada|è|deve|é|jest|är)"
     r"(?![A-Za-z0-9])|\.\.\.|\*{2,}|<|\$|\{\{|%\(|%s|\[)"
 )
-_ASSIGNED = Caseless(
+_ASSIGNED = CaseInsensitivePattern(
     rf"(?:(?<![A-Za-z])|(?<=PG)"
     rf"|(?<=[a-z])(?=(?-i:[A-Z][a-z]))){_NAME}[\w-]{{0,24}}[\"'`\]*]{{0,3}}(?:\s{{0,3}}:\s{{0,3}}(?:str|string"
     rf"|String|bytes))?\s{{0,3}}"
     r"(?P<sign>:=|=>|->|=(?!=)"
     r"|:(?![:/]))\s{0,3}(?:[bru]{1,2}(?=[\"']))?(?P<quote>[\"'`“«]{0,3})(?P<value>[^\s\"'`“”«»]{3,500})"
 )
-_SAID = Caseless(
+_SAID = CaseInsensitivePattern(
     rf"(?<![A-Za-z]){_NAME}\b[^\n:=]{{0,40}}?(?:['’]s\b|\bis\b|\bwas\b|\bto\b|\bare\b|\bwith\b|\blautet\b"
     rf"|\bist\b|\best\b|\bes\b|\bè\b|\bé\b|\bjest\b|\bto\b|\bär\b|\bis:|\bof\b|:|=|->|→| - |,)"
     r"[ :]{0,3}(?P<quote>[\"'`“«*]{0,3})(?P<value>[^\s\"'`“”«»]{4,200})"
 )
-_BESIDE = Caseless(rf"(?<![A-Za-z]){_NAME} {{1,2}}[\"'`“]?(?P<value>[^\s\"'`“”«»]{{8,100}})")
-_NEAR = Caseless(
+_BESIDE = CaseInsensitivePattern(rf"(?<![A-Za-z]){_NAME} {{1,2}}[\"'`“]?(?P<value>[^\s\"'`“”«»]{{8,100}})")
+_NEAR = CaseInsensitivePattern(
     rf"(?<![A-Za-z]){_NAME}(?![a-z])[^\n]{{0,60}}?(?<![A-Za-z0-9+/_=.-])(?P<value>[A-Za-z0-9+/_=.~-]{{16,300}})"
     rf"(?![A-Za-z0-9+/_-])"
 )
 # "Is ... a good password": before or behind the word, what has letters of both sizes, digits and marks, and is no code.
-_PASSWORD = Caseless(
+_PASSWORD = CaseInsensitivePattern(
     r"pass ?w(?:or[dt]|d)|pass[- ]?phrase|kennw|mot de passe|\bmdp\b|contrase|\bclave\b|\bsenha|palavra[- ]passe"
     r"|wachtwoord|has[łl](?:[oaeu]|em)\b|l[öo]senord"
 )
 _TOKEN = re.compile(r"(?<![^\s\"'`“”«»:])[^\s\"'`“”«»()\[\]{}<>|\\=/]{8,64}(?![^\s\"'`“”«»])")
 _REACH = 60  # characters
 _PATTERN = re.compile(r"\(\?|\[(?:A-Z|a-z|0-9)|\\[dw]")  # what a password shall look like
-_WORDS = Caseless(
+_WORDS = CaseInsensitivePattern(
     r"\b(?:pass ?phrase|(?:seed|recovery|mnemonic|backup|secret)[ _-]?(?:phrase|words)|mnemonic"
     r"|wiederherstellungsphrase|frase semilla|phrase secr[èe]te)\b"
     r"[^\n:=]{0,20}(?::|=|\bis\b)\s{0,3}[\"'`“]?(?P<value>[a-z]{3,12}(?:[ -][a-z]{3,12}){3,24})"
 )
-_PIN = Caseless(
+_PIN = CaseInsensitivePattern(
     r"\b(?:pin|pin[ -]?code|pincode|cvv2?|cvc2?|cvn|card verification|security code|otp|one[- ]time (?:code"
     r"|password)|2fa(?: code)?|mfa code|tan|verification code|access code"
     r"|prüfziffer|prüfnummer|sicherheitscode|code (?:secret|de sécurité|pin)|c[óo]digo (?:de seguridad|de segurança"
@@ -171,7 +173,7 @@ MAX_LINE = 2_000  # characters that a plugin sees at a time; its keys are shorte
 _LINE_OVERLAP = 300
 
 
-def secrets(text: str) -> Iterator[Span]:
+def find_secrets(text: str) -> Iterator[Span]:
     """Every secret of the text, by form, by plugin and by the name before it."""
     if "PRIVATE KEY" in text or "PuTTY" in text:
         yield from _key_blocks(text)
@@ -260,7 +262,7 @@ def _is_odd_word(value: str) -> bool:
         6 <= len(plain) <= 40
         and plain.isalpha()
         and not _NO_VALUE.match(value)
-        and plain.casefold() not in lexicon().common
+        and plain.casefold() not in load_lexicon().common
     )
 
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 from stdnum import luhn
 from stdnum.gb import nhs
-from tests.privacy.found import KEY, found, values
+from tests.privacy.detection import KEY, detect, detect_values
 
 from eyas.privacy.formats import graded
-from eyas.privacy.identifier import OVERLAP, WINDOW, windows
-from eyas.privacy.surrogate import FIRST, Surrogates
+from eyas.privacy.government_ids import OVERLAP, WINDOW, windows
+from eyas.privacy.surrogates import FIRST, Surrogates
 
 POSITIVE = [
     ("SSN 536-22-1234", "en"),
@@ -47,7 +47,7 @@ POSITIVE = [
 
 @pytest.mark.parametrize(("text", "language"), POSITIVE)
 def test_found(text, language):
-    assert values("GOVERNMENT_ID", text, language)
+    assert detect_values("GOVERNMENT_ID", text, language)
 
 
 def test_trap_1_nothing_asks_the_network():
@@ -61,13 +61,13 @@ from eyas.privacy.builtin_detector import BuiltinDetector
 text = "Mail jane@example.com, http://a.example.co.uk, SSN 536-22-1234, 81.2.69.142, key AKIAIOSFODNN7EXAMPLE"
 kinds = {span.kind for span in BuiltinDetector().find([text], ["en"])[0]}
 assert kinds == {"EMAIL", "GOVERNMENT_ID", "IP_ADDRESS", "SECRET"}, kinds
-from eyas.privacy.surrogate import FIRST, Surrogates
-print(Surrogates(bytes(range(32))).part("Anna", FIRST, "de"))
+from eyas.privacy.surrogates import FIRST, Surrogates
+print(Surrogates(bytes(range(32))).replace_name_part("Anna", FIRST, "de"))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     # Another process, with another salt of hash(), chooses the same surrogate.
-    assert done.stdout.strip() == Surrogates(KEY).part("Anna", FIRST, "de")
+    assert done.stdout.strip() == Surrogates(KEY).replace_name_part("Anna", FIRST, "de")
 
 
 def test_trap_2_context_lifts_a_weak_format_without_a_language_model():
@@ -84,15 +84,15 @@ def test_trap_3_a_checksum_alone_does_not_make_an_identifier():
     ]
     assert len(passes) > 100  # the checksums do hold for many Unix times
     for number in passes[:200]:
-        assert found(f"the job started at {number} and ran") == []
+        assert detect(f"the job started at {number} and ran") == []
     for number in range(4532015112830300, 4532015112830400):
-        assert found(f"order id {number} is delayed") == []
+        assert detect(f"order id {number} is delayed") == []
 
 
 def test_trap_4_case_counts():
     # Presidio's own pattern for an Indian PAN takes prose, since it ignores case.
-    assert found("apple1234z and abcpd1234f are words here") == []
-    assert values("GOVERNMENT_ID", "ABCPD1234F") == ["ABCPD1234F"]
+    assert detect("apple1234z and abcpd1234f are words here") == []
+    assert detect_values("GOVERNMENT_ID", "ABCPD1234F") == ["ABCPD1234F"]
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_trap_4_case_counts():
     ],
 )
 def test_clean(text):
-    assert found(text) == []
+    assert detect(text) == []
 
 
 def test_windows_lose_nothing_at_an_edge():
     for shift in range(0, 2 * OVERLAP, 7):
         text = "x " * ((WINDOW - OVERLAP) // 2) + "y" * shift + " RSSMRA85T10A562S " + "z " * WINDOW
-        assert values("GOVERNMENT_ID", text) == ["RSSMRA85T10A562S"], shift
+        assert detect_values("GOVERNMENT_ID", text) == ["RSSMRA85T10A562S"], shift
     text = "abc " * 1000
     assert all(text[begin : begin + len(part)] == part for begin, part in windows(text))
 
 
 def test_presidio_logs_no_value(caplog):
     caplog.set_level(logging.DEBUG)
-    found("my nhs record says 9434765919 and SSN 536-22-1234")
+    detect("my nhs record says 9434765919 and SSN 536-22-1234")
     assert "9434765919" not in caplog.text
     assert "536-22-1234" not in caplog.text

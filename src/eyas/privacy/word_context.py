@@ -3,9 +3,9 @@
 import re
 from functools import lru_cache
 
-from eyas.privacy.context_words import AND, BE_AND, BORN, DETERMINERS, MONTHS, PLACE_WORDS, THINGS
-from eyas.privacy.name_lists import PARTICLES, Lexicon
-from eyas.privacy.name_phrases import SPEAKS, Cue, phrases
+from eyas.privacy.context_words import AGE_WORDS, BE_AND, CONJUNCTIONS, DETERMINERS, MONTHS, PLACE_WORDS, THING_NOUNS
+from eyas.privacy.lexicon import PARTICLES, Lexicon
+from eyas.privacy.name_phrases import PERSON_VERBS, Cue, index_phrases
 from eyas.privacy.tokens import Words
 
 MAX_PARTS = 6  # words in a name: "Maria do Carmo da Silva Santos"
@@ -30,23 +30,25 @@ def _ends_as_word(lower: str, german: bool) -> bool:
     return bool(_WORD_ENDING.match(lower)) or (german and bool(_GERMAN_NOUN.match(lower)))
 
 
-class Nearby:
+class WordContext:
     """Questions about word i of one text. Each looks at a bounded number of neighbours."""
 
     def __init__(self, words: Words, lexicon: Lexicon, language: str) -> None:
-        self.w = words
-        self.lex = lexicon
+        self.words = words
+        self.lexicon = lexicon
         self.nouns_are_capital = language == "de"
 
-    def joined(self, last: int) -> bool:
+    def is_joined(self, last: int) -> bool:
         """Whether "and" with another capitalised word follows, or the year of a birth."""
-        w = self.w
-        following = last + 2 < len(w) and w.lowers[last + 1] in AND and w.is_capital(last + 2) and w.gap(last) == " "
-        return following or (w.gap(last).startswith(" (") and w.lowers[min(last + 1, len(w) - 1)] in BORN)
+        w = self.words
+        following = (
+            last + 2 < len(w) and w.lowers[last + 1] in CONJUNCTIONS and w.is_capital(last + 2) and w.gap(last) == " "
+        )
+        return following or (w.gap(last).startswith(" (") and w.lowers[min(last + 1, len(w) - 1)] in AGE_WORDS)
 
-    def is_or_ends(self, i: int) -> bool:
+    def fits_sentence_start(self, i: int) -> bool:
         """Whether what follows fits a name at a sentence's start: "is", a comma, a possessive, the line's end."""
-        w = self.w
+        w = self.words
         after = w.text[w.ends[i] : w.ends[i] + 2]
         return (
             after[:1] in (",", "\n", "", ":", ")")
@@ -54,38 +56,38 @@ class Nearby:
             or (i + 1 < len(w) and w.lowers[i + 1] in BE_AND and w.gap(i) == " ")
         )
 
-    def names_a_thing(self, last: int) -> bool:
+    def is_thing_name(self, last: int) -> bool:
         """Whether a noun follows that makes a thing of the name: "Victoria Falls", "Bayes Theorem"."""
-        w = self.w
-        return last + 1 < len(w) and w.gap(last) == " " and w.is_capital(last + 1) and w.lowers[last + 1] in THINGS
+        w = self.words
+        return last + 1 < len(w) and w.gap(last) == " " and w.is_capital(last + 1) and w.lowers[last + 1] in THING_NOUNS
 
-    def behind_place_word(self, i: int) -> bool:
-        return i > 0 and self.w.lowers[i - 1] in PLACE_WORDS and self.w.gap(i - 1) == " "
+    def follows_place_word(self, i: int) -> bool:
+        return i > 0 and self.words.lowers[i - 1] in PLACE_WORDS and self.words.gap(i - 1) == " "
 
     def is_date(self, i: int) -> bool:
         """Whether a month's name stands beside a number: "Jan 5", "12 Jan"."""
-        w = self.w
-        before = w.text[max(0, w.begins[i] - 3) : w.begins[i]]
+        w = self.words
+        before = w.text[max(0, w.starts[i] - 3) : w.starts[i]]
         after = w.text[w.ends[i] : w.ends[i] + 3].lstrip(". ")
         short = w.lowers[i] in MONTHS or w.lowers[i] in ("jan", "mar", "mai", "sep", "dec", "août")
         return short and (after[:1].isdigit() or before.rstrip(" .-/")[-1:].isdigit())
 
     def is_stop(self, i: int) -> bool:
         """Whether word i is never part of a name: a stop word, a contraction of one ("You'll")."""
-        lower = self.w.lowers[i]
-        if lower in self.lex.stop:
+        lower = self.words.lowers[i]
+        if lower in self.lexicon.stop:
             return True
         if "'" not in lower:
             return False
         stem, _, ending = lower.partition("'")
-        return ending in ("ll", "ve", "re", "d", "m", "t", "s") and (stem in self.lex.stop or stem.endswith("n"))
+        return ending in ("ll", "ve", "re", "d", "m", "t", "s") and (stem in self.lexicon.stop or stem.endswith("n"))
 
     def is_word(self, i: int) -> bool:
         """Whether word i is a common word or a form of one ("customers", "selected")."""
-        lower, common = self.w.lowers[i], self.lex.common
+        lower, common = self.words.lowers[i], self.lexicon.common
         if lower in common or self.is_stop(i):
             return True
-        if lower in self.lex.last_names or lower in self.lex.first_names:
+        if lower in self.lexicon.last_names or lower in self.lexicon.first_names:
             return False
         if (
             lower.endswith(_FORMS)
@@ -102,7 +104,7 @@ class Nearby:
 
         any_case: lower case may go on; comma: "Fifita, Tevita" is one name; strong: a last name that is a word counts.
         """
-        w, lex = self.w, self.lex
+        w, lex = self.words, self.lexicon
         last, k = first, first + 1
         while k < len(w) and k - first <= MAX_PARTS:
             gap = w.gap(k - 1)
@@ -112,7 +114,7 @@ class Nearby:
                 break
             lower = w.lowers[k]
             if lower in PARTICLES and gap != "-" and not w.is_initial(k):
-                if not self.particle_leads_on(k):
+                if not self.particle_continues(k):
                     break
             elif w.is_initial(k):
                 if not w.gap(k).startswith((".", " ")) or (lower in "ia" and not w.gap(k).startswith(".")):
@@ -120,7 +122,7 @@ class Nearby:
                 last = k
             elif (
                 (gap == "-" and w.is_capital(k))
-                or self.may_be_last(k, any_case)
+                or self.can_end_name(k, any_case)
                 or (strong and w.is_capital(k) and lower in lex.last_names and len(lower) > 3)
             ):
                 last = k
@@ -129,30 +131,30 @@ class Nearby:
             k += 1
         return last
 
-    def particle_leads_on(self, k: int) -> bool:
-        w = self.w
+    def particle_continues(self, k: int) -> bool:
+        w = self.words
         for following in range(k + 1, min(k + 4, len(w))):
             if w.gap(following - 1) not in (" ", "-", "'", "’", "\u00a0"):
                 return False
             if w.lowers[following] not in PARTICLES:
-                return self.may_be_last(following, any_case=False)
+                return self.can_end_name(following, any_case=False)
         return False
 
-    def may_be_last(self, k: int, any_case: bool) -> bool:
-        w, lex = self.w, self.lex
-        lower, word = w.lowers[k], w.words[k]
+    def can_end_name(self, k: int, any_case: bool) -> bool:
+        w, lex = self.words, self.lexicon
+        lower, word = w.lowers[k], w.written[k]
         if word[0].isupper() and lower in lex.last_names and w.lowers[k - 1] in lex.sure_names and len(lower) > 3:
             return True  # "Heiko Graf"
         if self.is_stop(k) or len(lower) < 2 or (w.is_code(k) and w.text[w.ends[k] : w.ends[k] + 1] != "."):
             return False
         if not word[0].isupper():
-            return any_case and word not in SPEAKS and not self.is_word(k)
+            return any_case and word not in PERSON_VERBS and not self.is_word(k)
         if lower in lex.last_names:
             return not (self.nouns_are_capital and lower in lex.common)
-        return not self.is_word(k) and not (word.isupper() and not w.words[k - 1].isupper())
+        return not self.is_word(k) and not (word.isupper() and not w.written[k - 1].isupper())
 
     def has_last_name(self, i: int, last: int) -> bool:
-        w, lex = self.w, self.lex
+        w, lex = self.words, self.lexicon
         tail = [k for k in range(i + 1, last + 1) if w.lowers[k] not in PARTICLES]
         listed = any(w.lowers[k] in lex.last_names and w.lowers[k] not in lex.common for k in tail)
         follows_name = w.lowers[i + 1] in lex.sure_names and w.starts_sentence(i) and w.lowers[i] in lex.stop
@@ -161,27 +163,35 @@ class Nearby:
         return listed or (not w.starts_sentence(i) and not self.nouns_are_capital)
 
     def is_title(self, i: int) -> bool:
-        return any(phrase.cue is Cue.TITLE and not phrase.before for phrase in phrases().get(self.w.lowers[i], ()))
+        return any(
+            phrase.cue is Cue.TITLE and not phrase.before for phrase in index_phrases().get(self.words.lowers[i], ())
+        )
 
-    def speaks(self, i: int) -> bool:
+    def has_person_verb(self, i: int) -> bool:
         """Whether a verb follows whose subject is a person."""
-        w = self.w
-        return i + 1 < len(w) and w.gap(i) in (" ", "\u00a0") and w.words[i + 1] in SPEAKS
+        w = self.words
+        return i + 1 < len(w) and w.gap(i) in (" ", "\u00a0") and w.written[i + 1] in PERSON_VERBS
 
-    def shouted(self, i: int) -> bool:
+    def is_among_capitals(self, i: int) -> bool:
         """Whether the neighbours stand in capitals as well: then capitals say nothing."""
-        w = self.w
+        w = self.words
         around = [k for k in (i - 1, i + 1) if 0 <= k < len(w)]
-        return bool(around) and all(w.words[k].isupper() and len(w.words[k]) > 1 for k in around)
+        return bool(around) and all(w.written[k].isupper() and len(w.written[k]) > 1 for k in around)
 
-    def stands_alone(self, i: int) -> bool:
+    def is_lone_capital(self, i: int) -> bool:
         """A word with a capital in the middle of a sentence, no month and no heading: "and Rose wanted"."""
-        w, lex = self.w, self.lex
-        if i == 0 or w.starts_sentence(i) or w.lowers[i] in MONTHS or w.lowers[i] in lex.cities or w.words[i].isupper():
+        w, lex = self.words, self.lexicon
+        if (
+            i == 0
+            or w.starts_sentence(i)
+            or w.lowers[i] in MONTHS
+            or w.lowers[i] in lex.cities
+            or w.written[i].isupper()
+        ):
             return False
         if w.lowers[i] in lex.stop or w.gap(i - 1) not in (" ", ", ", "\u00a0") or w.lowers[i - 1] in DETERMINERS:
             return False
-        if w.lowers[i - 1] in AND and i > 1 and w.is_capital(i - 2) and self.is_word(i - 2):
+        if w.lowers[i - 1] in CONJUNCTIONS and i > 1 and w.is_capital(i - 2) and self.is_word(i - 2):
             return False  # "War and Peace"
         following = i + 1 < len(w) and w.gap(i) == " " and w.is_capital(i + 1)
         return not w.is_capital(i - 1) and not following

@@ -8,7 +8,7 @@ from itertools import pairwise
 from stdnum import bitcoin, iban, luhn, numdb
 from stdnum.us import rtn
 
-from eyas.privacy.case_insensitive import Caseless, Tested
+from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
 from eyas.privacy.span import Span
 
 # Digits with at most two separators between two of them; not the digits of a decimal fraction. What may not stand
@@ -28,20 +28,20 @@ _ISSUERS = re.compile(
     r"|(?:50|5[6-9]|6[0-9])\d{10,17}"  # Maestro, RuPay
     r"|220[0-4]\d{12,15}|9792\d{12}"  # Mir, Troy
 )
-_CARD_CUE = Caseless(
+_CARD_CUE = CaseInsensitivePattern(
     r"(?:\bcards?\b|credit|debit|visa\b|master ?card|amex|american express|\bpan\b|kreditkarte\w*|karte\w*|carte\b"
     r"|bancaire|tarjeta|carta\b|cart[ãa]o|creditcard|kaart\w*|kart[aąęy]\w*|kort\w*|maestro|discover|\bcc\b|ccnum"
     r"|cc_num"
     r"|card_?num\w*|cardnumber)[^\n]{0,40}\Z"
 )
-_CARD_LABEL = Caseless(
+_CARD_LABEL = CaseInsensitivePattern(
     r"(?:card (?:number|no|nr|num|#)|card_?number|cardno|cc_?num\w*|credit ?card|debit ?card"
     r"|kreditkarte(?:nnummer)?"
     r"|kartennummer|num[ée]ro de (?:la )?carte|carte bancaire|n[úu]mero de (?:la )?tarjeta|tarjeta de cr[ée]dito"
     r"|numero (?:di|della) carta|carta di credito|n[úu]mero do cart[ãa]o|cart[ãa]o de cr[ée]dito|kaartnummer"
     r"|numer karty|kortnummer|kontokort)[^\w\n]{0,6}(?:(?:is|ist|est|es|è|é|to|[äa]r)\b[^\w\n]{0,3})?\Z"
 )
-_OTHER_LABEL = Caseless(
+_OTHER_LABEL = CaseInsensitivePattern(
     r"\b(?:order|id|ref|reference|tracking|shipment|invoice|ticket|serial|sku|timestamp|ts|transaction|txn|trace"
     r"|span"
     r"|request|session|seed|nonce|imei|iccid|ean|upc|isbn|gtin|bestell\w*|auftrag\w*|sendung\w*|rechnung\w*|commande"
@@ -52,9 +52,9 @@ _OTHER_LABEL = Caseless(
     r"(?:[ _-]?(?:id|ids|number|no|nr|num|ref|code|n[°º]))?[^\w\n]{0,4}\Z"
 )
 _IBAN = re.compile(r"(?i)(?<![A-Za-z0-9])[A-Z]{2}[ -]?\d{2}(?:[ \u00a0.-]{0,2}[A-Z0-9]){11,30}")
-_IBAN_LABEL = Caseless(r"\biban\b[^\n]{0,16}\Z")
+_IBAN_LABEL = CaseInsensitivePattern(r"\biban\b[^\n]{0,16}\Z")
 # The length of an IBAN by country (SWIFT's IBAN registry); others are taken as far as the checksum holds.
-_ACCOUNT_LABEL = Tested(
+_ACCOUNT_LABEL = PrefilteredPattern(
     r"(?i)(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id"
     r"|manager))"
     r"|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b|\bkto\b"
@@ -70,7 +70,9 @@ _ACCOUNT_LABEL = Tested(
 )
 _ACCOUNT = re.compile(r"\d(?<![\w.@]\d)(?:[ \u00a0./-]{0,2}\d){5,29}(?![\w@]|[.,]\d)")
 # Behind the name of an account, nearer to the number: "the account holder's phone 555-0100".
-_PHONE_WORD = Caseless(r"\b(?:tel|t[ée]l[ée]ph|phone|mobil|m[óo]vil|handy|cell|portable|fax|sms|call|whatsapp)")
+_PHONE_WORD = CaseInsensitivePattern(
+    r"\b(?:tel|t[ée]l[ée]ph|phone|mobil|m[óo]vil|handy|cell|portable|fax|sms|call|whatsapp)"
+)
 _SORT_CODE = re.compile(r"\d(?<![\d-]\d)\d-\d{2}-\d{2}(?![\d-])(?=[^\n]{0,40}?(?<!\d)\d{8}(?!\d))")
 _NO_AMOUNT = re.compile(r"(?i)[ ]?(?:€|\$|£|euro?s?\b|usd\b|dollars?\b|kr\b|z[łl]\b|pln\b|sek\b|gbp\b|%)")
 _WALLETS = re.compile(
@@ -78,7 +80,7 @@ _WALLETS = re.compile(
     r"|T[1-9A-HJ-NP-Za-km-z]{33}|[LMD][1-9A-HJ-NP-Za-km-z]{33}|r[1-9A-HJ-NP-Za-km-z]{24,34}|addr1[a-z0-9]{50,100}"
     r"|4[0-9AB][1-9A-HJ-NP-Za-km-z]{93}|cosmos1[a-z0-9]{38})(?![A-Za-z0-9])"
 )
-_WALLET_LABEL = Caseless(
+_WALLET_LABEL = CaseInsensitivePattern(
     r"(?:wallet|btc|bitcoin|eth(?:ereum)?|crypto|ltc|litecoin|doge|xmr|monero|tron|trx|usdt|xrp|ripple|solana"
     r"|\bsol\b"
     r"|cardano|\bada\b|deposit|donat\w*|send|pay|address|adresse|portafoglio|carteira|cartera|portefeuille|portfel"
@@ -86,10 +88,10 @@ _WALLET_LABEL = Caseless(
     r"[^\n]{0,60}\Z"
 )
 _ANY_WALLET = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{32,44}(?![A-Za-z0-9])")
-_WALLET_WORD = Caseless(r"(?:wallet|solana|\bsol\b|crypto|phantom)[^\n]{0,40}\Z")
+_WALLET_WORD = CaseInsensitivePattern(r"(?:wallet|solana|\bsol\b|crypto|phantom)[^\n]{0,40}\Z")
 
 
-def cards(text: str) -> Iterator[Span]:
+def find_cards(text: str) -> Iterator[Span]:
     """Card numbers in any grouping by spaces, hyphens, dots and line ends, where the Luhn checksum holds.
 
     Behind "card number:" the checksum need not hold. A bare run of digits behind "order id" is none.
@@ -143,7 +145,7 @@ def _is_usual(sizes: list[int]) -> bool:
     )
 
 
-def accounts(text: str) -> Iterator[Span]:
+def find_accounts(text: str) -> Iterator[Span]:
     """IBANs by checksum, account and routing numbers behind their names, wallets of crypto currencies."""
     yield from _ibans(text)
     last = 0

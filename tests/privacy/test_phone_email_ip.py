@@ -1,5 +1,5 @@
 import pytest
-from tests.privacy.found import found, values
+from tests.privacy.detection import detect, detect_values
 
 
 @pytest.mark.parametrize(
@@ -15,14 +15,14 @@ from tests.privacy.found import found, values
     ],
 )
 def test_emails(text, value):
-    assert values("EMAIL", text) == [value]
+    assert detect_values("EMAIL", text) == [value]
 
 
 @pytest.mark.parametrize(
     "text", ["@decorator and user@localhost", "git@github.com:owner/name.git", "a @ b", "5 @ 3.50"]
 )
 def test_no_emails(text):
-    assert values("EMAIL", text) == []
+    assert detect_values("EMAIL", text) == []
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_no_emails(text):
     ],
 )
 def test_phones(text, language, value):
-    assert values("PHONE", text, language) == [value]
+    assert detect_values("PHONE", text, language) == [value]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_phones(text, language, value):
 )
 @pytest.mark.parametrize("language", ["en", "de", "fr"])
 def test_no_phones(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []
 
 
 def test_ip_addresses():
-    assert values("IP_ADDRESS", "from 81.2.69.142 and 2a00:1450:4001:81b::200e") == [
+    assert detect_values("IP_ADDRESS", "from 81.2.69.142 and 2a00:1450:4001:81b::200e") == [
         "81.2.69.142",
         "2a00:1450:4001:81b::200e",
     ]
@@ -82,4 +82,4 @@ def test_ip_addresses():
         "::1",
         "std::vec",
     ):
-        assert found(text) == []
+        assert detect(text) == []

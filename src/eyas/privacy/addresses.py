@@ -14,8 +14,8 @@ A number is always needed, but behind "lives in".
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.case_insensitive import Caseless, Tested, letter_runs, lowered
-from eyas.privacy.name_lists import lexicon
+from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern, letter_runs, lower_text
+from eyas.privacy.lexicon import load_lexicon
 from eyas.privacy.span import Span
 
 _UP = "A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ"
@@ -65,7 +65,7 @@ _NO_NUMBER = re.compile(
     rf"(?:^|\n)((?i:rue|avenue|boulevard|chemin|impasse|place|quai|all[ée]e|calle|via|rua) (?:(?:de|du|des|la|le|les"
     rf"|del|di|da|do|dos|d['’]|l['’]) ?){{0,3}}{_CAP}(?: {_CAP}){{0,3}}\n\d{{5}} {_CAP})"
 )
-_EN_LOWER = Caseless(
+_EN_LOWER = CaseInsensitivePattern(
     r"\b(?:live|lives|living|lived|stay|staying|address|addy|house|home|located|come|drop|deliver\w*|send|ship"
     r"|moved|place"
     r"|pick|meet|at|to|from|is)\b[^\n.]{0,30}?(?<![\w.$#])(\d{1,5}[a-z]?,? (?:[a-z'’]{2,20} ){1,3}"
@@ -76,7 +76,7 @@ _HOUSED = (
     r"\b(?:live|lives|living|lived|moved|house|flat|apartment|wohn\w*|habit\w*|viv[eo]\w*|abit\w*|mor[oa]\w*"
     r"|woon\w*|mieszka\w*|bor|bodde)\b"
 )
-_BARE_STREET = Tested(
+_BARE_STREET = PrefilteredPattern(
     rf"(?i:{_HOUSED})[^\n.]{{0,25}}? ((?:{_CAP} ){{1,3}}(?:Street|St|Avenue|Ave|Road|Rd|Lane|Drive"
     rf"|Boulevard|Court)\b"
     rf"|{_CAP}(?:straße|strasse|str\.|weg|gasse|allee|platz|straat|laan|gracht|gatan|vägen|gränd)\b"
@@ -181,7 +181,7 @@ _LIVES_AT_WORDS = frozenset(
     wonen mieszkam mieszka mieszkamy bor bodde
     """.split()  # noqa: SIM905
 )
-_BOX = Caseless(
+_BOX = CaseInsensitivePattern(
     r"\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?"
     r"|apdo\.?"
     r"|casella postale|c\.p\.|caixa postal|postbus|skr(?:ytka|\.) poczt(?:owa|\.)|skrytka|postbox"
@@ -197,7 +197,7 @@ _POSTCODE = re.compile(
     rf"|\b(?:D|A|CH|F|E|I|B|NL|SE|S|DE|PL)-\d{{3}} ?\d{{1,2}} {_CAP}"
     r"|\b[ABCEGHJ-NPRSTVXY]\d[ABCEGHJ-NPRSTV-Z] \d[ABCEGHJ-NPRSTV-Z]\d\b)"  # CA
 )
-_US_PLACE = Tested(
+_US_PLACE = PrefilteredPattern(
     rf"(?:{_CAP} ){{0,3}}{_CAP},? (?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]"
     rf"|PA|RI|S[CD]|T[NX]"
     r"|UT|V[AT]|W[AIVY]) \d{5}(?:-\d{4})?\b",
@@ -211,7 +211,7 @@ _FLAT = re.compile(
 _TOWN = re.compile(
     rf"\d(?<![\d.,-]\d)(?:\d{{4}}|\d{{2}} \d{{2}}|(?<=[1-9])\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})"
 )
-_LABEL = Caseless(
+_LABEL = CaseInsensitivePattern(
     r"(?<![\w-])(?:(?:home|street|postal|mailing|shipping|billing|delivery|residential|current|work|office"
     r"|permanent"
     r"|customer|patient|property|physical)[ _]?)?(?:address(?:_?line)?(?:[ _]?[12])?|addr|street|residence"
@@ -223,7 +223,7 @@ _LABEL = Caseless(
     r"|zamieszka[łl][ay]|adress|bostadsadress|gatuadress|postadress)[\"'’*\]]{0,3}[ ]?(?::|="
     r"|\n)\s{0,8}[\"'*<]{0,3}([^\n]{4,120})"
 )
-_NO_ADDRESS = Caseless(
+_NO_ADDRESS = CaseInsensitivePattern(
     r"(?:\b(?:ip|mac|e-?mail|mail|memory|web|url|return|base|wallet|contract|bitcoin|btc|eth|network"
     r"|server|host|bind|listen|remote|peer|source|destination|subnet|start|end|virtual|physical)[ -_]?|[*&_])\Z"
 )
@@ -243,7 +243,7 @@ _TAIL = re.compile(
 )
 _THREE_LETTERS = re.compile(rf"[{_UP}{_LOW}]{{3}}")
 _DIGIT = re.compile(r"\d")
-_COUNTED = Caseless(
+_COUNTED = CaseInsensitivePattern(
     r"\b(?:chapter|section|figure|table|page|step|question|example|exercise|problem|version|python|room|level"
     r"|stage|part|line"
     r"|item|day|week|year|season|episode|task|issue|bug|pr|ticket|article|volume|no|top|first|last|next|the|these"
@@ -251,7 +251,7 @@ _COUNTED = Caseless(
 )
 
 
-def addresses(text: str, language: str) -> Iterator[Span]:
+def find_addresses(text: str, language: str) -> Iterator[Span]:
     """Addresses, each with the flat, postcode and town behind it. Linear in the text: every repeat is bounded."""
     if not _DIGIT.search(text) and "s/n" not in text.lower():
         yield from _without_number(text)
@@ -264,7 +264,7 @@ def addresses(text: str, language: str) -> Iterator[Span]:
                 pattern is _EN and _COUNTED.search(before)
             ):
                 yield _whole(text, match.start(), match.end(), 0.8)
-    lower = lowered(text)
+    lower = lower_text(text)
     compounds = language in ("de", "nl", "sv") or any(kind in lower for kind in _COMPOUND_KINDS)
     for match in _in_one_word(text, lower) if compounds else ():
         sure = bool(_SURE_KIND.search(match[0]))
@@ -279,7 +279,7 @@ def addresses(text: str, language: str) -> Iterator[Span]:
             yield _whole(text, match.start(1), match.end(1), 0.7)
     for match in _EN_LOWER.finditer(text):
         words = match[1].lower().replace(",", "").split()[1:-1]
-        if not any(word in _NO_STREET_NAME or word in lexicon().stop for word in words):
+        if not any(word in _NO_STREET_NAME or word in load_lexicon().stop for word in words):
             yield _whole(text, match.start(1), match.end(1), 0.6)
     for pattern in (_VIA, _BOX, _POSTCODE, _US_PLACE, _FLAT):
         for match in pattern.finditer(text):
@@ -306,7 +306,7 @@ def _in_one_word(text: str, lower: str) -> Iterator[re.Match[str]]:
     return _ONE_WORD.finditer(text, max(0, places[0] - 200), places[-1] + 100) if places else iter(())
 
 
-def towns(text: str, cities: frozenset[str]) -> Iterator[Span]:
+def find_postcode_towns(text: str, cities: frozenset[str]) -> Iterator[Span]:
     """Postcodes before a town of the list: "10115 Berlin"."""
     for match in _TOWN.finditer(text):
         words = match[1].casefold().split(" ")

@@ -1,7 +1,7 @@
 """Who is greeted, who signs, who stands in the headers of a letter. All names are made up and on no list."""
 
 import pytest
-from tests.privacy.found import found, values
+from tests.privacy.detection import detect, detect_values
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from tests.privacy.found import found, values
     ],
 )
 def test_who_is_greeted(text, language, names):
-    assert values("PERSON", text, language) == names
+    assert detect_values("PERSON", text, language) == names
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_who_is_greeted(text, language, names):
 )
 def test_who_signs(closing, language):
     name = closing.rpartition("\n")[2]
-    assert values("PERSON", f"1 + 1 = 2.\n\n{closing}", language) == [name]
+    assert detect_values("PERSON", f"1 + 1 = 2.\n\n{closing}", language) == [name]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_who_signs(closing, language):
     ],
 )
 def test_two_names_and_what_stands_behind_a_name(text, names):
-    assert values("PERSON", text) == names
+    assert detect_values("PERSON", text) == names
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_two_names_and_what_stands_behind_a_name(text, names):
     ],
 )
 def test_who_stands_in_the_headers(keys, language):
-    assert values("PERSON", keys.format("Zorvek Garenstead", "Quendla Okwuosa"), language) == [
+    assert detect_values("PERSON", keys.format("Zorvek Garenstead", "Quendla Okwuosa"), language) == [
         "Zorvek Garenstead",
         "Quendla Okwuosa",
     ]
 
 
 def test_a_last_name_that_is_a_word_before_a_mail_address():
-    assert values("PERSON", "To: Young <y@zorvek.example>\nSubject: 1") == ["Young"]
-    assert values("PERSON", "From: Garenstead, Zorvek\nSent: Monday") == ["Garenstead, Zorvek"]
+    assert detect_values("PERSON", "To: Young <y@zorvek.example>\nSubject: 1") == ["Young"]
+    assert detect_values("PERSON", "From: Garenstead, Zorvek\nSent: Monday") == ["Garenstead, Zorvek"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_last_name_that_is_a_word_before_a_mail_address():
     ],
 )
 def test_who_wrote_what_is_answered(line, language):
-    assert values("PERSON", f"{line}\n> 1 + 1", language) == ["Zorvek Garenstead"]
+    assert detect_values("PERSON", f"{line}\n> 1 + 1", language) == ["Zorvek Garenstead"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_who_wrote_what_is_answered(line, language):
     ],
 )
 def test_a_greeting_of_nobody_stays(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_greeting_of_nobody_stays(text, language):
     ],
 )
 def test_thanks_and_what_goes_on_stay(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []
 
 
 @pytest.mark.parametrize(
@@ -194,4 +194,4 @@ def test_thanks_and_what_goes_on_stay(text, language):
     ],
 )
 def test_headers_without_people_stay(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []

@@ -6,8 +6,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
 from eyas.base.errors import InputError
-from eyas.privacy import ner
-from eyas.privacy.ner import TransformersDetector, kind_of
+from eyas.privacy import model_detectors as ner
+from eyas.privacy.model_detectors import TransformersDetector, kind_of_label
 from eyas.privacy.span import Span
 
 WORDS = ["[PAD]", "[UNK]", "matti", "virtanen", "oulu", "asuu"]
@@ -50,7 +50,7 @@ def test_spans_and_kinds(directory):
     detector = TransformersDetector(str(directory))
     texts = ["x matti virtanen asuu oulu .", "", "x x x"]
     spans = detector.find(texts, ["fi"] * 3)
-    assert [(span.begin, span.end, span.kind) for span in spans[0]] == [(2, 16, "PERSON"), (22, 26, "LOCATION")]
+    assert [(span.start, span.end, span.kind) for span in spans[0]] == [(2, 16, "PERSON"), (22, 26, "LOCATION")]
     assert spans[1:] == [[], []]
     assert detector.name_languages == {"fi", "et"}
     assert detector.name == TransformersDetector(str(directory)).name
@@ -62,11 +62,13 @@ def test_long_texts_lose_nothing(directory):
         text = "x " * 395 + "y" * shift + " matti virtanen " + "x " * 600
         begin = text.index("matti")
         found = detector.find([text], ["fi"])[0]
-        assert any(span.begin <= begin and span.end >= begin + 14 for span in found), shift
+        assert any(span.start <= begin and span.end >= begin + 14 for span in found), shift
 
 
 def test_kinds_of_labels():
-    assert [kind_of(label) for label in ("B-PER", "I-LOC", "phone number", "GIVENNAME", "O", "MISC", "B-ORG")] == [
+    assert [
+        kind_of_label(label) for label in ("B-PER", "I-LOC", "phone number", "GIVENNAME", "O", "MISC", "B-ORG")
+    ] == [
         "PERSON",
         "LOCATION",
         "PHONE",
@@ -75,7 +77,7 @@ def test_kinds_of_labels():
         None,
         None,
     ]
-    assert all(kind_of(label) for label in ner.ASKED)
+    assert all(kind_of_label(label) for label in ner.GLINER_LABELS)
 
 
 def test_a_directory_without_a_model(tmp_path):

@@ -13,7 +13,7 @@ Checksums are python-stdnum's. What Presidio must not do is closed here, each wi
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.case_insensitive import Caseless
+from eyas.privacy.case_insensitive import CaseInsensitivePattern
 from eyas.privacy.checksum import stdnum_check
 from eyas.privacy.span import Span
 
@@ -27,19 +27,19 @@ _HOME = {
     "sv": ("se.personnummer", r"(?<![\w.-])(?:19|20)?\d{10}(?![\w-])"),
     "nl": ("nl.bsn", r"(?<![\w.-])\d{9}(?![\w-])"),
 }
-_OTHER = Caseless(
+_OTHER = CaseInsensitivePattern(
     r"(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*"
     r"|0)[ :.#]{0,3}\Z"
 )
 # What says, beside such a number, that it is one: a run of digits with a right checksum alone is a number.
-_OWN = Caseless(
+_OWN = CaseInsensitivePattern(
     r"pesel|dow[óo]d|ewidencyj|urodz|tożsamo|obywatel|pacjent|ubezpiecz|zameld|steuer|idnr|identifikation|finanzamt"
     r"|elster|personn|person-?nr|född|samordning|folkbok|patient|legitim|\bbsn\b|burgerserv|sofi|persoonsn|geboren"
     r"|patiënt|zorg|belasting|gemeente|digid"
 )
 _NEAR = 60  # characters before such a number; half as many behind it
 # What an identifier is called: behind it, any number with letters or without is one, whatever its checksum.
-_LABEL = Caseless(
+_LABEL = CaseInsensitivePattern(
     r"(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
     r"|identification|file|reference)"
     r"|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number|nhs(?: number| no)?|passport"
@@ -81,7 +81,7 @@ _FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands behi
 _MAY_HOLD = re.compile(r"(?:\d[ ./+-]?){6}|(?=[A-Z]{0,6}\d)[A-Z0-9]{8}|(?:bc1|[13])[a-zA-HJ-NP-Z0-9]{25}")
 
 
-def identifiers(text: str, language: str) -> Iterator[Span]:
+def find_government_ids(text: str, language: str) -> Iterator[Span]:
     """Identifiers behind their name, and those that a format and its context, or its country's language, give away."""
     if _FEW_DIGITS.search(text):
         yield from _labelled(text)

@@ -152,7 +152,7 @@ _UPPER_MARKS = str.maketrans({"ł": "l", "ß": "ss", "ø": "o", "æ": "ae"})
 
 
 @lru_cache(maxsize=10_000)
-def label(text: str) -> Label | None:
+def parse_label(text: str) -> Label | None:
     """What a label says; None for a label that is unknown."""
     if len(text) > MAX_LENGTH:
         return None

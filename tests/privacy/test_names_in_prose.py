@@ -1,9 +1,9 @@
 """Names and places in running prose that stand in no list, and words that look like them. All names are made up."""
 
 import pytest
-from tests.privacy.found import found, make_filter, values
+from tests.privacy.detection import detect, detect_values, make_filter
 
-from eyas.privacy.filter import Cleaned
+from eyas.privacy.filter import CleanedRecord
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from eyas.privacy.filter import Cleaned
     ],
 )
 def test_names_by_what_stands_beside_them(text, language, name):
-    assert values("PERSON", text, language) == [name]
+    assert detect_values("PERSON", text, language) == [name]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_names_by_what_stands_beside_them(text, language, name):
     ],
 )
 def test_places_behind_what_people_do(text, language, place):
-    assert values("LOCATION", text, language) == [place]
+    assert detect_values("LOCATION", text, language) == [place]
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_places_behind_what_people_do(text, language, place):
     ],
 )
 def test_what_is_no_name_stays(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []
 
 
 def test_a_number_with_a_word_beside_it_is_an_identifier():
-    assert values("GOVERNMENT_ID", "Urodzona w maju, 44051401359", "pl") == ["44051401359"]
+    assert detect_values("GOVERNMENT_ID", "Urodzona w maju, 44051401359", "pl") == ["44051401359"]
 
 
 def clean(text, language):
     result = make_filter().clean([((text,), language)])[0]
-    assert isinstance(result, Cleaned)
+    assert isinstance(result, CleanedRecord)
     return result.texts[0]
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from eyas.base.errors import StageError
-from eyas.privacy import dlp
-from eyas.privacy.dlp import DlpDetector
+from eyas.privacy import dlp_detector as dlp
+from eyas.privacy.dlp_detector import DlpDetector
 from eyas.privacy.span import KINDS, Span
 
 
@@ -72,20 +72,20 @@ def test_requests_keep_to_the_size():
     texts = ["é" * 40_000 + " SECRET"] * 30
     found = find(client, texts)
     assert len(client.requests) > 1
-    assert [{(span.begin, span.end) for span in spans} for spans in found] == [{(40_001, 40_007)}] * 30
+    assert [{(span.start, span.end) for span in spans} for spans in found] == [{(40_001, 40_007)}] * 30
 
 
 def test_a_long_text_goes_in_pieces():
     text = "x" * 49_997 + "SECRET" + "y" * 60_000 + "SECRET"
     spans = find(Client(), [text])[0]
-    assert {(span.begin, span.end) for span in spans} >= {(49_997, 50_003), (110_003, 110_009)}
+    assert {(span.start, span.end) for span in spans} >= {(49_997, 50_003), (110_003, 110_009)}
 
 
 def test_too_many_findings_are_asked_again_in_halves():
     client = Client(max_findings=10)
     texts = ["SECRET " * 4] * 16 + [" ".join(["x" * 100 + " SECRET"] * 30)]
     found = find(client, texts)
-    assert [len({(span.begin, span.end) for span in spans}) for spans in found] == [4] * 16 + [30]
+    assert [len({(span.start, span.end) for span in spans}) for spans in found] == [4] * 16 + [30]
 
 
 def test_a_full_quota_is_waited_for():

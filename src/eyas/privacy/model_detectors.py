@@ -13,7 +13,7 @@ OVERLAP = 200
 BATCH = 16
 THRESHOLD = 0.5
 # What models call things (CoNLL, OntoNotes, models for personal data), without the B- and I- of the tagging.
-LABELS = {
+KIND_OF_LABEL = {
     "PER": "PERSON", "PERSON": "PERSON", "NAME": "PERSON", "FIRSTNAME": "PERSON", "GIVENNAME": "PERSON",
     "LASTNAME": "PERSON", "SURNAME": "PERSON", "MIDDLENAME": "PERSON", "PATIENT": "PERSON", "DOCTOR": "PERSON",
     "STAFF": "PERSON", "HCW": "PERSON", "USERNAME": "PERSON",
@@ -33,7 +33,7 @@ LABELS = {
     "IP": "IP_ADDRESS", "IPADDRESS": "IP_ADDRESS", "IPV4": "IP_ADDRESS", "IPV6": "IP_ADDRESS",
 }  # fmt: skip
 # What GLiNER is asked for, in the words its models were trained with.
-ASKED = (
+GLINER_LABELS = (
     "person", "city", "address", "email", "phone number", "credit card number", "bank account number",
     "social security number", "passport number", "identity card number", "password", "ip address",
 )  # fmt: skip
@@ -41,11 +41,11 @@ ASKED = (
 LANGUAGES_FILE = "languages.txt"
 
 
-def kind_of(label: str) -> str | None:
+def kind_of_label(label: str) -> str | None:
     """The kind of a model's label ("B-PER", "phone number"); None for what is none of ours."""
     plain = label.upper()
     plain = plain[2:] if plain[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") else plain
-    return LABELS.get("".join(char for char in plain if char.isalnum()))
+    return KIND_OF_LABEL.get("".join(char for char in plain if char.isalnum()))
 
 
 class TransformersDetector:
@@ -68,7 +68,7 @@ class TransformersDetector:
                 "a token classification model with its tokenizer",
                 "check prompts.privacy.detectors",
             ) from None
-        kinds = {kind_of(label) for label in model.config.id2label.values()} - {None}
+        kinds = {kind_of_label(label) for label in model.config.id2label.values()} - {None}
         if not kinds:
             raise InputError(
                 f"no label of {path} that names personal data", "labels such as B-PER", "take another model"
@@ -86,7 +86,7 @@ class TransformersDetector:
         answers = self._pipeline([part for *_, part in places], batch_size=BATCH) if places else []
         for (index, begin, part), answer in zip(places, answers, strict=True):
             for group in answer:
-                kind, score = kind_of(group["entity_group"]), float(group["score"])
+                kind, score = kind_of_label(group["entity_group"]), float(group["score"])
                 left, right = _trimmed(part, int(group["start"]), int(group["end"]))
                 if kind and score >= THRESHOLD and left < right:
                     found[index].append(Span(begin + left, begin + right, kind, min(score, 1.0)))
@@ -113,8 +113,8 @@ class GlinerDetector:
         found: list[list[Span]] = [[] for _ in texts]
         for index, text in enumerate(texts):
             for begin, part in windows(text):
-                for entity in self._model.predict_entities(part, list(ASKED), threshold=THRESHOLD):
-                    kind = kind_of(entity["label"])
+                for entity in self._model.predict_entities(part, list(GLINER_LABELS), threshold=THRESHOLD):
+                    kind = kind_of_label(entity["label"])
                     left, right = _trimmed(part, entity["start"], entity["end"])
                     if kind and left < right:
                         found[index].append(Span(begin + left, begin + right, kind, min(float(entity["score"]), 1.0)))

@@ -1,5 +1,5 @@
 import pytest
-from tests.privacy.found import found, values
+from tests.privacy.detection import detect, detect_values
 
 ADDRESSES = [
     ("I live at 12 Elm Street, Apt 4, Springfield, IL 62704 and like it.", "en"),
@@ -30,13 +30,13 @@ ADDRESSES = [
 
 @pytest.mark.parametrize(("text", "language"), ADDRESSES)
 def test_found(text, language):
-    assert values("ADDRESS", text, language)
+    assert detect_values("ADDRESS", text, language)
 
 
 def test_flat_postcode_and_town_belong_to_it():
-    (value,) = values("ADDRESS", "Ich wohne in der Lindenstraße 12a, 10115 Berlin. Gut.", "de")
+    (value,) = detect_values("ADDRESS", "Ich wohne in der Lindenstraße 12a, 10115 Berlin. Gut.", "de")
     assert value.endswith("Lindenstraße 12a, 10115 Berlin")
-    (value,) = values("ADDRESS", "I live at 12 Elm Street, Apt 4, Springfield, IL 62704 and like it.")
+    (value,) = detect_values("ADDRESS", "I live at 12 Elm Street, Apt 4, Springfield, IL 62704 and like it.")
     assert value == "12 Elm Street, Apt 4, Springfield, IL 62704"
 
 
@@ -57,4 +57,4 @@ def test_flat_postcode_and_town_belong_to_it():
     ],
 )
 def test_clean(text, language):
-    assert values("ADDRESS", text, language) == [], found(text, language)
+    assert detect_values("ADDRESS", text, language) == [], detect(text, language)

@@ -13,7 +13,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from eyas.privacy.wordlist_cache import kept
+from eyas.privacy.wordlist_cache import load_cached
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "sv")  # those whose names the built-in detector finds
 
@@ -255,9 +255,9 @@ class Lexicon:
 
 
 @cache
-def lexicon() -> Lexicon:
+def load_lexicon() -> Lexicon:
     """The lists: computed in seconds once, then read from the user's cache directory in a tenth of a second."""
-    return Lexicon(**kept("lexicon", _lists))
+    return Lexicon(**load_cached("lexicon", _lists))
 
 
 def _lists() -> dict[str, frozenset[str]]:
@@ -302,7 +302,7 @@ def city_names(language: str) -> tuple[str, ...]:
 
 def _one_word(provider: Any, part: str) -> tuple[str, ...]:
     names = {name for attribute in dir(provider) if part in attribute for name in _listed(provider, attribute)}
-    common = lexicon().common | _AMBIGUOUS
+    common = load_lexicon().common | _AMBIGUOUS
     return tuple(sorted(name for name in names if name.isalpha() and len(name) > 2 and name.casefold() not in common))
 
 

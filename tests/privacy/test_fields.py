@@ -1,9 +1,9 @@
 """Values of fields that are people's, in every notation; code and records of things stay. All names are made up."""
 
 import pytest
-from tests.privacy.found import detector, found, values
+from tests.privacy.detection import detect, detect_values, detector
 
-from eyas.privacy.structure import structured
+from eyas.privacy.structure import find_structured
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from eyas.privacy.structure import structured
     ],
 )
 def test_every_notation(text, names):
-    assert values("PERSON", text) == names
+    assert detect_values("PERSON", text) == names
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_every_notation(text, names):
     ],
 )
 def test_keys_of_nine_languages(text, language):
-    assert found(text, language) == [("PERSON", "Tevita Ngata")]
+    assert detect(text, language) == [("PERSON", "Tevita Ngata")]
 
 
 def test_what_else_a_form_asks_for():
@@ -66,17 +66,17 @@ def test_what_else_a_form_asks_for():
         "Full name:\n  Tevita Ngata\nPassport number:\n  X1234567\nPhone: 0171 5550199\nAddress: 12 Zorvek Street\n"
         "Account number: 48 2210 3345\n"
     )
-    assert [kind for kind, _ in found(text)] == ["PERSON", "GOVERNMENT_ID", "PHONE", "ADDRESS", "ACCOUNT"]
+    assert [kind for kind, _ in detect(text)] == ["PERSON", "GOVERNMENT_ID", "PHONE", "ADDRESS", "ACCOUNT"]
 
 
 @pytest.mark.parametrize("around", ['"age": 31', '"email": "t@zorvek.example"', '"job_title": "cook"'])
 def test_a_bare_name_is_a_persons_beside_other_fields_of_people(around):
-    assert "Quindar" in values("PERSON", f'{{"name": "Quindar", {around}}}')
+    assert "Quindar" in detect_values("PERSON", f'{{"name": "Quindar", {around}}}')
 
 
 @pytest.mark.parametrize("around", ['"price": 20', '"sku": "A-1"', '"version": "1.0"', '"weight": 3, "color": "red"'])
 def test_a_bare_name_is_a_things_beside_fields_of_things(around):
-    assert found(f'{{"name": "Quindar", {around}}}') == []
+    assert detect(f'{{"name": "Quindar", {around}}}') == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_bare_name_is_a_things_beside_fields_of_things(around):
     ],
 )
 def test_code_stays(text):
-    assert found(text) == []
+    assert detect(text) == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_code_stays(text):
     ],
 )
 def test_types_are_no_values(text):
-    assert list(structured(text, detector()._lexicon, "en")) == []
+    assert list(find_structured(text, detector()._lexicon, "en")) == []
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,4 @@ def test_types_are_no_values(text):
     ],
 )
 def test_fields_of_things_stay(text, language):
-    assert found(text, language) == []
+    assert detect(text, language) == []

@@ -13,11 +13,11 @@ What stands there is a name whether a list holds it or not. A word that is no na
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.case_insensitive import Caseless, Tested
+from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
 from eyas.privacy.dictionary import is_known
-from eyas.privacy.name_lists import PARTICLES
+from eyas.privacy.lexicon import PARTICLES
 from eyas.privacy.span import Span
-from eyas.privacy.value_matcher import TITLES, Look
+from eyas.privacy.value_matcher import TITLES, ValueMatcher
 
 _WORD = r"[^\W\d_][^\W\d_'’.-]*(?:['’.-][^\W\d_]*)*"
 _WORDS = rf"{_WORD}(?:[ \t](?:&[ \t])?{_WORD}){{0,5}}"
@@ -26,7 +26,9 @@ _GREETINGS = (
     r"querid[oa]s?|hola|estimad[oa]s?|buenos días|car[oaie]|ciao|gentile|egregi[oa]|buongiorno|buonasera|salve|"
     r"olá|oi|prezad[oa]|bom dia|beste|lieve|hoi|geachte|drog[ia]|cześć|hej|szanown[ya]|witaj|kära|käre|hejsan|bästa"
 )
-_GREETING = Caseless(rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)", re.MULTILINE)
+_GREETING = CaseInsensitivePattern(
+    rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)", re.MULTILINE
+)
 _CLOSINGS = (
     r"yours(?: (?:sincerely|truly|faithfully))?|best(?: wishes| regards)?|kind regards|warm regards|regards|"
     r"many thanks|thanks(?: a lot| again)?|thank you|cheers|love|sincerely|warmly|all the best|take care|xoxo|"
@@ -40,23 +42,23 @@ _CLOSINGS = (
     r"pozdrawiam(?: serdecznie)?|z pozdrowieniami|z poważaniem|serdecznie|całuję|ściskam|dziękuję|do zobaczenia|"
     r"(?:med )?vänlig(?:a)? hälsning(?:ar)?|hälsningar|kram(?:ar)?|mvh|tack|vi ses|hjärtliga hälsningar"
 )
-_CLOSING = Caseless(
+_CLOSING = CaseInsensitivePattern(
     rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{_CLOSINGS})\b(?:[ \t](?:from|aus|uit|från)[ \t]{_WORD})?[ \t]*[,.!:–-]?"
     rf"[ \t]*(?:\n[ \t>]*\n?[ \t>]*)?(?:--[ \t]*\n)?[-–—]?[ \t]*({_WORDS})[ \t]*\.?[ \t]*(?=[,\n]|$)",
     re.MULTILINE,
 )
-_HEADER = Caseless(
+_HEADER = CaseInsensitivePattern(
     r"^[ \t>]*(?:from|to|cc|bcc|reply-to|von|an|de|à|a|para|da|van|aan|od|do|dw|från|till|kopia)[ \t]*:[ \t]*\"?"
     rf"({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)",
     re.MULTILINE,
 )
 _WROTE = r"wrote|a écrit|escribió|ha scritto|escreveu|schreef|napisał[ao]?|skrev"
-_REPLY = Tested(
+_REPLY = PrefilteredPattern(
     rf"(?im)(?:^|[\d,][ \t]+)[ \t>]*({_WORDS})[ \t]+(?:{_WROTE})[ \t]*:"
     rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)",
     rf"{_WROTE}|schrieb",
 )
-NOBODY = frozenset(
+GROUP_ADDRESSEES = frozenset(
     """
     all everyone everybody team there world sir madam friend friends customer customers colleague colleagues folks guys
     hiring manager support service reader readers neighbour neighbours family mum mom dad grandma grandpa diary
@@ -78,7 +80,7 @@ _PLAIN = re.compile(_WORD)
 _AND = re.compile(r"[ \t](?:&|and|und|et|y|e|ed|en|i|och)[ \t]", re.IGNORECASE)
 
 
-def frames(text: str, look: Look) -> Iterator[Span]:
+def find_letter_names(text: str, look: ValueMatcher) -> Iterator[Span]:
     """Spans of the names in greetings, closings and headers. Linear in the text."""
     for pattern in (_GREETING, _CLOSING, _HEADER, _REPLY):
         for match in pattern.finditer(text):
@@ -89,18 +91,18 @@ def frames(text: str, look: Look) -> Iterator[Span]:
                 begin = both.end() if both else end
 
 
-def _name(text: str, begin: int, end: int, look: Look, pattern: Tested | None) -> Iterator[Span]:
+def _name(text: str, begin: int, end: int, look: ValueMatcher, pattern: PrefilteredPattern | None) -> Iterator[Span]:
     words = list(_PLAIN.finditer(text, begin, end))
     while words and words[0][0].casefold().rstrip(".") in TITLES:
         words = words[1:]
-    if not words or any(word[0].casefold() in NOBODY for word in words):
+    if not words or any(word[0].casefold() in GROUP_ADDRESSEES for word in words):
         return
     begin = words[0].start()
     if _is_name(text[begin:end], [word[0].casefold() for word in words], look, pattern):
         yield Span(begin, end, "PERSON", 0.8)
 
 
-def _is_name(value: str, lowers: list[str], look: Look, pattern: Tested | None) -> bool:
+def _is_name(value: str, lowers: list[str], look: ValueMatcher, pattern: PrefilteredPattern | None) -> bool:
     """Whether a value is a name; one word alone in a header may be any word."""
     lex, first = look.lexicon, lowers[0]
     listed = any(lower in lex.first_names or lower in lex.last_names for lower in lowers if lower not in PARTICLES)
@@ -111,4 +113,4 @@ def _is_name(value: str, lowers: list[str], look: Look, pattern: Tested | None) 
             return False
     elif pattern is _HEADER:
         sure = first in lex.first_names
-    return look.name(value, sure=sure, any_case=value.islower())
+    return look.is_name(value, sure=sure, any_case=value.islower())

@@ -4,10 +4,10 @@ import gc
 import time
 
 import pytest
-from tests.privacy.found import detector, found, make_filter, values
+from tests.privacy.detection import detect, detect_values, detector, make_filter
 
-from eyas.privacy.filter import Cleaned
-from eyas.privacy.structure import structured
+from eyas.privacy.filter import CleanedRecord
+from eyas.privacy.structure import find_structured
 
 PEOPLE = ["Tevita Ngata", "Wiebra Okwuosa"]
 
@@ -27,7 +27,7 @@ PEOPLE = ["Tevita Ngata", "Wiebra Okwuosa"]
     ],
 )
 def test_every_form_of_table(text):
-    assert found(text) == [("PERSON", name) for name in PEOPLE]
+    assert detect(text) == [("PERSON", name) for name in PEOPLE]
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_every_form_of_table(text):
 )
 def test_headers_of_nine_languages(header, language):
     text = f"{header}\nTevita,Ngata,31\nWiebra,Okwuosa,40"
-    assert values("PERSON", text, language) == ["Tevita", "Ngata", "Wiebra", "Okwuosa"]
+    assert detect_values("PERSON", text, language) == ["Tevita", "Ngata", "Wiebra", "Okwuosa"]
 
 
 def test_every_personal_column_goes():
     text = "Surname;Phone;E-mail;City;Amount\nNgata;0171 5550199;t@zorvek.example;Orsmala;31\n"
-    assert {value for _, value in found(text)} == {"Ngata", "0171 5550199", "t@zorvek.example", "Orsmala"}
+    assert {value for _, value in detect(text)} == {"Ngata", "0171 5550199", "t@zorvek.example", "Orsmala"}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_every_personal_column_goes():
     ids=["a comma in quotes", "quotes behind", "empty cells", "a broken quote", "uneven rows", "an uneven last row"],
 )
 def test_rows_as_people_write_them(rows, names):
-    assert values("PERSON", f"surname,age,note\n{rows}") == names
+    assert detect_values("PERSON", f"surname,age,note\n{rows}") == names
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_rows_as_people_write_them(rows, names):
     ],
 )
 def test_a_name_is_a_persons_where_something_else_says_so(text, names):
-    assert values("PERSON", text) == names
+    assert detect_values("PERSON", text) == names
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,19 @@ def test_a_name_is_a_persons_where_something_else_says_so(text, names):
     ],
 )
 def test_a_table_of_things_stays(text):
-    assert found(text) == []
+    assert detect(text) == []
 
 
 @pytest.mark.parametrize("mark", [";", ",", "\t", " | ", "     "])
 def test_a_form_set_as_a_table_has_no_header(mark):
     text = "\n".join(mark.join(row) for row in (("Surname", "Ngata"), ("Age", "31"), ("Phone", "0171 5550199")))
     text = f"| {text} |".replace("\n", " |\n| ") if "|" in mark else text
-    assert found(text) == [("PERSON", "Ngata"), ("PHONE", "0171 5550199")]
+    assert detect(text) == [("PERSON", "Ngata"), ("PHONE", "0171 5550199")]
 
 
 def test_a_table_right_behind_another():
     text = "surname,age\nNgata,31\nid,surname,first name,phone\n1,Okwuosa,Wiebra,0171 5550188"
-    assert values("PERSON", text) == ["Ngata", "Okwuosa", "Wiebra"]
+    assert detect_values("PERSON", text) == ["Ngata", "Okwuosa", "Wiebra"]
 
 
 def test_what_stands_around_a_table_stays():
@@ -126,7 +126,7 @@ def test_what_stands_around_a_table_stays():
         "\nPlease sort, count and sum the rows.\nThanks, all",
     )
     cleaned = make_filter().clean([((f"{before}surname,age\nNgata,31\nOkwuosa,40{after}",), "en")])[0]
-    assert isinstance(cleaned, Cleaned)
+    assert isinstance(cleaned, CleanedRecord)
     text = cleaned.texts[0]
     assert text.startswith(f"{before}surname,age\n")
     assert text.endswith(f",40{after}")
@@ -139,7 +139,7 @@ def test_long_tables_are_read_to_the_end_in_linear_time():
         gc.collect()
         gc.disable()  # what other tests left behind is no time of ours
         start = time.process_time()
-        spans = list(structured(text, detector()._lexicon, "en"))
+        spans = list(find_structured(text, detector()._lexicon, "en"))
         took = time.process_time() - start
         gc.enable()
         assert len(spans) == rows + 1

@@ -1,7 +1,7 @@
 """Every value here is made up; those of a vendor's documentation are marked as examples there."""
 
 import pytest
-from tests.privacy.found import found, values
+from tests.privacy.detection import detect, detect_values
 
 SECRETS = [
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEabc\n-----END RSA PRIVATE KEY-----",
@@ -75,17 +75,17 @@ NONE = [
 
 @pytest.mark.parametrize("text", SECRETS)
 def test_found(text):
-    assert values("SECRET", text)
-    assert values("SECRET", f"before that\n{text}\nafter it")
+    assert detect_values("SECRET", text)
+    assert detect_values("SECRET", f"before that\n{text}\nafter it")
 
 
 @pytest.mark.parametrize("text", NONE)
 def test_clean(text):
-    assert found(text) == []
+    assert detect(text) == []
 
 
 def test_the_whole_token_is_covered():
     token = "ghp_" + "a1B2" * 9
-    assert values("SECRET", f"use {token} here") == [token]
+    assert detect_values("SECRET", f"use {token} here") == [token]
     block = "-----BEGIN PRIVATE KEY-----\nAAAA\nBBBB\n-----END PRIVATE KEY-----"
-    assert values("SECRET", f"x\n{block}\ny") == [block]
+    assert detect_values("SECRET", f"x\n{block}\ny") == [block]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import phonenumbers
 
-from eyas.privacy.case_insensitive import Caseless
+from eyas.privacy.case_insensitive import CaseInsensitivePattern
 from eyas.privacy.span import Span
 
 # Latin letters only: \w would swallow the kana that stand right behind an address in Japanese text.
@@ -16,7 +16,7 @@ _SPELT_OUT = re.compile(
     r"(?i)(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{2,64}(?: ?[\[({<] ?at ?[\])}>] ?| @ )"
     r"[A-Za-z0-9-]{1,63} ?(?:(?:[\[({<] ?(?:dot|punkt|point) ?[\])}>]|\.) ?[A-Za-z0-9-]{2,30}){1,4}"
 )
-_SPOKEN = Caseless(
+_SPOKEN = CaseInsensitivePattern(
     r"(?<![\w.])[A-Za-z0-9_%+-]{2,40}(?:(?: dot |\.)[A-Za-z0-9_%+-]{2,40}){0,3} at [A-Za-z0-9-]{2,40}"
     r"(?: dot |\.)(?:com|org|net|de|fr|es|it|pt|nl|pl|se|io|edu|gov|co\.uk|eu)\b"
 )
@@ -29,7 +29,7 @@ _PHONE = re.compile(
     r"| wewn\. )(?P<extension>\d{1,6}))?"
     r"(?![A-Za-z0-9_À-ɏ@]|[.,:]\d|[-/]\d)"
 )
-_PHONE_CUE = Caseless(
+_PHONE_CUE = CaseInsensitivePattern(
     r"(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|phones|cell|mobile"
     r"|mob"
     r"|mobil\w*|m[óo]vil|cellulare|celular|portable|handy\w*|gsm|fax|whatsapp|signal|telegram|sms|call|called|calling"
@@ -40,12 +40,12 @@ _PHONE_CUE = Caseless(
     r"|n[úu]mero|numero"
     r"|numer|digits|contact|ph|t|m|f|p)\b|[☎📞📱✆])[^\n\d]{0,24}\Z"
 )
-_STRONG_CUE = Caseless(
+_STRONG_CUE = CaseInsensitivePattern(
     r"(?:\b(?:tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|cell|mobile|mobil\w*"
     r"|m[óo]vil|cellulare|celular|handy\w*|gsm|fax|whatsapp|sms|call|text|rufnummer\w*|telem[óo]vel|kom[óo]rk\w*)\b"
     r"|[☎📞📱✆])[^\n\d]{0,24}\Z"
 )
-_NO_PHONE = Caseless(
+_NO_PHONE = CaseInsensitivePattern(
     r"\b(?:order|invoice|ticket|isbn|issn|ean|upc|sku|serial|version|timestamp|time|ts|epoch|unix|hash|commit|build"
     r"|pid|id|ids|uuid|ref|reference|tracking|case|batch|lot|port|bestellung|rechnung\w*|auftrag\w*|commande|facture"
     r"|pedido"
@@ -86,12 +86,12 @@ _ALL_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "PL")
 
 _IPV4 = re.compile(r"\d(?<![\w.-]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?![\w-]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
-_VERSION = Caseless(r"(?:\bv|version|release|firmware|build|==|>=|<=|~=)[^\n\w]{0,3}\Z")
+_VERSION = CaseInsensitivePattern(r"(?:\bv|version|release|firmware|build|==|>=|<=|~=)[^\n\w]{0,3}\Z")
 # Resolvers that anybody names: no person's address.
 _PUBLIC = frozenset(("8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208.67.222.222", "208.67.220.220"))
 
 
-def emails(text: str) -> Iterator[Span]:
+def find_emails(text: str) -> Iterator[Span]:
     """E-mail addresses; "name (at) domain (dot) com" and "name at domain dot com" as well. Linear in the text."""
     at = text.find("@")
     while at >= 0:
@@ -116,7 +116,7 @@ def _is_local(text: str, begin: int, at: int) -> bool:
     return any(char.isalnum() for char in text[begin:at])
 
 
-def phones(text: str, language: str, personal: bool) -> Iterator[Span]:
+def find_phone_numbers(text: str, language: str, personal: bool) -> Iterator[Span]:
     """Phone numbers: with a country code, in a shape that only they have, or behind a word that announces one.
 
     A bare run of digits is none without such a word, it may be a Unix time; but for a number that is valid in the
@@ -198,7 +198,7 @@ def _is_phone(number: str, regions: tuple[str, ...], valid: bool) -> bool:
     return False
 
 
-def ip_addresses(text: str) -> Iterator[Span]:
+def find_ip_addresses(text: str) -> Iterator[Span]:
     """Addresses of the public internet; those of private networks, loops and examples name no one."""
     for match in _IPV4.finditer(text):
         if not _VERSION.search(text[max(0, match.start() - 12) : match.start()]) and _is_public(match[0]):

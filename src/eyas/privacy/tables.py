@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eyas.privacy.label import Label, Trust, label
+from eyas.privacy.labels import Label, Trust, parse_label
 from eyas.privacy.span import Span
-from eyas.privacy.value_matcher import Look
+from eyas.privacy.value_matcher import ValueMatcher
 
 _SPLITS = {
     "|": re.compile(r"[^|]+|(?<=\|)(?=\|)"),
@@ -49,7 +49,7 @@ class _Column:
     cells: tuple[tuple[int, int], ...]  # where the values stand that are no blanks
 
 
-def tables(text: str, lines: Sequence[Line], look: Look) -> Iterator[Span]:
+def find_table_values(text: str, lines: Sequence[Line], look: ValueMatcher) -> Iterator[Span]:
     """Spans of the cells of personal columns. Linear in the text."""
     after = 0
     for i in range(len(lines) - 1):
@@ -72,7 +72,7 @@ def tables(text: str, lines: Sequence[Line], look: Look) -> Iterator[Span]:
 def _is_form(text: str, rows: Sequence[Sequence[tuple[int, int]]]) -> bool:
     """Whether the first column holds labels: a form, which has no header. fields reads those."""
     firsts = [text[row[0][0] : row[0][1]] for row in rows]
-    return sum(label(first) is not None for first in firsts) * 2 > len(firsts)
+    return sum(parse_label(first) is not None for first in firsts) * 2 > len(firsts)
 
 
 def _goes_on(text: str, lines: Sequence[Line], i: int, mark: str) -> bool:
@@ -86,7 +86,7 @@ def _goes_on(text: str, lines: Sequence[Line], i: int, mark: str) -> bool:
 
 def _labelled(cell: str) -> Label | None:
     cell = _BEFORE.sub("", cell)
-    return label(cell.partition("(")[0].strip(_EDGE)) if len(cell) < 80 else None
+    return parse_label(cell.partition("(")[0].strip(_EDGE)) if len(cell) < 80 else None
 
 
 def _cells(line: str, offset: int, split: re.Pattern[str]) -> list[tuple[int, int]]:
@@ -132,7 +132,7 @@ def _rows(text: str, lines: Sequence[Line], first: int, mark: str, width: int, h
     return rows, k
 
 
-def _personal(text: str, heads: Sequence[Label | None], rows: _Rows, look: Look) -> Iterator[Span]:
+def _personal(text: str, heads: Sequence[Label | None], rows: _Rows, look: ValueMatcher) -> Iterator[Span]:
     columns = []
     for place, head in enumerate(heads):
         if head is not None and rows.even:  # uneven rows count only where they look like what the header says
@@ -170,22 +170,22 @@ def _personal(text: str, heads: Sequence[Label | None], rows: _Rows, look: Look)
             yield from (Span(b, e, column.label.kind, 0.8) for b, e in fitting[column.place])
 
 
-def _fits(value: str, head: Label, look: Look) -> bool:
-    return look.fits(head.kind, value, head.trust is Trust.SURE)
+def _fits(value: str, head: Label, look: ValueMatcher) -> bool:
+    return look.matches(head.kind, value, head.trust is Trust.SURE)
 
 
 def _is_strong(head: Label) -> bool:
     return head.kind not in ("LOCATION", "ADDRESS") and (head.kind != "PERSON" or head.trust is Trust.SURE)
 
 
-def _is_enough(head: Label, values: Sequence[str], others: bool, things: int, look: Look) -> bool:
+def _is_enough(head: Label, values: Sequence[str], others: bool, things: int, look: ValueMatcher) -> bool:
     """Whether a column is personal beyond its header: by the other columns, or by its own values."""
     if head.kind != "PERSON":
         return head.kind != "ADDRESS" or others or not things
     if head.trust is Trust.SURE or others:
         return True
-    known = sum(look.known(value) for value in values)
-    cities = sum(look.city(value) for value in values)
+    known = sum(look.has_listed_name(value) for value in values)
+    cities = sum(look.is_city(value) for value in values)
     if head.trust is Trust.ROLE:
         return cities * 2 < len(values)
     if cities * 3 >= len(values):
