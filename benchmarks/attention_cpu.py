@@ -32,11 +32,11 @@ from torch import Tensor
 
 from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention
 from eyas.kernels.paged_attention import Rows, prepare_dense
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 
 SHAPES = ((1, 1, 300), (1, 16, 300), (1, 16, 3000), (8, 1, 300), (8, 8, 300), (1, 512, 0))  # requests, rows, prefix
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 2, 64
-RULE = Rule(HEAD_DIM**-0.5)
+RULE = AttentionParams(HEAD_DIM**-0.5)
 COLD_BYTES = 128 << 20  # four times the last cache of the machine that this was written on
 ARM_S = 0.35  # seconds for one arm of one row
 MIN_CALLS, MAX_CALLS = 9, 2000

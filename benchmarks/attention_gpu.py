@@ -31,12 +31,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.kernels.paged_attention import Rows
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 
 REQUESTS, CONTEXTS, NODES = (1, 8, 32), (1024, 8192, 32768), 16
 N, G, H = 32, 8, 128
 DTYPE = torch.bfloat16
-RULE = Rule(H**-0.5)
+RULE = AttentionParams(H**-0.5)
 ROUNDS, WARM_UP = 30, 5
 MANY_CACHES = 8  # layers of a graph hold so many times what the second-level cache does
 MAX_LAYERS = 32

@@ -25,11 +25,12 @@ from rows import Row, tell
 from training_work import make_target, write_conversations
 
 from eyas.bench.stats import median_interval
-from eyas.chat.conversation import read_all
+from eyas.chat.conversation import read_conversation_dir
 from eyas.features import capture
 from eyas.features.examples import rows_of
 from eyas.features.extract import PrefillAttend
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 
 LEAST = 0.8
 PAIRS, CONVERSATIONS = 5, 32
@@ -47,7 +48,7 @@ def prefill(target: Target, lengths: Sequence[int]) -> None:
             batches.append(batch)
         batch.append(length)
     for batch in batches:
-        ids_BT = torch.randint(0, target.facts.vocab_size, (len(batch), batch[-1]))
+        ids_BT = torch.randint(0, target.info.vocab_size, (len(batch), batch[-1]))
         positions_1T = torch.arange(batch[-1], device=target.model.device)[None]
         target.forward(ids_BT.to(target.model.device), positions_1T, PrefillAttend())
     if target.model.device.type == "cuda":
@@ -57,7 +58,7 @@ def prefill(target: Target, lengths: Sequence[int]) -> None:
 def of_target(name: str, target: Target, count: int, pairs: int, scratch: Path) -> Iterator[Row]:
     """The rows of one target."""
     conversations = write_conversations(scratch / "conversations", target, count)
-    lengths = [len(row.ids) for one in read_all(conversations) for row in rows_of(one, target.tokenizer)]
+    lengths = [len(row.ids) for one in read_conversation_dir(conversations) for row in rows_of(one, target.tokenizer)]
     out = scratch / "features"
 
     def rate_of_capture() -> float:

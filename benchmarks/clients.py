@@ -38,7 +38,7 @@ from eyas.bench import importers as foreign
 from eyas.bench.client.bench_server import run
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.number_format import lookup
-from eyas.model.target import EMBEDDED, resolve_target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 
 APART = 0.02
 LENGTHS, STRIDE = 9, 4  # as many lengths come in turn; requests one after the other are far apart

@@ -53,7 +53,7 @@ def compare(old: Path, new: Path, run_dir: Path, conversations: int) -> Iterator
 def walked(directory: Path, features: Features, indices: tuple[int, ...], target: Target) -> list[RequestRounds]:
     """The rounds that a head takes for each of the answers."""
     stored = read_head(directory, torch.float32)
-    require_fit(stored, target.facts, target.digest)
+    require_fit(stored, target.info, target.digest)
     print(f"walking {len(indices)} answers with {directory}", file=sys.stderr, flush=True)
     held_out = HeldOut(features, indices, target, CONFIG.shape, CONFIG.batch_tokens)
     return held_out.rounds(stored.head, stored.vocab)

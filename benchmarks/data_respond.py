@@ -81,7 +81,7 @@ async def _plain(url: str, prompts: Sequence[list[dict[str, str]]]) -> float:
 
 def _eyas(url: str, prompts: Path, out: Path) -> float:
     """Tokens per second of the stage, from its call to its finished directory."""
-    from eyas.chat.conversation import read_all
+    from eyas.chat.conversation import read_conversation_dir
     from eyas.data.answers import respond, respond_config
     from eyas.recipe import Recipe, Run, TargetConfig
 
@@ -92,13 +92,13 @@ def _eyas(url: str, prompts: Path, out: Path) -> float:
     began_s = time.perf_counter()
     respond.run(config, prompts, conversations, responder, progress=False)
     passed_s = time.perf_counter() - began_s
-    tokens = sum(len(turn.token_ids) for each in read_all(conversations) for turn in each.turns)
+    tokens = sum(len(turn.token_ids) for each in read_conversation_dir(conversations) for turn in each.turns)
     return tokens / passed_s
 
 
 def _write_prompts(directory: Path, prompts: Sequence[list[dict[str, str]]]) -> None:
     """A finished prompts directory."""
-    from eyas.base.provenance import Origin, finish
+    from eyas.base.provenance import StageInputs, finish_stage
     from eyas.chat.conversation import Conversation, Message
 
     directory.mkdir()
@@ -107,4 +107,4 @@ def _write_prompts(directory: Path, prompts: Sequence[list[dict[str, str]]]) -> 
         for i, prompt in enumerate(prompts)
     ]
     (directory / "prompts.jsonl").write_bytes(b"".join(record.to_line() for record in records))
-    finish(directory, Origin("prompts", "prove-data", {}), time.time())
+    finish_stage(directory, StageInputs("prompts", "prove-data", {}), time.time())

@@ -29,15 +29,16 @@ import torch
 from features_quantised import answers
 from rows import Row, tell
 
-from eyas.base.provenance import Origin, finish, is_finished
-from eyas.chat.conversation import read_all
+from eyas.base.provenance import StageInputs, finish_stage, is_finished
+from eyas.chat.conversation import read_conversation_dir
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.prompts_config import PromptsConfig
 from eyas.evaluation.evaluate import EvalConfig, evaluate
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import Recipe, Run
 from eyas.train import train as loop
 from eyas.train.config import HeadOptions, TrainConfig
@@ -78,12 +79,12 @@ def conversations_of(work: Path, count: int) -> Path:
 
 def first_of(source: Path, place: Path, count: int) -> Path:
     """A finished directory of the first `count` of these conversations."""
-    origin = Origin("respond", f"the first {count}", {})
+    origin = StageInputs("respond", f"the first {count}", {})
     if not is_finished(place, origin):
         place.mkdir(parents=True, exist_ok=True)
-        lines = [one.to_line() for _, one in zip(range(count), read_all(source), strict=False)]
+        lines = [one.to_line() for _, one in zip(range(count), read_conversation_dir(source), strict=False)]
         (place / "part-00000.jsonl").write_bytes(b"".join(lines))
-        finish(place, origin, time.time())
+        finish_stage(place, origin, time.time())
     return place
 
 

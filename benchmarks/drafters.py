@@ -30,16 +30,17 @@ from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, run_paired
-from eyas.chat.conversation import read_all
+from eyas.chat.conversation import read_conversation_dir
 from eyas.chat.render import render
 from eyas.drafters.eagle3 import Draft
 from eyas.drafters.other_drafters import Lookup, SmallModel
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.speculation.arms import Arm
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import acceptance_length
 
 STREAMS, PAIRS, MINUTES = (1, 8), 5, 15.0
@@ -55,9 +56,9 @@ def small_model(work: Path, answers: Path | None, minutes: float) -> Path:
     if not (place / "made.json").is_file():
         target = Target.load(EMBEDDED)
         source = conversations_of(work, CONVERSATIONS) if answers is None else answers
-        rows = [row for one in read_all(source) for row in render(one, target.tokenizer)]
+        rows = [row for one in read_conversation_dir(source) for row in render(one, target.tokenizer)]
         examples = [Example(list(row.ids), [1.0 if taught else 0.0 for taught in row.loss_mask]) for row in rows]
-        facts = target.facts
+        facts = target.info
         config = LlamaConfig(
             vocab_size=facts.vocab_size,
             hidden_size=facts.hidden_size,
@@ -83,17 +84,19 @@ def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
     model = Target.load(small, DTYPE, (0,))
     draft = Draft.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
     size = sum(weight.numel() for weight in model.model.parameters())
-    told = f"parameters of the small model; head {stored.head.num_parameters:,}, target {target.facts.num_parameters:,}"
+    told = f"parameters of the small model; head {stored.head.num_parameters:,}, target {target.info.num_parameters:,}"
     yield Row(told, size, "told", True)
     prompts = interleave_tasks(load_eval_prompts(target.tokenizer, PROMPTS_PER_TASK))
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     for n in streams:
         engines = {PLAIN: Engine(target, None, n, context), HEAD: build_auto_engine(target, draft, n, context)}
         for depth in (3, 5):
-            arm = Arm(f"chain{depth}", chain(depth))
+            arm = Arm(f"chain{depth}", chain_shape(depth))
             engines[f"head, chain of {depth}"] = build_fixed_arm_engine(target, draft, arm, n, context)
-            engines[f"small model, chain of {depth}"] = Engine(target, SmallModel(model, chain(depth)), n, context)
-        engines["prompt lookup, chain of 5"] = Engine(target, Lookup(chain(5)), n, context)
+            engines[f"small model, chain of {depth}"] = Engine(
+                target, SmallModel(model, chain_shape(depth)), n, context
+            )
+        engines["prompt lookup, chain of 5"] = Engine(target, Lookup(chain_shape(5)), n, context)
         yield from _rows(n, _measured(engines, prompts, n, pairs))
 
 

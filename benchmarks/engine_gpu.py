@@ -27,7 +27,8 @@ from eyas.engine.cost_profiler import Rehearsal
 from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
 from eyas.model.head import Head, HeadConfig
-from eyas.model.target import Target, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import resolve_target
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.arms import OFF, Arm
 from eyas.tree.shape import TreeShape
@@ -75,9 +76,9 @@ def make_target(shape: dict[str, int], place: Path, device: torch.device) -> Tar
 
 def make_draft(target: Target) -> Draft:
     """A head with random weights."""
-    size = min(DRAFT_VOCAB, target.facts.vocab_size // 2)
-    config = HeadConfig.for_target(target.facts, draft_vocab_size=size, aux_layer_ids=target.aux_layer_ids)
-    vocab = DraftVocab.from_counts(torch.arange(target.facts.vocab_size).flip(0), size)
+    size = min(DRAFT_VOCAB, target.info.vocab_size // 2)
+    config = HeadConfig.for_target(target.info, draft_vocab_size=size, aux_layer_ids=target.aux_layer_ids)
+    vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size).flip(0), size)
     return Draft.on(target.model.device, Head.init(config, 0, torch.bfloat16), vocab, TREE.shape or TreeShape(1, 1, 2))
 
 
@@ -108,7 +109,7 @@ def overlap(target: Target, draft: Draft) -> Iterator[Row]:
     generator = torch.Generator().manual_seed(0)
     for streams in STREAMS:
         engine = Engine(target, draft, streams, CONTEXT)
-        ids = torch.randint(2, target.facts.vocab_size, (2 * streams, PROMPT), generator=generator).tolist()
+        ids = torch.randint(2, target.info.vocab_size, (2 * streams, PROMPT), generator=generator).tolist()
         prompts = [Prompt(str(number), tuple(text)) for number, text in enumerate(ids)]
         run(engine, "plain", prompts)
         found = {name: [] for name in LOOPS}

@@ -34,7 +34,8 @@ from eyas.features.shard import RowInfo, StoredRow, encode
 from eyas.features.store import NUM_LAYERS, token_bytes
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import Recipe, Run, resolve_head
 from eyas.tree.stats import ratio_interval
 
@@ -61,7 +62,7 @@ def answers(directory: Path, count: int) -> Run:
 def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
     """Rounds that the shipped head takes for each conversation."""
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
-    require_fit(stored, target.facts, target.digest)
+    require_fit(stored, target.info, target.digest)
     indices = sorted(features.indices("held_out"), key=lambda index: features.manifest.rows[index].length)
     found: dict[str, int] = {}
     for start in range(0, len(indices), GROUP):

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from eyas.model.target import EMBEDDED, resolve_target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 
 REQUESTS, CONCURRENCY = 16, 2
 RUN_S = 300

@@ -31,9 +31,9 @@ from data_scaling import CAPTURE, TRAIN, conversations_of
 from features_quantised import answers
 from rows import Row, tell
 
-from eyas.base.provenance import Origin, finish, is_finished
+from eyas.base.provenance import StageInputs, finish_stage, is_finished
 from eyas.bench.stats import median_interval
-from eyas.chat.conversation import Conversation, Message, Turn, parse_messages, read_all
+from eyas.chat.conversation import Conversation, Message, Turn, parse_messages, read_conversation_dir
 from eyas.chat.render import render
 from eyas.evalsets import example
 from eyas.evaluation.evaluate import EvalConfig
@@ -41,9 +41,10 @@ from eyas.evaluation.held_out import HeldOut
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 from eyas.train import train as loop
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import RequestRounds, acceptance_length, ratio_interval
 
 CONVERSATIONS, UPDATES, HELD_OUT = 160, 240, 112
@@ -75,12 +76,12 @@ def with_prompts(conversation: Conversation, target: Target) -> Conversation:
 
 def changed(source: Path, place: Path, change: Change, target: Target) -> Path:
     """A finished directory of these conversations, each changed."""
-    origin = Origin("respond", f"changed by {change.__name__}", {})
+    origin = StageInputs("respond", f"changed by {change.__name__}", {})
     if not is_finished(place, origin):
         place.mkdir(parents=True, exist_ok=True)
-        lines = [change(one, target).to_line() for one in read_all(source)]
+        lines = [change(one, target).to_line() for one in read_conversation_dir(source)]
         (place / "part-00000.jsonl").write_bytes(b"".join(lines))
-        finish(place, origin, time.time())
+        finish_stage(place, origin, time.time())
     return place
 
 
@@ -134,7 +135,7 @@ def lessons(count: int, updates: int, work: Path) -> Iterator[Row]:
     yield lesson("the chat template over raw concatenation", right, found["template"])
     yield lesson("the prompt masked over trained on", right, found["masked"])
     depth = EVAL.depth
-    straight = rounds_of(heads["as it should be"], held_out, target, chain(depth))
+    straight = rounds_of(heads["as it should be"], held_out, target, chain_shape(depth))
     yield lesson(f"a tree of {EVAL.nodes} nodes over a chain, both {depth} deep", right, straight)
     ((row, gains),) = overlap.compare([STREAMS], PAIRS, torch.bfloat16)
     middle, span = median_interval(gains, 0)

@@ -23,7 +23,7 @@ from prove_engine import rotated
 from rows import Row, tell
 from training_work import OurTrainer, make_target, write_conversations
 
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.bench.stats import median_interval
 from eyas.features import capture
 from eyas.features.reader import Features
@@ -55,7 +55,7 @@ def micro_batches(features: Features) -> list[tuple[int, ...]]:
     return [micro for update in updates for micro in update.micro_batches]
 
 
-def read_epoch(place: Path | Place) -> float:
+def read_epoch(place: Path | StoragePath) -> float:
     """Tokens a second of opening the features and reading all rows once."""
     began_s, tokens = time.perf_counter(), 0
     features = Features(place, torch.bfloat16)
@@ -74,7 +74,7 @@ def eat(features: Features, trainer: OurTrainer) -> float:
 
 
 @contextlib.contextmanager
-def in_store(local: Path) -> Iterator[Place]:
+def in_store(local: Path) -> Iterator[StoragePath]:
     """The same files behind gs://, each request late."""
     import pytest
     from tests.doubles.stores import gcs
@@ -82,7 +82,7 @@ def in_store(local: Path) -> Iterator[Place]:
     with pytest.MonkeyPatch.context() as patch, gcs(patch, LATENCY_S) as store:
         for path in local.iterdir():
             store.create(f"bucket/features/{path.name}", path.read_bytes(), only_new=True)
-        yield Place("gs://bucket/features")
+        yield StoragePath("gs://bucket/features")
 
 
 def loading(pairs: int, count: int) -> Iterator[Row]:

@@ -26,8 +26,9 @@ from eyas.engine.request import Request
 from eyas.engine.sequences import Counters
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
-from eyas.model.dtypes import DTYPES
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.devices import DTYPES
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.tree.shape import TreeShape
 

@@ -32,11 +32,12 @@ from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head, resolve_head
-from eyas.model.target import EMBEDDED, Target, count_layers, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, read_num_layers, resolve_target
 from eyas.speculation.arms import Arm as OwnArm
 from eyas.speculation.policy import OneArm
-from eyas.tree.shape import chain
-from eyas.tree.stats import AcceptanceStats, summarise
+from eyas.tree.shape import chain_shape
+from eyas.tree.stats import AcceptanceStats, summarize
 
 MAX_TOKENS = 64
 DIRECTORIES = {"vllm": ("vllm", "vllm-speculators"), "openvino": ("sglang",)}
@@ -53,14 +54,14 @@ class Ours:
 
 def answer(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -> Ours:
     """By eyas, from the head as it was before it was exported."""
-    stored = read_head(head, torch.float32, target.facts.num_layers)
-    shape = chain(length)
+    stored = read_head(head, torch.float32, target.info.num_layers)
+    shape = chain_shape(length)
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
-    engine = Engine(target, Draft(stored.head.pack(), stored.vocab, shape), 1, context)
+    engine = Engine(target, Draft(stored.head.pack_projections(), stored.vocab, shape), 1, context)
     engine.policy = OneArm(OwnArm(f"chain {length}", shape))
     block = run_closed_loop(engine, prompts, MAX_TOKENS)
     answers = sorted(block.answers, key=lambda one: int(one.request.id))
-    return Ours(prompts, [one.token_ids for one in answers], summarise([one.rounds for one in answers], 0))
+    return Ours(prompts, [one.token_ids for one in answers], summarize([one.rounds for one in answers], 0))
 
 
 def rows_of(name: str, peer: str, setup: Setup, ours: Ours, log: Path) -> Iterator[Row]:
@@ -96,7 +97,7 @@ def main() -> int:
     if unknown := set(peers) - set(DIRECTORIES):
         parser.error(f"found --peers {', '.join(sorted(unknown))}; expected some of {', '.join(DIRECTORIES)}")
     head = resolve_head(parsed.head).absolute()
-    layers = read_head(head, None, count_layers(parsed.target)).config.aux_layer_ids
+    layers = read_head(head, None, read_num_layers(parsed.target)).config.aux_layer_ids
     target = Target.load(parsed.target, torch.float32, layers)
     ours = answer(target, head, parsed.chain, interleave_tasks(load_eval_prompts(target.tokenizer, parsed.per_family)))
     context = max(len(prompt.ids) for prompt in ours.prompts) + MAX_TOKENS
@@ -104,7 +105,7 @@ def main() -> int:
     options = Options(str(at), None, torch.get_num_threads(), 1, context, dtype="float32", chain=parsed.chain)
     with tempfile.TemporaryDirectory() as scratch:
         out, nowhere = Path(scratch) / "export", Path(scratch) / "none"
-        export.run(export.ExportInputs(head, nowhere, nowhere, nowhere, chain(parsed.chain), False), target, out)
+        export.run(export.ExportInputs(head, nowhere, nowhere, nowhere, chain_shape(parsed.chain), False), target, out)
         setup = Setup(parsed.env_dir.absolute(), at, head, Path(scratch), options)
 
         def parts() -> Iterator[Row]:

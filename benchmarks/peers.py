@@ -47,7 +47,8 @@ from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
-from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import resolve_head
 from eyas.tree.stats import acceptance_length
 
@@ -244,7 +245,7 @@ def load(target: str, head: str) -> Pair:
     """The pair, in eyas."""
     stored = read_head(resolve_head(head), DTYPE)
     loaded = Target.load(target, DTYPE, stored.config.aux_layer_ids)
-    draft = Draft(stored.head.pack(), stored.vocab, SHAPE)
+    draft = Draft(stored.head.pack_projections(), stored.vocab, SHAPE)
     print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
     compile_pair(loaded, draft.head)
     return Pair(loaded, draft, interleave_tasks(load_eval_prompts(loaded.tokenizer, 10)))

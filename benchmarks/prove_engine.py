@@ -34,7 +34,8 @@ from eyas.engine.request import Request
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.head import Head
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.speculation.arms import default_arms
 from eyas.tree.shape import TreeShape
@@ -67,7 +68,7 @@ class Pair:
 def load(eager: bool) -> Pair:
     """The pair as it is shipped."""
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
-    target, head = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids), stored.head.pack()
+    target, head = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids), stored.head.pack_projections()
     if not eager:
         print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
         compile_pair(target, head)
@@ -128,8 +129,8 @@ def _throughput(engine: Engine, some: Sequence[Prompt]) -> Callable[[], float]:
 
 def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
     """A head that knows nothing: what finding that out costs."""
-    useless = replace(pair.draft, head=Head.init(pair.draft.head.config, 1, DTYPE).pack())
-    if pair.draft.head.compiled is not None:
+    useless = replace(pair.draft, head=Head.init(pair.draft.head.config, 1, DTYPE).pack_projections())
+    if pair.draft.head.compiled_forward is not None:
         compile_pair(pair.target, useless.head)
     some = pair.prompts[:LEAST_REQUESTS]
     engines = {
@@ -222,7 +223,7 @@ def rounds(pair: Pair, pairs: int) -> Iterator[Row]:
 def memory(pair: Pair, pairs: int) -> Iterator[Row]:
     """Bytes of a token, and that nothing grows."""
     engine = Engine(pair.target, pair.draft, 32, pair.context, memory_tokens=20_000)
-    facts, config = pair.target.facts, pair.draft.head.config
+    facts, config = pair.target.info, pair.draft.head.config
     size = torch.empty(0, dtype=DTYPE).element_size()
     layers = 2 * facts.num_layers * facts.num_kv_heads * facts.head_dim * size
     aux = 3 * facts.hidden_size * size

@@ -35,7 +35,8 @@ from eyas.evalsets import FAMILIES
 from eyas.evaluation.reference_drafters import NgramTable
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
-from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import resolve_head
 
 ROOT = Path(__file__).parents[1]
@@ -69,9 +70,9 @@ def shipped() -> Iterator[Row]:
     """The shipped head on our evaluation prompts."""
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
-    require_fit(stored, target.facts, target.digest)
+    require_fit(stored, target.info, target.digest)
     prompts = load_eval_prompts(target.tokenizer, CONFIG.prompts_per_task)
-    draft = Draft(stored.head.pack(), stored.vocab, CONFIG.shape)
+    draft = Draft(stored.head.pack_projections(), stored.vocab, CONFIG.shape)
     stream = measure_tasks(target, draft, prompts, CONFIG)
     free = measure_draft_baselines(stream.pairs, training_table(), CONFIG.depth, CONFIG.seed)
     speedups = {family: stream.tasks[family]["speedup"] for family in FAMILIES if family in stream.tasks}

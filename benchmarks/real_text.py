@@ -29,7 +29,7 @@ from eyas.bench.single_stream import SingleStreamResults, measure_tasks
 from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import parse_messages
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.drafters.eagle3 import Draft
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
@@ -90,13 +90,13 @@ def answered(source: Path, target_dir: Path, head_dir: Path, count: int) -> Sing
     """The first questions of the test set in both arms, forwards not compiled."""
     stored = read_head(head_dir, DTYPE)
     target = Target.load(target_dir, DTYPE, stored.config.aux_layer_ids)
-    require_fit(stored, target.facts, target.digest)
-    draft = Draft(stored.head.pack(), stored.vocab, CONFIG.shape)
+    require_fit(stored, target.info, target.digest)
+    draft = Draft(stored.head.pack_projections(), stored.vocab, CONFIG.shape)
     prompts = []
     for number, (question, _) in enumerate(read_problems(source)[:count]):
         name = f"{TASK}:{number}"
         messages = parse_messages([{"role": "user", "content": question}], name)
-        prompts.append(Prompt(name, tuple(prompt_ids(messages, target.tokenizer))))
+        prompts.append(Prompt(name, tuple(render_prompt(messages, target.tokenizer))))
     return measure_tasks(target, draft, {TASK: prompts}, CONFIG)
 
 

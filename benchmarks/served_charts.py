@@ -33,7 +33,8 @@ from eyas.bench.client.bench_server import run
 from eyas.bench.client.config import ClientConfig
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.kernels.aot_compile import compile_pair
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 
 STREAMS, REPEATS = (1, 2, 4, 8, 16, 32), 5
 LEAST = 0.97
@@ -44,7 +45,7 @@ SERVE = [sys.executable, "-c", "import sys; from eyas.cli import main; sys.exit(
 def compile_both() -> None:
     """Packages of forwards, with and without a head, lie where servers find them."""
     stored = read_head(resolve_head(EMBEDDED), torch.bfloat16)
-    compile_pair(Target.load(EMBEDDED, torch.bfloat16, stored.config.aux_layer_ids), stored.head.pack())
+    compile_pair(Target.load(EMBEDDED, torch.bfloat16, stored.config.aux_layer_ids), stored.head.pack_projections())
     compile_pair(Target.load(EMBEDDED, torch.bfloat16), None)
 
 

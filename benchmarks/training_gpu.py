@@ -56,7 +56,7 @@ def gemm_peak(device: torch.device, size: int) -> float:
 
 def training(target: Target, device: torch.device) -> Iterator[Row]:
     """Tokens a second, memory, share of the peak."""
-    facts = target.facts
+    facts = target.info
     draft_vocab = min(DRAFT_VOCAB, facts.vocab_size // 2)
     packs = [
         make_rows(lengths_of_pack(PACK_TOKENS, number), facts.hidden_size, facts.vocab_size, number)
@@ -106,7 +106,7 @@ def main() -> int:
         def parts() -> Iterator[Row]:
             yield from training(target, device)
             count = 4 if parsed.tiny else CONVERSATIONS
-            yield from of_target(f"hidden {target.facts.hidden_size}", target, count, PAIRS, scratch / "capture")
+            yield from of_target(f"hidden {target.info.hidden_size}", target, count, PAIRS, scratch / "capture")
 
         return tell(parts())
 

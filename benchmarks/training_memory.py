@@ -30,7 +30,7 @@ from torch import Tensor
 from training_work import DECAY, OurTrainer, lengths_of_pack, make_rows, make_target
 
 from eyas.features.layout import Row, num_supervised, supervised, taught
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
@@ -52,12 +52,12 @@ class DenseUnrolled:
         self._own_TT = torch.eye(len(documents_T), dtype=torch.bool)
         self._kept: list[tuple[Tensor, Tensor]] = []
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
         groups = q_BNTH.shape[1] // k_BGTH.shape[1]
         self._kept.append((k_BGTH.repeat_interleave(groups, 1), v_BGTH.repeat_interleave(groups, 1)))
         k_BNSH, v_BNSH = (torch.cat(parts, 2) for parts in zip(*self._kept, strict=True))
         mask_TS = torch.cat([self._mask_TT, *[self._own_TT] * (len(self._kept) - 1)], 1)
-        scores_BNTS = (q_BNTH @ k_BNSH.transpose(2, 3) * rule.scale).masked_fill(~mask_TS, -torch.inf)
+        scores_BNTS = (q_BNTH @ k_BNSH.transpose(2, 3) * params.scale).masked_fill(~mask_TS, -torch.inf)
         return scores_BNTS.softmax(-1) @ v_BNSH
 
 
@@ -74,7 +74,7 @@ def naive_step(head: Head, rows: Sequence[Row], target: Target, vocab: DraftVoca
     known_T = vocab.t2d_W[probs_TW.argmax(-1)]
     goal_TV = probs_TV / probs_TV.sum(-1, keepdim=True)
     attend = DenseUnrolled(lengths)
-    state_1TD = head.fuse(torch.cat([row.aux_TL for row in rows])[None])
+    state_1TD = head.fuse_aux(torch.cat([row.aux_TL for row in rows])[None])
     loss = torch.zeros(())
     for step in range(steps):
         shift = 1 + step
@@ -83,7 +83,7 @@ def naive_step(head: Head, rows: Sequence[Row], target: Target, vocab: DraftVoca
         mask_T = torch.cat([supervised(row.loss_mask_T, step) for row in rows]) & known_T.roll(-shift)
         each_T = -(goal_TV.roll(-shift, 0) * logits_TV.log_softmax(-1)).sum(-1)
         loss = loss + DECAY**step * each_T[mask_T].sum()
-        state_1TD = head.feedback(out_1TD)
+        state_1TD = head.next_hidden(out_1TD)
     return loss / sum(num_supervised(row.loss_mask_T) for row in rows)
 
 
@@ -100,12 +100,12 @@ def point(target_dir: Path, way: str, lengths: Sequence[int], steps: int) -> dic
     target = Target.load(target_dir)
     trainer = OurTrainer.make(target, steps, DRAFT_VOCAB)
     before = status_bytes("VmRSS")
-    rows = make_rows(lengths, target.facts.hidden_size, target.facts.vocab_size, 0)
+    rows = make_rows(lengths, target.info.hidden_size, target.info.vocab_size, 0)
     if way == "eyas":
         loss = trainer.step(rows)
     else:
-        counts_W = torch.ones(target.facts.vocab_size, dtype=torch.int64)
-        vocab = DraftVocab.from_counts(counts_W, DRAFT_VOCAB, target.facts.eos_ids)
+        counts_W = torch.ones(target.info.vocab_size, dtype=torch.int64)
+        vocab = DraftVocab.from_counts(counts_W, DRAFT_VOCAB, target.info.eos_ids)
         found = naive_step(trainer.head, rows, target, vocab, steps)
         found.backward()
         trainer.masters.collect()

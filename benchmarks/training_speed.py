@@ -91,7 +91,7 @@ def gemm_peak() -> float:
 def beside(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Path) -> Iterator[Row]:
     """The rows at one number of unrolled steps."""
     target = Target.load(target_dir)
-    facts = target.facts
+    facts = target.info
     packs = [
         make_rows(lengths_of_pack(PACK_TOKENS, number), facts.hidden_size, facts.vocab_size, number)
         for number in range(PACKS)

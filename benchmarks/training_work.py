@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eyas.base.provenance import Origin, finish
+from eyas.base.provenance import StageInputs, finish_stage
 from eyas.chat.conversation import Conversation, Message, Turn
 from eyas.features.layout import Row, num_supervised, taught
 from eyas.model.head import Head, HeadConfig
-from eyas.model.target import EMBEDDED, TOKENIZER_FILES, Target, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, TOKENIZER_FILES, resolve_target
 from eyas.model.vocab import DraftVocab
 from eyas.train.optimizer import Masters
 from eyas.train.teacher import Teacher
@@ -98,9 +99,9 @@ class OurTrainer:
 
     @staticmethod
     def make(target: Target, steps: int, draft_vocab_size: int, dtype: torch.dtype = torch.bfloat16) -> "OurTrainer":
-        sizes = HeadConfig.for_target(target.facts, draft_vocab_size)
-        counts_W = torch.ones(target.facts.vocab_size, dtype=torch.int64)
-        vocab = DraftVocab.from_counts(counts_W, draft_vocab_size, target.facts.eos_ids)
+        sizes = HeadConfig.for_target(target.info, draft_vocab_size)
+        counts_W = torch.ones(target.info.vocab_size, dtype=torch.int64)
+        vocab = DraftVocab.from_counts(counts_W, draft_vocab_size, target.info.eos_ids)
         head = Head.init(sizes, 0).to(target.embedding.weight.device)
         masters = Masters(head, weight_decay=0.01, clip=0.5)
         head.to(dtype)
@@ -154,10 +155,10 @@ def write_conversations(place: Path, target: Target, count: int) -> Path:
         answer = round(SHARE * length)
         words = torch.randint(FIRST, len(target.tokenizer), (length - answer,), generator=generator).tolist()
         text = target.tokenizer.decode(words)
-        new = tuple(torch.randint(FIRST, target.facts.vocab_size, (answer,), generator=generator).tolist())
+        new = tuple(torch.randint(FIRST, target.info.vocab_size, (answer,), generator=generator).tolist())
         messages = Message("user", str(text)), Message("assistant", "an answer of random ids")
         turn = Turn(new, (True,) * answer, "length")
         lines += Conversation(f"random:{number}", "random", messages, {"task": "random"}, turns=(turn,)).to_line()
     (place / "part-00000.jsonl").write_bytes(lines)
-    finish(place, Origin("respond", "benchmark", {}), time.time())
+    finish_stage(place, StageInputs("respond", "benchmark", {}), time.time())
     return place

@@ -33,11 +33,11 @@ from eyas.formats.head_dir import read_head
 from eyas.recipe import Recipe, Run
 from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.policy import OneArm
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 
 STREAMS = (1, 4)
 CONFIG = TuneConfig(streams=STREAMS, top_k=(1, 4), nodes=(8, 16, 32), allowance_s=40.0)
-ARMS = (OFF, *(Arm(f"chain {depth}", chain(depth)) for depth in (1, 3)))
+ARMS = (OFF, *(Arm(f"chain {depth}", chain_shape(depth)) for depth in (1, 3)))
 ARMS += tuple(Arm(f"tree {d}, 4, {n}", TreeShape(d, 4, n)) for d, n in ((4, 8), (6, 16), (7, 32)))
 PROMPTS_PER_TASK = 2
 TURNS = {1: 1, 4: 2}  # over the prompts, by streams: towards the end some streams have nothing to do
@@ -58,7 +58,7 @@ def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
         off: tuple[float, float] | None = None
         for arm in ARMS:
             length = 1.0 if arm.shape is None else lengths[arm.shape]
-            engine = Engine(target, Draft(stored.head, stored.vocab, chain(1), ARMS), streams, room)
+            engine = Engine(target, Draft(stored.head, stored.vocab, chain_shape(1), ARMS), streams, room)
             engine.policy = OneArm(arm)
             run_closed_loop(engine, prompts[:streams], 8)
             engine.counters = counters = Counters()

@@ -18,12 +18,12 @@ from make_embedded import Evaluation, Text, example_messages, perplexities
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from eyas.chat.conversation import parse_messages
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, plain_loop
 from eyas.engine.request import Answer, Request
 from eyas.evalsets import FAMILIES, example
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
 
 MAX_TOKENS = 320
@@ -45,7 +45,7 @@ def greedy_answers(target: Target, family: str, examples: int) -> Greedy:
     prompts = {}
     for index in range(examples):
         one = example(family, "eval", index)
-        prompts[one.id] = tuple(prompt_ids(parse_messages(one.prompt, one.id), target.tokenizer))
+        prompts[one.id] = tuple(render_prompt(parse_messages(one.prompt, one.id), target.tokenizer))
     engine = Engine(target, None, 8, max(len(ids) for ids in prompts.values()) + MAX_TOKENS)
     result = Greedy()
     for answer in plain_loop(engine, Given(Request(name, ids, MAX_TOKENS) for name, ids in prompts.items())):
@@ -62,7 +62,7 @@ def top1(target: Target, answer: Answer) -> torch.Tensor:
     """The likeliest probability at each token of an answer."""
     ids_1T = torch.tensor([[*answer.request.prompt_ids, *answer.token_ids]])
     positions_1T = torch.arange(ids_1T.shape[1])[None]
-    hidden_TD = target.forward(ids_1T, positions_1T, DenseAttend()).hidden_BTD[0]
+    hidden_TD = target.forward(ids_1T, positions_1T, DenseAttention()).hidden_BTD[0]
     start = len(answer.request.prompt_ids) - 1
     return target.logits(hidden_TD[start:-1]).float().softmax(-1).amax(-1)
 

@@ -27,7 +27,7 @@ MAX_MESSAGE_CHARS = 240
 MAX_SUBJECT_CHARS = 72
 PLACEHOLDER_CHARS = 12  # assumed length of a value that is put into a message
 
-ERRORS = ("EyasError", "UsageError", "InputError", "StageError", "PlaceError", "ApiError", "QueueFull", "Draining")
+ERRORS = ("EyasError", "UsageError", "InputError", "StageError", "StorageError", "ApiError", "QueueFull", "Draining")
 BANNED_OPENERS = ("What", "Whether", "Who", "Where", "Of", "As", "How")
 # "Tokens of ..." is a noun with an s, "Reads the ..." a verb: the second word tells them apart.
 AFTER_NOUNS = """of that which with in by for from as and where whose behind over under per at on it""".split()

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import write_atomic
 from eyas.base.provenance import digest_file
+from eyas.base.storage import write_atomic
 from eyas.evalsets import FAMILIES, example
 from eyas.evalsets.ngrams import HASHES, SIZES, Ngrams, of_texts
 

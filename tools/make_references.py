@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from eyas.bench.lossless_check import generate_references, write_references
 from eyas.bench.workload import interleave_tasks, load_eval_prompts
 from eyas.evalsets import FAMILIES
-from eyas.model.target import EMBEDDED, resolve_target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 
 OUT = Path(__file__).parents[1] / "src" / "eyas" / "embedded" / "references.json"
 

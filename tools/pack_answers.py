@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from eyas.base.atomic import write_atomic
+from eyas.base.storage import write_atomic
 from eyas.evaluation.reference_drafters import CONTEXT
 from eyas.features.reader import Features
 

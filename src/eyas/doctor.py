@@ -13,17 +13,17 @@ from functools import cached_property
 from pathlib import Path
 
 from eyas.base.config import build, load_toml
-from eyas.base.errors import EyasError, InputError
-from eyas.base.provenance import PROVENANCE, Provenance, has_provenance, read_provenance, require_digest
-from eyas.base.storage import Place
+from eyas.base.errors import EyasError, Finding, InputError
+from eyas.base.provenance import PROVENANCE, Provenance, has_provenance, read_provenance, verify_contents
+from eyas.base.storage import StoragePath
 from eyas.features.store import read_manifest
-from eyas.formats.config import is_head
-from eyas.formats.finding import Finding
+from eyas.formats.config import is_head_config
 from eyas.formats.fit import check_embedding, check_fit, check_weights
-from eyas.formats.head_dir import StoredHead, digest_head, look, read_head
+from eyas.formats.head_dir import StoredHead, digest_head, inspect_head, read_head
 from eyas.kernels.cpu_attention import Unavailable
 from eyas.kernels.dispatch import cpu_kernel
-from eyas.model.target import EMBEDDED, Target, count_layers, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, read_num_layers, resolve_target
 from eyas.recipe import ASIDE, DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
 
 CONFIG_FILE = "config.json"
@@ -67,7 +67,7 @@ def _is_head(directory: Path) -> bool:
     """Whether config.json is that of a head; a damaged one beside no tokenizer is taken for a head's too."""
     try:
         raw = json.loads((directory / CONFIG_FILE).read_bytes())
-        if isinstance(raw, dict) and is_head(raw):
+        if isinstance(raw, dict) and is_head_config(raw):
             return True
     except (OSError, ValueError):
         pass
@@ -84,7 +84,7 @@ def _misfit(error: EyasError) -> Finding:
 def _examine_target(directory: Path) -> Iterator[Finding]:
     try:
         target = Target.load(directory, layers=SHALLOW)
-        yield Finding("ok", f"target {directory}", f"{target.facts.num_parameters:,} parameters, attention is plain")
+        yield Finding("ok", f"target {directory}", f"{target.info.num_parameters:,} parameters, attention is plain")
         target.require_chat_template()
         yield Finding("ok", "chat template", "there is one")
     except InputError as error:
@@ -96,8 +96,8 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
     if (directory / PROVENANCE).is_file():
         yield _contents("head", directory)
     try:
-        num_layers = None if target is None else count_layers(target)
-        read, weights = look(directory, num_layers)
+        num_layers = None if target is None else read_num_layers(target)
+        read, weights = inspect_head(directory, num_layers)
         if read.layout != "eyas":
             yield Finding("ok", f"layout of {directory}", f"that of {read.layout}")
         findings = [*read.findings, *([] if weights is None else weights.findings)]
@@ -112,8 +112,8 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
     size = f"{stored.head.num_parameters:,} parameters, {stored.vocab.size:,} of {stored.vocab.target_size:,} tokens"
     size += f", {stored.config.variant}"
     yield Finding("ok", f"head {directory}", size)
-    if target is None and stored.origin.target_name != EMBEDDED:
-        made_for = stored.origin.target_name or "a target that it does not name"
+    if target is None and stored.metadata.target_name != EMBEDDED:
+        made_for = stored.metadata.target_name or "a target that it does not name"
         yield Finding("warning", f"a head for {made_for}, not compared", "--target, to compare them", "add --target T")
         return
     try:
@@ -126,12 +126,12 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
 
 
 def _examine_pair(stored: StoredHead, target: Target) -> Iterator[Finding]:
-    findings = check_fit(stored, target.facts, target.digest, target.word_digests)
+    findings = check_fit(stored, target.info, target.digest, target.text_digests)
     yield from findings
     yield from check_embedding(stored, target.embedding.weight)
     if not any(finding.weight == "misfit" for finding in findings):
-        share = stored.head.num_parameters / target.facts.num_parameters
-        yield Finding("ok", f"head and target {target.facts.name} fit", f"the head is {share:.1%} of the target")
+        share = stored.head.num_parameters / target.info.num_parameters
+        yield Finding("ok", f"head and target {target.info.name} fit", f"the head is {share:.1%} of the target")
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         if stage == "train" and not own_head:
             continue
         place = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).place(stage)
-        yield from _examine_stage(stage, Place.of(place), stages)
+        yield from _examine_stage(stage, StoragePath.of(place), stages)
     try:
         head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
     except InputError as error:
@@ -199,12 +199,12 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
     yield from _examine_words(finished, loaded, template)
     if loaded is not None and (head / CONFIG_FILE).is_file():
         try:
-            yield from _examine_pair(read_head(head, None, loaded.facts.num_layers), loaded)
+            yield from _examine_pair(read_head(head, None, loaded.info.num_layers), loaded)
         except InputError as error:
             yield _misfit(error)
 
 
-def _examine_stage(stage: str, directory: Place, stages: dict[str, Provenance]) -> Iterator[Finding]:
+def _examine_stage(stage: str, directory: StoragePath, stages: dict[str, Provenance]) -> Iterator[Finding]:
     """One directory; what is finished is added to `stages`."""
     run_it = f"run `eyas {stage}` with the recipe of this run"
     if not directory.list_files():
@@ -228,7 +228,7 @@ def _examine_stage(stage: str, directory: Place, stages: dict[str, Provenance]) 
 def _contents(stage: str, directory: Path) -> Finding:
     """Whether every file is as it was written; this reads them all."""
     try:
-        provenance = require_digest(directory)
+        provenance = verify_contents(directory)
     except InputError as error:
         return _misfit(error)
     missing = [name for name in provenance.undigested if "*" not in name and not (directory / name).is_file()]
@@ -239,7 +239,7 @@ def _contents(stage: str, directory: Path) -> Finding:
     return Finding("ok", f"{stage}: finished", f"every file is as it was written ({len(provenance.files)})")
 
 
-def _sizes(stage: str, features: Place) -> Finding:
+def _sizes(stage: str, features: StoragePath) -> Finding:
     """Whether every shard elsewhere is there and as large as it was: to read them all may take hours."""
     try:
         shards = read_manifest(features).shards
@@ -325,7 +325,7 @@ def _examine_words(finished: _Finished, target: Target | None, template: str | N
         "chat template": {stage: p.template for stage, p in finished.stages.items()},
     }
     if target is not None:
-        name = f"target {target.facts.name}"
+        name = f"target {target.info.name}"
         recorded["target"][name], recorded["tokenizer"][name] = target.digest, target.tokenizer_digest
         recorded["chat template"][name] = template
     for kind, digests in recorded.items():

@@ -9,7 +9,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import plain_loop
 from eyas.engine.request import Request
 from eyas.model.target import Target
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Asked:
             question = self._next()
             assert question is not None
             self.held, decoding = None, question.decoding
-            sampling = Sampling(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
+            sampling = SamplingParams(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
             seed = seed_of(self.seed, question.id)
             engine.add(Request(question.id, tuple(question.prompt_ids), decoding.max_tokens, sampling, seed))
         return not engine.is_idle

@@ -18,25 +18,25 @@ from typing import Any
 
 import torch
 
-from eyas.base.atomic import write_atomic, write_json_atomic
 from eyas.base.errors import InputError, StageError
 from eyas.base.provenance import (
-    Origin,
     Provenance,
+    StageInputs,
     digest_file,
     digest_json,
-    finish,
+    finish_stage,
     has_provenance,
     is_finished,
+    mark_unfinished,
     read_provenance,
-    reopen,
 )
+from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.data.ledger.prompt_card import data_section
 from eyas.export_card import Card, card
-from eyas.formats.engines import ENGINES, write_engine
+from eyas.formats.engine_formats import ENGINE_FORMATS, write_engine_dir
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import CONFIG_FILE, StoredHead, digest_head, read_head
-from eyas.formats.parity import MOST_TOKENS, TOLERANCE, Compared, Text, compare
+from eyas.formats.parity import MAX_TOKENS, TOLERANCE, ParityResult, TargetStates, compare_with_reference
 from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
 
@@ -80,7 +80,7 @@ class ExportInputs:
         ]
 
 
-def origin_of(inputs: ExportInputs, target: Target) -> Origin:
+def origin_of(inputs: ExportInputs, target: Target) -> StageInputs:
     """What decides the files. `InputError` without a head."""
     if not (inputs.head / CONFIG_FILE).is_file():
         raise InputError(
@@ -92,8 +92,8 @@ def origin_of(inputs: ExportInputs, target: Target) -> Origin:
     for name in ("eval", "prompts"):
         if has_provenance(getattr(inputs, name)):
             parents[name] = read_provenance(getattr(inputs, name)).digest
-    words = target.word_digests
-    return Origin(
+    words = target.text_digests
+    return StageInputs(
         stage=STAGE,
         recipe=digest_json({"trees": inputs.trees(), "is_own": inputs.is_own, "dtype": str(target.model.dtype)}),
         parents=parents,
@@ -112,34 +112,36 @@ def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
     origin = origin_of(inputs, target)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
-    stored = read_head(inputs.head, None, target.facts.num_layers)
-    require_fit(stored, target.facts, target.digest)
-    refused = {engine.name: engine.refuses(stored.config, target.facts.num_layers) for engine in ENGINES}
+    stored = read_head(inputs.head, None, target.info.num_layers)
+    require_fit(stored, target.info, target.digest)
+    refused = {engine.name: engine.find_problem(stored.config, target.info.num_layers) for engine in ENGINE_FORMATS}
     if all(refused.values()):
         raise InputError(next(filter(None, refused.values())), "a head that some engine can run", "train another one")
-    reopen(out_dir)
+    mark_unfinished(out_dir)
     made, trees = _card(inputs, stored, target), inputs.trees()
-    for engine in ENGINES:
+    for engine in ENGINE_FORMATS:
         shutil.rmtree(out_dir / engine.name, ignore_errors=True)
         if refused[engine.name] is None:
             chain = trees[0]["chain"] or {"depth": inputs.tree.depth}
-            write_engine(out_dir / engine.name, engine, stored, _hub_name(target), chain["depth"])
+            write_engine_dir(out_dir / engine.name, engine, stored, _hub_name(target), chain["depth"])
             digests = {name: digest_file(out_dir / engine.name / name) for name in (CONFIG_FILE, "model.safetensors")}
             write_atomic(out_dir / engine.name / "README.md", card(made, engine.name, digests))
     found = parity(out_dir, inputs.head, target)
     told = {"left_out": {name: why for name, why in refused.items() if why is not None}}
     write_json_atomic(out_dir / FILE, found | told)
     _require_parity(found, out_dir)
-    return finish(out_dir, origin, started_s)
+    return finish_stage(out_dir, origin, started_s)
 
 
 def parity(out_dir: Path, head_dir: Path, target: Target) -> dict[str, Any]:
     """The object of parity.json, of the directories that are there."""
-    stored = read_head(head_dir, torch.float32, target.facts.num_layers)
-    ids: list[int] = target.tokenizer(WORDS)["input_ids"][:MOST_TOKENS]  # type: ignore[assignment]
-    text = Text.read(target, ids)
-    names = [engine.name for engine in ENGINES if (out_dir / engine.name / CONFIG_FILE).is_file()]
-    engines: dict[str, Compared] = {name: compare(out_dir / name, name, stored, target, text) for name in names}
+    stored = read_head(head_dir, torch.float32, target.info.num_layers)
+    ids: list[int] = target.tokenizer(WORDS)["input_ids"][:MAX_TOKENS]  # type: ignore[assignment]
+    text = TargetStates.capture(target, ids)
+    names = [engine.name for engine in ENGINE_FORMATS if (out_dir / engine.name / CONFIG_FILE).is_file()]
+    engines: dict[str, ParityResult] = {
+        name: compare_with_reference(out_dir / name, name, stored, target, text) for name in names
+    }
     return {
         "schema": SCHEMA,
         "dtype": "float32",
@@ -168,7 +170,7 @@ def _card(inputs: ExportInputs, stored: StoredHead, target: Target) -> Card:
     return Card(
         stored=stored,
         target_name=name,
-        digests={"target": target.digest, **target.word_digests, "head": stored.digest},
+        digests={"target": target.digest, **target.text_digests, "head": stored.digest},
         trees=inputs.trees(),
         acceptance=inputs.finished("eval", "acceptance.json"),
         ledger=ledger,
@@ -178,5 +180,5 @@ def _card(inputs: ExportInputs, stored: StoredHead, target: Target) -> Card:
 
 def _hub_name(target: Target) -> str:
     """A hub id as it is; of a directory its last part, for a path says nothing elsewhere."""
-    name = target.facts.name
+    name = target.info.name
     return name if not Path(name).is_dir() else Path(name).resolve().name

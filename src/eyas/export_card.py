@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eyas.formats.engine_formats import sglang_flags, vllm_flags
 from eyas.formats.head_dir import StoredHead
-from eyas.formats.tree_flags import sglang_flags, vllm_flags
 
 HERE = "THIS_DIRECTORY"
 ENGINE_NAMES = {"sglang": "SGLang", "vllm": "vLLM", "vllm-speculators": "vLLM, in the format of speculators"}
@@ -39,7 +39,7 @@ def card(made: Card, engine: str, files: Mapping[str, str]) -> str:
         ("graph", config.variant),
         ("parameters", f"{made.stored.head.num_parameters:,}"),
         ("draft vocabulary", f"{config.draft_vocab_size:,} of {config.vocab_size:,} tokens"),
-        ("longest text in training", f"{made.stored.origin.trained_context or 'not known'}"),
+        ("longest text in training", f"{made.stored.metadata.trained_context or 'not known'}"),
     ]
     digests = [(name, f"`{digest}`") for name, digest in {**made.digests, **files}.items() if digest is not None]
     parts = [

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from eyas import export
-from eyas.base.atomic import sweep, write_atomic
-from eyas.base.config import build, load_toml, merge, to_toml
+from eyas.base.config import build, load_toml, merge_tables, to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import Origin, Provenance, has_provenance, read_provenance, require
-from eyas.base.storage import Place
+from eyas.base.provenance import Provenance, StageInputs, has_provenance, read_provenance, require_finished
+from eyas.base.storage import StoragePath, remove_temp_files, write_atomic
 from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig
 from eyas.bench.tune_config import TuneConfig
@@ -46,10 +45,9 @@ from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
 from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head, resolve_head
-from eyas.model.dtypes import DTYPES
-from eyas.model.embeddings import load_ends
-from eyas.model.target import Target, resolve_target
-from eyas.model.tokenizer_info import TargetWords
+from eyas.model.devices import DTYPES
+from eyas.model.target import Target, load_target_without_layers
+from eyas.model.target_dir import TokenizerInfo, resolve_target
 from eyas.privacy.filter import PrivacyFilter
 from eyas.train import train as loop
 from eyas.train.config import TrainConfig
@@ -109,7 +107,7 @@ def load_recipe(path: Path, overrides: dict[str, object]) -> Recipe:
     """The recipe of a TOML file with `stage.key=value` laid over it. InputError / UsageError."""
     if path.suffix != ".toml":
         raise UsageError(f"recipe {path}", "a .toml file", "name a recipe, for example recipes/tiny.toml")
-    return build(Recipe, merge(merge({"name": path.stem}, load_toml(path)), overrides))
+    return build(Recipe, merge_tables(merge_tables({"name": path.stem}, load_toml(path)), overrides))
 
 
 @dataclass(frozen=True)
@@ -131,10 +129,10 @@ class Run:
         """Where a stage writes."""
         return self.out / DIRECTORIES[stage]
 
-    def place(self, stage: str) -> Place:
+    def place(self, stage: str) -> StoragePath:
         """The same; of features, wherever `features.url` has them."""
         url = self.recipe.features.url
-        return Place(url) if stage == "capture" and url is not None else Place.of(self.directory(stage))
+        return StoragePath(url) if stage == "capture" and url is not None else StoragePath.of(self.directory(stage))
 
     @cached_property
     def target(self) -> Target:
@@ -149,7 +147,7 @@ class Run:
         if needed or "target" in vars(self):
             return self.target
         wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
-        return load_ends(wanted.model, DTYPES[wanted.dtype], layers, self.device)
+        return load_target_without_layers(wanted.model, DTYPES[wanted.dtype], layers, self.device)
 
     @property
     def head_directory(self) -> Path:
@@ -170,7 +168,7 @@ class Run:
         # Where machines share a stage, another one may be in the middle of a write.
         worlds = {"prompts": self.recipe.prompts.world, "capture": self.recipe.capture.world}
         if self.out.is_dir() and worlds.get(stage, 1) == 1 and self.ranks.is_first:
-            sweep(self.out)
+            remove_temp_files(self.out)
         self._require_chain(stage)
         self._stages[stage]()
         if self.ranks.is_first:
@@ -270,7 +268,7 @@ class Run:
         ledger = json.loads(path.read_bytes()) if path.is_file() else {}
         return data_section(ledger, ledger["target"]) if ledger.get("target") else ""
 
-    def origin(self, stage: str) -> Origin:
+    def origin(self, stage: str) -> StageInputs:
         """What decides the work of a stage, by this recipe and by what its parents hold now.
 
         InputError where something that it reads is missing or damaged.
@@ -278,14 +276,14 @@ class Run:
         return self._origins[stage]()
 
     @cached_property
-    def _origins(self) -> dict[str, Callable[[], Origin]]:
+    def _origins(self) -> dict[str, Callable[[], StageInputs]]:
         recipe, place = self.recipe, self.place
 
         def digest(stage: str) -> str:
             return read_provenance(place(stage)).digest
 
-        def of_eval() -> Origin:
-            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.ends.facts.num_layers)
+        def of_eval() -> StageInputs:
+            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.ends.info.num_layers)
             features = Features(place("capture"))
             return evaluate.origin_of(recipe.eval, stored, (features, features), self.ends)
 
@@ -323,11 +321,11 @@ class Run:
     def story(self) -> dict[str, object]:
         """What the stages before made, for the report: read from their directories."""
         for stage in ("prompts", "respond", "capture"):
-            require(self.place(stage), stage)
+            require_finished(self.place(stage), stage)
         answers = json.loads((self.directory("respond") / respond.LEDGER_FILE).read_bytes())
         manifest, trained = read_manifest(self.place("capture")), None
         if self.recipe.target.head is None:
-            trained = require(self.directory("train"), "train")
+            trained = require_finished(self.directory("train"), "train")
         return {
             "prompts": json.loads((self.directory("prompts") / "ledger.json").read_bytes())["kept"],
             "answers": answers["answers"],
@@ -348,7 +346,7 @@ class Run:
         """The target as `respond` sees it, here or on the recipe's server. InputError when it has no chat template."""
         config = self.recipe.respond
         if config.url is not None:
-            words = TargetWords.load(self.recipe.target.model)
+            words = TokenizerInfo.load(self.recipe.target.model)
             answer = RemoteResponder(config, words.tokenizer)
             digests = (words.digest, words.tokenizer_digest, words.template_digest)
             return Responder(answer, words.tokenizer, words.max_positions, *digests)
@@ -357,7 +355,7 @@ class Run:
         return Responder(
             answer=Answers(target, config),
             tokenizer=target.tokenizer,
-            max_positions=target.facts.max_positions,
+            max_positions=target.info.max_positions,
             target_digest=target.digest,
             tokenizer_digest=target.tokenizer_digest,
             template_digest=target.template_digest,

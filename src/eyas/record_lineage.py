@@ -16,11 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import write_atomic, write_json_atomic
 from eyas.base.errors import InputError
-from eyas.base.provenance import Origin, finish, has_provenance, read_provenance, reopen
-from eyas.base.storage import Place
-from eyas.chat.conversation import Conversation, read
+from eyas.base.provenance import StageInputs, finish_stage, has_provenance, mark_unfinished, read_provenance
+from eyas.base.storage import StoragePath, write_atomic, write_json_atomic
+from eyas.chat.conversation import Conversation, read_conversations
 from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.respond import LEDGER_FILE
@@ -148,7 +147,7 @@ def _later(run: Run, record_id: str) -> Iterator[str]:
 
 def _conversation(run: Run, record_id: str) -> Conversation | None:
     for path in sorted(run.directory("respond").glob("*.jsonl")):
-        for conversation in read(path):
+        for conversation in read_conversations(path):
             if conversation.id == record_id:
                 return conversation
     return None
@@ -200,7 +199,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str
     """number: of the record among all that came. renewed: digests of directories, as they were and as they are."""
     directory = run.directory("prompts")
     before, origin = _reopen(directory)
-    all_prompts = list(read(directory / PROMPTS_FILE))
+    all_prompts = list(read_conversations(directory / PROMPTS_FILE))
     write_atomic(directory / PROMPTS_FILE, (prompt.to_line() for prompt in all_prompts if prompt.id != record_id))
     lines = (directory / DECISIONS_FILE).read_bytes().splitlines()
     said = json.loads(lines[number])
@@ -220,7 +219,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str
     write_json_atomic(directory / LEDGER_FILE, ledger)
     write_atomic(directory / "card.md", card(ledger))
     write_croissant(directory, ledger)
-    renewed[before] = finish(directory, origin, time.time()).digest
+    renewed[before] = finish_stage(directory, origin, time.time()).digest
 
 
 def _uncount(counts: dict[str, Any], gone: Conversation) -> None:
@@ -246,7 +245,7 @@ def _forget_conversation(run: Run, record_id: str, renewed: dict[str, str]) -> b
     before, origin = _reopen(directory)
     left = Tally()
     for path in sorted(directory.glob("*.jsonl")):
-        conversations = list(read(path))
+        conversations = list(read_conversations(path))
         kept = [one for one in conversations if one.id != record_id]
         if len(kept) < len(conversations):
             write_atomic(path, (one.to_line() for one in kept))
@@ -258,7 +257,7 @@ def _forget_conversation(run: Run, record_id: str, renewed: dict[str, str]) -> b
         dropped["count"] += 1
         dropped["ids"] = [*dropped["ids"], record_id][:MAX_NAMED]
         write_json_atomic(directory / LEDGER_FILE, ledger | left.kept_json())
-    renewed[before] = finish(directory, _with_parents(origin, renewed), time.time()).digest
+    renewed[before] = finish_stage(directory, _with_parents(origin, renewed), time.time()).digest
     return found
 
 
@@ -273,24 +272,24 @@ def _forget_rows(run: Run, record_id: str, renewed: dict[str, str]) -> bool:
         manifest = store.without_rows(directory, manifest, number, {row.id for row in rows})
     directory.join(store.MANIFEST).remove()
     store.write_manifest(directory, manifest)
-    finish(directory, _with_parents(origin, renewed), time.time(), known=manifest.digests)
+    finish_stage(directory, _with_parents(origin, renewed), time.time(), known_digests=manifest.digests)
     return bool(rows)
 
 
-def _clear_features(directory: Place) -> None:
+def _clear_features(directory: StoragePath) -> None:
     """Of an unfinished capture; the next one begins anew."""
     store.remove_shards(directory, 0)
     directory.join(store.MANIFEST).remove()
 
 
-def _reopen(directory: Path | Place) -> tuple[str, Origin]:
+def _reopen(directory: Path | StoragePath) -> tuple[str, StageInputs]:
     """The directory counts as unfinished from here on; its digest, and what it was made from."""
     found = read_provenance(directory)
-    reopen(directory)
-    origin = Origin(found.stage, found.recipe, found.parents, found.tokenizer, found.template, found.undigested)
+    mark_unfinished(directory)
+    origin = StageInputs(found.stage, found.recipe, found.parents, found.tokenizer, found.template, found.undigested)
     return found.digest, origin
 
 
-def _with_parents(origin: Origin, renewed: dict[str, str]) -> Origin:
+def _with_parents(origin: StageInputs, renewed: dict[str, str]) -> StageInputs:
     """Made from what its parents are now, where it was made from what they were; else it stays out of step."""
     return replace(origin, parents={name: renewed.get(digest, digest) for name, digest in origin.parents.items()})

@@ -8,7 +8,7 @@ from typing import Literal, NewType
 
 import pytest
 
-from eyas.base.config import build, load_toml, merge, parse_overrides, to_toml
+from eyas.base.config import build, load_toml, merge_tables, parse_overrides, to_toml
 from eyas.base.errors import InputError, UsageError
 
 LayerId = NewType("LayerId", int)
@@ -93,7 +93,7 @@ def test_a_key_is_a_table_or_a_value(items):
 def test_merge_goes_table_by_table_and_leaves_its_arguments():
     below = {"train": {"steps": 7, "shuffle": True}, "name": "a"}
     above = {"train": {"steps": 3}}
-    assert merge(below, above) == {"train": {"steps": 3, "shuffle": True}, "name": "a"}
+    assert merge_tables(below, above) == {"train": {"steps": 3, "shuffle": True}, "name": "a"}
     assert below["train"]["steps"] == 7
 
 

@@ -2,11 +2,11 @@ import pickle
 
 import pytest
 
-from eyas.base.errors import EyasError, InputError, PlaceError, StageError, UsageError
+from eyas.base.errors import EyasError, InputError, StageError, StorageError, UsageError
 
 
 @pytest.mark.parametrize(
-    ("family", "code"), [(EyasError, 1), (UsageError, 2), (InputError, 2), (StageError, 1), (PlaceError, 2)]
+    ("family", "code"), [(EyasError, 1), (UsageError, 2), (InputError, 2), (StageError, 1), (StorageError, 2)]
 )
 def test_families_carry_their_exit_code(family, code):
     error = family("The head has 3 layers and the target 2", "Pass another head")

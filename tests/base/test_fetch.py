@@ -11,7 +11,7 @@ from tests.doubles.stores import gcs
 from eyas.base import fetch as module
 from eyas.base.errors import InputError
 from eyas.base.fetch import fetch
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def store(monkeypatch):
 
 def upload(url: str, **files: bytes) -> None:
     for name, data in files.items():
-        Place(url).join(*name.split("__")).write_bytes(data)
+        StoragePath(url).join(*name.split("__")).write_bytes(data)
 
 
 def test_every_byte_of_every_file_and_nothing_twice(store, tmp_path):

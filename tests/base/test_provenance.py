@@ -9,25 +9,24 @@ import time
 
 import pytest
 
-from eyas.base import atomic
-from eyas.base.atomic import write_atomic, write_json_atomic, writing
-from eyas.base.errors import InputError, PlaceError
+from eyas.base.errors import InputError, StorageError
 from eyas.base.provenance import (
-    Origin,
+    StageInputs,
     digest_bytes,
+    digest_directory,
     digest_file,
     digest_json,
-    digest_tree,
-    finish,
+    finish_stage,
     is_finished,
+    mark_unfinished,
     read_provenance,
-    reopen,
-    require,
-    require_digest,
-    sweep,
+    remove_temp_files,
+    require_finished,
+    verify_contents,
 )
+from eyas.base.storage import convert_write_errors, write_atomic, write_json_atomic
 
-ORIGIN = Origin("capture", digest_json({"steps": 7}), {"target": "sha256:aa"}, undigested=("log.jsonl",))
+ORIGIN = StageInputs("capture", digest_json({"steps": 7}), {"target": "sha256:aa"}, undigested=("log.jsonl",))
 # The published digest of "abc" (FIPS 180-2, appendix B.1).
 ABC = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
@@ -60,19 +59,19 @@ def test_digest_json_sees_values_and_not_spelling():
 
 
 def test_digest_tree_sees_names_and_contents_only(stage, tmp_path):
-    before = digest_tree(stage)
+    before = digest_directory(stage)
     other = tmp_path / "elsewhere"
     # The other order of writing, other times: the same tree.
     for name in reversed(names(stage)):
         write_atomic(other / name, (stage / name).read_bytes())
         os.utime(other / name, (0, 0))
-    assert digest_tree(other) == before
+    assert digest_directory(other) == before
     (other / "shard-0.bin").rename(other / "shard-1.bin")
-    assert digest_tree(other) != before
+    assert digest_directory(other) != before
     (other / "shard-1.bin").rename(other / "shard-0.bin")
     (other / "shard-0.bin").write_bytes(b"\x00\x01\x03")
-    assert digest_tree(other) != before
-    assert digest_tree(stage, exclude=("log.jsonl",)) != before
+    assert digest_directory(other) != before
+    assert digest_directory(stage, exclude=("log.jsonl",)) != before
 
 
 def test_write_atomic_replaces_and_leaves_nothing_else(tmp_path):
@@ -91,15 +90,15 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file(tmp_path):
     write_atomic(path, "old")
     code = (
         "import os, pathlib, signal, sys\n"
-        "from eyas.base import atomic\n"
+        "from eyas.base import storage\n"
         "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"  # the new bytes are written, not yet in place
-        "atomic.write_atomic(pathlib.Path(sys.argv[1]), 'new' * 10000)\n"
+        "storage.write_atomic(pathlib.Path(sys.argv[1]), 'new' * 10000)\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -9
     assert path.read_text() == "old"
     assert len(names(tmp_path)) == 2, "the kill came before anything was written: the test shows nothing"
-    assert digest_tree(tmp_path) == digest_json({"file": digest_bytes(b"old")})
-    sweep(tmp_path)
+    assert digest_directory(tmp_path) == digest_json({"file": digest_bytes(b"old")})
+    remove_temp_files(tmp_path)
     assert names(tmp_path) == ["file"]
 
 
@@ -120,7 +119,7 @@ def tiny_disk(tmp_path):
 def test_a_full_disk_leaves_the_old_file(tiny_disk):
     path = tiny_disk / "file"
     write_atomic(path, "old")
-    with pytest.raises(PlaceError, match=r"found no space left while writing .*file; .*; do free space"):
+    with pytest.raises(StorageError, match=r"found no space left while writing .*file; .*; do free space"):
         write_atomic(path, b"x" * 1_000_000)
     assert path.read_text() == "old"
     assert names(tiny_disk) == ["file"]
@@ -134,8 +133,8 @@ def test_a_disk_that_is_full_at_the_last_moment_leaves_the_old_file(tmp_path, mo
     def full(fd):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(atomic.os, "fsync", full)
-    with pytest.raises(PlaceError, match="no space left"):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="no space left"):
         write_atomic(path, "new")
     assert path.read_text() == "old"
     assert names(tmp_path) == ["file"]
@@ -143,29 +142,33 @@ def test_a_disk_that_is_full_at_the_last_moment_leaves_the_old_file(tmp_path, mo
 
 def test_other_faults_of_a_write_name_the_file(tmp_path):
     (tmp_path / "directory").mkdir()
-    with pytest.raises(PlaceError, match=r"found .*directory cannot be written: Is a directory"):
+    with pytest.raises(StorageError, match=r"found .*directory cannot be written: Is a directory"):
         write_atomic(tmp_path / "directory", "x")
     assert names(tmp_path) == []
-    with pytest.raises(PlaceError, match="no space left"), writing(tmp_path / "log"), open("/dev/full", "w") as file:
+    with (
+        pytest.raises(StorageError, match="no space left"),
+        convert_write_errors(tmp_path / "log"),
+        open("/dev/full", "w") as file,
+    ):
         file.write("x")
 
 
 def test_finish_writes_every_key_of_the_design(stage):
-    written = finish(stage, ORIGIN, started_s=time.time() - 2, command=["eyas", "capture", "my recipe.toml"])
+    written = finish_stage(stage, ORIGIN, started_s=time.time() - 2, command=["eyas", "capture", "my recipe.toml"])
     keys = json.loads((stage / "provenance.json").read_text())
     design = {"stage", "digest", "parents", "tokenizer", "template", "recipe", "versions", "command", "started"}
     assert design | {"seconds"} <= set(keys)
     assert keys["command"] == "eyas capture 'my recipe.toml'"
     assert 2 <= keys["seconds"] < 60
     assert keys["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert keys["digest"] == digest_tree(stage, exclude=("log.jsonl",))
+    assert keys["digest"] == digest_directory(stage, exclude=("log.jsonl",))
     assert read_provenance(stage) == written
 
 
 def test_the_digest_of_a_stage_ignores_times_and_commands(stage):
-    first = finish(stage, ORIGIN, started_s=0.0, command=["a"])
+    first = finish_stage(stage, ORIGIN, started_s=0.0, command=["a"])
     write_atomic(stage / "log.jsonl", '{"seconds": 99}\n')
-    second = finish(stage, ORIGIN, started_s=1e9, command=["b"])
+    second = finish_stage(stage, ORIGIN, started_s=1e9, command=["b"])
     assert first.started != second.started
     assert first.digest == second.digest
     # By hand: the digest of the sorted names and sha256 sums.
@@ -177,13 +180,13 @@ def test_the_digest_of_a_stage_ignores_times_and_commands(stage):
 
 def test_finish_sweeps_what_a_kill_left(stage):
     (stage / ".shard-0.bin.0123456789ab.eyas-tmp").write_bytes(b"half")
-    finish(stage, ORIGIN, started_s=0.0)
+    finish_stage(stage, ORIGIN, started_s=0.0)
     assert names(stage) == ["log.jsonl", "provenance.json", "shard-0.bin", "sub/manifest.json"]
 
 
 def test_a_stage_is_finished_for_its_own_origin_only(stage):
     assert not is_finished(stage, ORIGIN)
-    finish(stage, ORIGIN, started_s=0.0)
+    finish_stage(stage, ORIGIN, started_s=0.0)
     assert is_finished(stage, ORIGIN)
     assert not is_finished(stage, dataclasses.replace(ORIGIN, parents={"target": "sha256:bb"}))
     assert not is_finished(stage, dataclasses.replace(ORIGIN, recipe=digest_json({"steps": 8})))
@@ -194,13 +197,13 @@ def test_a_stage_is_finished_for_its_own_origin_only(stage):
 
 def test_require_names_what_to_run(stage, tmp_path):
     with pytest.raises(InputError, match=r"found no directory .*; do run `eyas capture` first"):
-        require(tmp_path / "none", "capture")
+        require_finished(tmp_path / "none", "capture")
     with pytest.raises(InputError, match=r"unfinished; expected the finished work of stage capture"):
-        require(stage, "capture")
-    finish(stage, ORIGIN, started_s=0.0)
-    assert require(stage, "capture").stage == "capture"
+        require_finished(stage, "capture")
+    finish_stage(stage, ORIGIN, started_s=0.0)
+    assert require_finished(stage, "capture").stage == "capture"
     with pytest.raises(InputError, match=r"made by stage capture; expected the work of stage train"):
-        require(stage, "train")
+        require_finished(stage, "train")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"stage": "capture"}', "\ufffd{"])
@@ -211,42 +214,42 @@ def test_a_damaged_provenance_is_an_input_error(stage, text):
 
 
 def test_damage_names_the_file_and_both_digests(stage):
-    written = finish(stage, ORIGIN, started_s=0.0)
-    assert require_digest(stage, written.digest) == written
+    written = finish_stage(stage, ORIGIN, started_s=0.0)
+    assert verify_contents(stage, written.digest) == written
     good, bad = written.files["shard-0.bin"], digest_bytes(b"\x00\x01\x03")
     (stage / "shard-0.bin").write_bytes(b"\x00\x01\x03")
     with pytest.raises(InputError, match=rf"shard-0\.bin with digest {bad}; expected digest {good}"):
-        require_digest(stage)
+        verify_contents(stage)
     (stage / "shard-0.bin").unlink()
     with pytest.raises(InputError, match=r"shard-0\.bin with digest none \(no such file\)"):
-        require_digest(stage)
+        verify_contents(stage)
 
 
 def test_a_foreign_file_and_an_edited_provenance_are_found(stage):
-    written = finish(stage, ORIGIN, started_s=0.0)
+    written = finish_stage(stage, ORIGIN, started_s=0.0)
     (stage / "stray.jsonl").write_text("{}")
     with pytest.raises(InputError, match=r"stray\.jsonl .*expected digest none"):
-        require_digest(stage)
+        verify_contents(stage)
     (stage / "stray.jsonl").unlink()
     edited = json.loads((stage / "provenance.json").read_text()) | {"digest": ABC}
     write_json_atomic(stage / "provenance.json", edited)
     with pytest.raises(InputError, match=rf"{ABC}; expected digest {written.digest}"):
-        require_digest(stage)
+        verify_contents(stage)
 
 
 def test_an_unexpected_parent_is_refused_with_both_digests(stage):
-    written = finish(stage, ORIGIN, started_s=0.0)
+    written = finish_stage(stage, ORIGIN, started_s=0.0)
     with pytest.raises(InputError, match=rf"with digest {written.digest}; expected digest {ABC}"):
-        require_digest(stage, ABC)
+        verify_contents(stage, ABC)
 
 
 def test_a_reopened_directory_is_unfinished(tmp_path):
-    origin = Origin("prompts", "sha256:r", {})
+    origin = StageInputs("prompts", "sha256:r", {})
     write_atomic(tmp_path / "prompts.jsonl", "{}\n")
-    finish(tmp_path, origin, 0.0, ["eyas"])
+    finish_stage(tmp_path, origin, 0.0, ["eyas"])
     (tmp_path / ".beside.0.eyas-tmp").write_text("of a machine that shares the stage")
-    reopen(tmp_path)
+    mark_unfinished(tmp_path)
     assert names(tmp_path) == [".beside.0.eyas-tmp", "prompts.jsonl"]
     assert not is_finished(tmp_path, origin)
-    reopen(tmp_path / "nothing")  # no directory: nothing to reopen, and none is made
+    mark_unfinished(tmp_path / "nothing")  # no directory: nothing to reopen, and none is made
     assert not (tmp_path / "nothing").exists()

@@ -6,7 +6,7 @@ import pytest
 from tests.doubles.stores import gcs, s3
 
 from eyas.base.errors import InputError, StageError, UsageError
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +19,11 @@ def object_stores():
 def root(request, tmp_path):
     """The same contract on a path, a file URL and stores without directories."""
     if request.param in ("gs", "s3"):
-        return Place(f"{request.getfixturevalue('object_stores')[request.param]}/{uuid.uuid4().hex}")
+        return StoragePath(f"{request.getfixturevalue('object_stores')[request.param]}/{uuid.uuid4().hex}")
     return {
-        "path": Place(str(tmp_path / "run")),
-        "file": Place(f"file://{tmp_path}/run"),
-        "memory": Place(f"memory://{uuid.uuid4().hex}/run"),
+        "path": StoragePath(str(tmp_path / "run")),
+        "file": StoragePath(f"file://{tmp_path}/run"),
+        "memory": StoragePath(f"memory://{uuid.uuid4().hex}/run"),
     }[request.param]
 
 
@@ -53,15 +53,15 @@ def test_a_missing_file_is_an_input_error(root):
 def test_a_file_is_created_only_where_none_is(root):
     file = root.join("features", "shard")
     assert file.size() is None
-    assert file.create_bytes(b"mine")
-    assert file.create_bytes(b"mine"), "an answer that was lost and asked for again"
-    assert not file.create_bytes(b"his!")
-    assert not file.create_bytes(b"longer")
+    assert file.create_if_absent(b"mine")
+    assert file.create_if_absent(b"mine"), "an answer that was lost and asked for again"
+    assert not file.create_if_absent(b"his!")
+    assert not file.create_if_absent(b"longer")
     assert (file.read_bytes(), file.size()) == (b"mine", 4)
     file.remove()
     file.remove()
     assert not file.exists()
-    assert file.create_bytes(b"longer")
+    assert file.create_if_absent(b"longer")
 
 
 def test_ranges_come_in_the_order_they_were_asked_for(root):
@@ -82,21 +82,21 @@ def test_a_file_is_read_from_any_byte(root):
 
 
 def test_local_places_know_their_path(tmp_path):
-    assert Place(str(tmp_path)).join("a", "b").path == tmp_path / "a" / "b"
-    assert Place(f"file://{tmp_path}").join("a").path == tmp_path / "a"
-    assert Place("memory://x").is_local is False
+    assert StoragePath(str(tmp_path)).join("a", "b").path == tmp_path / "a" / "b"
+    assert StoragePath(f"file://{tmp_path}").join("a").path == tmp_path / "a"
+    assert StoragePath("memory://x").is_local is False
     with pytest.raises(AssertionError, match="not on this machine"):
-        _ = Place("memory://x").path
+        _ = StoragePath("memory://x").path
 
 
 def test_a_url_is_joined_with_slashes_and_keeps_its_scheme():
-    assert Place("gs://bucket/run/").join("a", "b").url == "gs://bucket/run/a/b"
-    assert Place("memory://").join("a").url == "memory://a"
-    assert Place("run").join("a").url == os.path.join("run", "a")
+    assert StoragePath("gs://bucket/run/").join("a", "b").url == "gs://bucket/run/a/b"
+    assert StoragePath("memory://").join("a").url == "memory://a"
+    assert StoragePath("run").join("a").url == os.path.join("run", "a")
 
 
 def test_a_local_write_is_atomic(tmp_path, monkeypatch):
-    place = Place(str(tmp_path)).join("file")
+    place = StoragePath(str(tmp_path)).join("file")
     place.write_bytes(b"old")
 
     def broken(source, target):
@@ -106,7 +106,7 @@ def test_a_local_write_is_atomic(tmp_path, monkeypatch):
     with pytest.raises(StageError, match="Input/output error"):
         place.write_bytes(b"new")
     assert place.read_bytes() == b"old"
-    assert Place(str(tmp_path)).list_files() == ["file"]
+    assert StoragePath(str(tmp_path)).list_files() == ["file"]
 
 
 @pytest.mark.parametrize(("url", "package", "extra"), [("gs://b/x", "gcsfs", "gcs"), ("s3://b/x", "s3fs", "s3")])
@@ -114,14 +114,14 @@ def test_a_missing_package_names_the_extra(url, package, extra):
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is installed here")
     with pytest.raises(UsageError, match=rf"do pip install 'eyas\[{extra}\]'"):
-        Place(url).exists()
+        StoragePath(url).exists()
 
 
 def test_an_unknown_protocol_is_refused():
     with pytest.raises(UsageError, match=r"nosuch://x.*expected a local path, memory://, gs:// or s3://"):
-        Place("nosuch://x").exists()
+        StoragePath("nosuch://x").exists()
 
 
 def test_an_archive_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match="No such file"):
-        Place(f"zip://q.jsonl::{tmp_path}/none.zip").exists()
+        StoragePath(f"zip://q.jsonl::{tmp_path}/none.zip").exists()

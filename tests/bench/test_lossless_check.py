@@ -20,7 +20,7 @@ from eyas.bench.lossless_check import (
 )
 from eyas.bench.peer_transformers import PeerComparison, TokenTimer, compare_with_generate
 from eyas.bench.workload import interleave_tasks
-from eyas.model.target import digest_target
+from eyas.model.target_dir import digest_target
 
 TOKENS = 24
 

@@ -53,7 +53,7 @@ def plain_greedy(target: Target, ids: tuple[int, ...], count: int) -> tuple[list
         for _ in range(count):
             shares.append(float(model(torch.tensor([text])).logits[0, -1].softmax(-1).max()))
             text.append(int(model(torch.tensor([text])).logits[0, -1].argmax()))
-            if text[-1] in target.facts.eos_ids:
+            if text[-1] in target.info.eos_ids:
                 break
     return text[len(ids) :], shares
 

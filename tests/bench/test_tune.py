@@ -7,7 +7,7 @@ from eyas.bench.tune import Prediction, RoundCosts, arms_to_measure, build_tune_
 from eyas.bench.tune_config import TuneConfig
 from eyas.evaluation.tree_sweep import TreeAcceptance
 from eyas.speculation.round_costs import CostTable
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import Interval
 
 SMALL = TuneConfig(streams=(1, 4), depth=4, top_k=(1, 2), nodes=(6,))
@@ -42,15 +42,15 @@ def costs() -> RoundCosts:
 
 def test_seconds_between_depths_lie_on_the_line() -> None:
     assert costs().seconds(None, 1, 100) == pytest.approx(0.010)
-    assert costs().seconds(chain(3), 1, 100) == pytest.approx(0.016)
-    assert costs().seconds(chain(3), 4, 100) == pytest.approx(0.040)
+    assert costs().seconds(chain_shape(3), 1, 100) == pytest.approx(0.016)
+    assert costs().seconds(chain_shape(3), 4, 100) == pytest.approx(0.040)
     assert costs().seconds(TreeShape(3, 2, 6), 1, 100) == pytest.approx(0.018)
     assert costs().seconds(TreeShape(3, 2, 6), 1, 300) == pytest.approx(0.020)
     assert costs().seconds(None, 4, 300) == pytest.approx(0.016 + 4 * 0.002)
 
 
 def test_the_best_tree_by_streams() -> None:
-    lengths = {chain(1): 1.6, chain(2): 2.0, chain(3): 2.2, chain(4): 2.3}
+    lengths = {chain_shape(1): 1.6, chain_shape(2): 2.0, chain_shape(3): 2.2, chain_shape(4): 2.3}
     lengths |= {TreeShape(2, 2, 6): 2.4, TreeShape(3, 2, 6): 3.0, TreeShape(4, 2, 6): 3.1}
     accepted = [TreeAcceptance(shape, length, Interval(length, length)) for shape, length in lengths.items()]
     told = build_tune_results(SMALL, accepted, costs(), 100)

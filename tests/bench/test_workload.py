@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import Origin, finish
+from eyas.base.provenance import StageInputs, finish_stage
 from eyas.bench.bench import BenchInputs, _public_config, build_origin, load_workload
 from eyas.bench.config import BenchConfig
 from eyas.bench.machine import redact_location
 from eyas.chat.conversation import Message
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.evalsets import FAMILIES
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def written(path: Path, *records: dict[str, object]) -> Path:
 
 def test_a_file_by_task(target: Target, tmp_path: Path) -> None:
     """The first of each task, its first user message only; one that leaves no room for an answer is counted."""
-    context = target.facts.max_positions
+    context = target.info.max_positions
     ducks = {"role": "user", "content": "and ducks?"}
     file = written(
         tmp_path / "mixed.jsonl",
@@ -45,7 +46,7 @@ def test_a_file_by_task(target: Target, tmp_path: Path) -> None:
     assert {task: len(some) for task, some in found.items()} == {"birds": 2, "mixed": 1}
     assert num_too_long == 1
     second = [Message("user", "and ducks?")]
-    assert found["birds"][1].ids == tuple(prompt_ids(second, target.tokenizer))
+    assert found["birds"][1].ids == tuple(render_prompt(second, target.tokenizer))
     alone = written(tmp_path / "long.jsonl", {"prompt": "word " * context})
     with pytest.raises(InputError, match="prompts of more than"):
         load_workload(BenchConfig(prompts=str(alone)), tmp_path, target)
@@ -58,7 +59,7 @@ def test_another_file_is_another_measurement(target: Target, tmp_path: Path) -> 
     evaluated = tmp_path / "eval"
     evaluated.mkdir()
     (evaluated / "acceptance.json").write_text("{}")
-    finish(evaluated, Origin(stage="eval", recipe="r", parents={"head": "sha256:h"}), 0.0)
+    finish_stage(evaluated, StageInputs(stage="eval", recipe="r", parents={"head": "sha256:h"}), 0.0)
     config = BenchConfig(prompts=str(tmp_path / "prompts.jsonl"))
     found = []
     for words in ("one", "two", "one"):

@@ -8,7 +8,7 @@ from tests.tiny import tiny_target
 
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import Message
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.drafters.eagle3 import Draft
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
@@ -29,11 +29,11 @@ class TinyPair:
 def tiny_pair(directory: Path) -> TinyPair:
     """8 layers in float32; two tasks of three and two prompts."""
     target = Target.load(tiny_target(directory, layers=8), torch.float32)
-    head = Head.init(HeadConfig.for_target(target.facts, 64), seed=1).requires_grad_(False)
-    vocab = DraftVocab.from_counts(torch.arange(target.facts.vocab_size) % 7 + 1, 64, target.facts.eos_ids)
+    head = Head.init(HeadConfig.for_target(target.info, 64), seed=1).requires_grad_(False)
+    vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size) % 7 + 1, 64, target.info.eos_ids)
     prompts = {
         task: [
-            Prompt(f"{task}:{i}", tuple(prompt_ids([Message("user", f"{task} {WORDS[i]}")], target.tokenizer)))
+            Prompt(f"{task}:{i}", tuple(render_prompt([Message("user", f"{task} {WORDS[i]}")], target.tokenizer)))
             for i in range(count)
         ]
         for task, count in (("birds", 3), ("sums", 2))

@@ -3,7 +3,16 @@ import json
 import pytest
 
 from eyas.base.errors import InputError
-from eyas.chat.conversation import Conversation, Message, ToolCall, Turn, parse, parse_message, read, read_all
+from eyas.chat.conversation import (
+    Conversation,
+    Message,
+    ToolCall,
+    Turn,
+    parse_conversation,
+    parse_message,
+    read_conversation_dir,
+    read_conversations,
+)
 
 # design.md, section 4.
 PROMPT = {
@@ -31,24 +40,24 @@ CALLED = {
 
 
 def test_reasoning_tool_calls_and_where_ids_come_from_are_kept():
-    found = parse(CALLED, "x")
+    found = parse_conversation(CALLED, "x")
     assert found.to_json() == CALLED
     message = Message("assistant", "", reasoning="I add.", tool_calls=(ToolCall("c1", "add", '{"a": 1'),))
     assert found.messages[1] == message == parse_message(message.to_json(), "x")
-    assert found.turns[0].ids == "rendered"
-    assert parse(ANSWERED, "x").turns[0].ids == "generated"
+    assert found.turns[0].ids_source == "rendered"
+    assert parse_conversation(ANSWERED, "x").turns[0].ids_source == "generated"
 
 
 def test_the_records_of_the_design_come_back_as_they_were(tmp_path):
     path = tmp_path / "part.jsonl"
-    path.write_bytes(parse(PROMPT, "x").to_line() + parse(ANSWERED, "x").to_line())
+    path.write_bytes(parse_conversation(PROMPT, "x").to_line() + parse_conversation(ANSWERED, "x").to_line())
     assert [json.loads(line) for line in path.read_bytes().splitlines()] == [PROMPT, ANSWERED]
-    prompt, answered = read(path)
+    prompt, answered = read_conversations(path)
     assert prompt == Conversation(
         "gsm8k-train:17", "gsm8k-train", (Message("user", "..."),), {"language": "en", "task": "math"}, {"PERSON": 1}
     )
     assert answered.turns == (Turn((5, 7, 2), (True, True, True), "stop"),)
-    assert list(read_all(tmp_path)) == [prompt, answered]
+    assert list(read_conversation_dir(tmp_path)) == [prompt, answered]
 
 
 def _calls(call):
@@ -87,7 +96,7 @@ def test_a_wrong_record_is_named_by_file_and_line(tmp_path, change, match):
     path = tmp_path / "part.jsonl"
     path.write_text(json.dumps(ANSWERED) + "\n" + json.dumps({**ANSWERED, **change}) + "\n")
     with pytest.raises(InputError, match=match) as caught:
-        list(read(path))
+        list(read_conversations(path))
     assert f"{path}:2" in str(caught.value)
 
 
@@ -95,14 +104,14 @@ def test_lines_and_files_that_are_none(tmp_path):
     path = tmp_path / "part.jsonl"
     path.write_text(json.dumps(PROMPT) + '\n{"id": "to')
     with pytest.raises(InputError, match=r"part.jsonl:2 is not JSON"):
-        list(read(path))
+        list(read_conversations(path))
     path.write_text("[1]\n")
     with pytest.raises(InputError, match="the record that is no object"):
-        list(read(path))
+        list(read_conversations(path))
     path.write_text('{"id": "x"}\n')
     with pytest.raises(InputError, match="a record without 'source'"):
-        list(read(path))
+        list(read_conversations(path))
     with pytest.raises(InputError, match="No such file"):
-        list(read(tmp_path / "none.jsonl"))
+        list(read_conversations(tmp_path / "none.jsonl"))
     with pytest.raises(InputError, match=r"no \*.jsonl"):
-        list(read_all(tmp_path / "none"))
+        list(read_conversation_dir(tmp_path / "none"))

@@ -8,7 +8,7 @@ from tests.tiny import EMBEDDED_TEMPLATE, tiny_tokenizer
 
 from eyas.base.errors import InputError
 from eyas.chat.conversation import Conversation, Message, ToolCall, Turn
-from eyas.chat.render import answer_ids, prompt_ids, render
+from eyas.chat.render import render, render_answer, render_prompt
 
 ONE = [("user", "hi"), ("assistant", "yo")]
 TWO = [("system", "S"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
@@ -125,7 +125,7 @@ def test_an_answer_that_would_merge_with_the_prompt_stands_behind_the_served_ids
     tokenizer = tiny_tokenizer(*TEMPLATES["chatml"])
     pairs = [("user", "hi"), ("assistant", "\nyo")]
     row = render(conversation(pairs), tokenizer)[0]
-    served = prompt_ids([Message("user", "hi")], tokenizer)
+    served = render_prompt([Message("user", "hi")], tokenizer)
     assert row.ids[: len(served)] == served
     assert draw(row, tokenizer) == [
         "<|im_start|>user/hi<|im_end|>/<|im_start|>assistant//yo<|im_end|>/",
@@ -147,7 +147,7 @@ def test_served_prompt_ids_are_a_prefix_of_the_training_ids(name):
     pairs = [("user", "a"), ("assistant", "<think>t</think>b"), ("user", "ü\n\nc"), ("assistant", "\n\nd")]
     rows = render(conversation(pairs), tokenizer)
     for turn, place in enumerate((1, 3)):
-        served = prompt_ids(conversation(pairs[:place]).messages, tokenizer)
+        served = render_prompt(conversation(pairs[:place]).messages, tokenizer)
         row = rows[0] if rows[0].turn is None else rows[turn]
         assert row.ids[: len(served)] == served
         assert row.loss_mask[len(served)]
@@ -166,7 +166,7 @@ def test_generated_ids_are_used_as_they_are():
     assert isinstance(end, int)
     answer = (newline, newline, end)  # as text, two line breaks are one token
     turn = Turn(answer, (True, True, True), "stop")
-    served = prompt_ids([Message("user", "hi")], tokenizer)
+    served = render_prompt([Message("user", "hi")], tokenizer)
     one = conversation([("user", "hi"), ("assistant", "\n\n")], [turn])
     assert render(one, tokenizer)[0].ids == [*served, *answer]
     assert render(replace(one, turns=()), tokenizer)[0].ids != [*served, *answer]
@@ -175,7 +175,7 @@ def test_generated_ids_are_used_as_they_are():
     pairs = [("user", "hi"), ("assistant", "\n\n"), ("user", "c"), ("assistant", "\n\n")]
     rows = render(conversation(pairs, [turn, turn]), tokenizer)
     assert [row.turn for row in rows] == [0, 1]
-    assert rows[1].ids == prompt_ids(conversation(pairs[:3]).messages, tokenizer) + list(answer)
+    assert rows[1].ids == render_prompt(conversation(pairs[:3]).messages, tokenizer) + list(answer)
     assert [sum(row.loss_mask) for row in rows] == [3, 3]
 
 
@@ -222,7 +222,7 @@ CALLS = (ToolCall("c1", "add", '{"b": 2, "a": 1}'), ToolCall("c2", "cut", "{"))
 
 def text_of_answer(template, message, ended=True):
     tokenizer = tiny_tokenizer(template, "<|begin|>", "<|im_end|>" if "im_end" in template else "<|end|>")
-    ids = answer_ids(ASKED, message, tokenizer, ended)
+    ids = render_answer(ASKED, message, tokenizer, ended)
     return None if ids is None else tokenizer.decode(ids)
 
 
@@ -230,9 +230,9 @@ def text_of_answer(template, message, ended=True):
 def test_the_ids_of_a_text_are_those_that_a_rendered_row_supervises(name):
     tokenizer = tiny_tokenizer(*TEMPLATES[name])
     row = render(conversation(ONE), tokenizer)[0]
-    ids = answer_ids(ASKED, Message("assistant", "yo"), tokenizer, ended=True)
+    ids = render_answer(ASKED, Message("assistant", "yo"), tokenizer, has_end_of_turn=True)
     assert ids == [token for token, flag in zip(row.ids, row.loss_mask, strict=True) if flag]
-    cut = answer_ids(ASKED, Message("assistant", "yo"), tokenizer, ended=False)
+    cut = render_answer(ASKED, Message("assistant", "yo"), tokenizer, has_end_of_turn=False)
     assert cut is not None
     end = tokenizer.eos_token
     assert tokenizer.decode(cut) == f"{tokenizer.decode(ids or [])}".replace(f" {end}", "").replace(f"{end}", "")
@@ -267,7 +267,7 @@ def test_a_template_that_drops_earlier_reasoning_gets_one_row_per_turn_from_gene
     """What was generated with its reasoning is supervised; the next turn is behind the prompt that was served."""
     tokenizer = tiny_tokenizer(QWEN3_FIELDS, "<|begin|>", "<|im_end|>")
     asked, reasoned = Message("user", "hi"), Message("assistant", "yo", reasoning="hm")
-    ids = answer_ids([asked], reasoned, tokenizer, ended=True)
+    ids = render_answer([asked], reasoned, tokenizer, has_end_of_turn=True)
     assert ids is not None
     turns = tuple(Turn(tuple(ids), (True,) * len(ids), "stop") for _ in range(2))
     rows = render(Conversation("c:0", "c", (asked, reasoned, asked, reasoned), {}, {}, turns), tokenizer)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from eyas.base.errors import InputError, PlaceError, StageError, UsageError
-from eyas.base.provenance import digest_file, read_provenance, require_digest
-from eyas.chat.conversation import read
+from eyas.base.errors import InputError, StageError, StorageError, UsageError
+from eyas.base.provenance import digest_file, read_provenance, verify_contents
+from eyas.chat.conversation import read_conversations
 from eyas.data.prompts import run
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select import language
@@ -74,7 +74,7 @@ def test_what_comes_and_what_goes(tmp_path):
     ]
     out = tmp_path / "prompts"
     go(write(tmp_path / "my.jsonl", *records), out, task="math")
-    kept = list(read(out / "prompts.jsonl"))
+    kept = list(read_conversations(out / "prompts.jsonl"))
     assert [prompt.id for prompt in kept] == ["my:0", "my:1", "my:4", *(f"my:{i}" for i in range(11, 35)), "my:36"]
     assert [(message.role, message.content) for message in kept[0].messages] == [("user", "What is an isotope?")]
     assert {prompt.tags["task"] for prompt in kept} == {"math"}
@@ -105,7 +105,7 @@ def test_what_comes_and_what_goes(tmp_path):
     for name, data in content(out).items():
         assert not any(secret.encode() in data for secret in SECRETS), name
         assert str(tmp_path).encode() not in data, name
-    require_digest(out)
+    verify_contents(out)
 
 
 def test_a_line_for_every_record_that_came(tmp_path):
@@ -124,7 +124,7 @@ def test_system_messages_are_kept_where_the_recipe_says_so(tmp_path):
     path = write(tmp_path / "q.jsonl", {"messages": said})
     sources = (SourceConfig(str(path), license="MIT", keep_system=True),)
     run(PromptsConfig(sources=sources), tmp_path / "out", progress=False)
-    (kept,) = read(tmp_path / "out" / "prompts.jsonl")
+    (kept,) = read_conversations(tmp_path / "out" / "prompts.jsonl")
     assert [message.to_json() for message in kept.messages] == said
 
 
@@ -163,7 +163,7 @@ def test_two_sources_whose_ids_would_be_the_same_are_refused(tmp_path):
             sources=(SourceConfig("builtin:quickstart", count=3),),
         )
     run(PromptsConfig(sources=(one, replace(two, name="other"))), tmp_path / "out", progress=False)
-    assert [prompt.id for prompt in read(tmp_path / "out" / "prompts.jsonl")] == ["train:0", "other:0"]
+    assert [prompt.id for prompt in read_conversations(tmp_path / "out" / "prompts.jsonl")] == ["train:0", "other:0"]
 
 
 def test_file_names_of_all_kinds(tmp_path):
@@ -171,7 +171,7 @@ def test_file_names_of_all_kinds(tmp_path):
         path = write(tmp_path / name, *questions(asked(1), asked(2)))
         go(path, tmp_path / f"out{number}")
         ids = [f"{name.removesuffix('.jsonl')}:{number}" for number in range(2)]
-        assert [prompt.id for prompt in read(tmp_path / f"out{number}" / "prompts.jsonl")] == ids
+        assert [prompt.id for prompt in read_conversations(tmp_path / f"out{number}" / "prompts.jsonl")] == ids
         said = (tmp_path / f"out{number}" / "decisions.jsonl").read_bytes().splitlines()
         assert [json.loads(line)["id"] for line in said] == ids
     (tmp_path / "w").mkdir()
@@ -190,7 +190,7 @@ def test_the_limit_draws_with_the_seed_and_keeps_the_order(tmp_path):
     drawn = []
     for out, seed in ((tmp_path / "a", 0), (tmp_path / "b", 0), (tmp_path / "c", 1)):
         go(source, out, limit=10, seed=seed)
-        drawn.append([int(prompt.id.split(":")[1]) for prompt in read(out / "prompts.jsonl")])
+        drawn.append([int(prompt.id.split(":")[1]) for prompt in read_conversations(out / "prompts.jsonl")])
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 10
     assert drawn[0] == sorted(drawn[0])
@@ -223,15 +223,20 @@ def test_several_files_have_ids_that_differ(tmp_path):
         (tmp_path / place).mkdir()
         write(tmp_path / place / "q.jsonl", *questions(asked(ord(place)), asked(ord(place) + 20)))
     go(tmp_path / "*" / "q.jsonl", tmp_path / "out")
-    assert [prompt.id for prompt in read(tmp_path / "out" / "prompts.jsonl")] == ["q:0", "q:1", "q:2", "q:3"]
+    assert [prompt.id for prompt in read_conversations(tmp_path / "out" / "prompts.jsonl")] == [
+        "q:0",
+        "q:1",
+        "q:2",
+        "q:3",
+    ]
     assert list(ledger(tmp_path / "out")["sources"][0]["files"]) == ["q.jsonl", "q.jsonl (2)"]
     go(tmp_path / "a", tmp_path / "named", source_name="mine")
-    assert [prompt.id for prompt in read(tmp_path / "named" / "prompts.jsonl")] == ["mine:0", "mine:1"]
+    assert [prompt.id for prompt in read_conversations(tmp_path / "named" / "prompts.jsonl")] == ["mine:0", "mine:1"]
 
 
 def test_the_grammar_needs_no_licence_and_asks_all_families(tmp_path):
     run(PromptsConfig(source="builtin:quickstart", limit=15), tmp_path / "out", progress=False)
-    kept = list(read(tmp_path / "out" / "prompts.jsonl"))
+    kept = list(read_conversations(tmp_path / "out" / "prompts.jsonl"))
     assert len(kept) == 15
     assert {prompt.tags["task"] for prompt in kept} == set(FAMILIES)
     assert ledger(tmp_path / "out")["sources"][0]["licence"]["spdx"] == "Apache-2.0"
@@ -245,7 +250,7 @@ def test_line_ends_and_byte_order_mark(tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_bytes('\ufeff{"question": "why is\u2028that so"}\r\n\r\n{"question": "what is a canoe"}'.encode())
     go(path, tmp_path / "out")
-    assert [prompt.messages[0].content for prompt in read(tmp_path / "out" / "prompts.jsonl")] == [
+    assert [prompt.messages[0].content for prompt in read_conversations(tmp_path / "out" / "prompts.jsonl")] == [
         "why is\u2028that so",
         "what is a canoe",
     ]
@@ -307,7 +312,7 @@ def test_a_full_disk_in_the_middle(tmp_path, monkeypatch, where):
     language._identifier.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(where, full)
-        with pytest.raises(PlaceError, match="no space left"):
+        with pytest.raises(StorageError, match="no space left"):
             go(source, tmp_path / "out")
     go(source, tmp_path / "out")
     assert not (tmp_path / "out.work").exists()

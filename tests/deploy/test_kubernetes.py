@@ -11,9 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from eyas.base.environment import RANK_VARIABLES
 from eyas.base.errors import UsageError
-from eyas.base.provenance import require_digest
-from eyas.base.rank import VARIABLES
+from eyas.base.provenance import verify_contents
 from eyas.cli import main
 from eyas.cli.deploy import launch_of_run, write_configured
 from eyas.cli.setup import open_run
@@ -22,7 +22,7 @@ from eyas.deploy.kubernetes import DataStages, jobs_of, serving_of, write
 from eyas.deploy.launch import Launch, Parts, launch_of
 from eyas.doctor import examine
 from eyas.formats.head_dir import resolve_head
-from eyas.model.target import resolve_target
+from eyas.model.target_dir import resolve_target
 
 VERSIONS = ("1.33", "1.37")
 WORLDS = {"prompts": 4, "respond": 1, "capture": 8, "train": 1}
@@ -96,7 +96,7 @@ def test_who_names_whom(head):
 
 
 def test_shared_stages_are_indexed_jobs(head):
-    assert "JOB_COMPLETION_INDEX" in VARIABLES
+    assert "JOB_COMPLETION_INDEX" in RANK_VARIABLES
     objects = every(head, KubernetesConfig(volume_claim="claim"))
     recipe = objects["jobs/0-recipe.yaml"]
     ((file, text),) = recipe["data"].items()
@@ -299,7 +299,7 @@ def test_a_whole_run_ends_with_what_its_recipe_has_enough_about(recipe, tmp_path
 
     assert written() == ["kubernetes", "vertex"]
     for platform in written():
-        require_digest(tmp_path / "run" / "deploy" / platform)
+        verify_contents(tmp_path / "run" / "deploy" / platform)
     recipe.write_text(RECIPE.replace('project = "my-project"', ""))
     assert written() == ["kubernetes"]
     recipe.write_text('[target]\nhead = "embedded"\n')

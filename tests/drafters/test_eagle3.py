@@ -1,4 +1,4 @@
-"""The drafter's keys, positions and hidden states against a pass of the head over the whole text with DenseAttend.
+"""The drafter's keys, positions and hidden states against a pass of the head over the whole text with DenseAttention.
 
 B requests, T rows, D hidden, K frontier nodes, M tree nodes, V draft vocabulary.
 """
@@ -16,17 +16,17 @@ from eyas.drafters.eagle3 import Draft, Drafter
 from eyas.engine.engine import Engine
 from eyas.model.head import Head
 from eyas.speculation.arms import Arm
-from eyas.tree.shape import TreeShape, chain
-from eyas.tree.tree import Advance, Frontier, Grower, ToTarget, Tree
+from eyas.tree.shape import TreeShape, chain_shape
+from eyas.tree.tree import ExpandFn, Frontier, ToTargetFn, Tree, TreeGrower
 
-SHAPES = [chain(4), TreeShape(4, 3, 10)]
+SHAPES = [chain_shape(4), TreeShape(4, 3, 10)]
 IDS = ["chain", "tree"]
 
 
-class SpyGrower(Grower):
+class SpyGrower(TreeGrower):
     """Keeps what every level of the last tree was asked and answered."""
 
-    def grow(self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget) -> Tree:
+    def grow(self, root_B: Tensor, logits_BV: Tensor, advance: ExpandFn, to_target: ToTargetFn) -> Tree:
         self.levels: list[tuple[Frontier, Tensor]] = []
 
         def spied(frontier: Frontier) -> Tensor:
@@ -41,7 +41,7 @@ def with_norm_output(draft: Draft) -> Draft:
     """The same weights with the normed hidden state fed back (EAGLE 3.1)."""
     head = Head(dataclasses.replace(draft.head.config, norm_output=True)).to_empty(device="cpu")
     head.load_state_dict(draft.head.state_dict())
-    return dataclasses.replace(draft, head=head.pack())
+    return dataclasses.replace(draft, head=head.pack_projections())
 
 
 @pytest.mark.parametrize("read_rows", [2048, 13])

@@ -19,7 +19,7 @@ from eyas.engine.request import Request
 from eyas.evaluation.reference_drafters import PromptLookup
 from eyas.evaluation.replay import Answer, walk
 from eyas.model.target import Target
-from eyas.tree.shape import chain
+from eyas.tree.shape import chain_shape
 
 DEPTH = 4
 
@@ -38,7 +38,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 def plan(name: str, spoken: Spoken, other: Target) -> DraftPlan:
     models = {"small": other, "itself": spoken.target}
-    return Lookup(chain(DEPTH)) if name == "lookup" else SmallModel(models[name], chain(DEPTH))
+    return Lookup(chain_shape(DEPTH)) if name == "lookup" else SmallModel(models[name], chain_shape(DEPTH))
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -70,7 +70,7 @@ def test_lookup_accepts_what_a_walk_over_the_answers_accepts(spoken: Spoken) -> 
     draw = random.Random(3)
     prompts = [[draw.randrange(20, 28) for _ in range(length)] for length in (6, 30, 90, 200)]
     requests = [Request(str(i), tuple(ids), 60) for i, ids in enumerate(prompts)]
-    found = drive(Engine(spoken.target, Lookup(chain(DEPTH)), 4, CONTEXT), requests)
+    found = drive(Engine(spoken.target, Lookup(chain_shape(DEPTH)), 4, CONTEXT), requests)
     texts = [torch.tensor([*ids, *found[str(i)].token_ids]) for i, ids in enumerate(prompts)]
     answers = [Answer(i, ids_T, len(prompts[i]), len(ids_T)) for i, ids_T in enumerate(texts)]
     expected = walk(answers, PromptLookup(texts, DEPTH))
@@ -82,8 +82,8 @@ def test_a_model_of_other_words_is_refused(spoken: Spoken, tmp_path: Path) -> No
     stranger = Target.load(family_target(tmp_path, "qwen3"), torch.float32, (0,))
     stranger.tokenizer.add_tokens(["kestrel"])
     with pytest.raises(InputError, match=r"a draft model of 288 tokens, 1 of them other than the target's"):
-        Engine(spoken.target, SmallModel(stranger, chain(3)), 1, CONTEXT)
+        Engine(spoken.target, SmallModel(stranger, chain_shape(3)), 1, CONTEXT)
     larger = Target.load(tmp_path, torch.float32, (0,))
-    larger.facts = dataclasses.replace(larger.facts, vocab_size=larger.facts.vocab_size + 1)
+    larger.info = dataclasses.replace(larger.info, vocab_size=larger.info.vocab_size + 1)
     with pytest.raises(InputError, match="a draft model of 289 tokens, 0 of them other"):
-        Engine(spoken.target, SmallModel(larger, chain(3)), 1, CONTEXT)
+        Engine(spoken.target, SmallModel(larger, chain_shape(3)), 1, CONTEXT)

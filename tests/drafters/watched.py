@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
@@ -26,16 +26,16 @@ class Scratch:
     head: Head
     target: Target
     text: list[int]
-    attend: DenseAttend = field(default_factory=DenseAttend)
+    attend: DenseAttention = field(default_factory=DenseAttention)
 
     def read(self) -> Tensor:
         """Rows 0..m - 1 of a text that ends with its root x_m, features from one plain forward of the target."""
         ids_1T = torch.tensor([self.text])
         positions_1T = torch.arange(len(self.text) - 1)[None]
-        out = self.target.forward(ids_1T[:, :-1], positions_1T, DenseAttend(), want_aux=True)
+        out = self.target.forward(ids_1T[:, :-1], positions_1T, DenseAttention(), want_aux=True)
         assert out.aux_BTL is not None
         embeds_1TD = self.target.embed(ids_1T[:, 1:])
-        return self.head.step(embeds_1TD, self.head.fuse(out.aux_BTL), positions_1T, self.attend)[0, -1]
+        return self.head.step(embeds_1TD, self.head.fuse_aux(out.aux_BTL), positions_1T, self.attend)[0, -1]
 
     def walk(self, path: list[int]) -> Tensor:
         """The head's output after drafting these tokens one by one behind the root."""
@@ -43,7 +43,9 @@ class Scratch:
         for level, token in enumerate(path):
             embeds_11D = self.target.embed(torch.tensor([[token]]))
             positions_11 = torch.tensor([[len(self.text) - 1 + level]])
-            out_D = self.head.step(embeds_11D, self.head.feedback(out_D)[None, None], positions_11, self.attend)[0, 0]
+            out_D = self.head.step(embeds_11D, self.head.next_hidden(out_D)[None, None], positions_11, self.attend)[
+                0, 0
+            ]
         return out_D
 
 
@@ -61,7 +63,7 @@ class Watched(ReplayDrafter):
             text = relay.tokens_RC[line, : length + 1].tolist()
             out_D = Scratch(self.head, self.target, text).read()
             assert_same(relay.logits_RV[line], self.head.logits(out_D))
-            assert_same(relay.hidden_RD[line], self.head.feedback(out_D))
+            assert_same(relay.hidden_RD[line], self.head.next_hidden(out_D))
             self.left += 1
         return super().grow(lines_B, lengths_B, roots_B, shape)
 

@@ -15,7 +15,7 @@ from tests.tiny import tiny_target, tiny_tokenizer
 
 from eyas.cli import main
 from eyas.features.reader import Features
-from eyas.formats.head_dir import HeadOrigin, read_head, write_head
+from eyas.formats.head_dir import HeadMetadata, read_head, write_head
 from eyas.model.head import Head
 from eyas.model.vocab import DraftVocab
 
@@ -264,7 +264,7 @@ def test_a_head_that_does_not_fit(changes, words, finished, target, tmp_path, ca
     stored = read_head(finished / "head")
     config = replace(stored.config, **changes)
     vocab = DraftVocab.from_counts(torch.ones(config.vocab_size, dtype=torch.int64), config.draft_vocab_size)
-    write_head(tmp_path / "head", Head.init(config, 0), vocab, HeadOrigin(), torch.float32)
+    write_head(tmp_path / "head", Head.init(config, 0), vocab, HeadMetadata(), torch.float32)
     message = refused("generate", "--target", target, "--head", tmp_path / "head", "hello")
     assert all(word in message for word in words), message
     assert main(["doctor", str(tmp_path / "head"), "--target", str(target)]) == 2

@@ -9,7 +9,7 @@ from tests.e2e.small import run_stages, write_prompts
 from tests.tiny import tiny_target
 
 from eyas import doctor
-from eyas.base.config import build, load_toml, merge, parse_overrides, to_toml
+from eyas.base.config import build, load_toml, merge_tables, parse_overrides, to_toml
 from eyas.base.errors import InputError
 from eyas.cli import main
 from eyas.doctor import examine
@@ -100,7 +100,7 @@ def older(run):
 
 def lay_over(run, changes):
     path = run / "recipe.toml"
-    path.write_text(to_toml(build(Recipe, merge(load_toml(path), parse_overrides(changes)))))
+    path.write_text(to_toml(build(Recipe, merge_tables(load_toml(path), parse_overrides(changes)))))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from eyas.bench.lossless_check import References, read_references
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.chat.conversation import parse_messages
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, plain_loop
@@ -22,13 +22,14 @@ from eyas.engine.request import Request
 from eyas.evalsets import FAMILIES, example
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
-from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.quickstart import quickstart_recipe
 from eyas.recipe import resolve_head
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import acceptance_length
 
-SHAPES = {"baseline": None, "chain": chain(4), "tree": TreeShape(6, 4, 16)}
+SHAPES = {"baseline": None, "chain": chain_shape(4), "tree": TreeShape(6, 4, 16)}
 PLACE = resolve_target(EMBEDDED).parent
 
 
@@ -57,7 +58,7 @@ def differing(target: Target, references: References, shape: TreeShape | None, s
     draft = None
     if shape is not None:
         stored = read_head(resolve_head(EMBEDDED), torch.float32)
-        draft = Draft(stored.head.pack(), stored.vocab, shape)
+        draft = Draft(stored.head.pack_projections(), stored.vocab, shape)
     engine = Engine(target, draft, slots, max(len(prompt.ids) for prompt in asked) + max_tokens)
     answers = list(plain_loop(engine, Given(Request(prompt.id, prompt.ids, max_tokens) for prompt in asked)))
     wrong = [a.request.id for a in answers if tuple(a.token_ids) != references.answers[a.request.id][:max_tokens]]
@@ -91,13 +92,13 @@ def test_the_same_words_at_length(target, references, shape, slots):
 
 def test_the_pair_fits_and_is_small(target):
     stored = read_head(resolve_head(EMBEDDED))
-    assert require_fit(stored, target.facts, target.digest) == []
-    assert stored.origin.target_digest == target.digest
+    assert require_fit(stored, target.info, target.digest) == []
+    assert stored.metadata.target_digest == target.digest
     weights = list(PLACE.rglob("*.safetensors"))
     assert len(weights) >= 2
     assert max(path.stat().st_size for path in weights) <= 15 * 2**20
     assert sum(path.stat().st_size for path in PLACE.rglob("*") if path.is_file()) <= 30e6
-    assert target.facts.max_positions >= 4096
+    assert target.info.max_positions >= 4096
 
 
 def test_the_target_is_an_ordinary_directory(target):
@@ -119,7 +120,7 @@ def test_no_answer_that_is_measured_is_learnt_from(target):
     for family in FAMILIES:
         for index in range(20):
             messages = parse_messages(example(family, "quickstart", index).prompt, "the grammar")
-            assert tuple(prompt_ids(messages, target.tokenizer)) not in asked
+            assert tuple(render_prompt(messages, target.tokenizer)) not in asked
 
 
 @pytest.mark.full

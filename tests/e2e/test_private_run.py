@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.chat.conversation import read
+from eyas.chat.conversation import read_conversations
 from eyas.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_from_raw_files_to_a_head(files, monkeypatch, capsys):
     assert ledger["traffic"]["shortfall"]  # nobody asks for haikus there
     assert ledger["sources"][1]["dropped"]["secret"]["count"] == 1
     assert ledger["sources"][1]["dropped"]["card"]["count"] == 1
-    assert len(list(read(run / "prompts" / "prompts.jsonl"))) == 60
+    assert len(list(read_conversations(run / "prompts" / "prompts.jsonl"))) == 60
     for path in (path for path in run.rglob("*") if path.is_file() and path.suffix != ".safetensors"):
         text = path.read_text()
         assert not [value for value in PLANTED if value in text], path

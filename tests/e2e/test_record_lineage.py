@@ -9,9 +9,9 @@ import pytest
 from tests.e2e.small import ERROR
 
 from eyas import record_lineage as lineage
-from eyas.base.provenance import read_provenance, require_digest
-from eyas.base.storage import Place
-from eyas.chat.conversation import read, read_all
+from eyas.base.provenance import read_provenance, verify_contents
+from eyas.base.storage import StoragePath
+from eyas.chat.conversation import read_conversation_dir, read_conversations
 from eyas.cli import main
 from eyas.features.reader import Features
 from eyas.features.store import read_manifest
@@ -28,7 +28,7 @@ def lines(capsys):
 @pytest.fixture
 def trained(run):
     """Ids that the head was trained on, in the order of the features."""
-    rows = read_manifest(Place.of(run / "features")).rows
+    rows = read_manifest(StoragePath.of(run / "features")).rows
     return [row.id.partition("#")[0] for row in rows if row.split == "train"]
 
 
@@ -65,23 +65,23 @@ def test_why_a_record_is_not_there(recipe, tmp_path, capsys):
 
 def test_a_forgotten_record_is_gone_everywhere(recipe, run, trained, capsys):
     """From prompts, answers and features; each directory is finished, and made from the one before as it is now."""
-    gone, number = trained[1], len(list(read(run / "prompts" / "prompts.jsonl")))
+    gone, number = trained[1], len(list(read_conversations(run / "prompts" / "prompts.jsonl")))
     before = read_provenance(run / "features").digest
-    texts = {row.id: row for row in read_manifest(Place.of(run / "features")).rows}
+    texts = {row.id: row for row in read_manifest(StoragePath.of(run / "features")).rows}
     assert prompts(recipe, run, "--forget", gone) == 0
     told = lines(capsys)
     assert [line.split()[0] for line in told] == [gone, "removed", "removed", "removed", "head"]
     assert "train again" in told[-1]
-    assert gone not in {prompt.id for prompt in read(run / "prompts" / "prompts.jsonl")}
-    assert gone not in {one.id for one in read_all(run / "conversations")}
-    rows = read_manifest(Place.of(run / "features")).rows
+    assert gone not in {prompt.id for prompt in read_conversations(run / "prompts" / "prompts.jsonl")}
+    assert gone not in {one.id for one in read_conversation_dir(run / "conversations")}
+    rows = read_manifest(StoragePath.of(run / "features")).rows
     assert [row.id for row in rows] == [name for name in texts if name.partition("#")[0] != gone]
     assert read_provenance(run / "features").digest != before
     for stage, parent, name in (
         ("conversations", "prompts", "prompts"),
         ("features", "conversations", "conversations"),
     ):
-        require_digest(run / stage)
+        verify_contents(run / stage)
         assert read_provenance(run / stage).parents[name] == read_provenance(run / parent).digest
     ledger = json.loads((run / "prompts" / "ledger.json").read_bytes())
     assert (ledger["kept"], ledger["dropped"]["forgotten"]) == (number - 1, 1)
@@ -120,7 +120,7 @@ def test_what_is_left_is_what_it_was(recipe, run, trained):
 def test_it_does_not_come_back(recipe, run, trained, capsys):
     assert prompts(recipe, run, "--forget", trained[0]) == 0
     assert prompts(recipe, run, "prompts.seed=5") == 0
-    assert trained[0] not in {prompt.id for prompt in read(run / "prompts" / "prompts.jsonl")}
+    assert trained[0] not in {prompt.id for prompt in read_conversations(run / "prompts" / "prompts.jsonl")}
     assert json.loads((run / "prompts" / "ledger.json").read_bytes())["dropped"] == {"forgotten": 1}
 
 
@@ -142,7 +142,7 @@ def test_the_run_goes_on_behind_it(recipe, run, trained, capsys):
 def sums_hold(run):
     """What the ledgers count is what the files hold, source by source and in all."""
     ledger = json.loads((run / "prompts" / "ledger.json").read_bytes())
-    kept = list(read(run / "prompts" / "prompts.jsonl"))
+    kept = list(read_conversations(run / "prompts" / "prompts.jsonl"))
     assert sum(source["kept"] for source in ledger["sources"]) == ledger["kept"] == len(kept)
     for one in (ledger, *ledger["sources"]):
         dropped = sum(said if isinstance(said, int) else said["count"] for said in one["dropped"].values())
@@ -153,7 +153,7 @@ def sums_hold(run):
     assert {kind: both["replaced"] for kind, both in ledger["entities"].items() if both["replaced"]} == changed
     if (run / "conversations" / "ledger.json").is_file():
         answers = json.loads((run / "conversations" / "ledger.json").read_bytes())
-        turns = [turn for one in read_all(run / "conversations") for turn in one.turns]
+        turns = [turn for one in read_conversation_dir(run / "conversations") for turn in one.turns]
         assert answers["prompts"] == answers["conversations"] + sum(one["count"] for one in answers["dropped"].values())
         assert answers["answers"] == sum(answers["finish"].values()) == len(turns)
         assert answers["tokens"] == sum(len(turn.token_ids) for turn in turns)
@@ -182,13 +182,13 @@ def test_each_source_keeps_its_own_books(recipe, tmp_path, capsys):
 
 
 def test_all_rows_of_a_shard_may_go(recipe, run, capsys):
-    manifest = read_manifest(Place.of(run / "features"))
+    manifest = read_manifest(StoragePath.of(run / "features"))
     assert len(manifest.shards) > 1
     for record in {row.id.partition("#")[0]: None for row in manifest.rows if row.shard == 0}:
         capsys.readouterr()
         assert prompts(recipe, run, "--forget", record) == 0
         assert f"  removed from {run / 'features'}" in lines(capsys)
-    left = read_manifest(Place.of(run / "features"))
+    left = read_manifest(StoragePath.of(run / "features"))
     assert [shard.name for shard in left.shards] == [shard.name for shard in manifest.shards[1:]]
     assert [row.id for row in left.rows] == [row.id for row in manifest.rows if row.shard]
     names = sorted(path.name for path in (run / "features").glob("shard-*.safetensors"))
@@ -210,7 +210,7 @@ def test_copies_of_a_forgotten_record_do_not_take_its_place(recipe, tmp_path, ca
         assert prompts(recipe, out, f"prompts.source={source}", "--forget", record) == 0
         assert told in "".join(lines(capsys))
     assert prompts(recipe, out, f"prompts.source={source}", "prompts.seed=5") == 0
-    assert [prompt.id for prompt in read(out / "prompts" / "prompts.jsonl")] == ["q:1"]
+    assert [prompt.id for prompt in read_conversations(out / "prompts" / "prompts.jsonl")] == ["q:1"]
     sums_hold(out)
 
 
@@ -228,10 +228,10 @@ def test_what_a_killed_call_left_is_removed_by_the_next(recipe, run, trained, ca
     with monkeypatch.context() as patched:
         patched.setattr(lineage, "_forget_conversation", killed)
         assert prompts(recipe, run, "--forget", trained[0]) == 1
-    assert trained[0] in {one.id for one in read_all(run / "conversations")}
+    assert trained[0] in {one.id for one in read_conversation_dir(run / "conversations")}
     assert prompts(recipe, run, "--forget", trained[0]) == 0
-    assert trained[0] not in {one.id for one in read_all(run / "conversations")}
-    assert trained[0] not in {row.id.partition("#")[0] for row in read_manifest(Place.of(run / "features")).rows}
+    assert trained[0] not in {one.id for one in read_conversation_dir(run / "conversations")}
+    assert trained[0] not in {row.id.partition("#")[0] for row in read_manifest(StoragePath.of(run / "features")).rows}
 
 
 def test_nothing_is_left_where_a_stage_is_unfinished(recipe, run, trained):
@@ -249,13 +249,13 @@ def test_nothing_is_left_where_a_stage_is_unfinished(recipe, run, trained):
 def test_answers_to_older_prompts_stay_out_of_step(recipe, run):
     """Forgetting does not make them answers to the prompts that were chosen since."""
     assert prompts(recipe, run, "prompts.limit=5") == 0
-    kept = [prompt.id for prompt in read(run / "prompts" / "prompts.jsonl")]
+    kept = [prompt.id for prompt in read_conversations(run / "prompts" / "prompts.jsonl")]
     left_out = next(f"sums:{i}" for i in range(24) if f"sums:{i}" not in kept)
     for record in (kept[0], left_out):
         assert prompts(recipe, run, "prompts.limit=5", "--forget", record) == 0
-        assert record not in {one.id for one in read_all(run / "conversations")}
+        assert record not in {one.id for one in read_conversation_dir(run / "conversations")}
     assert main(["respond", str(recipe), "--out", str(run), "prompts.limit=5"]) == 0
-    assert [one.id for one in read_all(run / "conversations")] == kept[1:]
+    assert [one.id for one in read_conversation_dir(run / "conversations")] == kept[1:]
 
 
 def test_wrong_usage(recipe, run, tmp_path, capsys):

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.small import ERROR, run_stages
 
 from eyas.base.provenance import read_provenance
-from eyas.chat.conversation import read
+from eyas.chat.conversation import read_conversations
 from eyas.cli import main
 from eyas.formats.head_dir import digest_head
 
@@ -48,7 +48,7 @@ def test_from_live_traffic_to_a_head_that_goes_on(start, reported, target, tmp_p
     assert 'eyas_sampled_answers_total{model_name="tiny",engine="0",outcome="failed"} 0' in page
     assert server.stop(signal.SIGTERM) == 0
     assert f"kept in {kept / 'prompts.jsonl'}" in server.err.read_text().splitlines()[0]
-    prompts = list(read(kept / "prompts.jsonl"))
+    prompts = list(read_conversations(kept / "prompts.jsonl"))
     assert 3 <= len(prompts) <= 12
     assert "acme-widgets" not in "".join(path.read_text() for path in kept.rglob("*.jsonl"))
 
@@ -71,7 +71,7 @@ def test_from_live_traffic_to_a_head_that_goes_on(start, reported, target, tmp_p
     (source,) = json.loads((again / "prompts" / "ledger.json").read_bytes())["sources"]
     assert source["name"] == "own-traffic"
     assert source["licence"]["acknowledgement"]["who"] == "A Tester"
-    assert source["kept"] == len(list(read(again / "prompts" / "prompts.jsonl")))
+    assert source["kept"] == len(list(read_conversations(again / "prompts" / "prompts.jsonl")))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from tests.doubles.stores import gcs, s3
 
 from eyas.base.provenance import read_provenance
-from eyas.base.storage import Place
-from eyas.chat.conversation import read
+from eyas.base.storage import StoragePath
+from eyas.chat.conversation import read_conversations
 from eyas.cli import main
 from eyas.features.reader import Features
 
@@ -53,7 +53,7 @@ def test_the_same_head_from_features_at_any_url(
             for verb in ("capture", "train"):
                 assert main([verb, RECIPE, *settings]) == 0
             assert (out / "features").exists() == (url is None)
-            place = Place.of(out / "features" if url is None else url)
+            place = StoragePath.of(out / "features" if url is None else url)
             assert len([file for file in place.list_files() if file.endswith(".safetensors")]) > 2
             heads[kind] = (out / "head" / "model.safetensors").read_bytes()
             assert read_provenance(out / "head").parents["features"] == read_provenance(place).digest
@@ -72,7 +72,7 @@ def test_the_doctor_and_forgetting_know_where_features_lie(
     main(["doctor", str(out)])
     said = capsys.readouterr()
     assert f"shards at {url} are as large as they were written" in said.out + said.err
-    place = Place(url)
+    place = StoragePath(url)
     shard = next(name for name in place.list_files() if name.endswith("00001.safetensors"))
     whole = place.join(shard).read_bytes()
     place.join(shard).write_bytes(whole[:-1])
@@ -80,7 +80,7 @@ def test_the_doctor_and_forgetting_know_where_features_lie(
     said = capsys.readouterr()
     assert f"{url}/{shard}, {len(whole) - 1:,} bytes long" in said.out + said.err
     place.join(shard).write_bytes(whole)
-    gone = next(read(min((out / "conversations").glob("*.jsonl")))).id
+    gone = next(read_conversations(min((out / "conversations").glob("*.jsonl")))).id
     assert main(["prompts", *settings, "--forget", gone]) == 0
     features = Features(place)
     assert gone not in {row.id for row in features.manifest.rows}

@@ -9,7 +9,7 @@ from tests.tiny import tiny_target
 
 from eyas.drafters.eagle3 import Draft
 from eyas.model.target import Target
-from eyas.tree.shape import chain
+from eyas.tree.shape import chain_shape
 
 FAMILIES = ("llama", "qwen3", "mistral")
 
@@ -29,7 +29,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
 def learnt(llama: Spoken) -> Draft:
     """A head that drafts the answers of `llama` well; the shape is to be replaced."""
     head, vocab = learn(llama)
-    return Draft(head, vocab, chain(4))
+    return Draft(head, vocab, chain_shape(4))
 
 
 @pytest.fixture(scope="session")

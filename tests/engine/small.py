@@ -23,7 +23,7 @@ from eyas.features.layout import Row, taught
 from eyas.kernels.paged_attention import Prepare
 from eyas.memory.future_map import Relay
 from eyas.memory.kv_pool import KVPool
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
@@ -64,7 +64,7 @@ def speak(path: Path) -> Spoken:
     for i, (length, max_tokens) in enumerate(zip(LENGTHS, MAX_TOKENS, strict=True)):
         ids = torch.randint(0, 256, (length,), generator=generator).tolist()
         requests.append(Request(f"r{i}", tuple(ids), max_tokens))
-    return Spoken(target, path, tuple(requests), generate(path, requests, target.facts.eos_ids))
+    return Spoken(target, path, tuple(requests), generate(path, requests, target.info.eos_ids))
 
 
 def generate(path: Path, requests: Iterable[Request], eos_ids: Sequence[int]) -> dict[str, list[int]]:
@@ -127,13 +127,13 @@ def tokens(answers: dict[str, Answer]) -> dict[str, list[int]]:
 
 def random_draft(target: Target, shape: TreeShape, seed: int = 0) -> Draft:
     """A head with random weights, wide enough that its logits differ; half the vocabulary."""
-    config = HeadConfig.for_target(target.facts, draft_vocab_size=144, aux_layer_ids=target.aux_layer_ids)
+    config = HeadConfig.for_target(target.info, draft_vocab_size=144, aux_layer_ids=target.aux_layer_ids)
     head = Head.init(config, seed)
     with torch.no_grad():
         for weight in head.parameters():
             if weight.ndim == 2:
                 weight.mul_(5)
-    return Draft(head.pack(), DraftVocab.from_counts(torch.arange(288).flip(0), 144), shape)
+    return Draft(head.pack_projections(), DraftVocab.from_counts(torch.arange(288).flip(0), 144), shape)
 
 
 class ReplayDrafter(Drafter):
@@ -283,7 +283,7 @@ def row_of(target: Target, text: Sequence[int], prompt_length: int) -> Row:
     """A stored example of a text, features by a plain forward."""
     ids_1T = torch.tensor([text])
     with torch.no_grad():
-        out = target.forward(ids_1T, torch.arange(len(text))[None], DenseAttend(), want_aux=True)
+        out = target.forward(ids_1T, torch.arange(len(text))[None], DenseAttention(), want_aux=True)
     assert out.aux_BTL is not None
     mask_T = torch.arange(len(text)) >= prompt_length
     return Row("row", "test", ids_1T[0], mask_T, out.aux_BTL[0], out.hidden_BTD[0, taught(mask_T)])
@@ -294,11 +294,11 @@ def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, Dra
     target = spoken.target
     prompts = [len(request.prompt_ids) for request in spoken.requests]
     rows = [row_of(target, t, n) for t, n in zip(spoken.texts, prompts, strict=True) if len(t) - n > 2 and n < 200]
-    counts_W = torch.zeros(target.facts.vocab_size)
+    counts_W = torch.zeros(target.info.vocab_size)
     for row in rows:
         counts_W += torch.bincount(row.ids_T[row.loss_mask_T], minlength=counts_W.shape[0])
     vocab = DraftVocab.from_counts(counts_W, int((counts_W > 0).sum()))
-    config = HeadConfig.for_target(target.facts, vocab.size, intermediate_size=96, aux_layer_ids=target.aux_layer_ids)
+    config = HeadConfig.for_target(target.info, vocab.size, intermediate_size=96, aux_layer_ids=target.aux_layer_ids)
     head = Head.init(config, 0)
     packed = pack(rows, steps, torch.float32)
     texts_P = packed.ids_P
@@ -313,4 +313,4 @@ def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, Dra
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return head.pack(), vocab
+    return head.pack_projections(), vocab

@@ -21,18 +21,18 @@ from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.acceptance_trace import Evidence
 from eyas.speculation.arms import Arm
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 
 TREE = TreeShape(4, 3, 12)
 LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
 STREAMS: dict[str, Callable[[], Stream]] = {"plain": InlineStream, "overlap": WorkerStream}
-ARMS = (Arm("off", None), Arm("chain2", chain(2)), Arm("tree", TREE))
+ARMS = (Arm("off", None), Arm("chain2", chain_shape(2)), Arm("tree", TREE))
 
 
 def other_draft(spoken: Spoken) -> Draft:
     """A head of other sizes: wider inside, fewer heads, a smaller vocabulary."""
     config = HeadConfig.for_target(
-        spoken.target.facts, 96, intermediate_size=80, aux_layer_ids=spoken.target.aux_layer_ids
+        spoken.target.info, 96, intermediate_size=80, aux_layer_ids=spoken.target.aux_layer_ids
     )
     config = replace(config, num_kv_heads=1, num_heads=2)
     head = Head.init(config, 5)
@@ -40,7 +40,7 @@ def other_draft(spoken: Spoken) -> Draft:
         for weight in head.parameters():
             if weight.ndim == 2:
                 weight.mul_(5)
-    return Draft(head.pack(), DraftVocab.from_counts(torch.arange(288), 96), TREE)
+    return Draft(head.pack_projections(), DraftVocab.from_counts(torch.arange(288), 96), TREE)
 
 
 def both(spoken: Spoken, main: Draft | None = None, canary: Draft | None = None, **rest) -> Engine:

@@ -21,13 +21,13 @@ from eyas.engine.device_stream import WorkerStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, overlap_loop
 from eyas.engine.model_runner import Batch, RoundOut
-from eyas.kernels.paged_attention import LayerAttention, Rows, prepare_dense
+from eyas.kernels.paged_attention import PackedAttentionFn, Rows, prepare_dense
 from eyas.speculation.arms import Arm, default_arms
-from eyas.tree.sampling import Sampling
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.sampling import SamplingParams
+from eyas.tree.shape import TreeShape, chain_shape
 
 TREE = TreeShape(4, 3, 12)
-ARMS = (Arm("tree", TREE), Arm("off", None), Arm("chain", chain(3)))
+ARMS = (Arm("tree", TREE), Arm("off", None), Arm("chain", chain_shape(3)))
 HOST = ("_local_scalar_dense", "nonzero", "lift_fresh", "masked_select", "item", "is_nonzero")
 
 
@@ -93,7 +93,12 @@ def test_the_same_words_without_a_head(llama: Spoken) -> None:
 
 def test_the_same_draws_and_penalties(llama: Spoken) -> None:
     """Requests with other settings, grammar aside, share graphs by what the sampler has to do."""
-    samplings = (Sampling(0.8), Sampling(1.2, top_k=20, presence_penalty=1.0), Sampling(0.7, top_p=0.9), Sampling())
+    samplings = (
+        SamplingParams(0.8),
+        SamplingParams(1.2, top_k=20, presence_penalty=1.0),
+        SamplingParams(0.7, top_p=0.9),
+        SamplingParams(),
+    )
     pick = random.Random(2)
     requests = [
         dataclasses.replace(request, sampling=pick.choice(samplings), seed=n, id=f"{request.id} {n}")
@@ -173,11 +178,11 @@ def test_padding_changes_no_evidence(llama: Spoken, learnt: Draft, monkeypatch: 
     draft = dataclasses.replace(learnt, shape=TREE)
     plain_rounds = evidence(Engine(llama.target, draft, 2, CONTEXT))
     padded_rounds = evidence(with_graphs(Engine(llama.target, draft, 2, CONTEXT))[0])
-    assert max(row[TREE.slots] for rows in plain_rounds for row in rows) > 3
+    assert max(row[TREE.max_accepted] for rows in plain_rounds for row in rows) > 3
     for plain, padded in zip(plain_rounds, padded_rounds, strict=True):
         for left, right in zip(plain, padded, strict=True):
-            length = left[TREE.slots]
-            keep = [*range(length), *range(TREE.slots, TREE.slots + 2 + length - 1), -2, -1]
+            length = left[TREE.max_accepted]
+            keep = [*range(length), *range(TREE.max_accepted, TREE.max_accepted + 2 + length - 1), -2, -1]
             assert [left[k] for k in keep] == [right[k] for k in keep]
 
 
@@ -195,7 +200,7 @@ class Forbid(TorchDispatchMode):
 def test_a_recorded_round_never_talks_to_the_host(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     """For every default arm, greedy and drawn with penalties; attention aside, whose CUDA version is tested there."""
 
-    def prepare(kv: Tensor, table_RC: Tensor, rows: Rows) -> LayerAttention:
+    def prepare(kv: Tensor, table_RC: Tensor, rows: Rows) -> PackedAttentionFn:
         attend = prepare_dense(kv, table_RC, rows)
 
         def aside(*args: Any, **named: Any) -> Tensor:
@@ -217,7 +222,7 @@ def test_a_recorded_round_never_talks_to_the_host(llama: Spoken, monkeypatch: py
         return record(watched)
 
     engine.runner.graphs = RoundGraphs(strict)
-    samplings = (Sampling(), Sampling(0.8, presence_penalty=1.0), Sampling())
+    samplings = (SamplingParams(), SamplingParams(0.8, presence_penalty=1.0), SamplingParams())
     requests = [
         dataclasses.replace(r, max_tokens=60, sampling=samplings[n % 3]) for n, r in enumerate(llama.requests[:6])
     ]

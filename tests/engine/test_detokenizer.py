@@ -8,7 +8,7 @@ from tests.tiny import tiny_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from eyas.engine.detokenizer import UNFINISHED, Detokenizer, TextOut
-from eyas.model.target import EMBEDDED, resolve_target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 
 TEXTS = ["plain words", "Gärten für Żółw", "雨が降る ☂️ 🦅🦅", "", "line\n\nbreak", "aab aab aabaab", "\ufffd? \ufffd"]
 

@@ -22,7 +22,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.model_runner import Batch, RoundOut
 from eyas.engine.request import Answer, Speculation
 from eyas.speculation.arms import Arm
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 
 TREE = TreeShape(4, 3, 12)
 OFF = Arm("off", None)
@@ -88,7 +88,7 @@ def test_short_prompts_are_read_together_up_to_a_chunk(llama: Spoken, monkeypatc
 
 
 @pytest.mark.parametrize("policy", ["fixed", "turns"])
-@pytest.mark.parametrize("shape", [None, chain(4), TREE], ids=["baseline", "chain", "tree"])
+@pytest.mark.parametrize("shape", [None, chain_shape(4), TREE], ids=["baseline", "chain", "tree"])
 def test_who_gives_way_goes_on_where_it_was(llama: Spoken, shape: TreeShape | None, policy: str) -> None:
     """Memory for one context and four requests that need more than that together."""
     requests = [r for r in llama.requests if len(r.prompt_ids) < 100]
@@ -206,7 +206,15 @@ def test_all_cancelled_leaves_nothing_behind(llama: Spoken) -> None:
 @pytest.mark.parametrize("slots", [1, 4])
 def test_arms_may_change_with_every_round(llama: Spoken, slots: int) -> None:
     """Off, chains and trees of several sizes in turn, some requests drafting and some not."""
-    arms = [Arm("a", TREE), OFF, Arm("b", chain(3)), Arm("c", TreeShape(2, 4, 7)), OFF, OFF, Arm("d", chain(1))]
+    arms = [
+        Arm("a", TREE),
+        OFF,
+        Arm("b", chain_shape(3)),
+        Arm("c", TreeShape(2, 4, 7)),
+        OFF,
+        OFF,
+        Arm("d", chain_shape(1)),
+    ]
     draft = dataclasses.replace(random_draft(llama.target, TREE), arms=tuple(arms))
     engine, drafter = watched_engine(llama, draft, slots)
     engine.policy = Turns(arms)
@@ -245,7 +253,7 @@ def test_those_who_ask_for_the_most_take_turns_with_the_others(llama: Spoken) ->
     assert rounds == [{"r1", "r7"}, {"r3", "r6"}] * 3
 
 
-@pytest.mark.parametrize("shape", [chain(4), TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("shape", [chain_shape(4), TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
 def test_fewer_rows_change_nothing(
     llama: Spoken, shape: TreeShape, share: float, monkeypatch: pytest.MonkeyPatch

@@ -18,8 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 import eyas
 from eyas.base.errors import InputError
 from eyas.engine.grammar import Grammar, GrammarState, GrammarVocab
-from eyas.tree.position_rng import coins
-from eyas.tree.sampling import Sampling, SamplingBatch, choose
+from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 from eyas.tree.tree import Tree
 from eyas.tree.verify import verify
 
@@ -111,14 +110,14 @@ def test_finished(vocab: GrammarVocab, tokenizer: PreTrainedTokenizerBase) -> No
         Grammar.regex(vocab, "ab").start().advance([b])
 
 
-def write(grammar: Grammar, logits: Any, sampling: Sampling, seed: int, most: int) -> list[int]:
+def write(grammar: Grammar, logits: Any, sampling: SamplingParams, seed: int, most: int) -> list[int]:
     """Plain decoding of one answer, to its end of turn. logits(tokens so far) -> [W]."""
-    batch, state, tokens = SamplingBatch.of([sampling], torch.device("cpu")), grammar.start(), []
+    batch, state, tokens = SamplingBatch.from_params([sampling], torch.device("cpu")), grammar.start(), []
     while len(tokens) < most and not (tokens and tokens[-1] in grammar.vocab.eos_ids):
         allowed_1W = state.allow([tokens[-1] if tokens else 0], [0])
-        coin_1 = coins(torch.tensor([seed]), torch.tensor([len(tokens)]))
+        coin_1 = position_uniforms(torch.tensor([seed]), torch.tensor([len(tokens)]))
         logits_1W = logits(tokens)[None].masked_fill(~allowed_1W, -torch.inf)
-        tokens.append(int(choose(logits_1W, batch, torch.tensor([0]), coin_1)))
+        tokens.append(int(choose_tokens(logits_1W, batch, torch.tensor([0]), coin_1)))
         state.advance(tokens[-1:])
     return tokens
 
@@ -158,7 +157,7 @@ def test_what_a_random_model_writes_fits(
     likely = [id_of(tokenizer, token) for token in ('"', "}", ":", "<|end|>")]
     grammar, texts = compiled(vocab), set()
     for seed in range(40):
-        tokens = write(grammar, random_model(VOCAB_SIZE, likely, seed), Sampling(1.5, top_p=0.95), seed, 1000)
+        tokens = write(grammar, random_model(VOCAB_SIZE, likely, seed), SamplingParams(1.5, top_p=0.95), seed, 1000)
         assert tokens[-1] in vocab.eos_ids, "it came to its end"
         text = tokenizer.decode(tokens[:-1])
         assert isinstance(text, str)
@@ -234,12 +233,12 @@ def drafted(answer: list[int], held: int, num_words: int, generator: torch.Gener
     )
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.2, top_k=20)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(1.2, top_k=20)], ids=["greedy", "drawn"])
 def test_speculation_writes_the_same_words(
-    embedded: PreTrainedTokenizerBase, embedded_vocab: GrammarVocab, sampling: Sampling
+    embedded: PreTrainedTokenizerBase, embedded_vocab: GrammarVocab, sampling: SamplingParams
 ) -> None:
     grammar, size = Grammar.json_schema(embedded_vocab, PERSON), embedded_vocab.size
-    batch, generator = SamplingBatch.of([sampling], torch.device("cpu")), torch.Generator().manual_seed(6)
+    batch, generator = SamplingBatch.from_params([sampling], torch.device("cpu")), torch.Generator().manual_seed(6)
     likely, accepted_lengths = [*embedded_vocab.eos_ids, *embedded.encode('"}', add_special_tokens=False)], []
     for seed in range(15):
         logits = random_model(size, likely, seed)
@@ -255,8 +254,8 @@ def test_speculation_writes_the_same_words(
             logits_MW = torch.stack([logits(path) for path in paths]).masked_fill(
                 ~state.allow(tokens, parents), -torch.inf
             )
-            coins_M = coins(torch.tensor(seed), len(text) + tree.depths_BM[0])
-            ids_M = choose(logits_MW, batch, torch.zeros(5, dtype=torch.int64), coins_M)
+            coins_M = position_uniforms(torch.tensor(seed), len(text) + tree.depths_BM[0])
+            ids_M = choose_tokens(logits_MW, batch, torch.zeros(5, dtype=torch.int64), coins_M)
             accepted = verify(tree, ids_M[None])
             new = accepted.tokens_BS[0, : int(accepted.lengths_B[0])].tolist()[: len(plain) - len(text)]
             state.advance(new)

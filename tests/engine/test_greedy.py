@@ -10,21 +10,21 @@ from eyas.drafters.eagle3 import Draft, Drafter
 from eyas.engine.engine import Engine
 from eyas.kernels.dispatch import prepare_for
 from eyas.kernels.paged_attention import Prepare, prepare_dense
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import acceptance_length
 
 TREE = TreeShape(4, 3, 12)
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
-@pytest.mark.parametrize("shape", [None, chain(4), TREE], ids=["baseline", "chain", "tree"])
+@pytest.mark.parametrize("shape", [None, chain_shape(4), TREE], ids=["baseline", "chain", "tree"])
 def test_a_random_head_changes_nothing(spoken: Spoken, shape: TreeShape | None, slots: int) -> None:
     draft = None if shape is None else random_draft(spoken.target, shape)
     assert tokens(drive(Engine(spoken.target, draft, slots, CONTEXT), spoken.requests)) == spoken.answers
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
-@pytest.mark.parametrize("shape", [chain(4), TREE, TreeShape(3, 4, 20)], ids=["chain", "tree", "wide"])
+@pytest.mark.parametrize("shape", [chain_shape(4), TREE, TreeShape(3, 4, 20)], ids=["chain", "tree", "wide"])
 def test_what_is_accepted_moves_to_its_place(spoken: Spoken, shape: TreeShape, slots: int) -> None:
     """Right drafts of every length, at every place of the tree: the rows kept must be those of a text without trees."""
     seen: set[tuple[int, bool]] = set()
@@ -42,7 +42,7 @@ def test_what_is_accepted_moves_to_its_place(spoken: Spoken, shape: TreeShape, s
 
 def all_kinds(seen: set[tuple[int, bool]], shape: TreeShape) -> bool:
     """Every length, and where there are branches every length above 1 out of order too."""
-    lengths = set(range(1, shape.slots + 1))
+    lengths = set(range(1, shape.max_accepted + 1))
     out_of_order = {length for length, in_order in seen if not in_order}
     return {length for length, _ in seen} == lengths and (shape.top_k == 1 or out_of_order == lengths - {1})
 
@@ -55,7 +55,7 @@ def test_every_attention_gives_the_same_words(spoken: Spoken, prepare: Prepare) 
 
 
 @pytest.mark.parametrize("slots", [1, 4])
-@pytest.mark.parametrize("shape", [chain(4), TreeShape(4, 2, 8)], ids=["chain", "tree"])
+@pytest.mark.parametrize("shape", [chain_shape(4), TreeShape(4, 2, 8)], ids=["chain", "tree"])
 def test_a_learnt_head_is_fast_and_changes_nothing(llama: Spoken, learnt: Draft, shape: TreeShape, slots: int) -> None:
     engine = Engine(llama.target, dataclasses.replace(learnt, shape=shape), slots, CONTEXT)
     answers = drive(engine, llama.requests)
@@ -72,7 +72,7 @@ def cut_drafts(drafted: list[bool]) -> int:
     return int(drafted[-1])
 
 
-@pytest.mark.parametrize("shape", [chain(4), TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("shape", [chain_shape(4), TREE], ids=["chain", "tree"])
 def test_more_rows_than_the_text_are_never_read(llama: Spoken, shape: TreeShape) -> None:
     """Whatever the memory holds where no text is, the answers are the same: it is full of old requests."""
     engine = replay_engine(llama, shape, 3)

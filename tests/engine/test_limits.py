@@ -11,7 +11,7 @@ from eyas.base.errors import InputError
 from eyas.engine.engine import Engine
 from eyas.engine.request import Request, Stop
 from eyas.model.target import Target
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 
 TREE = TreeShape(5, 2, 9)
 
@@ -19,16 +19,16 @@ TREE = TreeShape(5, 2, 9)
 @pytest.fixture
 def stopping(llama: Spoken) -> Iterator[Spoken]:
     """The same target, but tokens from the middle of four answers stop it too."""
-    facts = llama.target.facts
+    facts = llama.target.info
     places = (("r1", 3), ("r3", 8), ("r6", 1), ("r7", 19))
     eos_ids = (*facts.eos_ids, *{llama.answers[name][place] for name, place in places})
-    llama.target.facts = dataclasses.replace(facts, eos_ids=eos_ids)
+    llama.target.info = dataclasses.replace(facts, eos_ids=eos_ids)
     yield dataclasses.replace(llama, answers=generate(llama.path, llama.requests, eos_ids))
-    llama.target.facts = facts
+    llama.target.info = facts
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("shape", [chain(5), TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("shape", [chain_shape(5), TREE], ids=["chain", "tree"])
 def test_a_stop_token_inside_an_accepted_run_ends_it(
     stopping: Spoken, llama: Spoken, shape: TreeShape, slots: int
 ) -> None:
@@ -38,7 +38,7 @@ def test_a_stop_token_inside_an_accepted_run_ends_it(
     engine = replay_engine(llama, shape, slots)
     for answer in drive(engine, stopping.requests).values():
         assert answer.token_ids == stopping.answers[answer.request.id]
-        stopped = answer.token_ids[-1] in stopping.target.facts.eos_ids
+        stopped = answer.token_ids[-1] in stopping.target.info.eos_ids
         assert answer.finish == ("stop" if stopped else "length")
         cut += stopped and answer.drafted[-1]
     assert cut > 0, "a stop token was itself a draft token"
@@ -57,7 +57,7 @@ def test_a_request_has_stop_ids_of_its_own(llama: Spoken, shape: TreeShape | Non
         wanted = llama.answers[name]
         end = wanted.index(wanted[places[name]]) + 1 if name in places else len(wanted)
         assert answer.token_ids == wanted[:end]
-        assert answer.finish == ("stop" if name in places or wanted[-1] in llama.target.facts.eos_ids else "length")
+        assert answer.finish == ("stop" if name in places or wanted[-1] in llama.target.info.eos_ids else "length")
 
 
 @pytest.mark.parametrize("shape", [None, TREE])
@@ -83,7 +83,7 @@ def decoded(target: Target, ids: list[int]) -> str:
     return text
 
 
-@pytest.mark.parametrize("shape", [None, chain(5), TREE])
+@pytest.mark.parametrize("shape", [None, chain_shape(5), TREE])
 def test_a_stop_string_ends_the_answer_wherever_it_stands(llama: Spoken, shape: TreeShape | None) -> None:
     """Across tokens and inside accepted runs; the text is cut before it, the tokens behind the one that ends it."""
     target, pick = llama.target, random.Random(5)
@@ -115,13 +115,13 @@ def test_the_limit_cuts_inside_a_run(llama: Spoken, max_tokens: int) -> None:
     for name, answer in answers.items():
         wanted = llama.answers[name][:max_tokens]
         assert answer.token_ids == wanted
-        assert answer.finish == ("stop" if wanted[-1] in llama.target.facts.eos_ids else "length")
+        assert answer.finish == ("stop" if wanted[-1] in llama.target.info.eos_ids else "length")
         assert len(answer.drafted) == len(answer.time_s) == len(wanted)
         assert sum(answer.accepted) == len(wanted) - 1
 
 
 @pytest.mark.parametrize("room", range(1, 9))
-@pytest.mark.parametrize("shape", [None, chain(5), TREE, TreeShape(3, 6, 30)])
+@pytest.mark.parametrize("shape", [None, chain_shape(5), TREE, TreeShape(3, 6, 30)])
 def test_the_context_may_be_used_to_its_last_token(llama: Spoken, shape: TreeShape | None, room: int) -> None:
     """Trees near the end of the context find room in the pools; the answer is cut, not refused."""
     request = llama.requests[4]
@@ -138,7 +138,7 @@ def test_the_context_may_be_used_to_its_last_token(llama: Spoken, shape: TreeSha
 
 
 def test_the_context_ends_where_the_target_does(llama: Spoken) -> None:
-    limit = llama.target.facts.max_positions
+    limit = llama.target.info.max_positions
     for draft in (None, random_draft(llama.target, TREE)):
         engine = Engine(llama.target, draft, 1, 10 * limit)
         assert engine.context == limit

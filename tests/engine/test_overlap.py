@@ -33,17 +33,17 @@ from eyas.engine.loops import Given, overlap_loop, plain_loop
 from eyas.engine.request import Answer, Request, Stop
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm
-from eyas.tree.sampling import Sampling
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.sampling import SamplingParams
+from eyas.tree.shape import TreeShape, chain_shape
 
 TREE = TreeShape(4, 3, 12)
 SMALL = TreeShape(3, 2, 6)  # little room behind each text: many run at once, and give way later
 SAMPLINGS = (
-    Sampling(),
-    Sampling(),
-    Sampling(0.8),
-    Sampling(1.2, top_k=20, presence_penalty=1.0),
-    Sampling(frequency_penalty=0.7, repetition_penalty=1.1),
+    SamplingParams(),
+    SamplingParams(),
+    SamplingParams(0.8),
+    SamplingParams(1.2, top_k=20, presence_penalty=1.0),
+    SamplingParams(frequency_penalty=0.7, repetition_penalty=1.1),
 )
 LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
 STREAMS: dict[str, Callable[[], Stream]] = {"inline": InlineStream, "worker": WorkerStream}
@@ -148,7 +148,7 @@ class Asked:
 
     def engine(self, slots: int, context: int, memory_tokens: int | None, stream: Stream) -> Engine:
         """With a drafter that knows the answers, and another arm in every round."""
-        arms = (Arm("tree", SMALL), Arm("tree", SMALL), Arm("off", None), Arm("chain", chain(2)))
+        arms = (Arm("tree", SMALL), Arm("tree", SMALL), Arm("off", None), Arm("chain", chain_shape(2)))
         draft = dataclasses.replace(random_draft(self.target, SMALL), arms=arms)
         engine = poison(Engine(self.target, draft, slots, context, memory_tokens=memory_tokens, stream=stream))
         drafter = put_drafter(engine, draft, ReplayDrafter)

@@ -19,7 +19,7 @@ from eyas.engine.request import Answer, Request, Speculation
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm, Choice, Load
 from eyas.speculation.policy import OneArm
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.tree import Tree
 
 TREE = TreeShape(4, 3, 12)
@@ -132,7 +132,7 @@ class Ending(OneArm):
         return super().choose(load) if self._left >= 0 else OneArm(Arm("off", None)).choose(load)
 
 
-@pytest.mark.parametrize("shape", [chain(3), TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("shape", [chain_shape(3), TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("warm", WARM)
 def test_a_hit_gives_the_numbers_of_a_miss(

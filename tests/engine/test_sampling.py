@@ -21,23 +21,29 @@ from eyas.engine.engine import Engine
 from eyas.engine.grammar import Grammar, GrammarVocab
 from eyas.engine.request import Request
 from eyas.model.target import Target
-from eyas.tree.sampling import Sampling
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.sampling import SamplingParams
+from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import acceptance_length
 from eyas.tree.tree import Tree
 
 TREE = TreeShape(3, 3, 10)
-MIXED = (Sampling(0.8), Sampling(), Sampling(1.3, top_k=5), Sampling(1.0, top_p=0.9), Sampling(2.0, min_p=0.05))
-
-
-PENALISED = (
-    Sampling(0.7, repetition_penalty=1.3),
-    Sampling(frequency_penalty=0.6, presence_penalty=0.4),
-    Sampling(1.0, top_k=20, logit_bias=((65, 4.0), (66, -100.0))),
+MIXED = (
+    SamplingParams(0.8),
+    SamplingParams(),
+    SamplingParams(1.3, top_k=5),
+    SamplingParams(1.0, top_p=0.9),
+    SamplingParams(2.0, min_p=0.05),
 )
 
 
-def asked(llama: Spoken, samplings: Sequence[Sampling]) -> list[Request]:
+PENALISED = (
+    SamplingParams(0.7, repetition_penalty=1.3),
+    SamplingParams(frequency_penalty=0.6, presence_penalty=0.4),
+    SamplingParams(1.0, top_k=20, logit_bias=((65, 4.0), (66, -100.0))),
+)
+
+
+def asked(llama: Spoken, samplings: Sequence[SamplingParams]) -> list[Request]:
     return [
         Request(f"{i}-{seed}", llama.requests[i].prompt_ids, 16, sampling, seed)
         for i, sampling in enumerate(samplings)
@@ -45,10 +51,10 @@ def asked(llama: Spoken, samplings: Sequence[Sampling]) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("shape", [chain(3), TREE, TreeShape(4, 2, 6)], ids=["chain", "tree", "narrow"])
+@pytest.mark.parametrize("shape", [chain_shape(3), TREE, TreeShape(4, 2, 6)], ids=["chain", "tree", "narrow"])
 @pytest.mark.parametrize("samplings", [MIXED, PENALISED], ids=["filters", "penalties"])
 def test_a_drawn_answer_is_that_of_plain_decoding(
-    llama: Spoken, learnt: Draft, samplings: tuple[Sampling, ...], shape: TreeShape
+    llama: Spoken, learnt: Draft, samplings: tuple[SamplingParams, ...], shape: TreeShape
 ) -> None:
     """Token by token, whatever is drafted and whoever shares the batch: the coin belongs to the position."""
     requests = asked(llama, samplings)
@@ -69,8 +75,8 @@ def test_greedy_beside_sampled(llama: Spoken, learnt: Draft) -> None:
 def test_penalties_say_something(llama: Spoken) -> None:
     """Forbidden and favoured tokens, and no token twice under a penalty that no logit outweighs."""
     request = llama.requests[0]
-    never = Sampling(logit_bias=tuple((token, -100.0) for token in set(llama.answers["r0"])))
-    once = Sampling(presence_penalty=2.0, frequency_penalty=2.0, repetition_penalty=50.0)
+    never = SamplingParams(logit_bias=tuple((token, -100.0) for token in set(llama.answers["r0"])))
+    once = SamplingParams(presence_penalty=2.0, frequency_penalty=2.0, repetition_penalty=50.0)
     requests = [Request("never", request.prompt_ids, 20, never), Request("once", request.prompt_ids, 20, once)]
     answers = tokens(drive(Engine(llama.target, None, 2, CONTEXT), requests))
     assert not set(answers["never"]) & set(llama.answers["r0"])
@@ -79,7 +85,7 @@ def test_penalties_say_something(llama: Spoken) -> None:
 
 @pytest.mark.parametrize("shape", [None, TREE], ids=["plain", "tree"])
 def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Draft, shape: TreeShape | None) -> None:
-    facts = llama.target.facts
+    facts = llama.target.info
     vocab = GrammarVocab(llama.target.tokenizer, facts.vocab_size, facts.eos_ids)
     schema = {
         "type": "object",
@@ -89,7 +95,7 @@ def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Draft, shape: TreeSha
     }
     grammars = {"json": Grammar.json_schema(vocab, schema), "word": Grammar.regex(vocab, "(yes|no|perhaps)")}
     requests = [
-        Request(f"{name}-{seed}", llama.requests[seed].prompt_ids, 60, Sampling(0.9), seed, grammar=grammar)
+        Request(f"{name}-{seed}", llama.requests[seed].prompt_ids, 60, SamplingParams(0.9), seed, grammar=grammar)
         for name, grammar in grammars.items()
         for seed in range(3)
     ]
@@ -109,7 +115,7 @@ def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Draft, shape: TreeSha
     assert tokens(answers) == plain
 
 
-@pytest.mark.parametrize("shape", [None, chain(3), TREE], ids=["plain", "chain", "tree"])
+@pytest.mark.parametrize("shape", [None, chain_shape(3), TREE], ids=["plain", "chain", "tree"])
 def test_logprobs_are_those_of_one_plain_pass(llama: Spoken, learnt: Draft, shape: TreeShape | None) -> None:
     draft = None if shape is None else Draft(learnt.head, learnt.vocab, shape)
     requests = [
@@ -134,7 +140,7 @@ def test_logprobs_are_those_of_one_plain_pass(llama: Spoken, learnt: Draft, shap
 
 
 PROMPT = (72, 101, 108, 108, 111)
-SAMPLING = Sampling(1.5, top_k=3)
+SAMPLING = SamplingParams(1.5, top_k=3)
 NUM_TOKENS = 3
 NUM_SEEDS = 1500
 

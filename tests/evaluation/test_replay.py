@@ -7,10 +7,10 @@ from tests.train.test_reference import CONFIG, DRAFT, VOCAB, WIDTH
 from eyas.evaluation.head_drafter import HeadDrafter
 from eyas.evaluation.replay import Answer, answers_of, walk
 from eyas.features.layout import Row
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.head import Head
 from eyas.model.vocab import DraftVocab
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.tree import Tree
 
 
@@ -95,13 +95,13 @@ def test_the_head_drafts_the_same_tree_alone_and_in_a_padded_group() -> None:
 
 
 def chain_log_prob(head: Head, vocab: DraftVocab, embedding: torch.Tensor, row: Row, t: int, path: list[int]) -> float:
-    attend, ids_T = DenseAttend(), row.ids_T[1 : t + 2]
-    out = head.step(embedding[ids_T][None], head.fuse(row.aux_TL[None, : t + 1]), torch.arange(t + 1)[None], attend)
+    attend, ids_T = DenseAttention(), row.ids_T[1 : t + 2]
+    out = head.step(embedding[ids_T][None], head.fuse_aux(row.aux_TL[None, : t + 1]), torch.arange(t + 1)[None], attend)
     total = 0.0
     for step, token in enumerate(path):
         log_probs = head.logits(out[:, -1:])[0, 0].log_softmax(0)
         total += float(log_probs[vocab.to_draft(torch.tensor(token)).ids])
-        out = head.step(embedding[[token]][None], head.feedback(out[:, -1:]), torch.tensor([[t + 1 + step]]), attend)
+        out = head.step(embedding[[token]][None], head.next_hidden(out[:, -1:]), torch.tensor([[t + 1 + step]]), attend)
     return total
 
 
@@ -111,7 +111,7 @@ def test_a_chain_is_accepted_as_far_as_greedy_drafts_equal_the_text() -> None:
     head, embedding = random_head(), torch.randn(VOCAB, WIDTH, dtype=torch.float64)
     vocab = DraftVocab.from_counts(torch.rand(VOCAB), DRAFT)
     row = random_row("..." + "x" * 40, WIDTH, VOCAB, torch.float64)
-    drafter = HeadDrafter(head, vocab, lambda ids: embedding[ids], chain(3), [row])
+    drafter = HeadDrafter(head, vocab, lambda ids: embedding[ids], chain_shape(3), [row])
     (rounds,) = walk(answers_of(0, row.ids_T, row.loss_mask_T), drafter)
     t, ids, known = 2, row.ids_T.tolist(), vocab.target_ids_V.tolist()
     for accepted in rounds.accepted:

@@ -15,10 +15,10 @@ from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.train import train as loop
-from eyas.tree.shape import TreeShape, chain
-from eyas.tree.stats import summarise
+from eyas.tree.shape import TreeShape, chain_shape
+from eyas.tree.stats import summarize
 
-CHAINS = [chain(depth) for depth in (1, 2, 3, 5)]
+CHAINS = [chain_shape(depth) for depth in (1, 2, 3, 5)]
 TREES = [TreeShape(depth, 3, nodes) for depth in (1, 2, 3, 5) for nodes in (2, 4, 5, 9, 14, 60)]
 
 
@@ -44,7 +44,7 @@ def test_one_drafting_serves_every_tree() -> None:
         for x, shape in enumerate(shapes):
             walked = [text.rounds for text in walk_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))]
             assert found[:, x].tolist() == [len(rounds.accepted) for rounds in walked], shape
-            stats = summarise(walked, 3)
+            stats = summarize(walked, 3)
             assert (told[x].shape, told[x].acceptance_length, told[x].ci95) == (
                 shape,
                 stats.acceptance_length,

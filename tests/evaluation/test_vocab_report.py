@@ -15,8 +15,7 @@ from eyas.evaluation.vocab_report import narrowed, vocab_report
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.model.tokenizer_info import forced_ids
-from eyas.model.vocab import DraftVocab
+from eyas.model.vocab import DraftVocab, required_ids
 from eyas.train import train as loop
 from eyas.train.config import TrainConfig
 from eyas.tree.shape import TreeShape
@@ -49,7 +48,7 @@ def test_the_report_against_counts_and_a_masked_head(target: Target, features: P
     assert found["all"]["tokens"] == held_out.total()
     rows = [data.row(index) for index in data.indices("held_out")]
     counts_W = data.generated_counts(data.indices("train"))
-    forced = forced_ids(target.tokenizer, target.facts.eos_ids, counts_W)
+    forced = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
     for place, size in enumerate(found["sizes"]):
         # The most frequent first, of equals the smaller id, and always the forced ones.
         others = sorted((t for t in range(288) if t not in forced), key=lambda token: (-train[token], token))
@@ -105,7 +104,7 @@ def test_a_vocabulary_larger_than_what_was_seen(target: Target, features: Path, 
     stored, data = read_head(tmp_path / "head", torch.float32), Features(features)
     counts_W = data.generated_counts(data.indices("train"))
     seen = {int(token) for token in counts_W.nonzero()[:, 0]}
-    forced = set(forced_ids(target.tokenizer, target.facts.eos_ids, counts_W))
+    forced = set(required_ids(target.tokenizer, target.info.eos_ids, counts_W))
     filled = sorted({int(token) for token in stored.vocab.target_ids_V} - seen - forced)
     assert len(seen) < 280
     assert filled == [token for token in range(288) if token not in seen | forced][: len(filled)]

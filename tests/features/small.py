@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eyas.base.provenance import Origin, finish
+from eyas.base.provenance import StageInputs, finish_stage
 from eyas.chat.conversation import Conversation, Message, Turn
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.features.layout import Row, taught
 from eyas.features.quantize import StoredDtype, quantise
 from eyas.features.shard import RowInfo, StoredRow
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
 
 LAYERS = (1, 2, 3)
@@ -22,9 +22,9 @@ LAYERS = (1, 2, 3)
 @torch.no_grad()
 def greedy(target: Target, ids: Sequence[int], count: int) -> list[int]:
     """The next `count` tokens, or fewer if the turn ends."""
-    attend, new = DenseAttend(), []
+    attend, new = DenseAttention(), []
     rows_1T, positions_1T = torch.tensor([ids]), torch.arange(len(ids))[None]
-    while len(new) < count and not (new and new[-1] in target.facts.eos_ids):
+    while len(new) < count and not (new and new[-1] in target.info.eos_ids):
         hidden_1D = target.forward(rows_1T, positions_1T, attend).hidden_BTD[:, -1]
         new.append(int(target.logits(hidden_1D).argmax()))
         rows_1T, positions_1T = torch.tensor([new[-1:]]), positions_1T[:, -1:] + 1
@@ -37,14 +37,14 @@ def write_conversations(directory: Path, target: Target, count: int, tokens: int
     lines = b""
     for number in range(count):
         message = Message("user", "what follows? " * (1 + number % 3) + str(number))
-        new = tuple(greedy(target, prompt_ids([message], target.tokenizer), tokens + number % 5))
+        new = tuple(greedy(target, render_prompt([message], target.tokenizer), tokens + number % 5))
         text = target.tokenizer.decode(list(new))
         assert isinstance(text, str)
-        turn = Turn(new, (True,) * len(new), "stop" if new[-1] in target.facts.eos_ids else "length")
+        turn = Turn(new, (True,) * len(new), "stop" if new[-1] in target.info.eos_ids else "length")
         tags = {"task": ("math", "chat")[number % 2]}
         lines += Conversation(f"p:{number}", "p", (message, Message("assistant", text)), tags, turns=(turn,)).to_line()
     (directory / "part-00000.jsonl").write_bytes(lines)
-    finish(directory, Origin("respond", "test", {}), time.time())
+    finish_stage(directory, StageInputs("respond", "test", {}), time.time())
     return directory
 
 

@@ -12,8 +12,8 @@ from tests.features.small import LAYERS, contents
 from transformers import AutoModelForCausalLM
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import Origin, finish, read_provenance
-from eyas.chat.conversation import Conversation, Message, Turn, read_all
+from eyas.base.provenance import StageInputs, finish_stage, read_provenance
+from eyas.chat.conversation import Conversation, Message, Turn, read_conversation_dir
 from eyas.features.capture import CaptureConfig, run
 from eyas.features.examples import TextRow, assign_splits, rows_of
 from eyas.features.extract import PrefillAttend
@@ -159,7 +159,7 @@ def test_a_row_ends_with_its_last_generated_token(target: Target, tmp_path: Path
     end = text.loss_mask.index(True) + len(ids)
     (tmp_path / "said").mkdir()
     (tmp_path / "said" / "part-00000.jsonl").write_bytes(conversation.to_line())
-    finish(tmp_path / "said", Origin("respond", "test", {}), 0.0)
+    finish_stage(tmp_path / "said", StageInputs("respond", "test", {}), 0.0)
     run(CaptureConfig(max_length=end + 4, held_out=0.0), tmp_path / "said", target, tmp_path / "out", progress=False)
     features = Features(tmp_path / "out")
     (row,) = features.rows([0])
@@ -190,7 +190,7 @@ def test_what_rows_of_a_conversation_share_is_stored_once(target: Target, tmp_pa
     lines = [Conversation(f"c:{n}", "src", messages, {}, turns=turns).to_line() for n in range(2)]
     (tmp_path / "said").mkdir()
     (tmp_path / "said" / "part-00000.jsonl").write_bytes(b"".join(lines))
-    finish(tmp_path / "said", Origin("respond", "test", {}), 0.0)
+    finish_stage(tmp_path / "said", StageInputs("respond", "test", {}), 0.0)
     config = CaptureConfig(dtype="float32", held_out=0.0, shard_bytes=6_000)
     run(config, tmp_path / "said", target, tmp_path / "out", progress=False)
     features = Features(tmp_path / "out")
@@ -198,7 +198,7 @@ def test_what_rows_of_a_conversation_share_is_stored_once(target: Target, tmp_pa
     assert [info.shared > 0 for info in infos] == [False, True, True] * 2
     assert infos[2].shared > infos[1].shared > 5
     assert any(one.shard != other.shard for one, other in pairwise(infos) if other.shared)
-    texts = rows_of(next(iter(read_all(tmp_path / "said"))), target.tokenizer)
+    texts = rows_of(next(iter(read_conversation_dir(tmp_path / "said"))), target.tokenizer)
     for row, text in zip(features.rows(range(3)), texts, strict=True):
         assert row.ids_T.tolist() == text.ids[: len(row.ids_T)]
         out = target.forward(row.ids_T[None], torch.arange(len(row.ids_T))[None], PrefillAttend(), want_aux=True)
@@ -208,7 +208,7 @@ def test_what_rows_of_a_conversation_share_is_stored_once(target: Target, tmp_pa
     tokens = sum(info.length for info in infos)
     shared = sum(info.shared for info in infos)
     assert shared > tokens / 3
-    vectors = sum(shard.num_bytes for shard in features.manifest.shards) // (4 * target.facts.hidden_size)
+    vectors = sum(shard.num_bytes for shard in features.manifest.shards) // (4 * target.info.hidden_size)
     assert vectors < 3 * (tokens - shared) + sum(info.num_taught for info in infos) + 40  # and headers, ids
 
 

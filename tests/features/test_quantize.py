@@ -10,7 +10,7 @@ from tests.features.small import contents, info_of, random_row, stored_row
 from tests.features.test_capture import CONFIG
 
 from eyas.base.errors import StageError, UsageError
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.features import capture
 from eyas.features.quantization_error import measure
 from eyas.features.quantize import CODES, LARGEST, StoredDtype, is_finite, quantise, restore
@@ -96,7 +96,7 @@ def test_the_bytes_are_these_on_every_machine(dtype: StoredDtype, digest: str) -
 @pytest.mark.parametrize("dtype", list(CODES))
 def test_a_shard_takes_the_bytes_that_are_planned(dtype: StoredDtype, tmp_path: Path) -> None:
     rows = [random_row("." * prompt + "x" * answer, 64, 9) for prompt, answer in ((300, 500), (20, 400), (0, 30))]
-    place, stored = Place.of(tmp_path), [stored_row(row, dtype) for row in rows]
+    place, stored = StoragePath.of(tmp_path), [stored_row(row, dtype) for row in rows]
     shard = publish_shard(place, 0, [info_of(row) for row in rows], stored, "plan").shard
     tokens, num_taught = sum(len(row.ids_T) for row in rows), sum(len(row.hidden_UD) for row in rows)
     assert num_taught == 500 + 400 + 29
@@ -117,7 +117,7 @@ def test_the_arithmetic_at_4096() -> None:
 def test_rows_come_back_from_their_shard(dtype: StoredDtype, tmp_path: Path) -> None:
     rows = [random_row(picture, 8, 9) for picture in ("..xxx", "...", "xx..x.xxx", ".x")]
     stored = [stored_row(row, dtype) for row in rows]
-    place = Place.of(tmp_path)
+    place = StoragePath.of(tmp_path)
     note = publish_shard(place, 0, [info_of(row) for row in rows], stored, "plan")
     file = ShardFile(place.join(note.shard.name))
     for info, row, kept in zip(note.rows, rows, stored, strict=True):

@@ -7,7 +7,7 @@ from tests.features.small import contents, info_of, mask, random_row, stored_row
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_file
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.features import capture, store
 from eyas.features.capture import CaptureConfig, run
 from eyas.features.quantize import StoredDtype
@@ -97,7 +97,7 @@ def test_what_is_left_of_a_shard_keeps_its_codes(
     dtype: StoredDtype, target: Target, conversations: Path, tmp_path: Path
 ) -> None:
     run(CaptureConfig(dtype=dtype, shard_bytes=30_000), conversations, target, tmp_path, progress=False)
-    place = Place.of(tmp_path)
+    place = StoragePath.of(tmp_path)
     manifest = read_manifest(place)
     assert len(manifest.shards) > 2
 
@@ -133,7 +133,7 @@ def test_counts_are_of_generated_tokens_only(target: Target, conversations: Path
 def test_a_shard_is_the_same_bytes_and_knows_its_plan(tmp_path: Path) -> None:
     random_rows = [random_row(picture, 4, 9) for picture in ("..xxx", ".x.x")]
     rows, infos = [stored_row(row, "fp8") for row in random_rows], [info_of(row) for row in random_rows]
-    one, two = Place.of(tmp_path / "one"), Place.of(tmp_path / "two")
+    one, two = StoragePath.of(tmp_path / "one"), StoragePath.of(tmp_path / "two")
     note = publish_shard(one, 3, infos, rows, "plan")
     assert note == publish_shard(two, 3, infos, rows, "plan") == finished_shard(one, 3, "plan")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")

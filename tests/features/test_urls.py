@@ -17,9 +17,9 @@ from tests.doubles.stores import gcs
 from tests.features.small import contents
 from tests.features.test_capture import CONFIG
 
-from eyas.base.errors import InputError, PlaceError, StageError
+from eyas.base.errors import InputError, StageError, StorageError
 from eyas.base.provenance import read_provenance
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.features import capture
 from eyas.features.capture import run
 from eyas.features.reader import Features
@@ -41,7 +41,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
         yield fake
 
 
-def at(place: Place) -> dict[str, bytes]:
+def at(place: StoragePath) -> dict[str, bytes]:
     names = [name for name in place.list_files() if name != "provenance.json"]
     return {name: place.join(name).read_bytes() for name in names}
 
@@ -51,11 +51,11 @@ def uploads(store: FakeGcs) -> list[str]:
 
 
 def test_a_shard_is_not_sent_twice(store: FakeGcs, captured: Path, target: Target, conversations: Path) -> None:
-    place = Place("gs://bucket/features")
+    place = StoragePath("gs://bucket/features")
     # The third shard cannot be sent: the run ends there, as one that was killed.
     fault = Fault("POST", "/upload/", 403, times=100)
     store.faults = [Fault("POST", "/upload/", "honest", times=4), fault]
-    with pytest.raises(PlaceError, match=r"features/shard-00002.* cannot be written"):
+    with pytest.raises(StorageError, match=r"features/shard-00002.* cannot be written"):
         run(CONFIG, conversations, target, place, progress=False)
     with pytest.raises(InputError, match="run `eyas capture` first"):
         Features(place)
@@ -86,7 +86,7 @@ def test_a_shard_is_not_sent_twice(store: FakeGcs, captured: Path, target: Targe
 def test_a_store_that_stumbles(
     fault: Fault, store: FakeGcs, captured: Path, target: Target, conversations: Path
 ) -> None:
-    place = Place("gs://bucket/features")
+    place = StoragePath("gs://bucket/features")
     store.faults = [fault]
     run(CONFIG, conversations, target, place, progress=False)
     here, there = Features(captured), Features(place)
@@ -105,7 +105,7 @@ def test_a_store_that_stumbles(
 
 def test_two_runs_at_one_place_do_not_mix(target: Target, conversations: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run ends while this one is at work: this one stops, and what the other wrote can be read."""
-    place = Place(f"memory://{uuid.uuid4().hex}/features")
+    place = StoragePath(f"memory://{uuid.uuid4().hex}/features")
     other = dataclasses.replace(CONFIG, dtype="bfloat16")
     shards_of_others = capture._shards_of_others
 
@@ -162,5 +162,5 @@ def test_a_store_that_is_not_there(target: Target, conversations: Path, monkeypa
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(PlaceError, match=r"s3://nowhere/features/provenance\.json cannot be read"):
-        run(CONFIG, conversations, target, Place("s3://nowhere/features"), progress=False)
+    with pytest.raises(StorageError, match=r"s3://nowhere/features/provenance\.json cannot be read"):
+        run(CONFIG, conversations, target, StoragePath("s3://nowhere/features"), progress=False)

@@ -11,10 +11,10 @@ from tests.formats.elsewhere import LAYOUTS, LIST, write
 from tests.formats.test_head_dir import CONFIG, FACTS, VOCAB, edit_config, logits
 
 from eyas.base.errors import InputError
-from eyas.formats.aux_layers import read_layers, sglang_ids
-from eyas.formats.draft_vocab import read_vocab
+from eyas.formats.aux_layers import read_aux_layers, to_sglang_ids
 from eyas.formats.fit import check_embedding, check_fit, check_weights
-from eyas.formats.head_dir import digest_head, look, read_head
+from eyas.formats.head_dir import digest_head, inspect_head, read_head
+from eyas.formats.weights import parse_vocab
 from eyas.model.head import Head
 from eyas.model.layer_ids import HFIndex
 
@@ -62,7 +62,7 @@ def test_the_variants_of_speculators(tmp_path: Path):
     other = Head.init(config, 3)
     directory = write(tmp_path / "head", "speculators", other, VOCAB)
     stored = read_head(directory)
-    assert (stored.config, stored.origin.target_name) == (config, "some/target")
+    assert (stored.config, stored.metadata.target_name) == (config, "some/target")
     assert torch.equal(logits(stored.head), logits(other))
     raw = json.loads((directory / "config.json").read_text())
     del raw["norm_before_residual"]
@@ -128,7 +128,7 @@ def test_everything_wrong_is_named_at_once(head: Head, tmp_path: Path):
     for named in ("no tensor norm.weight", "fc.weight of shape [32, 64]", "d2t that sends draft token 3"):
         assert named in caught.value.problem
     edit_config(directory, tie_word_embeddings=True, hidden_act="gelu")
-    read, weights = look(directory, TARGET_LAYERS)
+    read, weights = inspect_head(directory, TARGET_LAYERS)
     assert weights is None
     assert [finding.found for finding in read.findings] == ["hidden_act 'gelu'", "tie_word_embeddings True"]
 
@@ -170,7 +170,7 @@ def test_a_missing_shard_is_named(head: Head, tmp_path: Path):
     ],
 )
 def test_what_lists_mean(top: object, nested: object, num_layers: int | None, meant: list[int]):
-    assert read_layers(top, nested, num_layers).ids == tuple(meant)
+    assert read_aux_layers(top, nested, num_layers).ids == tuple(meant)
 
 
 @pytest.mark.parametrize(
@@ -186,14 +186,14 @@ def test_what_lists_mean(top: object, nested: object, num_layers: int | None, me
     ],
 )
 def test_what_lists_may_not_mean(top: object, nested: object, num_layers: int | None, named: str):
-    read = read_layers(top, nested, num_layers)
+    read = read_aux_layers(top, nested, num_layers)
     assert read.ids is None
     assert named in read.findings[0].found
 
 
 @pytest.mark.parametrize(("ids", "written"), [((2, 16, 29), [1, 15, 28]), ((3, 8, 13), [3, 8, 13]), ((1, 2, 3), None)])
 def test_what_sglang_can_be_told(ids: tuple[int, ...], written: list[int] | None):
-    found = sglang_ids([HFIndex(i) for i in ids])
+    found = to_sglang_ids([HFIndex(i) for i in ids])
     assert found == written
     if found is not None:  # SGLang's rule, written out
         assert tuple(i + 1 if found[0] == 1 else i for i in found) == ids
@@ -233,10 +233,10 @@ T2D = torch.zeros(12, dtype=torch.bool).index_fill(0, CHOSEN, True)
     ],
 )
 def test_vocabularies_that_can_be_known(d2t: torch.Tensor | None, t2d: torch.Tensor | None):
-    read = read_vocab(d2t, t2d, 4, 12)
+    read = parse_vocab(d2t, t2d, 4, 12)
     assert read.vocab is not None
     assert read.vocab.target_ids_V.tolist() == CHOSEN.tolist()
-    assert read.vocab.problem() is None
+    assert read.vocab.find_problem() is None
     if d2t is not None and d2t[0] == 9:
         assert read.order_V is not None
         assert (d2t + torch.arange(4))[read.order_V].tolist() == CHOSEN.tolist()
@@ -244,14 +244,14 @@ def test_vocabularies_that_can_be_known(d2t: torch.Tensor | None, t2d: torch.Ten
 
 def test_without_t2d_what_can_only_be_one_thing():
     repeated = torch.tensor([0, 0, 7, 7])  # target ids do not come twice
-    found = read_vocab(repeated, None, 4, 12).vocab
+    found = parse_vocab(repeated, None, 4, 12).vocab
     assert found is not None
     assert found.target_ids_V.tolist() == [0, 1, 9, 10]
     too_high = torch.tensor([0, 3, 5, 11])  # as offsets: 14
-    found = read_vocab(too_high, None, 4, 12).vocab
+    found = parse_vocab(too_high, None, 4, 12).vocab
     assert found is not None
     assert found.target_ids_V.tolist() == [0, 3, 5, 11]
-    whole = read_vocab(None, None, 12, 12).vocab
+    whole = parse_vocab(None, None, 12, 12).vocab
     assert whole is not None
     assert whole.target_ids_V.tolist() == list(range(12))
 
@@ -268,7 +268,7 @@ def test_without_t2d_what_can_only_be_one_thing():
     ],
 )
 def test_vocabularies_that_cannot(d2t: torch.Tensor | None, t2d: torch.Tensor | None, named: str):
-    read = read_vocab(d2t, t2d, 4, 13 if named.startswith("may") else 12)
+    read = parse_vocab(d2t, t2d, 4, 13 if named.startswith("may") else 12)
     assert read.vocab is None
     assert named in read.findings[0].found, read.findings
 

@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from eyas.base.errors import InputError
-from eyas.formats.config import HeadOrigin
+from eyas.formats.config import HeadMetadata
 from eyas.formats.fit import check_fit, require_fit
 from eyas.formats.head_dir import read_head, write_head
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.head import Head, HeadConfig
-from eyas.model.target_info import TargetFacts
+from eyas.model.target_info import TargetInfo
 from eyas.model.vocab import DraftVocab
 
-FACTS = TargetFacts(
+FACTS = TargetInfo(
     name="tiny",
     hidden_size=32,
     intermediate_size=48,
@@ -35,7 +35,7 @@ FACTS = TargetFacts(
     eos_ids=(1, 2),
     num_parameters=1,
 )
-ORIGIN = HeadOrigin("tiny", "sha256:aa", trained_context=128, bos_id=0, eos_ids=(1, 2))
+ORIGIN = HeadMetadata("tiny", "sha256:aa", trained_context=128, bos_id=0, eos_ids=(1, 2))
 CONFIG = HeadConfig.for_target(FACTS, 11)
 VOCAB = DraftVocab.from_counts(torch.arange(20) % 7, 11, (1,))
 
@@ -49,19 +49,19 @@ def directory(tmp_path: Path) -> Path:
 @torch.no_grad()
 def logits(head: Head) -> torch.Tensor:
     rows = torch.linspace(-1, 1, 2 * 96, dtype=head.fc.weight.dtype).view(1, 2, 96)
-    return head.logits(head.step(rows[..., :32], head.fuse(rows), torch.arange(2)[None], DenseAttend()))
+    return head.logits(head.step(rows[..., :32], head.fuse_aux(rows), torch.arange(2)[None], DenseAttention()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("newer", [False, True])
 def test_there_and_back(dtype: torch.dtype, newer: bool, tmp_path: Path):
     config = dataclasses.replace(CONFIG, fc_norm=newer, norm_output=newer)
-    head = Head.init(config, 3, dtype).pack()  # packed weights share memory, which the file must not
+    head = Head.init(config, 3, dtype).pack_projections()  # packed weights share memory, which the file must not
     digest = write_head(tmp_path / "head", head, VOCAB, ORIGIN, dtype)
     stored = read_head(tmp_path / "head")
-    assert (stored.config, stored.origin, stored.digest) == (config, ORIGIN, digest)
+    assert (stored.config, stored.metadata, stored.digest) == (config, ORIGIN, digest)
     assert all(weight.requires_grad for weight in stored.head.parameters())
-    assert torch.equal(logits(stored.head.pack()), logits(head))
+    assert torch.equal(logits(stored.head.pack_projections()), logits(head))
     assert torch.equal(stored.vocab.d2t_V, VOCAB.d2t_V)
     assert torch.equal(stored.vocab.t2d_W, VOCAB.t2d_W)
     assert read_head(tmp_path / "head", torch.float64).head.fc.weight.dtype == torch.float64

@@ -11,16 +11,16 @@ from tests.tiny import tiny_target
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from eyas.formats.config import HeadOrigin
-from eyas.formats.engines import ENGINES, write_engine
+from eyas.formats.config import HeadMetadata
+from eyas.formats.engine_formats import ENGINE_FORMATS, write_engine_dir
 from eyas.formats.head_dir import StoredHead, read_head, write_head
-from eyas.formats.parity import STEPS, Compared, Text, compare
-from eyas.formats.reference_reader import Consumer
+from eyas.formats.parity import NUM_DRAFT_STEPS, ParityResult, TargetStates, compare_with_reference
+from eyas.formats.reference_reader import ReferenceHead
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 
-NAMES = [engine.name for engine in ENGINES]
+NAMES = [engine.name for engine in ENGINE_FORMATS]
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 64}
@@ -41,32 +41,32 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 
 @pytest.fixture(scope="module")
-def text(target: Target) -> Text:
-    return Text.read(target, list(b"twice the falconer calls"))
+def text(target: Target) -> TargetStates:
+    return TargetStates.capture(target, list(b"twice the falconer calls"))
 
 
 def make(target: Target, directory: Path, **flags: object) -> StoredHead:
     """A random head that every input moves, written and read again."""
-    config = dataclasses.replace(HeadConfig.for_target(target.facts, 96), **flags)
+    config = dataclasses.replace(HeadConfig.for_target(target.info, 96), **flags)
     head = Head.init(config, 0)
     with torch.no_grad():
         for number, weight in enumerate(head.parameters()):
             weight.mul_(5 if weight.ndim == 2 else 1 + 0.1 * number)
-    vocab = DraftVocab.from_counts(torch.arange(target.facts.vocab_size) % 5, 96)
-    write_head(directory, head, vocab, HeadOrigin("tiny", target.digest), torch.float32)
+    vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size) % 5, 96)
+    write_head(directory, head, vocab, HeadMetadata("tiny", target.digest), torch.float32)
     return read_head(directory)
 
 
 @pytest.mark.parametrize("flags", VARIANTS, ids=lambda flags: "-".join(flags) or "plain")
-def test_what_is_exported_is_the_head(flags: dict[str, object], target: Target, text: Text, tmp_path: Path):
+def test_what_is_exported_is_the_head(flags: dict[str, object], target: Target, text: TargetStates, tmp_path: Path):
     stored = make(target, tmp_path / "head", **flags)
     written = 0
-    for engine in ENGINES:
-        if engine.refuses(stored.config, 8) is None:
-            write_engine(tmp_path / engine.name, engine, stored, "some/target", 3)
-            found = compare(tmp_path / engine.name, engine.name, stored, target, text)
+    for engine in ENGINE_FORMATS:
+        if engine.find_problem(stored.config, 8) is None:
+            write_engine_dir(tmp_path / engine.name, engine, stored, "some/target", 3)
+            found = compare_with_reference(tmp_path / engine.name, engine.name, stored, target, text)
             assert found.ok, (engine.name, found)
-            assert (found.layers, len(found.steps)) == ([2, 4, 5], STEPS + 1)
+            assert (found.layers, len(found.steps)) == ([2, 4, 5], NUM_DRAFT_STEPS + 1)
             again = read_head(tmp_path / engine.name)
             assert again.config == stored.config
             assert torch.equal(again.vocab.d2t_V, stored.vocab.d2t_V)
@@ -77,7 +77,7 @@ def test_what_is_exported_is_the_head(flags: dict[str, object], target: Target, 
     assert written == (2 if "norm_before_residual" in flags else 3)
 
 
-def test_the_states_are_those_of_transformers(target: Target, text: Text):
+def test_the_states_are_those_of_transformers(target: Target, text: TargetStates):
     """Caught at the layers, and what eyas captures, are the entries of hidden_states."""
     from transformers import AutoModelForCausalLM
 
@@ -91,11 +91,11 @@ def test_the_states_are_those_of_transformers(target: Target, text: Text):
 
 
 @torch.no_grad()
-def test_the_second_reader_by_parts_of_transformers(target: Target, text: Text, tmp_path: Path):
+def test_the_second_reader_by_parts_of_transformers(target: Target, text: TargetStates, tmp_path: Path):
     """Its first step, once more from transformers' norm, rotation and scaled dot product."""
     stored = make(target, tmp_path / "head", rope_scaling=YARN)
-    write_engine(tmp_path / "vllm", ENGINES[1], stored, "some/target", 3)
-    theirs = Consumer(tmp_path / "vllm", "vllm", 8)
+    write_engine_dir(tmp_path / "vllm", ENGINE_FORMATS[1], stored, "some/target", 3)
+    theirs = ReferenceHead(tmp_path / "vllm", "vllm", 8)
     weights = theirs.tensors
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
@@ -119,7 +119,7 @@ def test_the_second_reader_by_parts_of_transformers(target: Target, text: Text, 
     out = out + (gate * (x @ weights["layers.0.mlp.up_proj.weight"].T)) @ weights["layers.0.mlp.down_proj.weight"].T
     expected = norm(out, "norm") @ weights["lm_head.weight"].T
     states = theirs.fuse([text.states_TD[i][:-1] for i in theirs.layers])
-    found, _ = theirs.read(text.embeds_TD[1:], states, 0)
+    found, _ = theirs.forward(text.embeds_TD[1:], states, 0)
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
 
 
@@ -145,12 +145,12 @@ def changed_d2t(directory: Path, engine: str) -> None:
 
 
 @pytest.mark.parametrize("change", [changed_config, changed_flag, changed_d2t])
-@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
-def test_a_file_that_lies_is_found_out(engine, change, target: Target, text: Text, tmp_path: Path):
+@pytest.mark.parametrize("engine", ENGINE_FORMATS, ids=NAMES)
+def test_a_file_that_lies_is_found_out(engine, change, target: Target, text: TargetStates, tmp_path: Path):
     stored = make(target, tmp_path / "head")
-    write_engine(tmp_path / engine.name, engine, stored, "some/target", 3)
+    write_engine_dir(tmp_path / engine.name, engine, stored, "some/target", 3)
     change(tmp_path / engine.name, engine.name)
-    found: Compared = compare(tmp_path / engine.name, engine.name, stored, target, text)
+    found: ParityResult = compare_with_reference(tmp_path / engine.name, engine.name, stored, target, text)
     assert not found.ok
     if change is changed_flag:
         assert found.steps[0] < 1e-4 * found.largest_logit < max(found.steps)  # seen by unrolling alone
@@ -161,9 +161,9 @@ def test_a_file_that_lies_is_found_out(engine, change, target: Target, text: Tex
 
 
 def test_what_no_engine_can_be_told(target: Target):
-    plain = HeadConfig.for_target(target.facts, 96)
+    plain = HeadConfig.for_target(target.info, 96)
     first = dataclasses.replace(plain, aux_layer_ids=(1, 2, 3))
     last = dataclasses.replace(plain, aux_layer_ids=(2, 4, 8))
-    assert [engine.refuses(plain, 8) for engine in ENGINES] == [None, None, None]
-    assert [engine.refuses(first, 8) is None for engine in ENGINES] == [False, True, True]
-    assert [engine.refuses(last, 8) is None for engine in ENGINES] == [False, False, False]
+    assert [engine.find_problem(plain, 8) for engine in ENGINE_FORMATS] == [None, None, None]
+    assert [engine.find_problem(first, 8) is None for engine in ENGINE_FORMATS] == [False, True, True]
+    assert [engine.find_problem(last, 8) is None for engine in ENGINE_FORMATS] == [False, False, False]

@@ -15,14 +15,14 @@ from eyas.engine.loops import Given, overlap_loop, plain_loop
 from eyas.engine.request import Request
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm
-from eyas.tree.sampling import Sampling
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.sampling import SamplingParams
+from eyas.tree.shape import TreeShape, chain_shape
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 TREE = TreeShape(4, 3, 12)
-SAMPLINGS = {"greedy": Sampling(), "drawn": Sampling(0.9, top_p=0.95, presence_penalty=0.5)}
-ARMS = (Arm("tree", TREE), Arm("off", None), Arm("chain", chain(3)))
+SAMPLINGS = {"greedy": SamplingParams(), "drawn": SamplingParams(0.9, top_p=0.95, presence_penalty=0.5)}
+ARMS = (Arm("tree", TREE), Arm("off", None), Arm("chain", chain_shape(3)))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return Target.load(path, torch.float32, layers=LAYERS, device=CUDA)
 
 
-def requests(sampling: Sampling) -> list[Request]:
+def requests(sampling: SamplingParams) -> list[Request]:
     generator = torch.Generator().manual_seed(7)
     lengths = (5, 1, 40, 17, 380, 9, 62, 23, 130) * 2
     texts = [tuple(torch.randint(0, 256, (length,), generator=generator).tolist()) for length in lengths]
@@ -50,7 +50,7 @@ def answers(engine: Engine, asked: list[Request], loop: str) -> dict[str, list[i
 @pytest.mark.parametrize("loop", ["plain", "overlap"])
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("slots", [1, 5, 9])
-def test_the_same_words(target: Target, slots: int, sampling: Sampling, loop: str) -> None:
+def test_the_same_words(target: Target, slots: int, sampling: SamplingParams, loop: str) -> None:
     draft = dataclasses.replace(random_draft(target, TREE), arms=ARMS)
     found = {}
     for recorded in (False, True):

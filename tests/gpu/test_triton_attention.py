@@ -9,7 +9,7 @@ from tests.kernels.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forwa
 from torch import Tensor
 
 from eyas.kernels.paged_attention import dense
-from eyas.model.attention import LayerAttention, Rule
+from eyas.model.attention import AttentionParams, PackedAttentionFn
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,28 +21,28 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 LLAMA = Shape((0, 1, 300, 4097, 1000), (16, 16, 16, 16, 3), heads=(32, 8), head_dim=128)
 
 
-def prepare(case: Forward) -> LayerAttention:
+def prepare(case: Forward) -> PackedAttentionFn:
     from eyas.kernels.triton_attention import prepare_on
 
     return prepare_on(CUDA)(case.kv, case.table_RC, case.rows)
 
 
-def expect(case: Forward, rule: Rule, dtype: torch.dtype, layer: int = 1) -> tuple[Tensor, Tensor]:
+def expect(case: Forward, params: AttentionParams, dtype: torch.dtype, layer: int = 1) -> tuple[Tensor, Tensor]:
     """Output and memory of the reference in float32, for numbers that are rounded to `dtype`."""
     wide = case.on("cpu", dtype).on("cpu", torch.float32)
     kv = wide.kv.clone()
-    out_TNH = dense(wide.q_TNH, wide.k_TGH, wide.v_TGH, kv[layer, 0], kv[layer, 1], wide.table_RC, wide.rows, rule)
+    out_TNH = dense(wide.q_TNH, wide.k_TGH, wide.v_TGH, kv[layer, 0], kv[layer, 1], wide.table_RC, wide.rows, params)
     return out_TNH, kv
 
 
-def on_cuda(rule: Rule) -> Rule:
-    return rule if rule.sinks_N is None else replace(rule, sinks_N=rule.sinks_N.to(CUDA))
+def on_cuda(params: AttentionParams) -> AttentionParams:
+    return params if params.sinks_N is None else replace(params, sinks_N=params.sinks_N.to(CUDA))
 
 
-def check(case: Forward, rule: Rule, dtype: torch.dtype) -> None:
-    expected_TNH, expected_kv = expect(case, rule, dtype)
+def check(case: Forward, params: AttentionParams, dtype: torch.dtype) -> None:
+    expected_TNH, expected_kv = expect(case, params, dtype)
     there = case.on("cuda", dtype)
-    out_TNH = prepare(there)(1, there.q_TNH, there.k_TGH, there.v_TGH, on_cuda(rule))
+    out_TNH = prepare(there)(1, there.q_TNH, there.k_TGH, there.v_TGH, on_cuda(params))
     torch.testing.assert_close(out_TNH.cpu().float(), expected_TNH, atol=TOLERANCE[dtype], rtol=0)
     assert torch.equal(there.kv.cpu().float(), expected_kv)
 
@@ -50,19 +50,19 @@ def check(case: Forward, rule: Rule, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_dense(name: str, dtype: torch.dtype):
-    shape, rule = CASES[name]
-    check(forward(shape, seed=len(name)), rule, dtype)
+    shape, params = CASES[name]
+    check(forward(shape, seed=len(name)), params, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("own", ["tree", "causal"])
 def test_shape_of_a_real_model(own: str, dtype: torch.dtype):
-    check(forward(replace(LLAMA, own=own)), Rule(128**-0.5), dtype)
+    check(forward(replace(LLAMA, own=own)), AttentionParams(128**-0.5), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_prefill(dtype: torch.dtype):
-    check(forward(Shape((0, 700), (513, 200), "causal", 513, (8, 2), 128)), Rule(128**-0.5), dtype)
+    check(forward(Shape((0, 700), (513, 200), "causal", 513, (8, 2), 128)), AttentionParams(128**-0.5), dtype)
 
 
 def test_slots_that_no_row_sees_are_not_read():
@@ -91,8 +91,8 @@ def test_memory_beyond_32_bits():
     torch.testing.assert_close(out_TNH.cpu().float(), expected_TNH, atol=TOLERANCE[torch.bfloat16], rtol=0)
 
 
-@pytest.mark.parametrize("rule", [PLAIN, Rule(0.3, window=100)], ids=["plain", "window"])
-def test_a_captured_forward_replays_with_other_lengths(rule: Rule):
+@pytest.mark.parametrize("params", [PLAIN, AttentionParams(0.3, window=100)], ids=["plain", "window"])
+def test_a_captured_forward_replays_with_other_lengths(params: AttentionParams):
     """Everything that a forward says is changed in place: lengths, rows a request, lines, slots, masks, positions."""
     shape = replace(LLAMA, lengths=(0, 1, 30, 400, 100), head_dim=64, heads=(8, 2))
     others = (
@@ -103,7 +103,7 @@ def test_a_captured_forward_replays_with_other_lengths(rule: Rule):
 
     def run() -> Tensor:
         attention = prepare(case)
-        outs = [attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, rule) for layer in range(2)]
+        outs = [attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, params) for layer in range(2)]
         return torch.stack(outs)
 
     side = torch.cuda.Stream()
@@ -119,7 +119,7 @@ def test_a_captured_forward_replays_with_other_lengths(rule: Rule):
         graph.replay()
         torch.cuda.synchronize()
         for layer in range(2):
-            expected_TNH, expected_kv = expect(other, rule, torch.float32, layer)
+            expected_TNH, expected_kv = expect(other, params, torch.float32, layer)
             found = out_2TNH[layer].cpu()
             torch.testing.assert_close(found, expected_TNH, atol=TOLERANCE[torch.float32], rtol=0)
             assert torch.equal(case.kv[layer].cpu(), expected_kv[layer])

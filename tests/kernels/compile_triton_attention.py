@@ -23,13 +23,13 @@ from triton.runtime import driver  # pyright: ignore[reportMissingImports]
 
 from eyas.kernels import triton_attention
 from eyas.kernels.triton_attention import TritonAttention
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 VERIFY = Shape((300, 40), (16, 16), heads=(32, 8), head_dim=128)
 PREFILL = replace(VERIFY, num_rows=(200, 100), own="causal", num_own=200)
 DECODE = replace(VERIFY, num_rows=(1, 1), own="causal", num_own=1)
-PLAIN, RULED = Rule(0.1), Rule(0.1, window=100, softcap=5.0, sinks_N=torch.zeros(32))
+PLAIN, RULED = AttentionParams(0.1), AttentionParams(0.1, window=100, softcap=5.0, sinks_N=torch.zeros(32))
 QUICK = {
     "verify": (VERIFY, PLAIN, torch.bfloat16),
     "verify, window, softcap, sinks": (VERIFY, RULED, torch.bfloat16),
@@ -120,12 +120,12 @@ def main() -> None:
     kernels = [Compiled(getattr(triton_attention, name), name) for name in ("_write", "_parts", "_merge")]
     for kernel in kernels:
         setattr(triton_attention, kernel.name, kernel)
-    for name, (shape, rule, dtype) in cases.items():
+    for name, (shape, params, dtype) in cases.items():
         for kernel in kernels:
             kernel.case = name
         case = forward(shape).on("cpu", dtype)
         attention = TritonAttention(case.kv, case.table_RC, case.rows, num_processors=132)
-        attention(0, case.q_TNH, case.k_TGH, case.v_TGH, rule)
+        attention(0, case.q_TNH, case.k_TGH, case.v_TGH, params)
 
 
 if __name__ == "__main__":

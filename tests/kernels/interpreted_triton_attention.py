@@ -12,17 +12,19 @@ from tests.kernels.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forwa
 from eyas.kernels import triton_attention
 from eyas.kernels.paged_attention import dense
 from eyas.kernels.triton_attention import Split, TritonAttention, choose_split, pack_words
-from eyas.model.attention import RowAttend, Rule
+from eyas.model.attention import AttentionParams, PackedAttention
 
 FEW, MANY = 1, 12  # processors to fill: one part a tile, several parts
 
 
-def both(case: Forward, rule: Rule, num_processors: int, layer: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def both(
+    case: Forward, params: AttentionParams, num_processors: int, layer: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Output of the kernels and of the reference; afterwards memory must be the same, to the bit."""
     memory, reference = case.kv.clone(), case.kv.clone()
     operands = case.q_TNH, case.k_TGH, case.v_TGH
-    out_TNH = TritonAttention(memory, case.table_RC, case.rows, num_processors)(layer, *operands, rule)
-    expected_TNH = dense(*operands, reference[layer, 0], reference[layer, 1], case.table_RC, case.rows, rule)
+    out_TNH = TritonAttention(memory, case.table_RC, case.rows, num_processors)(layer, *operands, params)
+    expected_TNH = dense(*operands, reference[layer, 0], reference[layer, 1], case.table_RC, case.rows, params)
     assert torch.equal(memory, reference)
     return out_TNH, expected_TNH
 
@@ -30,8 +32,8 @@ def both(case: Forward, rule: Rule, num_processors: int, layer: int = 1) -> tupl
 @pytest.mark.parametrize("num_processors", [FEW, pytest.param(MANY, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_dense(name: str, num_processors: int):
-    shape, rule = CASES[name]
-    out_TNH, expected_TNH = both(forward(shape, seed=len(name)), rule, num_processors)
+    shape, params = CASES[name]
+    out_TNH, expected_TNH = both(forward(shape, seed=len(name)), params, num_processors)
     torch.testing.assert_close(out_TNH, expected_TNH, atol=5e-6, rtol=0)
 
 
@@ -49,7 +51,7 @@ def test_long_prefixes_are_cut_though_the_device_is_full(num_processors: int, mo
     monkeypatch.setattr(triton_attention, "UNIT", 64)
     monkeypatch.setattr(triton_attention, "FULL", 0)
     case = forward(Shape((300, 20, 130), (3, 5, 1)))
-    out_TNH, expected_TNH = both(case, Rule(0.3, window=250), num_processors)
+    out_TNH, expected_TNH = both(case, AttentionParams(0.3, window=250), num_processors)
     torch.testing.assert_close(out_TNH, expected_TNH, atol=5e-6, rtol=0)
 
 
@@ -65,8 +67,10 @@ def test_random_forwards(seed: int):
     num_own = (1, 5, 16, 33, 64, 65)[seed]
     lengths, num_rows = draw(0, 140, num_requests), draw(0, min(num_own, 10) + 1, num_requests)
     shape = Shape((*lengths, 7), (*num_rows, 1), ("tree", "causal", "levels")[seed % 3], num_own, (6, 2), 24)
-    rule = (PLAIN, Rule(0.2, softcap=3.0), Rule(0.4, sinks_N=torch.randn(6, generator=random)))[seed // 2]
-    out_TNH, expected_TNH = both(forward(shape, seed), rule, (FEW, MANY)[seed % 2])
+    params = (PLAIN, AttentionParams(0.2, softcap=3.0), AttentionParams(0.4, sinks_N=torch.randn(6, generator=random)))[
+        seed // 2
+    ]
+    out_TNH, expected_TNH = both(forward(shape, seed), params, (FEW, MANY)[seed % 2])
     torch.testing.assert_close(out_TNH, expected_TNH, atol=5e-6, rtol=0)
 
 
@@ -84,12 +88,12 @@ def test_rows_are_written_to_their_slots_and_nowhere_else():
 @pytest.mark.parametrize("name", ["trees", "64 nodes", "draft levels", "causal beyond a block", "head size 80"])
 def test_slots_that_no_row_sees_are_not_read(name: str):
     """They hold what others left, or NaN."""
-    case, rule = forward(CASES[name][0]), CASES[name][1]
-    _, expected_TNH = both(case, rule, FEW)
+    case, params = forward(CASES[name][0]), CASES[name][1]
+    _, expected_TNH = both(case, params, FEW)
     for num_processors in (FEW, MANY):
         poisoned = case.poisoned()
         attention = TritonAttention(poisoned.kv, case.table_RC, case.rows, num_processors)
-        out_TNH = attention(1, case.q_TNH, case.k_TGH, case.v_TGH, rule)
+        out_TNH = attention(1, case.q_TNH, case.k_TGH, case.v_TGH, params)
         torch.testing.assert_close(out_TNH, expected_TNH, atol=5e-6, rtol=0)
 
 
@@ -128,7 +132,7 @@ def test_in_the_layout_of_a_model(heads_first: bool):
     whole = torch.cat((case.q_TNH, case.k_TGH, case.v_TGH), 1)[None].transpose(1, 2)
     parts = whole.split((4, 2, 2), 1)
     q_BNTH, k_BGTH, v_BGTH = (part.contiguous() if heads_first else part for part in parts)
-    attend = RowAttend(TritonAttention(case.kv.clone(), case.table_RC, case.rows, FEW))
+    attend = PackedAttention(TritonAttention(case.kv.clone(), case.table_RC, case.rows, FEW))
     out_BNTH = attend(1, q_BNTH, k_BGTH, v_BGTH, PLAIN)
     torch.testing.assert_close(out_BNTH[0].transpose(0, 1), expected_TNH, atol=5e-6, rtol=0)
 
@@ -136,9 +140,9 @@ def test_in_the_layout_of_a_model(heads_first: bool):
 def test_one_object_serves_layers_with_different_rules():
     case = forward(TREES)
     attention = TritonAttention(case.kv.clone(), case.table_RC, case.rows, FEW)
-    for layer, rule in enumerate((Rule(0.3, window=20), PLAIN, Rule(0.3, window=9))):
-        _, expected_TNH = both(case, rule, FEW, layer)
-        out_TNH = attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, rule)
+    for layer, params in enumerate((AttentionParams(0.3, window=20), PLAIN, AttentionParams(0.3, window=9))):
+        _, expected_TNH = both(case, params, FEW, layer)
+        out_TNH = attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, params)
         torch.testing.assert_close(out_TNH, expected_TNH, atol=5e-6, rtol=0)
 
 
@@ -184,7 +188,7 @@ class Recorder:
 @pytest.mark.parametrize("name", ["trees", "causal", "everything"])
 def test_the_host_asks_for_shapes_alone(name: str, monkeypatch: pytest.MonkeyPatch):
     """Tensors of the meta device have no numbers: whoever reads one fails. So a CUDA graph can be captured."""
-    shape, rule = CASES[name]
+    shape, params = CASES[name]
     grids = []
     for kernel in ("_write", "_parts", "_merge"):
         recorder = Recorder()
@@ -192,7 +196,7 @@ def test_the_host_asks_for_shapes_alone(name: str, monkeypatch: pytest.MonkeyPat
         grids.append(recorder.grids)
     case = forward(shape, columns=5000).on("meta", torch.float32)
     attention = TritonAttention(case.kv, case.table_RC, case.rows, 132)
-    out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, rule)
+    out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, params)
     assert out_TNH.shape == case.q_TNH.shape
     # 18 rows of 4 requests: tiles of 16 packed rows, which are 8 rows of 2 heads
     assert [grid[:1] for part in grids for grid in part] == [(18,), (18 // 8 + 4,), (18,)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.paged_attention import Rows
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,11 @@ def _tree(num_nodes: int, chain: bool, random: torch.Generator) -> tuple[Tensor,
     return ancestors_EE, ancestors_EE.sum(1).int() - 1
 
 
-PLAIN = Rule(0.3)
+PLAIN = AttentionParams(0.3)
 CAUSAL = Shape((0, 1, 37, 5), (3, 5, 1, 9), "causal", 9)
 TREES = Shape((0, 1, 37, 70), (9, 3, 5, 1))
 # name -> a forward and a rule. What is not said: trees of up to 16 nodes, 4 heads on 2 key-value heads, head size 16.
-CASES: dict[str, tuple[Shape, Rule]] = {
+CASES: dict[str, tuple[Shape, AttentionParams]] = {
     "trees": (TREES, PLAIN),
     "16 nodes each": (Shape((19, 40), (16, 16)), PLAIN),
     "one request": (Shape((33,), (16,)), PLAIN),
@@ -144,16 +144,19 @@ CASES: dict[str, tuple[Shape, Rule]] = {
     "groups of 7": (replace(TREES, heads=(7, 1)), PLAIN),
     "causal, groups of 7": (Shape((5,), (20,), "causal", 20, (7, 1)), PLAIN),
     "groups of 16": (replace(TREES, heads=(16, 1)), PLAIN),
-    "head size 64": (replace(TREES, heads=(2, 1), head_dim=64), Rule(64**-0.5)),
-    "head size 80": (replace(TREES, heads=(2, 1), head_dim=80), Rule(80**-0.5)),
-    "head size 128": (replace(TREES, heads=(2, 1), head_dim=128), Rule(128**-0.5)),
-    "head size 256": (replace(TREES, heads=(2, 1), head_dim=256), Rule(256**-0.5)),
-    "window over trees": (TREES, Rule(0.3, window=20)),
-    "window of one": (TREES, Rule(0.3, window=1)),
-    "window over a chunk": (replace(CAUSAL, lengths=(0, 1, 99, 5), num_rows=(3, 5, 40, 9), num_own=40), Rule(0.3, 13)),
-    "chunk": (TREES, Rule(0.3, chunk=32)),
-    "chunk over a chunk": (Shape((30, 100), (40, 3), "causal", 40), Rule(0.3, chunk=48)),
-    "softcap": (TREES, Rule(0.8, softcap=5.0)),
-    "sinks": (TREES, Rule(0.3, sinks_N=torch.tensor([0.5, -2.0, 8.0, 1.0]))),
-    "everything": (TREES, Rule(0.5, window=12, softcap=9.0, sinks_N=torch.tensor([0.5, -2.0, 3.0, 1.0]))),
+    "head size 64": (replace(TREES, heads=(2, 1), head_dim=64), AttentionParams(64**-0.5)),
+    "head size 80": (replace(TREES, heads=(2, 1), head_dim=80), AttentionParams(80**-0.5)),
+    "head size 128": (replace(TREES, heads=(2, 1), head_dim=128), AttentionParams(128**-0.5)),
+    "head size 256": (replace(TREES, heads=(2, 1), head_dim=256), AttentionParams(256**-0.5)),
+    "window over trees": (TREES, AttentionParams(0.3, window=20)),
+    "window of one": (TREES, AttentionParams(0.3, window=1)),
+    "window over a chunk": (
+        replace(CAUSAL, lengths=(0, 1, 99, 5), num_rows=(3, 5, 40, 9), num_own=40),
+        AttentionParams(0.3, 13),
+    ),
+    "chunk": (TREES, AttentionParams(0.3, chunk=32)),
+    "chunk over a chunk": (Shape((30, 100), (40, 3), "causal", 40), AttentionParams(0.3, chunk=48)),
+    "softcap": (TREES, AttentionParams(0.8, softcap=5.0)),
+    "sinks": (TREES, AttentionParams(0.3, sinks_N=torch.tensor([0.5, -2.0, 8.0, 1.0]))),
+    "everything": (TREES, AttentionParams(0.5, window=12, softcap=9.0, sinks_N=torch.tensor([0.5, -2.0, 3.0, 1.0]))),
 }

@@ -48,7 +48,7 @@ def stored(cache: Path, path: Path) -> list[Path]:
     """The packages of the pair, compiled."""
     one = speak(path)
     assert not compile_pair(one.target, random_draft(one.target, TREE).head, stored_only=True)
-    assert one.target.compiled is None
+    assert one.target.compiled_forward is None
     assert compile_pair(one.target, random_draft(one.target, TREE).head)
     return sorted(cache.glob("forward-*.pt2"))
 
@@ -71,14 +71,14 @@ def test_the_same_words(stored: list[Path], spoken: Spoken, draft: Draft, monkey
 def test_inputs_may_lie_anyhow(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
     """Rows that share their memory, as those of a tree's first level do."""
     assert stored
-    head, rows = draft.head, compiled.RowAttend(compiled._text_only)
+    head, rows = draft.head, compiled.PackedAttention(compiled._text_only)
     embeds_1TD, hidden_1TD, positions_1T = compiled.head_inputs(head, 4)
     shared_1TD = hidden_1TD[:, :1].expand(-1, 4, -1)
     turned_1TD = embeds_1TD.transpose(1, 2).contiguous().transpose(1, 2)
     with torch.inference_mode():
-        wanted = head.guess(embeds_1TD, shared_1TD, positions_1T, rows)
+        wanted = head.step_with_logits(embeds_1TD, shared_1TD, positions_1T, rows)
         assert compile_pair(spoken.target, head, stored_only=True)
-        found = head.guess(turned_1TD, shared_1TD, positions_1T, rows)
+        found = head.step_with_logits(turned_1TD, shared_1TD, positions_1T, rows)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
@@ -88,14 +88,14 @@ def test_other_weights_are_another_package(stored: list[Path], spoken: Spoken, d
     with torch.no_grad():
         draft.head.norm.weight.mul_(1.5)
     assert not compile_pair(spoken.target, draft.head, stored_only=True)
-    assert draft.head.compiled is None
+    assert draft.head.compiled_forward is None
 
 
 def test_moving_or_casting_a_head_undoes_it(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
     assert stored
     assert compile_pair(spoken.target, draft.head, stored_only=True)
-    assert draft.head.compiled is not None
-    assert draft.head.to(torch.float64).compiled is None
+    assert draft.head.compiled_forward is not None
+    assert draft.head.to(torch.float64).compiled_forward is None
 
 
 def test_a_damaged_package_is_made_again(
@@ -122,7 +122,7 @@ def test_a_package_that_computes_something_else_is_not_used(stored: list[Path], 
         spoken.target.embedding.weight.mul_(1.01)  # what the digest of the files does not see
     with pytest.raises(CompileError, match="differs by"):
         compile_pair(spoken.target, draft.head, stored_only=True)
-    assert spoken.target.compiled is None
+    assert spoken.target.compiled_forward is None
 
 
 def test_where_nothing_can_be_compiled(spoken: Spoken, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -145,5 +145,5 @@ def test_a_forward_that_does_not_export(tmp_path: Path, cache: Path) -> None:
     before = set(cache.rglob("*"))
     with pytest.raises(CompileError, match="does not compile"):
         compile_pair(target, None)
-    assert target.compiled is None
+    assert target.compiled_forward is None
     assert set(cache.rglob("*")) == before

@@ -26,7 +26,7 @@ from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attentio
 from eyas.kernels.dispatch import prepare_for, why_reference
 from eyas.kernels.paged_attention import dense, prepare_dense
 from eyas.kernels.prebuild import prebuild
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 
 F32, BF16 = torch.float32, torch.bfloat16
 LAYER = 1
@@ -38,26 +38,26 @@ pytestmark = pytest.mark.skipif(
 )
 
 # Where the cases of every implementation do not reach: many blocks of keys, many tiles of rows, keys in parts.
-LONG: dict[str, tuple[Shape, Rule]] = {
+LONG: dict[str, tuple[Shape, AttentionParams]] = {
     "16 nodes behind 300": (Shape((300,), (16,), head_dim=64), PLAIN),
     "a row behind 1001": (Shape((1001,), (1,), head_dim=64), PLAIN),
     "three rows behind 1100, two heads": (Shape((1100,), (3,), heads=(2, 1), head_dim=64), PLAIN),
     "a row behind 1100, everything": (
         Shape((1100,), (1,), heads=(4, 1), head_dim=64),
-        Rule(0.5, window=700, softcap=9.0, sinks_N=SINKS_N),
+        AttentionParams(0.5, window=700, softcap=9.0, sinks_N=SINKS_N),
     ),
     "some of each": (Shape((300, 0, 129, 517, 64, 1), (1, 8, 0, 16, 3, 2), head_dim=64), PLAIN),
     "70 rows of text": (Shape((65,), (70,), "causal", 70, head_dim=64), PLAIN),
     "prompts": (Shape((0, 30), (130, 70), "causal", 130, head_dim=80), PLAIN),
-    "prompts, window": (Shape((0, 230), (130, 70), "causal", 130, head_dim=64), Rule(0.2, window=90)),
+    "prompts, window": (Shape((0, 230), (130, 70), "causal", 130, head_dim=64), AttentionParams(0.2, window=90)),
     "prompts, groups of 3": (Shape((33,), (129,), "causal", 140, heads=(6, 2), head_dim=128), PLAIN),
     "100 requests": (Shape((7, 0, 20, 3) * 25, (1, 2, 0, 3) * 25, num_own=4), PLAIN),
     "head size 8": (Shape((40,), (7,), head_dim=8), PLAIN),
     "head size 7": (Shape((40,), (7,), head_dim=7), PLAIN),
-    "head size 320": (Shape((140,), (30,), num_own=30, heads=(2, 1), head_dim=320), Rule(0.1)),
-    "head size 1024": (Shape((40,), (20,), num_own=20, heads=(2, 1), head_dim=1024), Rule(0.05)),
-    "scores of hundreds": (Shape((200,), (16,), head_dim=64), Rule(20.0)),
-    "scores of thousands, softcap": (Shape((200,), (16,), head_dim=64), Rule(200.0, softcap=30.0)),
+    "head size 320": (Shape((140,), (30,), num_own=30, heads=(2, 1), head_dim=320), AttentionParams(0.1)),
+    "head size 1024": (Shape((40,), (20,), num_own=20, heads=(2, 1), head_dim=1024), AttentionParams(0.05)),
+    "scores of hundreds": (Shape((200,), (16,), head_dim=64), AttentionParams(20.0)),
+    "scores of thousands, softcap": (Shape((200,), (16,), head_dim=64), AttentionParams(200.0, softcap=30.0)),
 }
 ALL = CASES | LONG
 
@@ -78,21 +78,21 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def run(kernel: CpuKernel, case: Forward, rule: Rule) -> tuple[Tensor, Tensor]:
+def run(kernel: CpuKernel, case: Forward, params: AttentionParams) -> tuple[Tensor, Tensor]:
     """What one layer returns, and memory afterwards."""
     memory = case.kv.clone()
-    return kernel(memory, case.table_RC, case.rows)(LAYER, case.q_TNH, case.k_TGH, case.v_TGH, rule), memory
+    return kernel(memory, case.table_RC, case.rows)(LAYER, case.q_TNH, case.k_TGH, case.v_TGH, params), memory
 
 
-def expect(case: Forward, rule: Rule) -> tuple[Tensor, Tensor]:
+def expect(case: Forward, params: AttentionParams) -> tuple[Tensor, Tensor]:
     """The same from the reference in float32: its numbers are those of the types, none is rounded on the way."""
     memory = case.kv.to(F32, copy=True)
     q, k, v = case.q_TNH.float(), case.k_TGH.to(case.kv.dtype).float(), case.v_TGH.to(case.kv.dtype).float()
-    return dense(q, k, v, memory[LAYER, 0], memory[LAYER, 1], case.table_RC, case.rows, rule), memory
+    return dense(q, k, v, memory[LAYER, 0], memory[LAYER, 1], case.table_RC, case.rows, params), memory
 
 
-def assert_equals_dense(kernel: CpuKernel, case: Forward, rule: Rule, atol: float = ATOL) -> None:
-    (out_TNH, memory), (expected_TNH, expected_memory) = run(kernel, case, rule), expect(case, rule)
+def assert_equals_dense(kernel: CpuKernel, case: Forward, params: AttentionParams, atol: float = ATOL) -> None:
+    (out_TNH, memory), (expected_TNH, expected_memory) = run(kernel, case, params), expect(case, params)
     assert (out_TNH.dtype, out_TNH.is_contiguous()) == (case.q_TNH.dtype, True)
     rounding = 2**-8 if out_TNH.dtype == BF16 else 0.0
     torch.testing.assert_close(out_TNH.float(), expected_TNH, atol=atol, rtol=rounding)
@@ -104,36 +104,36 @@ def typed(case: Forward, new: torch.dtype, memory: torch.dtype) -> Forward:
     return replace(case.on("cpu", new), kv=case.kv.to(memory))
 
 
-def tolerance(rule: Rule) -> float:
+def tolerance(params: AttentionParams) -> float:
     """A score of size s has an error of s * 6e-8 in either implementation, and so have the weights."""
-    return 5e-4 if rule.scale > 1 else ATOL
+    return 5e-4 if params.scale > 1 else ATOL
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_equals_dense(kernel: CpuKernel, name: str) -> None:
-    shape, rule = ALL[name]
-    assert_equals_dense(kernel, forward(shape, seed=len(name)), rule, tolerance(rule))
+    shape, params = ALL[name]
+    assert_equals_dense(kernel, forward(shape, seed=len(name)), params, tolerance(params))
 
 
 @pytest.mark.parametrize("name", LONG)
 def test_two_threads(kernel: CpuKernel, name: str) -> None:
     """Smaller forwards are not worth a second thread."""
-    shape, rule = LONG[name]
+    shape, params = LONG[name]
     torch.set_num_threads(2)
-    assert_equals_dense(kernel, forward(shape, seed=len(name)), rule, tolerance(rule))
+    assert_equals_dense(kernel, forward(shape, seed=len(name)), params, tolerance(params))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_bfloat16(kernel: CpuKernel, name: str) -> None:
-    shape, rule = ALL[name]
-    assert_equals_dense(kernel, typed(forward(shape, seed=len(name)), BF16, BF16), rule, tolerance(rule))
+    shape, params = ALL[name]
+    assert_equals_dense(kernel, typed(forward(shape, seed=len(name)), BF16, BF16), params, tolerance(params))
 
 
 @pytest.mark.parametrize(("new", "memory"), [(F32, BF16), (BF16, F32)], ids=["bfloat16 memory", "float32 memory"])
 @pytest.mark.parametrize("name", LONG)
 def test_memory_of_another_type(kernel: CpuKernel, name: str, new: torch.dtype, memory: torch.dtype) -> None:
-    shape, rule = LONG[name]
-    assert_equals_dense(kernel, typed(forward(shape, seed=len(name)), new, memory), rule, tolerance(rule))
+    shape, params = LONG[name]
+    assert_equals_dense(kernel, typed(forward(shape, seed=len(name)), new, memory), params, tolerance(params))
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_a_memory_that_the_operator_does_not_take_is_read_by_the_reference(
     case = forward(Shape((40,), (7,), heads=(2, 1), head_dim=head_dim)).on("cpu", dtype)
     memory, expected_memory = case.kv.clone(), case.kv.clone()
     attention = prepare_for(torch.device("cpu"))(memory, case.table_RC, case.rows)
-    out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, Rule(0.05))
+    out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, AttentionParams(0.05))
     expected = prepare_dense(expected_memory, case.table_RC, case.rows)
-    expected_TNH = expected(0, case.q_TNH, case.k_TGH, case.v_TGH, Rule(0.05))
+    expected_TNH = expected(0, case.q_TNH, case.k_TGH, case.v_TGH, AttentionParams(0.05))
     torch.testing.assert_close(out_TNH, expected_TNH, atol=ATOL, rtol=2**-8 if dtype == BF16 else 0.0)
     assert torch.equal(memory, expected_memory)
     assert asked == ([] if reason else [dtype])
@@ -180,11 +180,17 @@ def test_random_forwards(kernel: CpuKernel, seed: int) -> None:
     lengths, num_rows = draw(0, 400, num_requests), draw(0, num_own + 1, num_requests)
     shape = Shape((*lengths, 7), (*num_rows, 1), ("tree", "causal", "levels")[seed % 3], num_own, heads, head_dim)
     sinks_N = torch.randn(heads[0], generator=random)
-    rules = PLAIN, Rule(0.2, softcap=3.0), Rule(0.4, sinks_N=sinks_N), Rule(0.3, 50), Rule(0.3, chunk=50)
-    rule = rules[seed % 3 if shape.own == "levels" else seed % 5]
+    rules = (
+        PLAIN,
+        AttentionParams(0.2, softcap=3.0),
+        AttentionParams(0.4, sinks_N=sinks_N),
+        AttentionParams(0.3, 50),
+        AttentionParams(0.3, chunk=50),
+    )
+    params = rules[seed % 3 if shape.own == "levels" else seed % 5]
     new, memory = ((F32, F32), (BF16, BF16))[seed // 6]
     torch.set_num_threads((1, 3)[seed % 2])
-    assert_equals_dense(kernel, typed(forward(shape, seed), new, memory), rule)
+    assert_equals_dense(kernel, typed(forward(shape, seed), new, memory), params)
 
 
 @pytest.mark.parametrize("num_threads", [2, 5])
@@ -195,8 +201,12 @@ def test_parts_of_keys_and_threads_change_nothing_but_rounding(kernel: CpuKernel
     positions_T = torch.tensor([2000, 2001, 2002, 3999], dtype=torch.int32)
     case = replace(case, rows=replace(case.rows, visible_TE=visible_TE, positions_T=positions_T))
     torch.set_num_threads(num_threads)
-    for rule in (PLAIN, Rule(0.3, window=1999), Rule(0.3, softcap=4.0, sinks_N=torch.tensor([3.0]))):
-        assert_equals_dense(kernel, case, rule)
+    for params in (
+        PLAIN,
+        AttentionParams(0.3, window=1999),
+        AttentionParams(0.3, softcap=4.0, sinks_N=torch.tensor([3.0])),
+    ):
+        assert_equals_dense(kernel, case, params)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 20, 64])
@@ -210,7 +220,7 @@ def test_weights_are_those_of_float32(kernel: CpuKernel, num_rows: int) -> None:
     zero, one = case.table_RC[rows.lines_B[0], :2].tolist()
     case.kv[:, :, [zero, one]] = 0
     case.kv[LAYER, 0, one, 0, 3] = case.kv[LAYER, 1, one, 0] = 1
-    out_TNH = kernel(case.kv, case.table_RC, rows)(LAYER, q_TNH, k_TGH, k_TGH, Rule(1.0))
+    out_TNH = kernel(case.kv, case.table_RC, rows)(LAYER, q_TNH, k_TGH, k_TGH, AttentionParams(1.0))
     expected_TNH = scores_T.double().sigmoid()[:, None, None].expand(-1, 1, 16)
     torch.testing.assert_close(out_TNH.double(), expected_TNH, atol=0, rtol=7e-7)
 
@@ -219,16 +229,16 @@ def test_own_columns_without_a_row_are_in_no_window(kernel: CpuKernel) -> None:
     """A mask may show them: only a rule that counts positions asks whose they are."""
     case = forward(Shape((20, 30), (4, 3), num_own=9))
     case = replace(case, rows=replace(case.rows, visible_TE=torch.ones(7, 9, dtype=torch.bool)))
-    for rule in (PLAIN, Rule(0.3, window=40), Rule(0.3, chunk=100)):
-        assert_equals_dense(kernel, case, rule)
+    for params in (PLAIN, AttentionParams(0.3, window=40), AttentionParams(0.3, chunk=100)):
+        assert_equals_dense(kernel, case, params)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_unseen_is_read(kernel: CpuKernel, name: str) -> None:
     """NaN in every slot that no row sees gives the same answer, bit by bit."""
-    shape, rule = CASES[name]
+    shape, params = CASES[name]
     case = forward(shape)
-    assert torch.equal(run(kernel, case.poisoned(), rule)[0], run(kernel, case, rule)[0])
+    assert torch.equal(run(kernel, case.poisoned(), params)[0], run(kernel, case, params)[0])
 
 
 @pytest.mark.parametrize("name", ["trees", "causal", "draft levels"])
@@ -285,12 +295,12 @@ def test_operands_that_are_parts_of_others(kernel: CpuKernel) -> None:
 def test_each_layer_has_its_memory_and_its_rule(kernel: CpuKernel) -> None:
     case = forward(Shape((40,), (9,)))
     attention = kernel(case.kv, case.table_RC, case.rows)
-    rules = PLAIN, Rule(0.3, window=9), Rule(0.5, sinks_N=SINKS_N)
-    for layer, rule in enumerate(rules):
+    rules = PLAIN, AttentionParams(0.3, window=9), AttentionParams(0.5, sinks_N=SINKS_N)
+    for layer, params in enumerate(rules):
         keys_ZGH, values_ZGH = case.kv[layer].clone()
         operands = case.q_TNH + layer, case.k_TGH - layer, case.v_TGH * (layer + 1)
-        expected_TNH = dense(*operands, keys_ZGH, values_ZGH, case.table_RC, case.rows, rule)
-        torch.testing.assert_close(attention(layer, *operands, rule), expected_TNH, atol=ATOL, rtol=0)
+        expected_TNH = dense(*operands, keys_ZGH, values_ZGH, case.table_RC, case.rows, params)
+        torch.testing.assert_close(attention(layer, *operands, params), expected_TNH, atol=ATOL, rtol=0)
         assert torch.equal(case.kv[layer], torch.stack((keys_ZGH, values_ZGH)))
 
 
@@ -338,10 +348,10 @@ def narrower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("name", ALL)
 def test_narrower_vectors(narrower: CpuKernel, name: str) -> None:
-    shape, rule = ALL[name]
+    shape, params = ALL[name]
     case = forward(shape, seed=len(name))
-    assert_equals_dense(narrower, case, rule, tolerance(rule))
-    assert_equals_dense(narrower, typed(case, BF16, BF16), rule, tolerance(rule))
+    assert_equals_dense(narrower, case, params, tolerance(params))
+    assert_equals_dense(narrower, typed(case, BF16, BF16), params, tolerance(params))
 
 
 # --- building --------------------------------------------------------------------------------------------------------
@@ -459,8 +469,8 @@ def test_an_image_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     brought = load_cpu_attention()
     assert isinstance(brought, CpuKernel), brought
     for name in ("some of each", "prompts, window", "a row behind 1100, everything"):
-        shape, rule = LONG[name]
-        assert_equals_dense(brought, forward(shape, seed=len(name)), rule, tolerance(rule))
+        shape, params = LONG[name]
+        assert_equals_dense(brought, forward(shape, seed=len(name)), params, tolerance(params))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     found = load_cpu_attention()
     assert isinstance(found, Unavailable), "an older CPU would die of it"

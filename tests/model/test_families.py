@@ -13,10 +13,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from eyas.features.extract import PrefillAttend
-from eyas.model.attention import DenseAttend, Rule
-from eyas.model.embeddings import load_ends
+from eyas.model.attention import AttentionParams, DenseAttention
 from eyas.model.submodules import all_rope_parameters, find_layers
-from eyas.model.target import Target
+from eyas.model.target import Target, load_target_without_layers
 
 DOCS = Path(__file__).parents[2] / "docs" / "families.md"
 NUM_LAYERS, LAYERS = 4, (1, 2, 4)
@@ -57,9 +56,9 @@ def best(target: Target, hidden_BTD: Tensor) -> list[int]:
 
 
 def test_greedy_tokens_equal_generate_row_by_row(loaded: Loaded):
-    target, attend, ids_BT, answer = loaded.target, DenseAttend(), PROMPT, []
+    target, attend, ids_BT, answer = loaded.target, DenseAttention(), PROMPT, []
     while len(answer) < NUM_TOKENS:
-        positions_BT = torch.arange(attend.num_kept, attend.num_kept + ids_BT.shape[1])[None]
+        positions_BT = torch.arange(attend.num_cached, attend.num_cached + ids_BT.shape[1])[None]
         hidden_BTD = target.forward(ids_BT, positions_BT, attend).hidden_BTD
         answer.append(best(target, hidden_BTD[:, -1:])[0])
         ids_BT = torch.tensor([answer[-1:]])
@@ -69,11 +68,15 @@ def test_greedy_tokens_equal_generate_row_by_row(loaded: Loaded):
 def test_ends_are_those_of_the_whole(loaded: Loaded):
     """The same facts, embedding and logits from a model that has no layers."""
     whole = loaded.target
-    ends = load_ends(whole.directory, torch.float32, LAYERS)
-    assert ends.facts == whole.facts
-    assert (ends.aux_layer_ids, ends.digest, ends.logit_cap) == (whole.aux_layer_ids, whole.digest, whole.logit_cap)
+    ends = load_target_without_layers(whole.directory, torch.float32, LAYERS)
+    assert ends.info == whole.info
+    assert (ends.aux_layer_ids, ends.digest, ends.logit_softcap) == (
+        whole.aux_layer_ids,
+        whole.digest,
+        whole.logit_softcap,
+    )
     assert ends.model.dtype == whole.model.dtype
-    hidden_TD = torch.randn(5, whole.facts.hidden_size, generator=torch.Generator().manual_seed(0))
+    hidden_TD = torch.randn(5, whole.info.hidden_size, generator=torch.Generator().manual_seed(0))
     assert ends.logits(hidden_TD).equal(whole.logits(hidden_TD))
     assert ends.embed(PROMPT).equal(whole.embed(PROMPT))
     layers = find_layers(ends.model)
@@ -89,7 +92,7 @@ def test_greedy_tokens_equal_generate_by_trees(loaded: Loaded):
     x x x x x |  x      x     .       the children stand at the same position
     x x x x x |  x      .     x
     """
-    target, attend, start = loaded.target, DenseAttend(), PROMPT.shape[1]
+    target, attend, start = loaded.target, DenseAttention(), PROMPT.shape[1]
     text, answer = text_of(loaded)[0].tolist(), loaded.answer
     hidden_BTD = target.forward(PROMPT, torch.arange(start)[None], attend).hidden_BTD
     said = best(target, hidden_BTD[:, -1:])
@@ -98,12 +101,12 @@ def test_greedy_tokens_equal_generate_by_trees(loaded: Loaded):
         nodes_BT = torch.tensor([[text[place], text[place + 1] ^ 1, text[place + 1]]])
         visible_BTS = torch.cat((torch.ones(3, place, dtype=torch.bool), tree_TT), 1)[None]
         positions_BS = torch.cat((torch.arange(place), torch.tensor([place, place + 1, place + 1])))[None]
-        seeing = attend.see(visible_BTS, positions_BS)
+        seeing = attend.set_visible(visible_BTS, positions_BS)
         hidden_BTD = target.forward(nodes_BT, positions_BS[:, -3:], seeing).hidden_BTD
         root, _, true = best(target, hidden_BTD)
         said += [root, true]
-        attend.keep(torch.tensor([[*range(place + 1), place + 2]]))
-        attend.see(None)
+        attend.keep_rows(torch.tensor([[*range(place + 1), place + 2]]))
+        attend.set_visible(None)
     assert said == answer[: len(said)]
     assert len(said) == NUM_TOKENS - 1
 
@@ -128,7 +131,7 @@ def test_captured_layers_and_logits_are_those_of_transformers(loaded: Loaded):
 def test_requests_of_different_lengths_share_a_forward(loaded: Loaded):
     """Each row stands at its own position: the last token of a text of 40 beside that of one of 25."""
     target, lengths = loaded.target, (40, 25)
-    attend, most = DenseAttend(), max(lengths)
+    attend, most = DenseAttention(), max(lengths)
     ids_BT = PROMPT.expand(2, -1).clone()
     places_BT = torch.arange(most)[None].expand(2, -1)
     target.forward(ids_BT[:, : most - 1], places_BT[:, : most - 1], attend)
@@ -137,7 +140,7 @@ def test_requests_of_different_lengths_share_a_forward(loaded: Loaded):
     visible_BTS[:, :, -1] = True
     positions_BS = torch.cat((places_BT[:, :-1], positions_B1), 1)
     last_B1 = ids_BT.gather(1, positions_B1)
-    hidden_BTD = target.forward(last_B1, positions_B1, attend.see(visible_BTS, positions_BS)).hidden_BTD
+    hidden_BTD = target.forward(last_B1, positions_B1, attend.set_visible(visible_BTS, positions_BS)).hidden_BTD
     for row, length in enumerate(lengths):
         alone = loaded.reference(PROMPT[:, :length], output_hidden_states=True, use_cache=False).hidden_states[-1]
         torch.testing.assert_close(hidden_BTD[row, 0], alone[0, -1], atol=2e-4, rtol=1e-3)
@@ -150,17 +153,17 @@ def test_embedding_rows_are_the_stored_ones(loaded: Loaded):
 
 
 @dataclass
-class Noted(DenseAttend):
+class Noted(DenseAttention):
     """Dense attention that remembers the rules."""
 
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[AttentionParams] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
-        self.rules.append(rule)
-        return super().__call__(layer, q_BNTH, k_BGTH, v_BGTH, rule)
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
+        self.rules.append(params)
+        return super().__call__(layer, q_BNTH, k_BGTH, v_BGTH, params)
 
 
 def asked_by(target: Target) -> set[str]:
@@ -170,15 +173,15 @@ def asked_by(target: Target) -> set[str]:
     config = target.model.config.get_text_config(decoder=True)
     bases = {rope["rope_theta"] for rope in all_rope_parameters(config)}
     checks: dict[str, Callable[[], bool]] = {
-        "window": lambda: any(rule.window == REACH for rule in noted.rules),
-        "chunk": lambda: any(rule.chunk == REACH for rule in noted.rules),
-        "soft-cap": lambda: all(rule.softcap is not None for rule in noted.rules),
-        "sinks": lambda: all(rule.sinks_N is not None for rule in noted.rules),
-        "capped logits": lambda: target.logit_cap is not None,
+        "window": lambda: any(params.window == REACH for params in noted.rules),
+        "chunk": lambda: any(params.chunk == REACH for params in noted.rules),
+        "soft-cap": lambda: all(params.softcap is not None for params in noted.rules),
+        "sinks": lambda: all(params.sinks_N is not None for params in noted.rules),
+        "capped logits": lambda: target.logit_softcap is not None,
         "layers without RoPE": lambda: 0 in getattr(config, "no_rope_layers", ()),
         "queries scaled by position": lambda: getattr(config, "attn_temperature_tuning", False),
         "two RoPE bases": lambda: len(bases) == 2,
-        f"RoPE {target.facts.rope_type}": lambda: target.facts.rope_type != "default",
+        f"RoPE {target.info.rope_type}": lambda: target.info.rope_type != "default",
     }
     return {word for word, holds in checks.items() if holds()}
 
@@ -192,17 +195,17 @@ def test_facts_are_those_of_the_text_part(tmp_path: Path):
     text, whole = (
         Target.load(family_target(tmp_path / name, name), torch.float32, LAYERS) for name in ("gemma3_text", "gemma3")
     )
-    assert whole.facts.num_parameters == text.facts.num_parameters == sum(w.numel() for w in text.model.parameters())
-    assert sum(weight.numel() for weight in whole.model.parameters()) > whole.facts.num_parameters
-    assert (text.facts.rope_theta, whole.facts.rope_theta) == (1_000_000.0, 1_000_000.0)
-    assert (text.facts.rope_type, whole.facts.rope_type) == ("default", "linear")
-    assert (whole.facts.num_heads, whole.facts.num_kv_heads, whole.facts.head_dim) == (4, 2, 16)
+    assert whole.info.num_parameters == text.info.num_parameters == sum(w.numel() for w in text.model.parameters())
+    assert sum(weight.numel() for weight in whole.model.parameters()) > whole.info.num_parameters
+    assert (text.info.rope_theta, whole.info.rope_theta) == (1_000_000.0, 1_000_000.0)
+    assert (text.info.rope_type, whole.info.rope_type) == ("default", "linear")
+    assert (whole.info.num_heads, whole.info.num_kv_heads, whole.info.head_dim) == (4, 2, 16)
 
 
 def test_a_router_that_rounds_otherwise_is_no_reason_to_refuse(tmp_path: Path):
     """With this seed, bfloat16 sends a row of the probe to another expert than transformers' attention does."""
     path = family_target(tmp_path, "gpt_oss", layers=24, seed=6)
-    assert Target.load(path, torch.bfloat16).facts.num_layers == 24
+    assert Target.load(path, torch.bfloat16).info.num_layers == 24
 
 
 def test_the_table_of_the_docs_is_this_list():

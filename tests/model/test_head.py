@@ -12,10 +12,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from eyas.base.errors import InputError
-from eyas.model.attention import DenseAttend, causal_visible, dense_attention
-from eyas.model.head import Head, HeadConfig, Rope, rotate
+from eyas.model.attention import DenseAttention, causal_mask, dense_attention
+from eyas.model.head import Head, HeadConfig, Rope, apply_rope
 from eyas.model.layer_ids import HFIndex
-from eyas.model.target_info import TargetFacts
+from eyas.model.target_info import TargetInfo
 
 OFFICIAL = json.loads((Path(__file__).parent / "official_eagle3.json").read_text())
 LAYERS = (HFIndex(2), HFIndex(4), HFIndex(5))
@@ -62,7 +62,7 @@ def unrolled_picture(num_rows: int, step: int) -> torch.Tensor:
     2   x x x    . . x   . . x
     """
     diagonal = torch.eye(num_rows, dtype=torch.bool)
-    return torch.cat([causal_visible(num_rows, num_rows)[0]] + [diagonal] * step, -1)[None]
+    return torch.cat([causal_mask(num_rows, num_rows)[0]] + [diagonal] * step, -1)[None]
 
 
 @pytest.mark.parametrize(("dtype", "packed"), [(torch.float32, False), (torch.float64, True)])
@@ -70,19 +70,19 @@ def unrolled_picture(num_rows: int, step: int) -> torch.Tensor:
 def test_seven_steps_equal_the_official_implementation(dtype: torch.dtype, packed: bool):
     head = official_head(dtype)
     if packed:
-        head.pack()
+        head.pack_projections()
     embedding = 2 * formula("embed_tokens.weight", (20, 32)).to(dtype)
     ids_BT = torch.tensor([OFFICIAL["input_ids"]])
     T = ids_BT.shape[1]
-    hidden = head.fuse(torch.cat([4 * formula(f"aux.{i}", (1, T, 32)) for i in range(3)], -1).to(dtype))
-    attend = DenseAttend()
+    hidden = head.fuse_aux(torch.cat([4 * formula(f"aux.{i}", (1, T, 32)) for i in range(3)], -1).to(dtype))
+    attend = DenseAttention()
     for k, (logits, out_sums) in enumerate(zip(OFFICIAL["logits"], OFFICIAL["out_sums"], strict=True)):
         ids_BT = F.pad(ids_BT[:, 1:], (0, 1))  # the official shift: token 0 comes in from the right
         positions_BT = torch.arange(T)[None] + k
-        out = head.step(embedding[ids_BT], hidden, positions_BT, attend.see(unrolled_picture(T, k)))
+        out = head.step(embedding[ids_BT], hidden, positions_BT, attend.set_visible(unrolled_picture(T, k)))
         torch.testing.assert_close(head.logits(out)[0].float(), torch.tensor(logits), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(out.sum(-1)[0].float(), torch.tensor(out_sums), atol=2e-5, rtol=1e-5)
-        hidden = head.feedback(out)
+        hidden = head.next_hidden(out)
     assert k == 6
 
 
@@ -123,7 +123,7 @@ def test_rope_equals_llama(theta: float):
     positions_BT = torch.tensor([[0, 1, 2, 100, 8000], [7, 7, 6, 5, 8191]])
     cos, sin = LlamaRotaryEmbedding(config)(x_BNTH, positions_BT)
     expected_BNTH, _ = apply_rotary_pos_emb(x_BNTH, x_BNTH, cos, sin)
-    ours_BTNH = rotate(x_BNTH.transpose(1, 2), *Rope(64, theta)(positions_BT, torch.float32))
+    ours_BTNH = apply_rope(x_BNTH.transpose(1, 2), *Rope(64, theta)(positions_BT, torch.float32))
     torch.testing.assert_close(ours_BTNH.transpose(1, 2), expected_BNTH, atol=1e-6, rtol=1e-5)
 
 
@@ -146,9 +146,9 @@ def test_the_switches_of_eagle_3_1():
         newer.get_parameter(f"fc_norm.{i}.weight").fill_(scale)
     parts = aux_BTL.split(32, -1)
     normed = [p / (p.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * s for p, s in zip(parts, (1, 2, 3), strict=True)]
-    torch.testing.assert_close(newer.fuse(aux_BTL), torch.cat(normed, -1) @ plain.fc.weight.T)
-    assert plain.feedback(out_BTD) is out_BTD
-    torch.testing.assert_close(newer.feedback(out_BTD) @ plain.lm_head.weight.T, plain.logits(out_BTD))
+    torch.testing.assert_close(newer.fuse_aux(aux_BTL), torch.cat(normed, -1) @ plain.fc.weight.T)
+    assert plain.next_hidden(out_BTD) is out_BTD
+    torch.testing.assert_close(newer.next_hidden(out_BTD) @ plain.lm_head.weight.T, plain.logits(out_BTD))
 
 
 def test_init_is_seeded_and_leaves_the_global_generator_alone():
@@ -167,13 +167,13 @@ def test_init_is_seeded_and_leaves_the_global_generator_alone():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @torch.no_grad()
 def test_packing_changes_no_value_and_follows_the_weights(dtype: torch.dtype):
-    head, packed = official_head(dtype), official_head(dtype).pack()
+    head, packed = official_head(dtype), official_head(dtype).pack_projections()
     rows = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
     positions_BT = torch.arange(3)[None]
     tolerance = 0.1 if dtype == torch.bfloat16 else 1e-5
 
     def step(head: Head) -> torch.Tensor:
-        return head.logits(head.step(rows, rows, positions_BT, DenseAttend()))
+        return head.logits(head.step(rows, rows, positions_BT, DenseAttention()))
 
     first = step(packed)
     assert first.dtype == dtype
@@ -188,7 +188,7 @@ def test_packing_changes_no_value_and_follows_the_weights(dtype: torch.dtype):
 def test_gradients_reach_every_parameter():
     head = official_head(torch.float32)
     rows = torch.randn(1, 3, 96, generator=torch.Generator().manual_seed(0))
-    out = head.step(rows[..., :32], head.fuse(rows), torch.arange(3)[None], DenseAttend())
+    out = head.step(rows[..., :32], head.fuse_aux(rows), torch.arange(3)[None], DenseAttention())
     head.logits(out).square().sum().backward()
     for name, weight in head.named_parameters():
         assert weight.grad is not None, name
@@ -203,16 +203,16 @@ def test_attention_as_an_argument_survives_compile():
     positions_BT = torch.arange(3)[None]
 
     def one_step(rows: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        def attend(layer, q_BNTH, k_BGTH, v_BGTH, rule):
-            return dense_attention(q_BNTH, k_BGTH, v_BGTH, causal_visible(3, 3), rule.scale)
+        def attend(layer, q_BNTH, k_BGTH, v_BGTH, params):
+            return dense_attention(q_BNTH, k_BGTH, v_BGTH, causal_mask(3, 3), params.scale)
 
-        return head.logits(head.step(rows[..., :32], head.fuse(rows), positions_BT, attend))
+        return head.logits(head.step(rows[..., :32], head.fuse_aux(rows), positions_BT, attend))
 
     compiled = torch.compile(one_step, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(rows, positions_BT), one_step(rows, positions_BT))
 
 
-FACTS = TargetFacts(
+FACTS = TargetInfo(
     name="tiny",
     hidden_size=32,
     intermediate_size=48,

@@ -1,25 +1,25 @@
 import pytest
 
 from eyas.base.errors import InputError
-from eyas.model.layer_ids import check_layers, default_layers
+from eyas.model.layer_ids import check_aux_layers, default_aux_layers
 
 
 def test_the_defaults_of_known_models():
-    assert default_layers(32) == (2, 16, 29)
-    assert default_layers(36) == (2, 18, 33)
-    assert default_layers(7) == (2, 3, 4)
+    assert default_aux_layers(32) == (2, 16, 29)
+    assert default_aux_layers(36) == (2, 18, 33)
+    assert default_aux_layers(7) == (2, 3, 4)
 
 
 def test_too_few_layers_for_a_default():
     with pytest.raises(InputError, match="6 layers"):
-        default_layers(6)
+        default_aux_layers(6)
 
 
 @pytest.mark.parametrize("ids", [(), (1, 1, 2), (3, 2, 5), (-1, 2, 3), (1, 2, 9), (1, 2.5, 3), (True, 2, 3)])
 def test_wrong_ids(ids):
     with pytest.raises(InputError):
-        check_layers(ids, 8)
+        check_aux_layers(ids, 8)
 
 
 def test_both_ends_are_allowed():
-    assert check_layers((0, 4, 8), 8) == (0, 4, 8)
+    assert check_aux_layers((0, 4, 8), 8) == (0, 4, 8)

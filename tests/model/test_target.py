@@ -53,11 +53,11 @@ from transformers import (
 
 from eyas.base.errors import EyasError, InputError
 from eyas.model import hook
-from eyas.model.attention import DenseAttend, Rule
-from eyas.model.attention_probe import HeadShape, check_config, probe
-from eyas.model.embeddings import load_ends
+from eyas.model.attention import AttentionParams, DenseAttention
+from eyas.model.attention_probe import AttentionShape, check_attention_config, probe_attention
 from eyas.model.hook import register_attention
-from eyas.model.target import Target, resolve_target
+from eyas.model.target import Target, load_target_without_layers
+from eyas.model.target_dir import resolve_target
 
 GetDir = Callable[[str], Path]
 PROMPT = torch.tensor([[5, 17, 230, 44, 44, 9, 120]])
@@ -65,13 +65,13 @@ PROMPT = torch.tensor([[5, 17, 230, 44, 44, 9, 120]])
 
 def greedy(target: Target, prompt_BT: torch.Tensor, num_tokens: int) -> list[int]:
     """A plain cached loop; stops after an end token, as generate does."""
-    attend, ids_BT, answer = DenseAttend(), prompt_BT, []
+    attend, ids_BT, answer = DenseAttention(), prompt_BT, []
     for _ in range(num_tokens):
-        positions_BT = torch.arange(attend.num_kept, attend.num_kept + ids_BT.shape[1])[None]
-        out = target.forward(ids_BT, positions_BT, attend.see(None))
+        positions_BT = torch.arange(attend.num_cached, attend.num_cached + ids_BT.shape[1])[None]
+        out = target.forward(ids_BT, positions_BT, attend.set_visible(None))
         ids_BT = target.logits(out.hidden_BTD[:, -1]).argmax(-1, keepdim=True)
         answer.append(int(ids_BT))
-        if answer[-1] in target.facts.eos_ids:
+        if answer[-1] in target.info.eos_ids:
             break
     return answer
 
@@ -94,13 +94,13 @@ def test_captured_layers_are_the_hidden_states_of_transformers(family: str, targ
     positions_BT = torch.arange(PROMPT.shape[1])[None]
     for layers in (None, (0, 3, 8), (1, 7, 8)):
         target = Target.load(directory, torch.float32, layers)
-        ours = target.forward(PROMPT, positions_BT, DenseAttend(), want_aux=True)
+        ours = target.forward(PROMPT, positions_BT, DenseAttention(), want_aux=True)
         expected = torch.cat([out.hidden_states[i] for i in layers or (2, 4, 5)], -1)
         assert ours.aux_BTL is not None
         torch.testing.assert_close(ours.aux_BTL, expected, atol=2e-5, rtol=1e-4)
         torch.testing.assert_close(ours.hidden_BTD, out.hidden_states[8], atol=2e-5, rtol=1e-4)
         torch.testing.assert_close(target.logits(ours.hidden_BTD), out.logits, atol=2e-5, rtol=1e-4)
-    assert target.forward(PROMPT, positions_BT, DenseAttend()).aux_BTL is None
+    assert target.forward(PROMPT, positions_BT, DenseAttention()).aux_BTL is None
     assert torch.equal(target.embed(PROMPT), reference.get_input_embeddings()(PROMPT))
 
 
@@ -108,16 +108,16 @@ def test_rows_of_a_tree_equal_each_branch_alone(target_dir: GetDir):
     """After the prompt, rows a (root), b and c (children of a): each sees its own path and stands at its own depth."""
     target = Target.load(target_dir("llama"), torch.float32)
     T = PROMPT.shape[1]
-    attend = DenseAttend()
+    attend = DenseAttention()
     target.forward(PROMPT, torch.arange(T)[None], attend)
     past = torch.ones(3, T, dtype=torch.bool)
     tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)
     visible_BTS = torch.cat((past, tree), -1)[None]
     nodes_BT, positions_BT = torch.tensor([[11, 12, 13]]), torch.tensor([[T, T + 1, T + 1]])
-    out = target.forward(nodes_BT, positions_BT, attend.see(visible_BTS)).hidden_BTD
+    out = target.forward(nodes_BT, positions_BT, attend.set_visible(visible_BTS)).hidden_BTD
     for row, path in ((0, [11]), (1, [11, 12]), (2, [11, 13])):
         text = torch.cat((PROMPT, torch.tensor([path])), -1)
-        alone = target.forward(text, torch.arange(text.shape[1])[None], DenseAttend()).hidden_BTD
+        alone = target.forward(text, torch.arange(text.shape[1])[None], DenseAttention()).hidden_BTD
         torch.testing.assert_close(out[0, row], alone[0, -1], atol=1e-5, rtol=1e-4)
 
 
@@ -130,13 +130,13 @@ def test_transformers_builds_no_mask(target_dir: GetDir, monkeypatch: pytest.Mon
         raise AssertionError("transformers looked at the positions")
 
     monkeypatch.setattr(masking, "find_packed_sequence_indices", called)
-    target.forward(PROMPT, torch.zeros_like(PROMPT), DenseAttend())
+    target.forward(PROMPT, torch.zeros_like(PROMPT), DenseAttention())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_facts(family: str, target_dir: GetDir):
     target = Target.load(target_dir(family), torch.bfloat16)
-    facts = target.facts
+    facts = target.info
     assert (facts.hidden_size, facts.intermediate_size, facts.vocab_size, facts.num_layers) == (48, 64, 300, 8)
     assert (facts.num_heads, facts.num_kv_heads, facts.head_dim, facts.max_positions) == (4, 2, 16, 256)
     assert (facts.rope_type, facts.eos_ids, facts.bos_id) == ("default", (299,), None)
@@ -150,9 +150,9 @@ def test_ends_of_what_is_not_whole(target_dir: GetDir, tmp_path: Path):
     shutil.copytree(target_dir("llama"), tmp_path / "copy")
     (tmp_path / "copy" / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(InputError, match="cannot load"):
-        load_ends(tmp_path / "copy")
+        load_target_without_layers(tmp_path / "copy")
     with pytest.raises(InputError, match="no directory"):
-        load_ends(tmp_path / "nowhere")
+        load_target_without_layers(tmp_path / "nowhere")
 
 
 def test_digests_follow_the_content(target_dir: GetDir, tmp_path: Path):
@@ -283,7 +283,7 @@ def test_positions_that_depend_on_the_forward_are_refused(rope_type: str):
     plain = {"rope_type": "default", "rope_theta": 10_000.0}
     for config.rope_parameters in (moving, {"full_attention": plain, "sliding_attention": moving}):
         with pytest.raises(InputError, match=f"rotary positions of type {rope_type}"):
-            check_config(config)
+            check_attention_config(config)
 
 
 def test_a_family_with_attention_of_its_own_is_refused(tmp_path: Path):
@@ -299,7 +299,7 @@ def probed(model_class: Any, config: PreTrainedConfig) -> str:
     torch.manual_seed(0)
     model = model_class._from_config(config, attn_implementation="eyas").eval()
     with pytest.raises(InputError) as caught:
-        probe(model, 8)
+        probe_attention(model, 8)
     return str(caught.value)
 
 
@@ -324,7 +324,7 @@ def test_keys_and_values_of_different_sizes_are_refused():
 def test_the_probe_finds_a_rule_that_is_not_the_models(change: dict[str, Any], said: str, monkeypatch: Any):
     """Gemma 2 with a window of 20, read wrongly. Five tokens would not show the window; its mask function does."""
     config = Gemma2Config(**SIZES, sliding_window=20, attn_logit_softcapping=0.5)
-    monkeypatch.setattr(hook, "Rule", lambda **asked: Rule(**{**asked, **change}))
+    monkeypatch.setattr(hook, "AttentionParams", lambda **kwargs: AttentionParams(**{**kwargs, **change}))
     assert said in probed(Gemma2ForCausalLM, config)
 
 
@@ -338,7 +338,7 @@ def test_the_probe_finds_a_rule_that_is_not_the_models(change: dict[str, Any], s
 )
 def test_the_probe_finds_wrong_chunks(change: dict[str, Any], said: str, monkeypatch: Any):
     config = Llama4TextConfig(**SIZES, intermediate_size_mlp=64, num_local_experts=2, attention_chunk_size=20)
-    monkeypatch.setattr(hook, "Rule", lambda **asked: Rule(**{**asked, **change}))
+    monkeypatch.setattr(hook, "AttentionParams", lambda **kwargs: AttentionParams(**{**kwargs, **change}))
     assert said in probed(Llama4ForCausalLM, config)
 
 
@@ -361,10 +361,10 @@ def test_positions_that_the_model_counts_itself_are_refused():
     register_attention()
     config = GPT2Config(vocab_size=300, n_embd=32, n_layer=8, n_head=2, n_positions=64)
     model = GPT2LMHeadModel._from_config(config, attn_implementation="eyas").eval()
-    assert probe(model, 8) == HeadShape(2, 2, 16)
+    assert probe_attention(model, 8) == AttentionShape(2, 2, 16)
     model.transformer.wpe = Counted(64, 32)
     with pytest.raises(InputError, match="embeddings that come out otherwise"):
-        probe(model, 8)
+        probe_attention(model, 8)
 
 
 def test_a_forward_that_breaks_off_is_refused():
@@ -380,7 +380,7 @@ def test_a_forward_that_breaks_off_is_refused():
 
     model.model.forward = without_positions
     with pytest.raises(InputError, match=r"does not run through ours \(ValueError: positions are mine"):
-        probe(model, 8)
+        probe_attention(model, 8)
 
 
 def test_a_family_that_hands_our_arguments_to_nobody_is_refused():
@@ -396,7 +396,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path):
 
 def test_sinks_that_are_dropped_are_found(monkeypatch: Any):
     config = GptOssConfig(**{**SIZES, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 32})
-    monkeypatch.setattr(hook, "Rule", lambda **asked: Rule(**{**asked, "sinks_N": None}))
+    monkeypatch.setattr(hook, "AttentionParams", lambda **kwargs: AttentionParams(**{**kwargs, "sinks_N": None}))
     assert "results of layer 0" in probed(GptOssForCausalLM, config)
 
 
@@ -412,7 +412,7 @@ def test_a_gemma_without_its_caps_is_plain(tmp_path: Path):
 
 
 def test_a_cap_that_is_dropped_is_found(monkeypatch: Any):
-    monkeypatch.setattr("eyas.model.attention_probe.capped", lambda logits, cap: logits)
+    monkeypatch.setattr("eyas.model.attention_probe.apply_softcap", lambda logits, cap: logits)
     assert "logits that come out otherwise" in probed(
         Gemma2ForCausalLM, Gemma2Config(**SIZES, final_logit_softcapping=5.0)
     )

@@ -11,7 +11,7 @@ def test_offsets_as_drawn_in_the_module():
     assert vocab.t2d_W.tolist() == [False, True, False, True, True, False, True]
     assert vocab.to_target(torch.tensor([[0, 1], [2, 3]])).tolist() == [[1, 3], [4, 6]]
     draft = vocab.to_draft(torch.arange(7))
-    assert draft.known.tolist() == [False, True, False, True, True, False, True]
+    assert draft.in_vocab.tolist() == [False, True, False, True, True, False, True]
     assert draft.ids.tolist() == [0, 0, 0, 1, 2, 0, 3]
     assert vocab.coverage(torch.tensor([5, 9, 5, 8, 7, 0, 6])) == 30 / 40
 
@@ -20,7 +20,7 @@ def test_every_draft_token_goes_there_and_back():
     counts = torch.randint(0, 50, (500,), generator=torch.Generator().manual_seed(0))
     vocab = DraftVocab.from_counts(counts, 123)
     back = vocab.to_draft(vocab.to_target(torch.arange(123)))
-    assert back.known.all()
+    assert back.in_vocab.all()
     assert torch.equal(back.ids, torch.arange(123))
     vocab.check()
 
@@ -40,9 +40,9 @@ def test_sizes_that_cannot_be(size: int, forced: tuple[int, ...]):
 def test_problem_names_the_classic_mistakes():
     good = DraftVocab.from_counts(torch.tensor([0, 9, 0, 8, 7, 0, 6]), 4)
     absolute = DraftVocab(torch.tensor([1, 3, 4, 6]), good.t2d_W)
-    assert "offsets" in str(absolute.problem())
+    assert "offsets" in str(absolute.find_problem())
     moved = DraftVocab(torch.tensor([1, 2, 3, 3]), good.t2d_W)
-    assert "draft token 2 to target token 5" in str(moved.problem())
+    assert "draft token 2 to target token 5" in str(moved.find_problem())
     assert "marks 3 tokens while d2t has 4" in str(
-        DraftVocab(good.d2t_V, good.t2d_W & (torch.arange(7) != 1)).problem()
+        DraftVocab(good.d2t_V, good.t2d_W & (torch.arange(7) != 1)).find_problem()
     )

@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.config import to_toml
-from eyas.base.provenance import Origin, finish
+from eyas.base.provenance import StageInputs, finish_stage
 from eyas.engine.request import Answer, Request
 from eyas.recipe import Recipe
 from eyas.server.openai_requests import ChatRequest
 from eyas.speculation.acceptance_trace import Evidence
 from eyas.speculation.arms import Arm
-from eyas.tree.sampling import Sampling
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.sampling import SamplingParams
+from eyas.tree.shape import TreeShape, chain_shape
 
 HEAD = "sha256:" + "a" * 64
 TREE16 = Arm("tree16", TreeShape(6, 4, 16))
-CHAIN2 = Arm("chain2", chain(2))
+CHAIN2 = Arm("chain2", chain_shape(2))
 
 
 def answer(accepted: Sequence[int], arm: Arm = TREE16, context: int = 20, **sampling: Any) -> Answer:
     """One round of this arm for each number of accepted tokens."""
-    done = Answer(Request("r-0", (1, 2), 400, Sampling(**sampling)), finish="stop")
+    done = Answer(Request("r-0", (1, 2), 400, SamplingParams(**sampling)), finish="stop")
     for taken in accepted:
         # Each node of the path was among the first of the tree.
         needs = tuple(range(2, taken + 1))
@@ -52,7 +52,7 @@ def write_run(directory: Path, results: dict, acceptance: dict | None, recipe: R
     (directory / "eval").mkdir()
     (directory / "recipe.toml").write_text(to_toml(recipe or Recipe()))
     (report / "results.json").write_text(json.dumps({"schema": 1, "tasks": {}} | results))
-    finish(report, Origin("bench", "", {"head": HEAD}), 0.0)
+    finish_stage(report, StageInputs("bench", "", {"head": HEAD}), 0.0)
     if acceptance is not None:
         whole = {"schema": 1, "tree": {"depth": 6, "top_k": 4, "nodes": 16}, "temperature": None, "tasks": {}}
         (directory / "eval" / "acceptance.json").write_text(json.dumps(whole | acceptance))

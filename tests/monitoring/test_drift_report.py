@@ -17,10 +17,10 @@ from eyas.monitoring.acceptance_log import heard
 from eyas.recipe import Recipe
 from eyas.speculation.acceptance_trace import Evidence
 from eyas.speculation.arms import Arm
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 
 ERROR = re.compile(r"eyas: error: .+\n")
-SHAPES = (TreeShape(6, 4, 16), chain(2))
+SHAPES = (TreeShape(6, 4, 16), chain_shape(2))
 PROMISED = {
     "all": entry(4.0, 3.8, 4.2) | {"by_context": {"<=256": entry(4.0, 3.9, 4.1)}},
     "tasks": {"math": entry(4.5, 4.2, 4.8)},
@@ -153,13 +153,13 @@ def test_days(run, tmp_path, capsys):
 
 def test_a_larger_tree_says_what_a_smaller_one_would_have_accepted():
     """Four accepted nodes, the last of which only trees of 20 nodes or more verify."""
-    tree32, chain5 = Arm("tree32", TreeShape(8, 4, 32)), Arm("chain5", chain(5))
+    tree32, chain5 = Arm("tree32", TreeShape(8, 4, 32)), Arm("chain5", chain_shape(5))
     seen = Evidence(tree32, 10, (2, 3, 9, 20), on_chain=1, chain_offered=6)
     assert [seen.tokens_with(TreeShape(d, 4, n)) for d, n in ((8, 32), (6, 16), (4, 8), (2, 16))] == [5, 4, 3, 3]
-    assert seen.tokens_with(chain(1)) is None
+    assert seen.tokens_with(chain_shape(1)) is None
     assert seen.tokens_with(TreeShape(8, 4, 64)) is None
-    assert Evidence(chain5, 10, (2, 3, 4), 3, 5).tokens_with(chain(2)) == 3
-    assert Evidence(chain5, 10, (2,), 1, 5).tokens_with(chain(2)) == 2
+    assert Evidence(chain5, 10, (2, 3, 4), 3, 5).tokens_with(chain_shape(2)) == 3
+    assert Evidence(chain5, 10, (2,), 1, 5).tokens_with(chain_shape(2)) == 2
     assert Evidence(TREE16, 10, (2,), 1, 5).tokens_with(TreeShape(8, 4, 16)) is None
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from tests.monitoring.answers import CHAIN2, HEAD, answer, body, chat
 
-from eyas.base.errors import InputError, PlaceError, UsageError
-from eyas.chat.conversation import Conversation, Message, read
+from eyas.base.errors import InputError, StorageError, UsageError
+from eyas.chat.conversation import Conversation, Message, read_conversations
 from eyas.monitoring import prompt_sampler as sampling
 from eyas.monitoring.acceptance_log import read_lines
 from eyas.monitoring.privacy_gate import Gate
 from eyas.monitoring.prompt_sampler import SampleOptions, Sampler, logged
 from eyas.server.openai_requests import CompletionRequest
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 
-SHAPES = (TreeShape(6, 4, 16), chain(2))
+SHAPES = (TreeShape(6, 4, 16), chain_shape(2))
 BAD, GOOD = [1, 1, 2] * 4, [5, 6, 4] * 4
 TEXT = "How many pages are left of a book of 300 after reading 17 pages a day for a week?"
 
@@ -53,7 +53,7 @@ def everything(directory: Path) -> str:
 
 
 def texts(directory: Path) -> list[str]:
-    return [prompt.messages[-1].content for prompt in read(directory / "prompts.jsonl")]
+    return [prompt.messages[-1].content for prompt in read_conversations(directory / "prompts.jsonl")]
 
 
 def counts(one: Sampler) -> dict[str, int]:
@@ -74,7 +74,7 @@ def test_only_prompts_that_went_badly_and_as_the_data_stage_reads_them(start, tm
     # Of a chain of two, two tokens are usual: no reason to keep it, though a tree's rounds have five.
     one.hear(body("Which of the two roads is the shorter one, and by how much?"), 0, answer([2] * 12, CHAIN2))
     one.close()
-    (kept,) = read(tmp_path / "kept" / "prompts.jsonl")
+    (kept,) = read_conversations(tmp_path / "kept" / "prompts.jsonl")
     assert [(message.role, message.content) for message in kept.messages] == [
         ("system", "You count pages."),
         ("user", "What is a page?"),
@@ -102,7 +102,7 @@ def test_what_is_personal_never_reaches_the_disk(start, tmp_path):
     assert kept.startswith("My name is ")
     assert kept.endswith(" about it.")
     assert "@" in kept
-    (prompt,) = read(tmp_path / "kept" / "prompts.jsonl")
+    (prompt,) = read_conversations(tmp_path / "kept" / "prompts.jsonl")
     assert set(prompt.changed) == {"PERSON", "EMAIL", "PHONE"}
     assert counts(one) == {"unjudged": counts(one)["unjudged"], "well": counts(one)["well"], "kept": 1, "refused": 2}
 
@@ -226,7 +226,7 @@ def test_one_server_writes_at_a_time(start, tmp_path, gate):
 
 def test_a_place_that_cannot_be_written_is_refused_at_the_start(tmp_path, gate):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(PlaceError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot be written"):
         Sampler(SampleOptions(tmp_path / "file"), gate, {"main": HEAD}, SHAPES, print)
 
 

@@ -13,7 +13,8 @@ from eyas.drafters.eagle3 import Draft
 from eyas.engine.async_engine import Service
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.tree.shape import TreeShape
 

@@ -15,7 +15,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, plain_loop
 from eyas.engine.request import Request
 from eyas.model.target import Target
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 
 CLIENTS = 24
 MOST_TOKENS = 48
@@ -63,7 +63,7 @@ def solo_cases(target: Target, count: int, seed: int) -> list[Case]:
         begin = stem[: rng.choice((0, 0, 30, 100, 120))]
         ids = (*begin, *(rng.randrange(256) for _ in range(rng.randint(1, 60))))
         temperature = rng.choice((0.0, 0.0, 0.8))
-        request = Request(str(number), ids, MOST_TOKENS, Sampling(temperature), number)
+        request = Request(str(number), ids, MOST_TOKENS, SamplingParams(temperature), number)
         (answer,) = plain_loop(engine, Given([request]))
         cases.append(Case(ids, temperature, number, tuple(answer.token_ids)))
     return cases

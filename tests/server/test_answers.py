@@ -22,7 +22,7 @@ def reference(shallow, shallow_target):
 
     def answer(ids, num_tokens):
         request = Request("reference", tuple(ids), num_tokens)
-        return generate(shallow, [request], shallow_target.facts.eos_ids)["reference"]
+        return generate(shallow, [request], shallow_target.info.eos_ids)["reference"]
 
     return answer
 

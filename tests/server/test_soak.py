@@ -16,9 +16,9 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import overlap_loop
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm
-from eyas.tree.shape import chain
+from eyas.tree.shape import chain_shape
 
-ARMS = (Arm("off", None), Arm("chain2", chain(2)), Arm("tree6", SHAPE))
+ARMS = (Arm("off", None), Arm("chain2", chain_shape(2)), Arm("tree6", SHAPE))
 
 
 @pytest.mark.parametrize(

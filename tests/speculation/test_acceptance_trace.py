@@ -10,9 +10,9 @@ from torch import Tensor
 
 from eyas.speculation.acceptance_trace import Evidence, evidence_of, trace_BC
 from eyas.speculation.arms import Arm
-from eyas.tree.shape import TreeShape, chain
-from eyas.tree.tree import Frontier, Tree, grow, rerank
-from eyas.tree.verify import Accepted, verify
+from eyas.tree.shape import TreeShape, chain_shape
+from eyas.tree.tree import Frontier, Tree, grow_tree, rerank
+from eyas.tree.verify import AcceptedPath, verify
 
 WORDS, STATES = 40, 5003
 
@@ -40,9 +40,9 @@ class World:
             states_BK = self.after(states_BK.expand(-1, frontier.tokens_BK.shape[1]), frontier.tokens_BK)
             return self.head_NV[states_BK]
 
-        return grow(shape, torch.zeros_like(states_B), self.head_NV[states_B], advance, lambda ids: ids)
+        return grow_tree(shape, torch.zeros_like(states_B), self.head_NV[states_B], advance, lambda ids: ids)
 
-    def accept(self, tree: Tree, states_B: Tensor) -> Accepted:
+    def accept(self, tree: Tree, states_B: Tensor) -> AcceptedPath:
         states_BM = states_B[:, None].expand_as(tree.tokens_BM).clone()
         for node in range(1, tree.tokens_BM.shape[1]):
             parents_B1 = tree.parents_BM[:, node : node + 1]
@@ -63,7 +63,7 @@ class World:
         return (self.accept(self.grow(shape, states_B), states_B).lengths_B - 1).tolist()
 
 
-def read(arm: Arm, tree: Tree, accepted: Accepted) -> list[Evidence]:
+def read(arm: Arm, tree: Tree, accepted: AcceptedPath) -> list[Evidence]:
     rows = trace_BC(tree, accepted, len(tree.tokens_BM)).tolist()
     return [evidence_of(arm, 0, n, row) for n, row in zip(accepted.lengths_B.tolist(), rows, strict=True)]
 
@@ -97,7 +97,7 @@ def test_a_shallower_tree_accepts_no_less(world: World, states_B: Tensor) -> Non
 
 def test_a_chain_accepts_what_the_likeliest_path_did(world: World, states_B: Tensor) -> None:
     found = world.evidence(TreeShape(5, 3, 12), states_B)
-    truth = world.accepted(chain(5), states_B)
+    truth = world.accepted(chain_shape(5), states_B)
     refused = [one.on_chain < one.chain_offered for one in found]
     assert [one.on_chain for one, is_known in zip(found, refused, strict=True) if is_known] == [
         count for count, is_known in zip(truth, refused, strict=True) if is_known
@@ -108,7 +108,9 @@ def test_a_chain_accepts_what_the_likeliest_path_did(world: World, states_B: Ten
 
 
 def test_a_chain_is_its_own_evidence(world: World, states_B: Tensor) -> None:
-    for one, count in zip(world.evidence(chain(4), states_B), world.accepted(chain(4), states_B), strict=True):
+    for one, count in zip(
+        world.evidence(chain_shape(4), states_B), world.accepted(chain_shape(4), states_B), strict=True
+    ):
         assert (one.on_chain, one.accepted, one.chain_offered) == (count, count + 1, 4)
         assert one.needs == tuple(range(2, count + 2))
 

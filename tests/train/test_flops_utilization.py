@@ -18,7 +18,7 @@ from eyas.train.ttt import pack
 @pytest.mark.parametrize("steps", [1, 3])
 def test_operations_are_those_that_torch_counts(target: Target, steps: int) -> None:
     config = TrainConfig(steps=steps, draft_vocab_size=100, dtype="float32")
-    sizes = head_config(config, target.aux_layer_ids, target.facts)
+    sizes = head_config(config, target.aux_layer_ids, target.info)
     head = Head.init(sizes, 0)
     vocab = DraftVocab.from_counts(torch.arange(288), 100)
     torch.manual_seed(0)
@@ -38,7 +38,7 @@ def test_operations_are_those_that_torch_counts(target: Target, steps: int) -> N
 def test_the_share_is_that_of_the_time_since_the_last_look(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 2.0, 3.0])
     monkeypatch.setattr(pace.time, "perf_counter", lambda: next(clock))
-    sizes = head_config(TrainConfig(draft_vocab_size=100), target.aux_layer_ids, target.facts)
+    sizes = head_config(TrainConfig(draft_vocab_size=100), target.aux_layer_ids, target.info)
     head = Head(sizes)
     packed = pack([random_row("..xxxx", 48, 288)], 2, torch.float32)
     done = pace.operations(head, 288, packed)

@@ -10,7 +10,7 @@ import torch
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import is_finished, read_provenance
 from eyas.features.reader import Features
-from eyas.formats.head_dir import HeadOrigin, digest_head, read_head, write_head
+from eyas.formats.head_dir import HeadMetadata, digest_head, read_head, write_head
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
@@ -26,13 +26,13 @@ CONFIG = TrainConfig(
 
 
 def vocab_of(target: Target, ids: range) -> DraftVocab:
-    counts_W = torch.zeros(target.facts.vocab_size)
+    counts_W = torch.zeros(target.info.vocab_size)
     counts_W[ids.start : ids.stop] = 1
     return DraftVocab.from_counts(counts_W, len(ids))
 
 
 def sizes_of(target: Target, size: int, **flags: bool) -> HeadConfig:
-    return HeadConfig.for_target(target.facts, size, aux_layer_ids=target.aux_layer_ids, **flags)
+    return HeadConfig.for_target(target.info, size, aux_layer_ids=target.aux_layer_ids, **flags)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def stored(target: Target, tmp_path: Path) -> Path:
     with torch.no_grad():
         for weight in head.parameters():
             weight.add_(0.25)
-    write_head(tmp_path / "stored", head, vocab_of(target, range(40, 100)), HeadOrigin(), torch.float32)
+    write_head(tmp_path / "stored", head, vocab_of(target, range(40, 100)), HeadMetadata(), torch.float32)
     return tmp_path / "stored"
 
 

@@ -10,7 +10,7 @@ from tests.tiny import tiny_target
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.progress import Progress
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_said_to_be_and_not_used(
 def test_checkpoints_may_go_to_any_url(
     target: Target, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place("memory://bucket/run")
+    place = StoragePath("memory://bucket/run")
     config = dataclasses.replace(CONFIG, updates=5, checkpoint_url=place.url)
     stop_at(4, monkeypatch)
     with pytest.raises(Stopped):
@@ -130,8 +130,8 @@ def test_a_head_learns_its_texts_and_is_written_as_trained(target: Target, featu
     stored = read_head(tmp_path)
     assert stored.config.intermediate_size == 96
     assert stored.vocab.size == 150
-    assert stored.origin.target_digest == target.digest
-    assert all(stored.vocab.t2d_W[i] for i in target.facts.eos_ids)
+    assert stored.metadata.target_digest == target.digest
+    assert all(stored.vocab.t2d_W[i] for i in target.info.eos_ids)
     # The stored head gives the loss that training ended with.
     trainer = Trainer(config, Features(features), target)
     trainer.head.load_state_dict(stored.head.state_dict())

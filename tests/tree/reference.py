@@ -19,10 +19,10 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 
 
-def adjusted(logits_W: Tensor, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
+def adjusted(logits_W: Tensor, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
     """Logits after bias and penalties. Presence and frequency by OpenAI's formula: count * f + (count > 0) * p less."""
     text: Any = torch.tensor([[*prompt, *answer]])
     scores: Any = logits_W.float()[None].clone()
@@ -35,7 +35,7 @@ def adjusted(logits_W: Tensor, sampling: Sampling, prompt: Sequence[int], answer
     return scores[0]
 
 
-def warpers(sampling: Sampling) -> LogitsProcessorList:
+def warpers(sampling: SamplingParams) -> LogitsProcessorList:
     """Temperature and filters, min_p before top_k and top_p."""
     out = LogitsProcessorList([TemperatureLogitsWarper(float(sampling.temperature))])
     if sampling.min_p is not None:
@@ -47,7 +47,7 @@ def warpers(sampling: Sampling) -> LogitsProcessorList:
     return out
 
 
-def probs(logits_W: Tensor, sampling: Sampling) -> Tensor:
+def probs(logits_W: Tensor, sampling: SamplingParams) -> Tensor:
     """fp64 probabilities from adjusted logits without ties."""
     no_ids: Any = torch.zeros(1, 1, dtype=torch.int64)
     scores: Any = logits_W[None]

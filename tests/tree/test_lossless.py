@@ -22,33 +22,40 @@ import torch
 from tests.tree.reference import adjusted, probs
 from torch import Tensor
 
-from eyas.tree.penalties import Paths, PenaltyState
-from eyas.tree.position_rng import coins
-from eyas.tree.sampling import Sampling, SamplingBatch, choose
-from eyas.tree.shape import TreeShape, chain
-from eyas.tree.tree import Frontier, Tree, grow
+from eyas.tree.penalties import NodePaths, PenaltyState
+from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
+from eyas.tree.shape import TreeShape, chain_shape
+from eyas.tree.tree import Frontier, Tree, grow_tree
 from eyas.tree.verify import verify
 
 WORDS = 8
 PROMPT = [3, 5, 5, 1]
 CPU = torch.device("cpu")
 PLAIN_SETTINGS = {
-    "temperature": Sampling(temperature=1.3),
-    "top-k": Sampling(temperature=1.0, top_k=5),
-    "top-p": Sampling(temperature=1.0, top_p=0.9),
-    "min-p": Sampling(temperature=1.0, min_p=0.12),
-    "all": Sampling(temperature=1.4, top_k=6, top_p=0.95, min_p=0.05),
+    "temperature": SamplingParams(temperature=1.3),
+    "top-k": SamplingParams(temperature=1.0, top_k=5),
+    "top-p": SamplingParams(temperature=1.0, top_p=0.9),
+    "min-p": SamplingParams(temperature=1.0, min_p=0.12),
+    "all": SamplingParams(temperature=1.4, top_k=6, top_p=0.95, min_p=0.05),
 }
 PENALTIES = {
-    "repetition": Sampling(1.0, repetition_penalty=1.8),
-    "presence": Sampling(1.0, presence_penalty=1.5),
-    "frequency": Sampling(1.2, frequency_penalty=-0.9),
-    "bias": Sampling(1.0, logit_bias={0: 1.0, 4: -100.0}),
-    "everything": Sampling(1.3, 6, 0.95, 0.03, 1.2, 0.4, 0.5, {2: 0.7}),
+    "repetition": SamplingParams(1.0, repetition_penalty=1.8),
+    "presence": SamplingParams(1.0, presence_penalty=1.5),
+    "frequency": SamplingParams(1.2, frequency_penalty=-0.9),
+    "bias": SamplingParams(1.0, logit_bias={0: 1.0, 4: -100.0}),
+    "everything": SamplingParams(1.3, 6, 0.95, 0.03, 1.2, 0.4, 0.5, {2: 0.7}),
 }
 SETTINGS = {**PLAIN_SETTINGS, **PENALTIES}
-GREEDY = {"greedy": Sampling(), "greedy with penalties": Sampling(0.0, None, None, None, 1.2, 0.4, 0.5, {2: 0.7})}
-SHAPES = {"tree": TreeShape(3, 3, 10), "shallow": TreeShape(1, 2, 3), "chain": chain(3), "padded": TreeShape(2, 2, 9)}
+GREEDY = {
+    "greedy": SamplingParams(),
+    "greedy with penalties": SamplingParams(0.0, None, None, None, 1.2, 0.4, 0.5, {2: 0.7}),
+}
+SHAPES = {
+    "tree": TreeShape(3, 3, 10),
+    "shallow": TreeShape(1, 2, 3),
+    "chain": chain_shape(3),
+    "padded": TreeShape(2, 2, 9),
+}
 
 Drafts = Callable[[Tensor, Tensor], Tree]  # roots_B, number of tokens that each answer holds
 
@@ -67,7 +74,7 @@ def random_trees(shape: TreeShape) -> Drafts:
     def advance(frontier: Frontier) -> Tensor:
         return head(frontier.tokens_BK)
 
-    return lambda roots_B, lengths_B: grow(shape, roots_B, head(roots_B), advance, lambda ids: ids)
+    return lambda roots_B, lengths_B: grow_tree(shape, roots_B, head(roots_B), advance, lambda ids: ids)
 
 
 def no_drafts(roots_B: Tensor, lengths_B: Tensor) -> Tree:
@@ -89,7 +96,7 @@ def drafts_of(answers_BC: Tensor, change: int) -> Drafts:
 class Decoder:
     """The loop of an engine: draft, target, choose, verify. Two mistakes can be made on purpose."""
 
-    samplings: list[Sampling]
+    samplings: list[SamplingParams]
     seeds_B: Tensor
     one_coin: bool = False
     flat_penalties: bool = False
@@ -97,7 +104,7 @@ class Decoder:
     def run(self, drafts: Drafts, num_tokens: int) -> tuple[Tensor, Tensor]:
         """The answers, and how many tokens the first round gave."""
         count = len(self.samplings)
-        batch = SamplingBatch.of(self.samplings, CPU)
+        batch = SamplingBatch.from_params(self.samplings, CPU)
         state = PenaltyState(count, WORDS, CPU)
         if batch.adjusts:
             for line, sampling in enumerate(self.samplings):
@@ -111,7 +118,7 @@ class Decoder:
             accepted = verify(tree, ids_BM)
             state.update(lines_B, accepted.tokens_BS, accepted.lengths_B)
             columns_BS = lengths_B[:, None] + torch.arange(accepted.tokens_BS.shape[1])
-            rest_BS = ~accepted.kept_BS() | (columns_BS >= num_tokens)
+            rest_BS = ~accepted.is_accepted_BS() | (columns_BS >= num_tokens)
             answers_BC.scatter_(1, columns_BS.masked_fill(rest_BS, num_tokens), accepted.tokens_BS)
             roots_B = accepted.tokens_BS.gather(1, accepted.lengths_B[:, None] - 1)[:, 0]
             lengths_B = lengths_B + accepted.lengths_B
@@ -124,10 +131,12 @@ class Decoder:
         lines_T = torch.arange(len(positions_B)).repeat_interleave(num_nodes)
         logits_TW = target_logits()[tree.tokens_BM].flatten(0, 1)
         if batch.adjusts:
-            logits_TW = state.adjust(logits_TW, lines_T, None if self.flat_penalties else Paths.of(tree))
+            logits_TW = state.apply(logits_TW, lines_T, None if self.flat_penalties else NodePaths.from_tree(tree))
         positions_T = (positions_B[:, None] + tree.depths_BM).flatten()
-        coins_T = coins(self.seeds_B[lines_T], torch.zeros_like(positions_T) if self.one_coin else positions_T)
-        return choose(logits_TW, batch, lines_T, coins_T).view(tree.tokens_BM.shape)
+        coins_T = position_uniforms(
+            self.seeds_B[lines_T], torch.zeros_like(positions_T) if self.one_coin else positions_T
+        )
+        return choose_tokens(logits_TW, batch, lines_T, coins_T).view(tree.tokens_BM.shape)
 
 
 # --- the coupling ----------------------------------------------------------------------------------------------------
@@ -135,7 +144,7 @@ class Decoder:
 NUM_TOKENS = 25
 
 
-def everyone() -> tuple[list[Sampling], Tensor]:
+def everyone() -> tuple[list[SamplingParams], Tensor]:
     """40 seeds of each of the settings, side by side in one batch."""
     samplings = [sampling for sampling in {**SETTINGS, **GREEDY}.values() for _ in range(40)]
     return samplings, torch.arange(len(samplings)) % 40
@@ -187,7 +196,7 @@ def test_penalties_by_text_alone_break_the_coupling(plain: Tensor) -> None:
 RUNS = 12_000
 
 
-def exact_triples(sampling: Sampling) -> Tensor:
+def exact_triples(sampling: SamplingParams) -> Tensor:
     """fp64 [W * W * W]: the probability of every first three tokens, one prefix at a time."""
     table: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(3):
@@ -214,12 +223,12 @@ def misfit(triples_B3: Tensor, exact: Tensor) -> float:
     return statistic / (degrees + 2 * math.sqrt(degrees * x) + 2 * x)
 
 
-def first_triples(sampling: Sampling, drafts: Drafts, **mistake: bool) -> tuple[Tensor, Tensor]:
+def first_triples(sampling: SamplingParams, drafts: Drafts, **mistake: bool) -> tuple[Tensor, Tensor]:
     return Decoder([sampling] * RUNS, torch.arange(RUNS), **mistake).run(drafts, 3)
 
 
 @pytest.mark.parametrize("sampling", SETTINGS.values(), ids=SETTINGS)
-def test_three_tokens_follow_the_target(sampling: Sampling) -> None:
+def test_three_tokens_follow_the_target(sampling: SamplingParams) -> None:
     exact = exact_triples(sampling)
     triples_B3, first_B = first_triples(sampling, random_trees(SHAPES["tree"]))
     assert misfit(triples_B3, exact) < 1

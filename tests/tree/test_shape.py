@@ -1,14 +1,14 @@
 import pytest
 
 from eyas.base.errors import UsageError
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 
 
 def test_candidates_are_counted() -> None:
     assert TreeShape(depth=3, top_k=2, nodes=6).candidates == 2 + 4 + 4
-    assert chain(4) == TreeShape(depth=4, top_k=1, nodes=5)
-    assert chain(4).candidates == 4
-    assert chain(4).slots == 5
+    assert chain_shape(4) == TreeShape(depth=4, top_k=1, nodes=5)
+    assert chain_shape(4).candidates == 4
+    assert chain_shape(4).max_accepted == 5
 
 
 @pytest.mark.parametrize(("depth", "top_k", "nodes"), [(0, 4, 16), (5, 0, 16), (5, 4, 1), (5, 4, 16.0), (True, 4, 16)])

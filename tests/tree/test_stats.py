@@ -5,12 +5,12 @@ import pytest
 
 from eyas.tree.stats import (
     RequestRounds,
+    acceptance_interval,
     acceptance_length,
-    bootstrap_interval,
     by_depth,
     histogram,
     ratio_interval,
-    summarise,
+    summarize,
 )
 
 # Two prompts. The first: all of a chain of 2, then nothing, then 1 of 2, then cut by a stop token after 2.
@@ -19,7 +19,7 @@ REQUESTS = [RequestRounds(accepted=(3, 1, 2, 2), offered=(2, 1, 2, 1)), RequestR
 
 
 def test_by_hand() -> None:
-    stats = summarise(REQUESTS)
+    stats = summarize(REQUESTS)
     assert acceptance_length(REQUESTS) == stats.acceptance_length == 9 / 5
     assert (stats.prompts, stats.rounds, stats.accepted) == (2, 5, 9)
     assert stats.histogram == histogram(REQUESTS) == (0, 2, 2, 1)
@@ -36,7 +36,7 @@ def test_long_answers_weigh_more() -> None:
 def test_a_request_without_rounds_changes_nothing() -> None:
     silent = RequestRounds((), ())
     assert acceptance_length([*REQUESTS, silent]) == 9 / 5
-    assert bootstrap_interval([*REQUESTS, silent], 3) == bootstrap_interval(REQUESTS, 3)
+    assert acceptance_interval([*REQUESTS, silent], 3) == acceptance_interval(REQUESTS, 3)
     with pytest.raises(AssertionError, match="no round"):
         acceptance_length([silent])
 
@@ -61,15 +61,15 @@ def test_conditional_acceptance_recovers_the_rates_of_a_simulation() -> None:
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
-    assert bootstrap_interval(REQUESTS, 1) == bootstrap_interval(REQUESTS, 1)
+    assert acceptance_interval(REQUESTS, 1) == acceptance_interval(REQUESTS, 1)
     requests = [RequestRounds((length,), (length,)) for length in range(1, 31)]
-    assert bootstrap_interval(requests, 1) != bootstrap_interval(requests, 2)
-    low, high = bootstrap_interval(requests, 1).low, bootstrap_interval(requests, 1).high
+    assert acceptance_interval(requests, 1) != acceptance_interval(requests, 2)
+    low, high = acceptance_interval(requests, 1).low, acceptance_interval(requests, 1).high
     assert low < 15.5 < high
 
 
 def test_one_prompt_gives_an_interval_without_width() -> None:
-    interval = bootstrap_interval(REQUESTS[:1], 0)
+    interval = acceptance_interval(REQUESTS[:1], 0)
     assert interval.low == interval.high == 2.0
 
 

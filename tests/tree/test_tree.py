@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eyas.tree.shape import TreeShape, chain
-from eyas.tree.tree import Frontier, Tree, grow, parallel_chains_visible
+from eyas.tree.shape import TreeShape, chain_shape
+from eyas.tree.tree import Frontier, Tree, grow_tree, unrolled_chains_visible
 
 CPU = torch.device("cpu")
 NUM_ROWS = 97
@@ -24,7 +24,7 @@ SHAPES = [
     TreeShape(3, 2, 11),  # every candidate
     TreeShape(3, 2, 14),  # more nodes than candidates: 3 are padding
     TreeShape(1, 3, 6),
-    chain(6),
+    chain_shape(6),
     TreeShape(5, 1, 4),
     TreeShape(3, 1, 7),
 ]
@@ -126,7 +126,7 @@ def test_growing_equals_the_plain_python_reference(shape: TreeShape, make_table)
         table_RV = make_table(12, seed)
         root_B = torch.arange(5) * 13 + seed
         drafter = PathDrafter(table_RV, root_B)
-        tree = grow(shape, root_B, drafter.root_logits(), drafter.advance, drafter.to_target)
+        tree = grow_tree(shape, root_B, drafter.root_logits(), drafter.advance, drafter.to_target)
         tree.check()
         assert drafter.calls == shape.depth - 1
         assert tree.tokens_BM.shape == (5, shape.nodes)
@@ -147,7 +147,7 @@ def test_the_peaked_table_does_hold_ties_and_certainties() -> None:
     log_probs_RV = torch.log_softmax(peaked_table(12, 0).float(), dim=-1)
     assert int((log_probs_RV.max(dim=-1).values == 0.0).sum()) > 10
     drafter = PathDrafter(peaked_table(12, 0), torch.arange(5) * 13)
-    tree = grow(SHAPES[1], drafter.root_B, drafter.root_logits(), drafter.advance, drafter.to_target)
+    tree = grow_tree(SHAPES[1], drafter.root_B, drafter.root_logits(), drafter.advance, drafter.to_target)
     equal_to_parent_BM = (tree.scores_BM == tree.scores_BM.gather(1, tree.parents_BM))[:, 1:]
     assert bool(equal_to_parent_BM.any()), "a child as likely as its parent"
 
@@ -165,7 +165,7 @@ def test_a_certain_child_never_displaces_its_parent() -> None:
     halves = torch.tensor([0.0, 0.0, -200.0])
     root_B = torch.zeros(3, dtype=torch.int64)
     for nodes in range(2, 12):
-        tree = grow(
+        tree = grow_tree(
             TreeShape(3, 2, nodes), root_B, halves.expand(3, 3), lambda _: certain.expand(3, 2, 3), lambda ids: ids
         )
         tree.check()
@@ -175,7 +175,7 @@ def test_a_certain_child_never_displaces_its_parent() -> None:
             assert tree.scores_BM[0, 1:].tolist() == pytest.approx([-math.log(2)] * 5)
 
 
-@pytest.mark.parametrize("shape", [TreeShape(4, 3, 9), chain(4)], ids=str)
+@pytest.mark.parametrize("shape", [TreeShape(4, 3, 9), chain_shape(4)], ids=str)
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_a_broken_head_still_gives_a_tree(shape: TreeShape, poison: float) -> None:
     for poisoned_level in range(shape.depth):
@@ -187,7 +187,7 @@ def test_a_broken_head_still_gives_a_tree(shape: TreeShape, poison: float) -> No
 
         root_logits = torch.randn(2, 7)
         root_logits[0] = poison if poisoned_level == 0 else root_logits[0]
-        tree = grow(shape, torch.zeros(2, dtype=torch.int64), root_logits, advance, lambda ids: ids)
+        tree = grow_tree(shape, torch.zeros(2, dtype=torch.int64), root_logits, advance, lambda ids: ids)
         tree.check()
         assert bool(tree.valid_BM[1].all())
         assert bool((tree.depths_BM[0][tree.valid_BM[0]] <= poisoned_level).all())
@@ -196,10 +196,10 @@ def test_a_broken_head_still_gives_a_tree(shape: TreeShape, poison: float) -> No
 def test_rows_of_a_batch_do_not_touch_each_other() -> None:
     table_RV, root_B = random_table(12, 3), torch.tensor([5, 60])
     together = PathDrafter(table_RV, root_B)
-    tree = grow(SHAPES[0], root_B, together.root_logits(), together.advance, together.to_target)
+    tree = grow_tree(SHAPES[0], root_B, together.root_logits(), together.advance, together.to_target)
     for row in range(2):
         alone = PathDrafter(table_RV, root_B[row : row + 1])
-        single = grow(SHAPES[0], alone.root_B, alone.root_logits(), alone.advance, alone.to_target)
+        single = grow_tree(SHAPES[0], alone.root_B, alone.root_logits(), alone.advance, alone.to_target)
         assert torch.equal(single.tokens_BM[0], tree.tokens_BM[row])
         assert torch.equal(single.parents_BM[0], tree.parents_BM[row])
 
@@ -255,7 +255,7 @@ def test_chains_found_elsewhere_may_be_shorter_than_their_row() -> None:
 
 
 def test_parallel_chains_picture() -> None:
-    visible = parallel_chains_visible(num_positions=4, depth=2, device=CPU)
+    visible = unrolled_chains_visible(num_positions=4, depth=2, device=CPU)
     assert picture(visible.reshape(12, 12)) == [
         "x... .... ....".replace(" ", ""),
         "xx.. .... ....".replace(" ", ""),

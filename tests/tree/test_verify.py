@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eyas.tree.shape import TreeShape, chain
-from eyas.tree.tree import Frontier, Tree, grow
-from eyas.tree.verify import Accepted, stop_has_children, verify
+from eyas.tree.shape import TreeShape, chain_shape
+from eyas.tree.tree import Frontier, Tree, grow_tree
+from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
 
 WORDS = 7
 SHAPES = [
@@ -20,7 +20,7 @@ SHAPES = [
     TreeShape(3, 3, 12),
     TreeShape(2, 2, 12),
     TreeShape(1, 5, 6),
-    chain(4),
+    chain_shape(4),
     TreeShape(2, 1, 6),
 ]
 
@@ -30,7 +30,7 @@ def random_tree(shape: TreeShape, num_requests: int, generator: torch.Generator)
         return torch.randn(*frontier.tokens_BK.shape, WORDS, generator=generator) * 3  # peaked: deep trees occur
 
     root_B = torch.randint(WORDS, (num_requests,), generator=generator)
-    return grow(shape, root_B, torch.randn(num_requests, WORDS, generator=generator), advance, lambda ids: ids)
+    return grow_tree(shape, root_B, torch.randn(num_requests, WORDS, generator=generator), advance, lambda ids: ids)
 
 
 def thinned(tree: Tree, generator: torch.Generator) -> Tree:
@@ -58,7 +58,7 @@ def walk(tree: Tree, row: int, ids: list[int]) -> tuple[list[int], list[int]]:
         path.append(following[0])
 
 
-def kept(accepted: Accepted, row: int) -> tuple[list[int], list[int]]:
+def kept(accepted: AcceptedPath, row: int) -> tuple[list[int], list[int]]:
     length = int(accepted.lengths_B[row])
     return accepted.tokens_BS[row, :length].tolist(), accepted.nodes_BS[row, :length].tolist()
 
@@ -76,14 +76,14 @@ def test_verify_is_the_walk(shape: TreeShape) -> None:
             if offspring and steer_BM[row, node]:
                 ids_BM[row, node] = tree.tokens_BM[row, offspring[row % 2 % len(offspring)]]
     accepted = verify(tree, ids_BM)
-    assert accepted.tokens_BS.shape == accepted.nodes_BS.shape == (300, shape.slots)
+    assert accepted.tokens_BS.shape == accepted.nodes_BS.shape == (300, shape.max_accepted)
     assert set(accepted.lengths_B.tolist()) == set(range(1, min(shape.depth, shape.nodes - 1) + 2))
-    offered_B = stop_has_children(tree, accepted)
+    offered_B = has_rejected_child(tree, accepted)
     for row in range(300):
         tokens, path = walk(tree, row, ids_BM[row].tolist())
         assert kept(accepted, row) == (tokens, path)
         assert accepted.nodes_BS[row, len(path) :].eq(0).all()
-        assert accepted.kept_BS()[row].tolist() == [slot < len(path) for slot in range(shape.slots)]
+        assert accepted.is_accepted_BS()[row].tolist() == [slot < len(path) for slot in range(shape.max_accepted)]
         assert bool(offered_B[row]) == bool(children(tree, row, path[-1]))
 
 
@@ -114,7 +114,7 @@ def test_a_lone_root_gives_its_token() -> None:
     accepted = verify(tree, torch.tensor([[5], [6]]))
     assert accepted.lengths_B.tolist() == [1, 1]
     assert accepted.tokens_BS.tolist() == [[5], [6]]
-    assert not stop_has_children(tree, accepted).any()
+    assert not has_rejected_child(tree, accepted).any()
 
 
 def test_a_wanted_node_below_a_refused_one_is_not_accepted() -> None:
@@ -131,10 +131,10 @@ def test_nothing_is_read_on_the_host() -> None:
     tokens_BM, parents_BM, depths_BM, scores_BM, valid_BM = (part.to("meta") for part in parts)
     meta = Tree(tokens_BM, parents_BM, depths_BM, scores_BM, valid_BM, tree.depth)
     accepted = verify(meta, meta.tokens_BM)
-    assert stop_has_children(meta, accepted).shape == (3,)
+    assert has_rejected_child(meta, accepted).shape == (3,)
 
 
-@pytest.mark.parametrize("shape", [chain(1), chain(5), TreeShape(depth=5, top_k=1, nodes=4)])
+@pytest.mark.parametrize("shape", [chain_shape(1), chain_shape(5), TreeShape(depth=5, top_k=1, nodes=4)])
 def test_a_chain_needs_no_search(shape: TreeShape) -> None:
     """The same as for any tree, with nodes left out at its end."""
     generator = torch.Generator().manual_seed(3)
@@ -149,7 +149,7 @@ def test_a_chain_needs_no_search(shape: TreeShape) -> None:
     assert found.lengths_B.unique().numel() == shape.nodes
     assert torch.equal(found.lengths_B, wanted.lengths_B)
     assert torch.equal(found.nodes_BS, wanted.nodes_BS)
-    assert torch.equal(found.tokens_BS[found.kept_BS()], wanted.tokens_BS[wanted.kept_BS()])
-    refused_B = stop_has_children(replace(tree, is_chain=False), wanted)
-    assert torch.equal(stop_has_children(tree, found), refused_B)
+    assert torch.equal(found.tokens_BS[found.is_accepted_BS()], wanted.tokens_BS[wanted.is_accepted_BS()])
+    refused_B = has_rejected_child(replace(tree, is_chain=False), wanted)
+    assert torch.equal(has_rejected_child(tree, found), refused_B)
     assert 0 < int(refused_B.sum()) < 200

@@ -7,8 +7,8 @@ import torch
 from tests.features.small import LAYERS, write_conversations
 from tests.tiny import tiny_target
 
-from eyas.chat.conversation import read_all
-from eyas.chat.render import prompt_ids
+from eyas.chat.conversation import read_conversation_dir
+from eyas.chat.render import render_prompt
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, plain_loop
@@ -46,8 +46,8 @@ def test_evaluation_counts_the_rounds_of_serving(options: HeadOptions, tmp_path:
 
     engine = Engine(target, Draft(stored.head, stored.vocab, shape), slots=4, context=256)
     requests = []
-    for conversation in read_all(tmp_path / "conversations"):
-        ids = prompt_ids(conversation.messages[:-1], target.tokenizer)
+    for conversation in read_conversation_dir(tmp_path / "conversations"):
+        ids = render_prompt(conversation.messages[:-1], target.tokenizer)
         requests.append(Request(conversation.id, tuple(ids), len(conversation.turns[0].token_ids)))
     served = {answer.request.id: answer.rounds for answer in plain_loop(engine, Given(requests))}
     assert served == simulated

@@ -24,11 +24,11 @@ from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.train import train as loop
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
 
 SHAPE = TreeShape(depth=4, top_k=3, nodes=11)
-WARM = Sampling(0.5)
+WARM = SamplingParams(0.5)
 TOKENS = 30
 
 
@@ -49,7 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Path:
     return out
 
 
-def served(engine: Engine, rows: list[Row], seeds: list[int], sampling: Sampling) -> list[Answer]:
+def served(engine: Engine, rows: list[Row], seeds: list[int], sampling: SamplingParams) -> list[Answer]:
     """The engine's answers to the prompts of rows of one turn."""
     prompts = [tuple(row.ids_T[: int(row.loss_mask_T.int().argmax())].tolist()) for row in rows]
     requests = [
@@ -82,7 +82,7 @@ def test_greedy_answers_anew_are_the_rows_that_were_captured(target: Target, tra
     """Features and final states too, though capture reads whole texts and this one token at a time."""
     rows = list(Features(trained / "features").rows(range(4)))
     longest = max(int(row.loss_mask_T.sum()) for row in rows)
-    for row, anew in zip(rows, answer_anew(rows, [0] * 4, target, Sampling(), longest), strict=True):
+    for row, anew in zip(rows, answer_anew(rows, [0] * 4, target, SamplingParams(), longest), strict=True):
         count = len(row.ids_T)
         assert torch.equal(anew.ids_T[:count], row.ids_T)
         assert torch.equal(anew.loss_mask_T[:count], row.loss_mask_T)
@@ -98,8 +98,8 @@ def test_a_sliding_window_slides_over_what_is_drawn(tmp_path: Path) -> None:
     for length in (3, 9, 40):
         ids_T, mask_T = torch.randint(0, 200, (length + 1,)), torch.arange(length + 1) == length
         rows.append(Row(str(length), "any", ids_T, mask_T, torch.zeros(length + 1, 1), torch.zeros(1, 1)))
-    wanted = served(Engine(target, None, slots=3, context=128), rows, [1, 2, 3], Sampling(1.0))
-    anew = answer_anew(rows, [1, 2, 3], target, Sampling(1.0), TOKENS)
+    wanted = served(Engine(target, None, slots=3, context=128), rows, [1, 2, 3], SamplingParams(1.0))
+    anew = answer_anew(rows, [1, 2, 3], target, SamplingParams(1.0), TOKENS)
     assert [row.ids_T[row.loss_mask_T].tolist() for row in anew] == [answer.token_ids for answer in wanted]
 
 

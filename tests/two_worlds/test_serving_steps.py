@@ -15,13 +15,13 @@ from eyas.features.layout import Row, taught
 from eyas.kernels.paged_attention import prepare_dense
 from eyas.memory.future_map import Relay
 from eyas.memory.kv_pool import KVPool
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.train.ttt import pack, unroll
 from eyas.tree.shape import TreeShape
-from eyas.tree.tree import Advance, Frontier, Grower, ToTarget, Tree
+from eyas.tree.tree import ExpandFn, Frontier, ToTargetFn, Tree, TreeGrower
 
 STEPS = 6
 LENGTH = 40
@@ -47,7 +47,7 @@ def rows(target: Target) -> list[Row]:
     for seed in range(3):
         ids_1T = torch.randint(0, 256, (1, LENGTH), generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():
-            features = target.forward(ids_1T, torch.arange(LENGTH)[None], DenseAttend(), want_aux=True)
+            features = target.forward(ids_1T, torch.arange(LENGTH)[None], DenseAttention(), want_aux=True)
         assert features.aux_BTL is not None
         mask_T = torch.arange(LENGTH) >= ANSWER
         out.append(
@@ -58,7 +58,7 @@ def rows(target: Target) -> list[Row]:
 
 def make_head(target: Target, flags: dict[str, bool]) -> Head:
     """Random, five times as wide as a fresh one, so that every input moves the logits; no norm is one."""
-    sizes = HeadConfig.for_target(target.facts, 96, aux_layer_ids=target.aux_layer_ids)
+    sizes = HeadConfig.for_target(target.info, 96, aux_layer_ids=target.aux_layer_ids)
     head = Head.init(dataclasses.replace(sizes, **flags), 0)
     with torch.no_grad():
         for number, weight in enumerate(head.parameters()):
@@ -76,7 +76,7 @@ def trained_logits(head: Head, target: Target, row: Row) -> dict[tuple[int, int]
     return {(t, k): logits_KQV[k, q] for q, t in enumerate(chains) for k in range(STEPS) if t + k + 1 < LENGTH}
 
 
-class TextGrower(Grower):
+class TextGrower(TreeGrower):
     """Feeds the drafter the text itself: node `lane` of every level, the other nodes a wrong text beside it."""
 
     def __init__(self, width: int, lane: int, texts: list[list[int]]) -> None:
@@ -85,7 +85,7 @@ class TextGrower(Grower):
         self.width, self.lane, self.texts = width, lane, texts
         self.logits_BV: list[Tensor] = []
 
-    def grow(self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget) -> Tree:
+    def grow(self, root_B: Tensor, logits_BV: Tensor, advance: ExpandFn, to_target: ToTargetFn) -> Tree:
         count, eye_KK = root_B.shape[0], torch.eye(self.width, dtype=torch.bool)
         self.logits_BV = [logits_BV]
         for level in range(STEPS - 1):
@@ -105,8 +105,8 @@ def test_step_k_of_training_is_step_k_of_serving(
     """Three texts in three lines; each moves on by another number of tokens a round, read by `extend` or by `read`."""
     head = make_head(target, flags)
     trained = [trained_logits(head, target, row) for row in rows]
-    vocab = DraftVocab.from_counts(torch.ones(target.facts.vocab_size), 96)
-    drafter = make_drafter(target, Draft(head.pack(), vocab, TreeShape(STEPS, width, 2)), rows)
+    vocab = DraftVocab.from_counts(torch.ones(target.info.vocab_size), 96)
+    drafter = make_drafter(target, Draft(head.pack_projections(), vocab, TreeShape(STEPS, width, 2)), rows)
     compared = set()
     with torch.no_grad():
         lines_B = torch.arange(len(rows))

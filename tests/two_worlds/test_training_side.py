@@ -6,10 +6,10 @@ from tests.features.small import random_row
 from tests.train.test_reference import CONFIG, VOCAB, WIDTH
 from torch import Tensor
 
-from eyas.model.attention import DenseAttend, Rule
+from eyas.model.attention import AttentionParams, DenseAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.train.ttt import UnrolledAttend, pack, unroll
-from eyas.tree.tree import parallel_chains_visible
+from eyas.tree.tree import unrolled_chains_visible
 
 STEPS = 3
 
@@ -25,11 +25,15 @@ def seen_by_training(picture: str, steps: int) -> Tensor:
     keys = steps * length
     one_hot = torch.eye(keys).view(steps, 1, 1, length, keys)
     attend, out = UnrolledAttend(packed), []
-    first = attend(0, torch.zeros(1, 2, length, keys), torch.randn(1, 1, length, keys), one_hot[0], Rule(1.0))
+    first = attend(
+        0, torch.zeros(1, 2, length, keys), torch.randn(1, 1, length, keys), one_hot[0], AttentionParams(1.0)
+    )
     out.append(first[0, 0, chains])
     for step in range(1, steps):
         values = one_hot[step][:, :, chains]
-        later = attend(0, torch.zeros(1, 2, len(chains), keys), torch.randn(1, 1, len(chains), keys), values, Rule(1.0))
+        later = attend(
+            0, torch.zeros(1, 2, len(chains), keys), torch.randn(1, 1, len(chains), keys), values, AttentionParams(1.0)
+        )
         out.append(later[0, 0])
     return torch.stack(out).view(steps, len(chains), steps, length) > 0
 
@@ -62,7 +66,7 @@ def test_the_unrolled_mask_drawn() -> None:
 @pytest.mark.parametrize("picture", ["..xxxx", "." + "x" * 9, "....xxxxx"])
 def test_the_unrolled_mask_is_the_tree_mask_of_parallel_chains(picture: str) -> None:
     chains = pack([random_row(picture, 2, 9)], STEPS, torch.float32).chains_Q
-    tree = parallel_chains_visible(len(picture), STEPS - 1, torch.device("cpu"))
+    tree = unrolled_chains_visible(len(picture), STEPS - 1, torch.device("cpu"))
     assert torch.equal(seen_by_training(picture, STEPS), tree[:, chains])
 
 
@@ -71,13 +75,13 @@ def serve_chain(head: Head, embedding: Tensor, aux_TL: Tensor, ids: list[int], t
 
     The drafted tokens happen to be the text's, so that both sides are asked the same.
     """
-    attend = DenseAttend()
-    fused = head.fuse(aux_TL[None, : t + 1])
+    attend = DenseAttention()
+    fused = head.fuse_aux(aux_TL[None, : t + 1])
     out = head.step(embedding[ids[1 : t + 2]][None], fused, torch.arange(t + 1)[None], attend)[:, -1:]
     logits = [head.logits(out)[0, 0]]
     for token in ids[t + 2 :]:
-        position = torch.tensor([[attend.num_kept]])
-        out = head.step(embedding[[token]][None], head.feedback(out), position, attend)
+        position = torch.tensor([[attend.num_cached]])
+        out = head.step(embedding[[token]][None], head.next_hidden(out), position, attend)
         logits.append(head.logits(out)[0, 0])
     return logits
 

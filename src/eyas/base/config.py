@@ -56,25 +56,25 @@ def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Both mappings as one, table by table; where both give a value, that of `above` stands."""
-    result = dict(below)
-    for key, value in above.items():
+    result = dict(base)
+    for key, value in overrides.items():
         old = result.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            value = merge(old, value)
+            value = merge_tables(old, value)
         result[key] = value
     return result
 
 
-def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
+def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
     """An instance of the frozen dataclass `cls`, nested dataclasses included.
 
     Fields may be int, float (an int is taken), bool, str, tuple[X, ...], tuple[X, Y], Literal, X | None, NewType,
     dataclasses and Mapping[str, dataclass], tables whose names are free. `where` is the dotted name of the mapping, for
     messages. Raises UsageError for an unknown key (naming near ones), a missing key and a value of another type.
     """
-    return _build(cls, mapping, where, tuple(_leaf_keys(cls, where)))
+    return _build_dataclass(cls, mapping, prefix, tuple(_leaf_keys(cls, prefix)))
 
 
 def to_toml(instance: Any) -> str:
@@ -124,7 +124,7 @@ def _leaf_keys(cls: type, where: str) -> Iterable[str]:
             yield key
 
 
-def _near(key: str, known: Sequence[str]) -> list[str]:
+def _nearest_keys(key: str, known: Sequence[str]) -> list[str]:
     """Keys that were probably meant: spelled alike, or the same name in another table."""
     name = key.rpartition(".")[2]
     alike = difflib.get_close_matches(key, sorted(set(known)), n=3, cutoff=0.75)
@@ -134,7 +134,7 @@ def _near(key: str, known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*alike, *elsewhere]))[:3]
 
 
-def _build(cls: type[T], mapping: Any, where: str, known: tuple[str, ...]) -> T:
+def _build_dataclass(cls: type[T], mapping: Any, where: str, known: tuple[str, ...]) -> T:
     assert _is_dataclass(cls), f"{cls} is not a dataclass"
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ def _build(cls: type[T], mapping: Any, where: str, known: tuple[str, ...]) -> T:
     for name in mapping:
         if name not in fields:
             key = _dotted(where, str(name))
-            near = _near(key, (*known, *(_dotted(where, field) for field in fields)))
+            near = _nearest_keys(key, (*known, *(_dotted(where, field) for field in fields)))
             do = f"use {' or '.join(near)}" if near else f"remove {key}"
             raise UsageError(f"unknown key {key}", f"one of {', '.join(_dotted(where, name) for name in fields)}", do)
     values = {}
@@ -155,8 +155,8 @@ def _build(cls: type[T], mapping: Any, where: str, known: tuple[str, ...]) -> T:
             values[name] = _convert(hints[name], mapping[name], key, known)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             if not _is_dataclass(hints[name]):
-                raise UsageError(f"no {key}", _describe(hints[name]), f"add {key} to the recipe or pass {key}=...")
-            values[name] = _build(
+                raise UsageError(f"no {key}", _describe_type(hints[name]), f"add {key} to the recipe or pass {key}=...")
+            values[name] = _build_dataclass(
                 hints[name], {}, key, known
             )  # a table may be left out when all its keys have defaults
     return cls(**values)
@@ -166,26 +166,26 @@ def _convert(kind: Any, value: Any, key: str, known: tuple[str, ...]) -> Any:
     if hasattr(kind, "__supertype__"):  # typing.NewType
         return _convert(kind.__supertype__, value, key, known)
     if _is_dataclass(kind):
-        return _build(kind, value, key, known)
+        return _build_dataclass(kind, value, key, known)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         if any(value == choice and type(value) is type(choice) for choice in args):
             return value
-        raise _wrong(kind, value, key, [str(choice) for choice in args])
+        raise _wrong_value(kind, value, key, [str(choice) for choice in args])
     if origin in (typing.Union, types.UnionType):
         inner = [arg for arg in args if arg is not type(None)]
         assert len(inner) == 1, f"{key}: only X | None is supported, not {kind}"
         return None if value is None and len(args) == 2 else _convert(inner[0], value, key, known)
     if origin is Mapping:
         if not isinstance(value, Mapping):
-            raise _wrong(kind, value, key)
+            raise _wrong_value(kind, value, key)
         return {name: _convert(args[1], item, _dotted(key, name), known) for name, item in value.items()}
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise _wrong(kind, value, key)
+            raise _wrong_value(kind, value, key)
         kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
         if len(kinds) != len(value):
-            raise _wrong(kind, value, key)
+            raise _wrong_value(kind, value, key)
         pairs = enumerate(zip(kinds, value, strict=True))
         return tuple(_convert(inner, item, f"{key}[{index}]", known) for index, (inner, item) in pairs)
     assert kind in (int, float, bool, str), f"{key}: type {kind} has no spelling in a recipe"
@@ -193,35 +193,35 @@ def _convert(kind: Any, value: Any, key: str, known: tuple[str, ...]) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise _wrong(kind, value, key)
+        raise _wrong_value(kind, value, key)
     return value
 
 
-def _wrong(kind: Any, value: Any, key: str, choices: Sequence[str] = ()) -> UsageError:
+def _wrong_value(kind: Any, value: Any, key: str, choices: Sequence[str] = ()) -> UsageError:
     near = difflib.get_close_matches(str(value), choices, n=1)
     do = f"write {key}={near[0]}" if near else f"change {key}"
     if kind is str and not isinstance(value, Mapping | list | tuple):
         do = f'put it in quotes: {key}=\'"{value}"\' on the command line, "{value}" in the recipe'
-    return UsageError(f"{key} = {value!r}", _describe(kind), do)
+    return UsageError(f"{key} = {value!r}", _describe_type(kind), do)
 
 
-def _describe(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     """A type in the words of a recipe."""
     if hasattr(kind, "__supertype__"):
-        return _describe(kind.__supertype__)
+        return _describe_type(kind.__supertype__)
     if _is_dataclass(kind):
         return f"a table with {', '.join(field.name for field in dataclasses.fields(kind))}"
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return f"one of {', '.join(repr(choice) for choice in args)}"
     if origin in (typing.Union, types.UnionType):
-        return " or ".join("nothing" if arg is type(None) else _describe(arg) for arg in args)
+        return " or ".join("nothing" if arg is type(None) else _describe_type(arg) for arg in args)
     if origin is Mapping:
-        return f"tables by name, each {_describe(args[1])}"
+        return f"tables by name, each {_describe_type(args[1])}"
     if origin is tuple:
         if args[-1] is Ellipsis:
-            return f"a list, each item {_describe(args[0])}"
-        return f"a list of {len(args)}: {', '.join(_describe(arg) for arg in args)}"
+            return f"a list, each item {_describe_type(args[0])}"
+        return f"a list of {len(args)}: {', '.join(_describe_type(arg) for arg in args)}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[kind]
 
 

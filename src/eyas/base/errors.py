@@ -1,5 +1,8 @@
 """Errors that a user can fix. The command line prints them without a traceback; our own mistakes are `assert`."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 
 class EyasError(Exception):
     """Base of all errors that a user can fix.
@@ -43,7 +46,36 @@ class StageError(EyasError):
     exit_code = 1
 
 
-class PlaceError(StageError):
+class StorageError(StageError):
     """Storage that is full or not writable: like wrong input, the user fixes it and runs the command again."""
 
     exit_code = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A "misfit" is unusable, a "warning" costs acceptance at most, an "ok" is right.
+
+    do: what mends it, where that is known.
+    """
+
+    weight: Literal["misfit", "warning", "ok"]
+    found: str
+    expected: str
+    do: str | None = None
+
+    def __str__(self) -> str:
+        if self.weight == "ok":
+            return f"ok: {self.found}; {self.expected}"
+        return f"{self.weight}: found {self.found}; expected {self.expected}" + (f"; do {self.do}" if self.do else "")
+
+
+def raise_misfits(findings: list[Finding], fix: str) -> None:
+    """`InputError` that names every misfit, if there is one. do: what mends those that do not say it."""
+    misfits = [finding for finding in findings if finding.weight == "misfit"]
+    if misfits:
+        raise InputError(
+            " and ".join(finding.found for finding in misfits),
+            " and ".join(finding.expected for finding in misfits),
+            misfits[0].do or fix,
+        )

@@ -25,12 +25,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import sweep, to_json
 from eyas.base.errors import InputError
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath, remove_temp_files, to_json
 
 PROVENANCE = "provenance.json"
-VERSIONED = ("eyas", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+VERSIONED_PACKAGES = ("eyas", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
 # --- digests ---------------------------------------------------------------------------------------------------------
@@ -41,10 +40,10 @@ def digest_bytes(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def digest_file(path: Path | Place) -> str:
+def digest_file(path: Path | StoragePath) -> str:
     """`sha256:<hex>` of a file, read in pieces. Raises InputError when it cannot be read."""
     try:
-        with Place.of(path).open() as file:
+        with StoragePath.of(path).open() as file:
             digest = hashlib.sha256()
             while part := file.read(1 << 20):
                 digest.update(part)
@@ -60,22 +59,22 @@ def digest_json(value: Any) -> str:
 
 
 def digest_files(
-    directory: Path | Place, exclude: Sequence[str] = (), known: Mapping[str, str] | None = None
+    directory: Path | StoragePath, exclude: Sequence[str] = (), known_digests: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Relative POSIX name -> digest of every content file below a directory, sorted by name.
 
     Leaves out every provenance.json, what a killed write left, and names that match a pattern of `exclude`
     (fnmatch over the relative name, where * also matches a slash). known: digests of files that need not be read.
     """
-    place, known, digests = Place.of(directory), known or {}, {}
+    place, known_digests, digests = StoragePath.of(directory), known_digests or {}, {}
     for name in place.list_files():
         skip = name.rpartition("/")[2] == PROVENANCE
         if not skip and not any(fnmatch.fnmatchcase(name, pattern) for pattern in exclude):
-            digests[name] = known[name] if name in known else digest_file(place.join(*name.split("/")))
+            digests[name] = known_digests[name] if name in known_digests else digest_file(place.join(*name.split("/")))
     return digests
 
 
-def digest_tree(directory: Path, exclude: Sequence[str] = ()) -> str:
+def digest_directory(directory: Path, exclude: Sequence[str] = ()) -> str:
     """One digest over the names and contents of `digest_files`. Raises InputError when there is no such directory."""
     if not directory.is_dir():
         raise InputError(f"no directory {directory}", "a directory", "check the path")
@@ -86,7 +85,7 @@ def digest_tree(directory: Path, exclude: Sequence[str] = ()) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
+class StageInputs:
     """What decides the content of a stage directory, known before the work starts: equal origins give equal bytes."""
 
     stage: str  # the verb: "prompts", "respond", "capture", ...
@@ -115,32 +114,32 @@ class Provenance:
     seconds: float
 
 
-def finish(
-    directory: Path | Place,
-    origin: Origin,
+def finish_stage(
+    directory: Path | StoragePath,
+    inputs: StageInputs,
     started_s: float,
     command: Sequence[str] | None = None,
-    known: Mapping[str, str] | None = None,
+    known_digests: Mapping[str, str] | None = None,
 ) -> Provenance:
     """Ends a stage: sweeps, digests the content and writes provenance.json, last.
 
     started_s is `time.time()` of the start; command is the command line, sys.argv when None. known: digests of files
     that the stage has just written, so that they are not read again.
     """
-    place = Place.of(directory)
+    place = StoragePath.of(directory)
     if place.is_local:
-        sweep(place.path)
-    files = digest_files(place, origin.undigested, known)
+        remove_temp_files(place.path)
+    files = digest_files(place, inputs.undigested, known_digests)
     provenance = Provenance(
-        stage=origin.stage,
+        stage=inputs.stage,
         digest=digest_json(files),
         files=files,
-        parents=dict(origin.parents),
-        tokenizer=origin.tokenizer,
-        template=origin.template,
-        recipe=origin.recipe,
-        undigested=origin.undigested,
-        versions=versions(),
+        parents=dict(inputs.parents),
+        tokenizer=inputs.tokenizer,
+        template=inputs.template,
+        recipe=inputs.recipe,
+        undigested=inputs.undigested,
+        versions=package_versions(),
         command=shlex.join(sys.argv if command is None else command),
         started=datetime.datetime.fromtimestamp(started_s, datetime.UTC).isoformat(timespec="seconds"),
         seconds=round(time.time() - started_s, 3),
@@ -149,20 +148,20 @@ def finish(
     return provenance
 
 
-def reopen(directory: Path | Place) -> None:
+def mark_unfinished(directory: Path | StoragePath) -> None:
     """Before the content of a directory changes: from here on it is unfinished, whatever it held.
 
     Without this, work stopped half-way would stand beside the provenance.json of what was there before. It sweeps
     nothing: another machine that shares the stage may be in the middle of a write.
     """
-    Place.of(directory).join(PROVENANCE).remove()
+    StoragePath.of(directory).join(PROVENANCE).remove()
 
 
-def read_provenance(directory: Path | Place) -> Provenance:
+def read_provenance(directory: Path | StoragePath) -> Provenance:
     """provenance.json of a finished stage directory. Raises InputError when it is missing or damaged."""
-    file = Place.of(directory).join(PROVENANCE)
+    file = StoragePath.of(directory).join(PROVENANCE)
     if not file.exists():
-        there = Place.of(directory).exists()
+        there = StoragePath.of(directory).exists()
         found = f"no {PROVENANCE} in {directory}" if there else f"no directory {directory}"
         raise InputError(found, "a finished stage directory", "run the stage that writes it to its end")
     try:
@@ -180,27 +179,27 @@ def read_provenance(directory: Path | Place) -> Provenance:
         ) from None
 
 
-def is_finished(directory: Path | Place, origin: Origin) -> bool:
+def is_finished(directory: Path | StoragePath, inputs: StageInputs) -> bool:
     """Whether the directory holds the finished work of exactly this origin, so that the stage may be skipped.
 
-    A missing or damaged provenance.json counts as unfinished. The content is not read again: see require_digest.
+    A missing or damaged provenance.json counts as unfinished. The content is not read again: see verify_contents.
     """
     try:
         found = read_provenance(directory)
     except InputError:
         return False
-    return _origin(found) == dataclasses.replace(origin, parents=dict(origin.parents))
+    return _inputs_of(found) == dataclasses.replace(inputs, parents=dict(inputs.parents))
 
 
-def has_provenance(directory: Path | Place) -> bool:
+def has_provenance(directory: Path | StoragePath) -> bool:
     """Whether the directory is finished, of whatever stage."""
-    return Place.of(directory).join(PROVENANCE).exists()
+    return StoragePath.of(directory).join(PROVENANCE).exists()
 
 
-def require(directory: Path | Place, stage: str) -> Provenance:
+def require_finished(directory: Path | StoragePath, stage: str) -> Provenance:
     """The provenance of a finished directory of that stage. Raises InputError where there is none."""
     if not has_provenance(directory):
-        there = Place.of(directory).exists()
+        there = StoragePath.of(directory).exists()
         found = f"{directory}, which is unfinished" if there else f"no directory {directory}"
         raise InputError(found, f"the finished work of stage {stage}", f"run `eyas {stage}` first")
     provenance = read_provenance(directory)
@@ -211,7 +210,7 @@ def require(directory: Path | Place, stage: str) -> Provenance:
     return provenance
 
 
-def require_digest(directory: Path | Place, digest: str | None = None) -> Provenance:
+def verify_contents(directory: Path | StoragePath, digest: str | None = None) -> Provenance:
     """Reads the content again and compares; with `digest`, also with what the caller expects of this directory.
 
     Raises InputError that names both digests, and the first damaged, missing or foreign file.
@@ -227,27 +226,29 @@ def require_digest(directory: Path | Place, digest: str | None = None) -> Proven
     for name in sorted({*found, *provenance.files}):
         if found.get(name) != provenance.files.get(name):
             raise InputError(
-                f"{Place.of(directory).join(name)} with digest {found.get(name, 'none (no such file)')}",
+                f"{StoragePath.of(directory).join(name)} with digest {found.get(name, 'none (no such file)')}",
                 f"digest {provenance.files.get(name, 'none (no such file)')}",
                 f"remove {directory} and run stage {provenance.stage} again",
             )
     if digest_json(found) != provenance.digest:
         raise InputError(
-            f"{Place.of(directory).join(PROVENANCE)} with digest {provenance.digest}",
+            f"{StoragePath.of(directory).join(PROVENANCE)} with digest {provenance.digest}",
             f"digest {digest_json(found)} of the files beside it",
             f"remove {directory} and run stage {provenance.stage} again",
         )
     return provenance
 
 
-def _origin(found: Provenance) -> Origin:
-    return Origin(found.stage, found.recipe, dict(found.parents), found.tokenizer, found.template, found.undigested)
+def _inputs_of(found: Provenance) -> StageInputs:
+    return StageInputs(
+        found.stage, found.recipe, dict(found.parents), found.tokenizer, found.template, found.undigested
+    )
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Of Python, of eyas and of what it computes with."""
     found = {"python": platform.python_version()}
-    for name in VERSIONED:
+    for name in VERSIONED_PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found

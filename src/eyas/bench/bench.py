@@ -10,20 +10,19 @@ from typing import Any
 
 import torch
 
-from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError
 from eyas.base.provenance import (
-    Origin,
     Provenance,
+    StageInputs,
     digest_file,
     digest_json,
-    finish,
+    finish_stage,
     is_finished,
+    mark_unfinished,
     read_provenance,
-    reopen,
-    require,
+    require_finished,
 )
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.bench.bench_prompts import BUILTIN, SYNTHETIC, load_prompts
 from eyas.bench.config import BenchConfig
 from eyas.bench.draft_baselines import measure_draft_baselines
@@ -42,7 +41,8 @@ from eyas.evaluation.reference_drafters import NgramTable
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
-from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 
 STAGE = "bench"
 RESULTS_FILE = "results.json"
@@ -54,22 +54,22 @@ class BenchInputs:
 
     head: Path
     evaluation: Path
-    features: Path | Place
+    features: Path | StoragePath
 
 
-def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> Origin:
+def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> StageInputs:
     """What decides what is measured; the figures themselves carry times.
 
     InputError without a finished evaluation, or with that of another head.
     """
-    evaluated = require(inputs.evaluation, "eval")
+    evaluated = require_finished(inputs.evaluation, "eval")
     if evaluated.parents.get("head") != head_digest:
         raise InputError(
             f"{inputs.evaluation} of a head with digest {evaluated.parents.get('head')}",
             f"that of {inputs.head}, digest {head_digest}",
             "run `eyas eval` again",
         )
-    return Origin(
+    return StageInputs(
         stage=STAGE,
         recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)} | _digested(config)),
         parents={"head": head_digest, "eval": evaluated.digest, "target": target.digest},
@@ -88,12 +88,12 @@ def run(
     origin is the same, the bytes are not.
     """
     started_s = time.time()
-    stored = read_head(inputs.head, target.model.dtype, target.facts.num_layers)
+    stored = read_head(inputs.head, target.model.dtype, target.info.num_layers)
     origin = build_origin(config, inputs, stored.digest, target)
     # Both files carry times, so no digest covers them: that they are there is all that can be asked.
     if is_finished(out_dir, origin) and all((out_dir / name).is_file() for name in origin.undigested):
         return read_provenance(out_dir)
-    reopen(out_dir)
+    mark_unfinished(out_dir)
     acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
     prompts, num_too_long = load_workload(config, inputs.features, target)
     draft = Draft.on(target.model.device, stored.head, stored.vocab, config.shape)
@@ -113,11 +113,11 @@ def run(
     found["story"] = dict(story) | {"training": training_points(inputs.head / "metrics.jsonl")}
     write_json_atomic(out_dir / RESULTS_FILE, found)
     write_report(found, acceptance, out_dir / "report.html")
-    return finish(out_dir, origin, started_s)
+    return finish_stage(out_dir, origin, started_s)
 
 
 def load_workload(
-    config: BenchConfig, features_dir: Path | Place, target: Target
+    config: BenchConfig, features_dir: Path | StoragePath, target: Target
 ) -> tuple[dict[str, list[Prompt]], int]:
     """Prompts by task: those held out from training, or what `bench.prompts` names; and how many of these are too long.
 
@@ -128,7 +128,7 @@ def load_workload(
     limit = config.prompts_per_task if config.prompts in (BUILTIN, SYNTHETIC) else None  # of a file: by task
     asked = load_prompts(config.prompts, limit, config.synthetic_words, config.seed)
     few = {task: some[: config.prompts_per_task] for task, some in asked.items()}
-    longest = target.facts.max_positions - config.max_tokens
+    longest = target.info.max_positions - config.max_tokens
     found, num_too_long = {}, 0
     for task, prompts in tokenize_prompts(few, target.tokenizer).items():
         if fit := [prompt for prompt in prompts if len(prompt.ids) <= longest]:
@@ -143,7 +143,7 @@ def load_workload(
     return found, num_too_long
 
 
-def _held_out(per_task: int, features_dir: Path | Place, target: Target) -> dict[str, list[Prompt]]:
+def _held_out(per_task: int, features_dir: Path | StoragePath, target: Target) -> dict[str, list[Prompt]]:
     features = Features(features_dir)
     features.check_target(target.digest)
     found: dict[str, list[Prompt]] = {}
@@ -164,7 +164,7 @@ def _digested(config: BenchConfig) -> dict[str, str]:
     source = config.prompts
     if source in (None, BUILTIN, SYNTHETIC) or source.startswith(HUB):
         return {}
-    return {"prompts_digest": digest_file(Place(source) if "://" in source else Path(source))}
+    return {"prompts_digest": digest_file(StoragePath(source) if "://" in source else Path(source))}
 
 
 def _public_config(config: BenchConfig) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def check_lossless(
         references = generate_references(
             target.directory, chosen, config.lossless_tokens, progress, target.model.device
         )
-    stored = read_head(head_dir, torch.float32, target.facts.num_layers)
+    stored = read_head(head_dir, torch.float32, target.info.num_layers)
     draft = Draft.on(exact.model.device, stored.head, stored.vocab, config.shape)
     slots = config.lossless_slots
     found = compare_with_references(exact, draft, chosen, references, config.lossless_tokens, slots, progress)
@@ -206,4 +206,4 @@ def _lossless_prompts(config: BenchConfig, prompts: Mapping[str, Sequence[Prompt
 
 
 def _reload(target: Target) -> Target:
-    return Target.load(target.facts.name, torch.float32, target.aux_layer_ids, target.model.device)
+    return Target.load(target.info.name, torch.float32, target.aux_layer_ids, target.model.device)

@@ -9,7 +9,7 @@ from torch import Tensor
 from eyas.bench.single_stream import PairedAnswers
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
 from eyas.evaluation.replay import Answer, Drafter, walk
-from eyas.tree.stats import summarise
+from eyas.tree.stats import summarize
 
 
 def measure_draft_baselines(
@@ -37,5 +37,5 @@ def measure_draft_baselines(
 def _walked(texts: Sequence[Tensor], starts: Sequence[int], drafter: Drafter, seed: int) -> dict[str, Any]:
     spans = enumerate(zip(texts, starts, strict=True))
     answers = [Answer(index, ids_T, start, len(ids_T)) for index, (ids_T, start) in spans]
-    stats = summarise(walk(answers, drafter), seed)
+    stats = summarize(walk(answers, drafter), seed)
     return {"acceptance_length": stats.acceptance_length, "ci95": [stats.ci95.low, stats.ci95.high]}

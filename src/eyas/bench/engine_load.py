@@ -25,7 +25,7 @@ from eyas.engine.engine import Engine
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm, default_arms
 from eyas.speculation.policy import OneArm
-from eyas.tree.shape import chain
+from eyas.tree.shape import chain_shape
 
 Points = Sequence[Mapping[str, Any]]
 
@@ -136,7 +136,7 @@ def headless_drafters(config: BenchConfig, target: Target) -> dict[str, Lookup |
         model = Target.load(config.draft_model, target.model.dtype, (0,), target.model.device)
     plans: dict[str, Lookup | SmallModel] = {}
     for match in found:
-        shape = chain(int(match[2]))
+        shape = chain_shape(int(match[2]))
         plans[match[0]] = Lookup(shape) if model is None or match[1] == "lookup" else SmallModel(model, shape)
     return plans
 

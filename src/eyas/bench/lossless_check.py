@@ -10,15 +10,16 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
+from eyas.base.storage import write_atomic
 from eyas.bench.workload import Prompt
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, plain_loop
 from eyas.engine.request import Request
-from eyas.model.target import Target, digest_target, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import digest_target, resolve_target
 
 KEYS = {"target_digest": str, "max_tokens": int, "reference": str, "answers": dict}
 

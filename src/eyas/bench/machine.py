@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import torch
 
-from eyas.base.cores import num_cores
+from eyas.base.environment import count_cpus
 
 
 def describe_machine() -> dict[str, Any]:
     """cores: CPUs that this process may use; threads: those that torch computes with; gpu: None where there is none."""
     return {
         "cpu": _cpu_name(),
-        "cores": num_cores(),
+        "cores": count_cpus(),
         "threads": torch.get_num_threads(),
         "memory_gb": _memory_gb(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

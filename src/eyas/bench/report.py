@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
+from eyas.base.storage import write_atomic
 from eyas.bench import report_charts as figures
 from eyas.bench.charts import scroll
 from eyas.bench.number_format import bytes_text, data, duration, lookup, read_number, times

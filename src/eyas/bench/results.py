@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.base.provenance import versions
+from eyas.base.provenance import package_versions
 from eyas.bench.engine_load import LoadResults
 from eyas.bench.machine import describe_machine
 from eyas.bench.report import SCHEMA
 from eyas.bench.single_stream import SingleStreamResults
 from eyas.model.head import Head
-from eyas.model.target import EMBEDDED, Target, resolve_target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Measurements:
 def assemble_results(target: Target, head: Head, measured: Measurements, command: Sequence[str]) -> dict[str, Any]:
     """The whole object of results.json. command: the words of the command line; the program's own path is cut off."""
     num_head = sum(weight.numel() for weight in head.parameters())
-    num_target = target.facts.num_parameters
+    num_target = target.info.num_parameters
     stream = measured.single_stream
     tasks = {
         name: entry | ({"references": dict(measured.references[name])} if name in measured.references else {})
@@ -42,7 +43,7 @@ def assemble_results(target: Target, head: Head, measured: Measurements, command
         "schema": SCHEMA,
         "machine": describe_machine(),
         "dtype": str(target.model.dtype).removeprefix("torch."),
-        "compiled": target.compiled is not None,
+        "compiled": target.compiled_forward is not None,
         "target": {"name": public_target_name(target), "parameters": num_target},
         "head": {"parameters": num_head, "share_of_target": num_head / num_target},
         "lossless": dict(measured.lossless or unchecked),
@@ -53,7 +54,7 @@ def assemble_results(target: Target, head: Head, measured: Measurements, command
         "rounds": stream.rounds,
         "looping": stream.looping,
         "command": shlex.join([Path(command[0]).name, *command[1:]]) if command else "",
-        "versions": versions(),
+        "versions": package_versions(),
     }
 
 
@@ -61,6 +62,6 @@ def public_target_name(target: Target) -> str:
     """What a page may call the target: "embedded", its hub id, or the last part of its directory's path."""
     if target.directory == resolve_target(EMBEDDED):
         return EMBEDDED
-    if Path(target.facts.name) != target.directory:
-        return target.facts.name
+    if Path(target.info.name) != target.directory:
+        return target.info.name
     return target.directory.resolve().name

@@ -25,9 +25,9 @@ from eyas.engine.loops import Given, plain_loop
 from eyas.engine.request import Answer, Request
 from eyas.engine.sequences import Counters
 from eyas.evaluation.evaluate import SURE
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
-from eyas.tree.stats import summarise
+from eyas.tree.stats import summarize
 
 BASELINE, SPECULATIVE = "baseline", "speculative"
 WARM_UP_TOKENS = 16
@@ -107,7 +107,7 @@ def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) ->
     """Positions of the answer where the target's likeliest token has less than 0.9; one forward over the whole text."""
     ids_1T = torch.tensor([[*prompt.ids, *token_ids[:-1]]], device=target.model.device)
     positions_1T = torch.arange(ids_1T.shape[1], device=ids_1T.device)[None]
-    hidden_1TD = target.forward(ids_1T, positions_1T, DenseAttend()).hidden_BTD
+    hidden_1TD = target.forward(ids_1T, positions_1T, DenseAttention()).hidden_BTD
     logits_TW = target.logits(hidden_1TD[0, len(prompt.ids) - 1 :])
     return int((logits_TW.float().softmax(-1).amax(-1) < SURE).sum())
 
@@ -151,7 +151,7 @@ def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
     baseline = [pair.baseline_tpot_ms for pair in pairs if pair.baseline_tpot_ms is not None]
     speculative = [pair.speculative_tpot_ms for pair in pairs if pair.speculative_tpot_ms is not None]
     speedup, span = median_interval([a / b for a, b in zip(baseline, speculative, strict=True)], seed)
-    stats = summarise([pair.speculative.rounds for pair in pairs], seed)
+    stats = summarize([pair.speculative.rounds for pair in pairs], seed)
     return {
         "prompts": len(pairs),
         "acceptance_length": stats.acceptance_length,

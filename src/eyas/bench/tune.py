@@ -20,11 +20,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
-from eyas.base.storage import Place
+from eyas.base.provenance import (
+    Provenance,
+    StageInputs,
+    digest_json,
+    finish_stage,
+    is_finished,
+    mark_unfinished,
+    read_provenance,
+)
+from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.bench.machine import describe_machine
 from eyas.bench.tune_config import TuneConfig
 from eyas.drafters.eagle3 import Draft
@@ -36,10 +43,10 @@ from eyas.evaluation.resample import answer_anew
 from eyas.evaluation.tree_sweep import TreeAcceptance, acceptances, count_rounds
 from eyas.features.layout import Row
 from eyas.features.reader import Features
+from eyas.formats.engine_formats import sglang_flags, vllm_flags
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import CONFIG_FILE as HEAD_FILE
 from eyas.formats.head_dir import StoredHead, digest_head, read_head
-from eyas.formats.tree_flags import sglang_flags, vllm_flags
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
 from eyas.speculation.arms import OFF, Arm, Load
@@ -63,7 +70,7 @@ class Prediction:
     speedup: float
 
 
-def build_origin(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> Origin:
+def build_origin(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> StageInputs:
     """What decides what is measured; the figures themselves carry times. `InputError` without a head."""
     if not (head_dir / HEAD_FILE).is_file():
         raise InputError(
@@ -71,7 +78,7 @@ def build_origin(config: TuneConfig, head_dir: Path, features: Features, target:
             "a trained head, for trees are drafted with it",
             "run `eyas train` with this recipe and this --out, or name one: target.head=DIRECTORY",
         )
-    return Origin(
+    return StageInputs(
         stage=STAGE,
         recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
         parents={"head": digest_head(head_dir), "features": features.digest, "target": target.digest},
@@ -82,23 +89,28 @@ def build_origin(config: TuneConfig, head_dir: Path, features: Features, target:
 
 
 def run(
-    config: TuneConfig, head_dir: Path, features_dir: Path | Place, target: Target, out_dir: Path, progress: bool = True
+    config: TuneConfig,
+    head_dir: Path,
+    features_dir: Path | StoragePath,
+    target: Target,
+    out_dir: Path,
+    progress: bool = True,
 ) -> Provenance:
     """Write tune.json. Idempotent. `InputError` where a head is missing or does not fit, or nothing is held out."""
     started_s = time.time()
     features = Features(features_dir, target=target)
     features.check_target(target.digest)
     origin = build_origin(config, head_dir, features, target)
-    stored = read_head(head_dir, torch.float32, target.facts.num_layers)
-    require_fit(stored, target.facts, target.digest)
+    stored = read_head(head_dir, torch.float32, target.info.num_layers)
+    require_fit(stored, target.info, target.digest)
     if is_finished(out_dir, origin) and (out_dir / FILE).is_file():
         return read_provenance(out_dir)
     accepted, context = measure_acceptance(config, stored, features, target, progress)
-    stored = read_head(head_dir, target.model.dtype, target.facts.num_layers)
+    stored = read_head(head_dir, target.model.dtype, target.info.num_layers)
     costs = RoundCosts.measure(config, stored, target, progress)
-    reopen(out_dir)
+    mark_unfinished(out_dir)
     write_json_atomic(out_dir / FILE, build_tune_results(config, accepted, costs, context) | _about(target, head_dir))
-    return finish(out_dir, origin, started_s)
+    return finish_stage(out_dir, origin, started_s)
 
 
 @torch.no_grad()
@@ -242,7 +254,7 @@ def _about(target: Target, head_dir: Path) -> dict[str, Any]:
     return {
         "machine": describe_machine(),
         "dtype": str(target.model.dtype).removeprefix("torch."),
-        "compiled": target.compiled is not None,
+        "compiled": target.compiled_forward is not None,
         "head": str(head_dir),
     }
 

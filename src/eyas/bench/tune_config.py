@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from eyas.base.errors import UsageError
-from eyas.tree.sampling import Sampling
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.sampling import SamplingParams
+from eyas.tree.shape import TreeShape, chain_shape
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,16 @@ class TuneConfig:
             )
 
     @property
-    def sampling(self) -> Sampling | None:
+    def sampling(self) -> SamplingParams | None:
         """How answers are drawn anew; None: they are not."""
-        return None if self.temperature is None else Sampling(self.temperature)
+        return None if self.temperature is None else SamplingParams(self.temperature)
 
     @property
     def shapes_by_top_k(self) -> dict[int, list[TreeShape]]:
         """By top-k, all trees that are compared: with more nodes than a chain has, and no more than there can be."""
         found: dict[int, list[TreeShape]] = {}
         if 1 in self.top_k:
-            found[1] = [chain(depth) for depth in range(1, self.depth + 1)]
+            found[1] = [chain_shape(depth) for depth in range(1, self.depth + 1)]
         for top_k in sorted(set(self.top_k) - {1}):
             all_shapes = [TreeShape(d, top_k, n) for d in range(1, self.depth + 1) for n in sorted(self.nodes)]
             if some := [one for one in all_shapes if one.depth + 1 < one.nodes <= one.candidates + 1]:

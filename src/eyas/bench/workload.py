@@ -8,7 +8,7 @@ from typing import TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from eyas.bench.bench_prompts import BUILTIN, ChatPrompt, load_prompts
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
@@ -32,7 +32,7 @@ def tokenize_prompts(
 ) -> dict[str, list[Prompt]]:
     """In the target's chat template. InputError for a tokenizer without one."""
     return {
-        task: [Prompt(one.id, tuple(prompt_ids(one.messages, tokenizer))) for one in some]
+        task: [Prompt(one.id, tuple(render_prompt(one.messages, tokenizer))) for one in some]
         for task, some in asked.items()
     }
 

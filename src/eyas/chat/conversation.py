@@ -21,7 +21,7 @@ from eyas.base.errors import InputError
 
 Role = Literal["system", "user", "assistant"]
 Finish = Literal["stop", "length"]
-Ids = Literal["generated", "rendered"]
+IdsSource = Literal["generated", "rendered"]
 REQUIRED = ("id", "source", "messages", "tags")
 OPTIONAL = ("changed", "turns")
 
@@ -65,11 +65,11 @@ class Turn:
     token_ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]  # as long as token_ids
     finish: Finish  # "stop": ended by itself; "length": cut off
-    ids: Ids = "generated"
+    ids_source: IdsSource = "generated"
 
     def to_json(self) -> dict[str, Any]:
         """The object that stands in `turns`."""
-        mark = {} if self.ids == "generated" else {"ids": self.ids}
+        mark = {} if self.ids_source == "generated" else {"ids": self.ids_source}
         return {"token_ids": list(self.token_ids), "loss_mask": list(self.loss_mask), "finish": self.finish, **mark}
 
 
@@ -105,24 +105,24 @@ class Conversation:
         return json.dumps(self.to_json(), ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
 
 
-def parse(value: Any, where: str) -> Conversation:
+def parse_conversation(value: Any, location: str) -> Conversation:
     """The conversation of a JSON record. `where` (file and line) stands in the InputError for a record that is none."""
-    check = _Check(where)
+    check = _JsonChecker(location)
     record = check.object(value, "the record")
     for key in REQUIRED:
-        check.that(key in record, f"a record without {key!r}", f"the keys {', '.join(REQUIRED)}")
+        check.require(key in record, f"a record without {key!r}", f"the keys {', '.join(REQUIRED)}")
     for key in record:
         known = (*REQUIRED, *OPTIONAL)
-        check.that(key in known, f"the unknown key {key!r}", f"the keys {', '.join(known)}")
-    messages = parse_messages(record["messages"], where)
-    check.that(
+        check.require(key in known, f"the unknown key {key!r}", f"the keys {', '.join(known)}")
+    messages = parse_messages(record["messages"], location)
+    check.require(
         all(message.role != "system" for message in messages[1:]), "a system message later on", "it to come first"
     )
     tags = check.object(record["tags"], "tags")
     changed = check.object(record.get("changed", {}), "changed")
     turns = tuple(_parse_turn(turn, check) for turn in check.list(record.get("turns", []), "turns"))
     answers = sum(message.role == "assistant" for message in messages)
-    check.that(len(turns) in (0, answers), f"{len(turns)} turns for {answers} answers", "one turn for each answer")
+    check.require(len(turns) in (0, answers), f"{len(turns)} turns for {answers} answers", "one turn for each answer")
     return Conversation(
         id=check.text(record["id"], "id"),
         source=check.text(record["source"], "source"),
@@ -133,23 +133,23 @@ def parse(value: Any, where: str) -> Conversation:
     )
 
 
-def parse_messages(value: Any, where: str) -> tuple[Message, ...]:
+def parse_messages(value: Any, location: str) -> tuple[Message, ...]:
     """A list of `{"role", "content"}` as messages, at least one; the assistant's with what else `Message` has.
 
     Raises InputError that names `where`.
     """
-    check = _Check(where)
+    check = _JsonChecker(location)
     messages = [_parse_message(item, check) for item in check.list(value, "messages")]
-    check.that(bool(messages), "no message", "at least one message")
+    check.require(bool(messages), "no message", "at least one message")
     return tuple(messages)
 
 
-def parse_message(value: Any, where: str) -> Message:
+def parse_message(value: Any, location: str) -> Message:
     """One message, as `to_json` wrote it. Raises InputError that names `where`."""
-    return _parse_message(value, _Check(where))
+    return _parse_message(value, _JsonChecker(location))
 
 
-def read(path: Path) -> Iterator[Conversation]:
+def read_conversations(path: Path) -> Iterator[Conversation]:
     """The conversations of a file, one a line. Raises InputError that names file and line."""
     try:
         with path.open("rb") as file:
@@ -161,46 +161,46 @@ def read(path: Path) -> Iterator[Conversation]:
                     raise InputError(
                         f"{where} is not JSON", "one JSON object a line", "make the file again with its stage"
                     ) from None
-                yield parse(value, where)
+                yield parse_conversation(value, where)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "a file of conversations", "check the path") from None
 
 
-def read_all(directory: Path) -> Iterator[Conversation]:
+def read_conversation_dir(directory: Path) -> Iterator[Conversation]:
     """The conversations of every *.jsonl file of a directory, by name. Raises InputError where there is none."""
     paths = sorted(directory.glob("*.jsonl"))
     if not paths:
         raise InputError(f"no *.jsonl in {directory}", "a directory of conversations", "run the stage that writes it")
     for path in paths:
-        yield from read(path)
+        yield from read_conversations(path)
 
 
 @dataclass(frozen=True)
-class _Check:
+class _JsonChecker:
     """Checks of JSON values; a failure is an InputError that names the place and never the content."""
 
-    where: str
+    location: str
 
-    def that(self, holds: bool, found: str, expected: str) -> None:
+    def require(self, holds: bool, found: str, expected: str) -> None:
         if not holds:
-            raise InputError(f"{found} at {self.where}", expected, "mend that line, or make the file again")
+            raise InputError(f"{found} at {self.location}", expected, "mend that line, or make the file again")
 
     def object(self, value: Any, name: str) -> dict[str, Any]:
-        self.that(isinstance(value, dict), f"{name} that is no object", "a JSON object")
+        self.require(isinstance(value, dict), f"{name} that is no object", "a JSON object")
         return value
 
     def list(self, value: Any, name: str) -> list[Any]:
-        self.that(isinstance(value, list), f"{name} that is no list", "a JSON list")
+        self.require(isinstance(value, list), f"{name} that is no list", "a JSON list")
         return value
 
     def text(self, value: Any, name: str) -> str:
-        self.that(isinstance(value, str), f"{name} that is no text", "a string")
-        self.that(is_unicode(value), f"{name} with half a surrogate pair", "text that UTF-8 can hold")
+        self.require(isinstance(value, str), f"{name} that is no text", "a string")
+        self.require(is_unicode(value), f"{name} with half a surrogate pair", "text that UTF-8 can hold")
         return value
 
     def whole(self, value: Any, name: str) -> int:
         good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        self.that(good, f"{name} that is no whole number", "a number from 0 on")
+        self.require(good, f"{name} that is no whole number", "a number from 0 on")
         return value
 
 
@@ -209,13 +209,13 @@ def is_unicode(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _parse_message(value: Any, check: _Check) -> Message:
+def _parse_message(value: Any, check: _JsonChecker) -> Message:
     message = check.object(value, "a message")
     more = {"reasoning_content", "tool_calls"} if message.get("role") == "assistant" else set()
     fits = {"role", "content"} <= set(message) <= {"role", "content", *more}
-    check.that(fits, "a message with other keys", "the keys role, content")
+    check.require(fits, "a message with other keys", "the keys role, content")
     role, reasoning = message["role"], message.get("reasoning_content")
-    check.that(role in get_args(Role), "a message of another role", f"one of {', '.join(get_args(Role))}")
+    check.require(role in get_args(Role), "a message of another role", f"one of {', '.join(get_args(Role))}")
     return Message(
         role,
         check.text(message["content"], "content"),
@@ -224,27 +224,27 @@ def _parse_message(value: Any, check: _Check) -> Message:
     )
 
 
-def _parse_call(value: Any, check: _Check) -> ToolCall:
+def _parse_call(value: Any, check: _JsonChecker) -> ToolCall:
     call = check.object(value, "a tool call")
-    check.that(set(call) == {"id", "type", "function"}, "a tool call with other keys", "the keys id, type, function")
-    check.that(call["type"] == "function", "a tool call of another type", "function")
+    check.require(set(call) == {"id", "type", "function"}, "a tool call with other keys", "the keys id, type, function")
+    check.require(call["type"] == "function", "a tool call of another type", "function")
     function = check.object(call["function"], "a function")
-    check.that(set(function) == {"name", "arguments"}, "a function with other keys", "the keys name, arguments")
+    check.require(set(function) == {"name", "arguments"}, "a function with other keys", "the keys name, arguments")
     texts = (call["id"], "a tool call's id"), (function["name"], "a name"), (function["arguments"], "arguments")
     return ToolCall(*(check.text(text, name) for text, name in texts))
 
 
-def _parse_turn(value: Any, check: _Check) -> Turn:
+def _parse_turn(value: Any, check: _JsonChecker) -> Turn:
     turn = check.object(value, "a turn")
     keys = {"token_ids", "loss_mask", "finish"}
     fits = keys <= set(turn) <= {*keys, "ids"}
-    check.that(fits, "a turn with other keys", "the keys token_ids, loss_mask, finish, ids")
+    check.require(fits, "a turn with other keys", "the keys token_ids, loss_mask, finish, ids")
     ids = tuple(check.whole(token, "a token id") for token in check.list(turn["token_ids"], "token_ids"))
     mask = tuple(check.list(turn["loss_mask"], "loss_mask"))
-    check.that(all(isinstance(flag, bool) for flag in mask), "a loss_mask that is not all true or false", "booleans")
-    check.that(bool(ids), "a turn without token ids", "at least one")
-    check.that(len(ids) == len(mask), f"{len(ids)} token ids under {len(mask)} mask entries", "as many of both")
-    check.that(turn["finish"] in get_args(Finish), "another finish", f"one of {', '.join(get_args(Finish))}")
+    check.require(all(isinstance(flag, bool) for flag in mask), "a loss_mask that is not all true or false", "booleans")
+    check.require(bool(ids), "a turn without token ids", "at least one")
+    check.require(len(ids) == len(mask), f"{len(ids)} token ids under {len(mask)} mask entries", "as many of both")
+    check.require(turn["finish"] in get_args(Finish), "another finish", f"one of {', '.join(get_args(Finish))}")
     origin = turn.get("ids", "generated")
-    check.that(origin in get_args(Ids), "ids of another origin", f"one of {', '.join(get_args(Ids))}")
+    check.require(origin in get_args(IdsSource), "ids of another origin", f"one of {', '.join(get_args(IdsSource))}")
     return Turn(ids, mask, turn["finish"], origin)

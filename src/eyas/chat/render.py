@@ -9,9 +9,10 @@ what it shows of an earlier answer's reasoning (most drop it) and how tool calls
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any
 
 from jinja2 import TemplateError
@@ -22,7 +23,7 @@ from eyas.chat.conversation import Conversation, Message
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedRow:
     """One row of ids with its loss mask, of equal length."""
 
     ids: list[int]
@@ -31,7 +32,7 @@ class Rendered:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _RenderedTurn:
     """One assistant turn: the ids before it as served, its own ids, and which of those are supervised."""
 
     prompt: list[int]
@@ -39,17 +40,17 @@ class _Answer:
     loss_mask: list[bool]
 
 
-def prompt_ids(
+def render_prompt(
     messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, tools: Sequence[dict[str, Any]] = ()
 ) -> list[int]:
     """The ids that serving feeds before the assistant's next answer. tools: what the template is told of, as JSON.
 
     Raises InputError for a tokenizer without a chat template and for messages that the template refuses.
     """
-    return _encode(_text(messages, tokenizer, generate=True, tools=tools), tokenizer)
+    return _encode(_apply_template(messages, tokenizer, generate=True, tools=tools), tokenizer)
 
 
-def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[Rendered]:
+def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[RenderedRow]:
     """The rows of a conversation: one, or one for each assistant turn where no single row can serve all of them.
 
     A row serves all turns when what serving feeds before turn k begins with turn k-1 and its answer. Templates that
@@ -65,13 +66,13 @@ def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> li
             f"conversation {conversation.id} without an assistant turn", "an answered one", "run `eyas respond`"
         )
     assert not conversation.turns or len(conversation.turns) == len(places), "one turn for each assistant message"
-    answers = [_answer(conversation, turn, place, tokenizer) for turn, place in enumerate(places)]
-    row = _one_row(answers)
+    answers = [_render_turn(conversation, turn, place, tokenizer) for turn, place in enumerate(places)]
+    row = _join_turns(answers)
     if row is not None:
         rows = [row]
     else:
         rows = [
-            Rendered(answer.prompt + answer.ids, [False] * len(answer.prompt) + answer.loss_mask, turn)
+            RenderedRow(answer.prompt + answer.ids, [False] * len(answer.prompt) + answer.loss_mask, turn)
             for turn, answer in enumerate(answers)
         ]
     for row in rows:
@@ -79,7 +80,7 @@ def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> li
     return rows
 
 
-def _one_row(answers: Sequence[_Answer]) -> Rendered | None:
+def _join_turns(answers: Sequence[_RenderedTurn]) -> RenderedRow | None:
     """All turns in one row; None where the prompt of a turn does not begin with the turns before it.
 
     prompt of turn 0 | answer 0 |
@@ -92,24 +93,30 @@ def _one_row(answers: Sequence[_Answer]) -> Rendered | None:
             return None
         mask += [False] * (len(answer.prompt) - len(ids)) + answer.loss_mask
         ids = answer.prompt + answer.ids
-    return Rendered(ids, mask, None)
+    return RenderedRow(ids, mask, None)
 
 
-def _answer(conversation: Conversation, turn: int, place: int, tokenizer: PreTrainedTokenizerBase) -> _Answer:
+def _render_turn(
+    conversation: Conversation, turn: int, place: int, tokenizer: PreTrainedTokenizerBase
+) -> _RenderedTurn:
     before, answered = conversation.messages[:place], conversation.messages[: place + 1]
-    prompt = prompt_ids(before, tokenizer)
+    prompt = render_prompt(before, tokenizer)
     if conversation.turns:
         generated = conversation.turns[turn]
-        return _Answer(prompt, list(generated.token_ids), list(generated.loss_mask))
-    ids = _ids_after(_text(before, tokenizer, generate=True), _text(answered, tokenizer, generate=False), tokenizer)
+        return _RenderedTurn(prompt, list(generated.token_ids), list(generated.loss_mask))
+    ids = _ids_after_prompt(
+        _apply_template(before, tokenizer, generate=True),
+        _apply_template(answered, tokenizer, generate=False),
+        tokenizer,
+    )
     if ids is None:
-        raise _behind_another_prompt(conversation.id)
-    supervised = _supervised(ids, answered, tokenizer)
-    return _Answer(prompt, ids, [i < supervised for i in range(len(ids))])
+        raise _prompt_mismatch(conversation.id)
+    supervised = _count_supervised(ids, answered, tokenizer)
+    return _RenderedTurn(prompt, ids, [i < supervised for i in range(len(ids))])
 
 
-def answer_ids(
-    before: Sequence[Message], answer: Message, tokenizer: PreTrainedTokenizerBase, ended: bool
+def render_answer(
+    before: Sequence[Message], answer: Message, tokenizer: PreTrainedTokenizerBase, has_end_of_turn: bool
 ) -> list[int] | None:
     """The ids of an answer of which only the text is known, behind the prompt that `prompt_ids(before)` gives.
 
@@ -117,23 +124,23 @@ def answer_ids(
     None where the template renders it behind another prompt than serving feeds, or leaves out its reasoning or calls:
     what it writes then is not what the model generated.
     """
-    prompt_text = _text(before, tokenizer, generate=True)
+    prompt_text = _apply_template(before, tokenizer, generate=True)
     answered = [*before, answer]
-    text = _text(answered, tokenizer, generate=False)
+    text = _apply_template(answered, tokenizer, generate=False)
     shown = text.removeprefix(prompt_text)
     parts = [(answer.reasoning or "").strip(), *(call.name for call in answer.tool_calls)]
     if any(part not in shown for part in parts):
         return None
-    if ended:
-        ids = _ids_after(prompt_text, text, tokenizer)
-        return None if ids is None else ids[: _supervised(ids, answered, tokenizer)]
-    text = text.removesuffix(_tail(answered, tokenizer))
+    if has_end_of_turn:
+        ids = _ids_after_prompt(prompt_text, text, tokenizer)
+        return None if ids is None else ids[: _count_supervised(ids, answered, tokenizer)]
+    text = text.removesuffix(_turn_suffix(answered, tokenizer))
     if not answer.content and not answer.tool_calls and parts[0]:
         text = text[: text.rindex(parts[0]) + len(parts[0])]  # cut while it reasoned: the template closed that part
-    return _ids_after(prompt_text, text, tokenizer)
+    return _ids_after_prompt(prompt_text, text, tokenizer)
 
 
-def _ids_after(prompt_text: str, text: str, tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
+def _ids_after_prompt(prompt_text: str, text: str, tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
     """What the text has behind the prompt, as ids; None where it does not begin with the prompt."""
     prompt, ids = _encode(prompt_text, tokenizer), _encode(text, tokenizer)
     if ids[: len(prompt)] == prompt:
@@ -147,7 +154,7 @@ def _ids_after(prompt_text: str, text: str, tokenizer: PreTrainedTokenizerBase) 
     return None
 
 
-def _behind_another_prompt(name: str) -> InputError:
+def _prompt_mismatch(name: str) -> InputError:
     return InputError(
         f"a chat template that renders the answer of conversation {name} behind another prompt than serving feeds",
         "the text with the generation prompt to begin the text with the answer",
@@ -155,7 +162,7 @@ def _behind_another_prompt(name: str) -> InputError:
     )
 
 
-def _supervised(ids: list[int], answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> int:
+def _count_supervised(ids: list[int], answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> int:
     """How many of the answer's ids are supervised: up to its end-of-turn token, that included.
 
     The end-of-turn token is the first special token that the template itself writes behind the answer. A special
@@ -165,24 +172,25 @@ def _supervised(ids: list[int], answered: Sequence[Message], tokenizer: PreTrain
         tail           <|im_end|> "\\n"     the same for every answer: one special token in it
     """
     special = _special_ids(tokenizer)
-    in_tail = sum(token in special for token in _encode(_tail(answered, tokenizer), tokenizer))
+    in_tail = sum(token in special for token in _encode(_turn_suffix(answered, tokenizer), tokenizer))
     places = [i for i, token in enumerate(ids) if token in special]
     if in_tail == 0 or len(places) < in_tail:
         return len(ids)  # a template without end-of-turn token: whatever it writes, the model has to write
     return places[-in_tail] + 1
 
 
-def _tail(answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+def _turn_suffix(answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
     """What the template writes behind the last answer, whatever that is: the common end of two other answers."""
     first, second = (
-        _text([*answered[:-1], Message("assistant", probe)], tokenizer, generate=False) for probe in ("0", "1")
+        _apply_template([*answered[:-1], Message("assistant", probe)], tokenizer, generate=False)
+        for probe in ("0", "1")
     )
     equal = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(first), reversed(second), strict=False))
     length = sum(1 for _ in equal)
     return first[len(first) - length :]
 
 
-def _check_mask(row: Rendered, name: str) -> None:
+def _check_mask(row: RenderedRow, name: str) -> None:
     for kind, wrong in (("all true", all(row.loss_mask)), ("all false", not any(row.loss_mask))):
         if wrong:
             raise InputError(
@@ -192,7 +200,7 @@ def _check_mask(row: Rendered, name: str) -> None:
             )
 
 
-def _text(
+def _apply_template(
     messages: Sequence[Message],
     tokenizer: PreTrainedTokenizerBase,
     generate: bool,
@@ -231,11 +239,11 @@ def _for_template(message: Message) -> dict[str, Any]:
     for call in value.get("tool_calls", ()):
         arguments = call["function"]["arguments"]
         if isinstance(arguments, str):
-            call["function"]["arguments"] = _object(arguments)
+            call["function"]["arguments"] = _parse_arguments(arguments)
     return value
 
 
-def _object(arguments: str) -> dict[str, Any] | str:
+def _parse_arguments(arguments: str) -> dict[str, Any] | str:
     """Templates write arguments as JSON themselves, so they get the object; what is none stays text."""
     try:
         value = json.loads(arguments)
@@ -258,3 +266,42 @@ def _decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
     return {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
+
+
+GREEN, RESET = "\x1b[32m", "\x1b[0m"
+OPEN, CLOSE = "⟦", "⟧"
+
+
+def highlight_supervised(row: RenderedRow, tokenizer: PreTrainedTokenizerBase, color: bool | None = None) -> str:
+    """The row as text: supervised tokens green, or within ⟦ ⟧ without colour.
+
+    color None follows https://no-color.org: colour unless NO_COLOR is set and not empty.
+    """
+    if color is None:
+        color = not os.environ.get("NO_COLOR")
+    before, after = (GREEN, RESET) if color else (OPEN, CLOSE)
+    pieces = []
+    start = 0
+    for supervised, run in groupby(row.loss_mask):
+        end = start + len(list(run))
+        text = _printable(_decode_span(row.ids, start, end, tokenizer))
+        pieces.append(f"{before}{text}{after}" if supervised else text)
+        start = end
+    return "".join(pieces)
+
+
+def _decode_span(ids: list[int], start: int, end: int, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text of ids[start:end] within the row; some tokenizers drop the first space of what they decode alone."""
+    head, whole = (_decode(ids[:stop], tokenizer) for stop in (start, end))
+    return whole[len(head) :] if whole.startswith(head) else _decode(ids[start:end], tokenizer)
+
+
+def _printable(text: str) -> str:
+    """Control characters as pictures, so that a conversation cannot steer the terminal that shows it."""
+    return "".join(_picture(char) for char in text)
+
+
+def _picture(char: str) -> str:
+    if char < " " and char not in "\n\t":
+        return chr(0x2400 + ord(char))
+    return "\ufffd" if "\x7f" <= char <= "\x9f" else char

@@ -10,12 +10,12 @@ from typing import Any
 
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import require
+from eyas.base.provenance import require_finished
 from eyas.cli.setup import open_run
 from eyas.deploy import kubernetes, vertex, vertex_apply
 from eyas.deploy.launch import Launch, Parts, launch_of, upload
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
-from eyas.model.target import EMBEDDED, resolve_target
+from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import Recipe, Run
 
 
@@ -58,7 +58,7 @@ def _head_for(work: Run) -> Path:
     if engine == "eyas":
         return work.head_directory
     exported = work.directory("export")
-    require(exported, "export")
+    require_finished(exported, "export")
     if not (exported / engine / CONFIG_FILE).is_file():
         raise InputError(
             f"no directory for {engine} in {exported}",

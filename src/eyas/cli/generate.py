@@ -11,7 +11,7 @@ from typing import Any
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.chat.conversation import Message, is_unicode, parse_messages
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.cli.setup import quiet
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.detokenizer import Detokenizer
@@ -20,11 +20,11 @@ from eyas.engine.loops import Given, plain_loop
 from eyas.engine.request import Answer, Request
 from eyas.formats.fit import check_embedding, require_fit
 from eyas.formats.head_dir import StoredHead, read_head
-from eyas.model.devices import check_one_device, default_device
-from eyas.model.dtypes import DTYPES
-from eyas.model.target import EMBEDDED, Target, count_layers
+from eyas.model.devices import DTYPES, check_one_device, default_device
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, read_num_layers
 from eyas.recipe import resolve_head
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import acceptance_length
 
@@ -41,7 +41,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError(f"--max-tokens {parsed.max_tokens}", "a number from 1 on", "raise it")
     if not 0 <= parsed.seed < 2**62:
         raise UsageError(f"--seed {parsed.seed}", "a number from 0 to 2**62", "choose a smaller one")
-    sampling = Sampling(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
+    sampling = SamplingParams(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
     quiet()
     target, draft = load(parsed)
     target.require_chat_template()
@@ -50,7 +50,7 @@ def run(parsed: argparse.Namespace) -> int:
         # Each line has coins of its own: equal prompts get independent samples.
         Request(
             str(number),
-            tuple(prompt_ids(messages, target.tokenizer)),
+            tuple(render_prompt(messages, target.tokenizer)),
             parsed.max_tokens,
             sampling,
             parsed.seed + number,
@@ -79,7 +79,7 @@ def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
         return Target.load(parsed.target, dtype, (0,), device), None  # nothing is captured, so any depth will do
     if name is None:
         raise UsageError(f"--target {parsed.target} without a head", "--head DIR or --no-head", "add one of them")
-    stored = read_head(resolve_head(name), dtype, count_layers(parsed.target))
+    stored = read_head(resolve_head(name), dtype, read_num_layers(parsed.target))
     target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
     _check(stored, target)
     return target, Draft.on(target.model.device, stored.head, stored.vocab, tree_shape(parsed.tree))
@@ -87,7 +87,7 @@ def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
 
 def load_canary(name: str, target: Target, draft: Draft) -> Draft:
     """The draft with another head beside its own, held to the same. InputError where it reads other layers."""
-    stored = read_head(resolve_head(name), target.model.dtype, target.facts.num_layers)
+    stored = read_head(resolve_head(name), target.model.dtype, target.info.num_layers)
     _check(stored, target)
     layers, first = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
     if layers != first:
@@ -98,7 +98,7 @@ def load_canary(name: str, target: Target, draft: Draft) -> Draft:
 
 def _check(stored: StoredHead, target: Target) -> None:
     """Warnings on stderr; InputError for a misfit."""
-    found = [*stored.findings, *require_fit(stored, target.facts, target.digest, target.word_digests)]
+    found = [*stored.findings, *require_fit(stored, target.info, target.digest, target.text_digests)]
     for finding in [*found, *check_embedding(stored, target.embedding.weight)]:
         if finding.weight != "ok":
             print(f"eyas: {finding}", file=sys.stderr)

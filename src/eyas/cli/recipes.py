@@ -12,9 +12,8 @@ from eyas import export
 from eyas.base.errors import InputError, UsageError
 from eyas.bench import tune
 from eyas.bench.report_charts import describe_load
-from eyas.chat.conversation import Conversation, parse_messages, read_all
-from eyas.chat.render import render
-from eyas.chat.show import show
+from eyas.chat.conversation import Conversation, parse_messages, read_conversation_dir
+from eyas.chat.render import highlight_supervised, render
 from eyas.cli.deploy import jobs_of, write_configured
 from eyas.cli.setup import open_run, quiet
 from eyas.evalsets import FAMILIES, example
@@ -99,7 +98,7 @@ def show_conversation(recipe: str, overrides: Sequence[str], out: str | None, in
     for row in render(conversation, tokenizer):
         turn = "every answer" if row.turn is None else f"answer {row.turn + 1}"
         print(f"{conversation.id}: {len(row.ids)} tokens, {sum(row.loss_mask)} supervised ({turn})", file=sys.stderr)
-        print(show(row, tokenizer, color=None if sys.stdout.isatty() else False))
+        print(highlight_supervised(row, tokenizer, color=None if sys.stdout.isatty() else False))
     return 0
 
 
@@ -158,7 +157,7 @@ def _conversation(work: Run, index: int) -> Conversation:
     if index < 0:
         raise InputError(f"--index {index}", "a number from 0 on", "count from 0")
     if any(directory.glob("*.jsonl")):
-        for place, conversation in enumerate(read_all(directory)):
+        for place, conversation in enumerate(read_conversation_dir(directory)):
             if place == index:
                 return conversation
         raise InputError(f"no conversation {index} in {directory}", "a smaller number", "lower --index")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from eyas.base.cores import num_cores
+from eyas.base.environment import count_cpus
 from eyas.base.errors import UsageError
-from eyas.base.fetch import fetch, is_remote
-from eyas.base.storage import Place
+from eyas.base.fetch import fetch, is_url
+from eyas.base.storage import StoragePath
 from eyas.cli.generate import load, load_canary
 from eyas.cli.setup import quiet
 from eyas.engine.async_engine import Service, build_service, compile_in_background, try_canary
@@ -24,7 +24,8 @@ from eyas.engine.options import ServeOptions
 from eyas.engine.request import CANARY, MAIN
 from eyas.formats.head_dir import digest_head, resolve_head
 from eyas.kernels.dispatch import why_reference
-from eyas.model.target import EMBEDDED, Target
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
 from eyas.monitoring.privacy_gate import Gate
 from eyas.monitoring.prompt_sampler import LOG_FILE, PROMPTS_FILE, SampleOptions, Sampler
 from eyas.server.app import Api, ApiOptions
@@ -106,7 +107,7 @@ def _sample_options(parsed: argparse.Namespace) -> SampleOptions | None:
 
 
 def _sampler(options: SampleOptions, service: Service, parsed: argparse.Namespace) -> Sampler:
-    """And a line that says what is kept and where. InputError, PlaceError."""
+    """And a line that says what is kept and where. InputError, StorageError."""
     shapes = [arm.shape for arm in service.engine.policy.arms if arm.shape is not None]
     heads = {MAIN: digest_head(resolve_head(parsed.head or EMBEDDED))}
     if parsed.canary_head is not None:
@@ -135,7 +136,7 @@ def bring(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:
     What clients call the model: --served-name, else after the target.
 
     Vertex AI copies a model's artifacts into a bucket of its own and names it there: `target/` and `head/` below it are
-    taken where the command line leaves them out. InputError, PlaceError.
+    taken where the command line leaves them out. InputError, StorageError.
     """
     artifacts = environment.get(STORAGE) or None
     if artifacts is not None and not parsed.no_head and parsed.head is None and _has(artifacts, "head"):
@@ -143,17 +144,17 @@ def bring(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:
     if artifacts is not None and parsed.target == EMBEDDED and _has(artifacts, "target"):
         parsed.target = f"{artifacts.rstrip('/')}/target"
     name = parsed.served_name or _name_of(parsed.target)
-    if is_remote(parsed.target):
+    if is_url(parsed.target):
         parsed.target = str(fetch(parsed.target))
-    if parsed.head is not None and is_remote(parsed.head):
+    if parsed.head is not None and is_url(parsed.head):
         parsed.head = str(fetch(parsed.head))
-    if parsed.canary_head is not None and is_remote(parsed.canary_head):
+    if parsed.canary_head is not None and is_url(parsed.canary_head):
         parsed.canary_head = str(fetch(parsed.canary_head))
     return name
 
 
 def _has(artifacts: str, name: str) -> bool:
-    return Place(artifacts).join(name, "config.json").exists()
+    return StoragePath(artifacts).join(name, "config.json").exists()
 
 
 def _threads(asked: int | None) -> int:
@@ -162,7 +163,7 @@ def _threads(asked: int | None) -> int:
     The one is for the server's own thread: where it has to share a core, all others wait for it at every operator.
     """
     if asked is None:
-        return torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else max(num_cores() - 1, 1)
+        return torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else max(count_cpus() - 1, 1)
     if asked < 1:
         raise UsageError(f"--threads {asked}", "at least 1", "raise --threads")
     return asked
@@ -171,7 +172,7 @@ def _threads(asked: int | None) -> int:
 def _say_if_slow(target: Target) -> None:
     """A line on stderr where attention is the dense reference for want of the operator."""
     weight = next(target.model.parameters())
-    reason = None if weight.device.type != "cpu" else why_reference(weight.dtype, target.facts.head_dim)
+    reason = None if weight.device.type != "cpu" else why_reference(weight.dtype, target.info.head_dim)
     if reason is not None:
         _log(
             f"eyas: warning: found attention by the dense reference, the same words but slower ({reason}); expected "
@@ -181,8 +182,8 @@ def _say_if_slow(target: Target) -> None:
 
 def _name_of(target: str) -> str:
     """What clients call the model: the name of its directory, its id on the hub, or the last part of its URL."""
-    if is_remote(target):
-        return Place(target).name
+    if is_url(target):
+        return StoragePath(target).name
     return Path(target).resolve().name if Path(target).is_dir() else target
 
 

@@ -16,22 +16,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import write_atomic, write_json_atomic, writing
+from eyas.base.environment import read_rank
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
-    Origin,
     Provenance,
+    StageInputs,
     digest_bytes,
     digest_file,
     digest_json,
-    finish,
+    finish_stage,
     is_finished,
+    mark_unfinished,
     read_provenance,
-    reopen,
 )
-from eyas.base.rank import rank_of
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath, convert_write_errors, write_atomic, write_json_atomic
 from eyas.data.ledger.croissant import PromptsFile, croissant
 from eyas.data.ledger.ledger import Ledger
 from eyas.data.ledger.prompt_card import card
@@ -68,7 +67,7 @@ class Opened:
     policy: Policy
     key: bytes
     detectors: str | None  # digest; None where nothing is screened
-    origin: Origin
+    origin: StageInputs
 
 
 def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) -> Opened:
@@ -93,12 +92,12 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
         "licences": [decision.spdx for decision in decisions],
         "policy": policy.digest,
         "production": None if config.production is None else digest_of_log(config.production),
-        "decontaminate": [digest_bytes(Place(path).read_bytes()) for path in config.decontaminate],
+        "decontaminate": [digest_bytes(StoragePath(path).read_bytes()) for path in config.decontaminate],
         "detectors": None if own else PrivacyFilter(config.privacy, key).digest,
         "key": key_id(key),
     }
     files = digest_json([source.digests for source in sources])
-    origin = Origin(STAGE, digest_json(deciding), {"source": files}, undigested=("croissant.json",))
+    origin = StageInputs(STAGE, digest_json(deciding), {"source": files}, undigested=("croissant.json",))
     return Opened(tuple(sources), tuple(decisions), policy, key, deciding["detectors"], origin)
 
 
@@ -131,7 +130,7 @@ def claim_of(source: Source) -> SourceClaim:
     config, root = source.config, source.root
     text: Path | str | None = None
     if config.license_file is not None:
-        place = Place(config.license_file)
+        place = StoragePath(config.license_file)
         text = place.path if place.is_local else place.read_bytes().decode("utf-8", "replace") + "\n"
     elif root is not None:
         texts = [path for path in sorted(root.iterdir()) if LICENSE_FILE.fullmatch(path.name)]
@@ -173,7 +172,7 @@ def run(
         for count in screen_all(work):
             bar.advance(count)
         if config.world > 1:
-            if rank_of("prompts.world", config.world):
+            if read_rank("prompts.world", config.world):
                 return None
             for count in wait_for_others(work):
                 bar.advance(count)
@@ -181,14 +180,14 @@ def run(
     choice = choose(work)
     if progress:
         _say_traffic(choice.traffic)
-    reopen(out_dir)
+    mark_unfinished(out_dir)
     write_atomic(out_dir / PROMPTS_FILE, _kept(work, choice, ledgers))
     write_atomic(out_dir / DECISIONS_FILE, _decisions(work, choice, ledgers))
     record = _record(config, opened, ledgers, choice, target)
     write_json_atomic(out_dir / LEDGER_FILE, record)
     write_atomic(out_dir / "card.md", card(record))
     write_croissant(out_dir, record)
-    done = finish(out_dir, opened.origin, started_s)
+    done = finish_stage(out_dir, opened.origin, started_s)
     shutil.rmtree(work.directory, ignore_errors=True)
     return done
 
@@ -219,8 +218,8 @@ def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
     except (OSError, ValueError):
         same = False
     if not same:
-        if rank_of("prompts.world", config.world) == 0:
-            with writing(directory):
+        if read_rank("prompts.world", config.world) == 0:
+            with convert_write_errors(directory):
                 shutil.rmtree(directory, ignore_errors=True)
             write_json_atomic(path, wanted)
         else:

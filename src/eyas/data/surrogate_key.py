@@ -6,8 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
-from eyas.base.atomic import writing
 from eyas.base.errors import InputError
+from eyas.base.storage import convert_write_errors
 from eyas.privacy.config import MIN_KEY_BYTES, read_key
 
 VARIABLE = "EYAS_PRIVACY_KEY"
@@ -30,7 +30,7 @@ def surrogate_key(key_file: str | None) -> bytes:
     root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     path = Path(root) / "eyas" / "privacy.key"
     if not path.exists():
-        with writing(path):
+        with convert_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

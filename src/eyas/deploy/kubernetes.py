@@ -26,9 +26,17 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from eyas.base.atomic import write_atomic
 from eyas.base.errors import UsageError
-from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
+from eyas.base.provenance import (
+    Provenance,
+    StageInputs,
+    digest_json,
+    finish_stage,
+    is_finished,
+    mark_unfinished,
+    read_provenance,
+)
+from eyas.base.storage import write_atomic
 from eyas.deploy.config import LABEL, KubernetesConfig
 from eyas.deploy.launch import PORT, Launch
 
@@ -327,13 +335,13 @@ def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:
 def write(objects: Mapping[str, Json], parents: Mapping[str, str], directory: Path) -> Provenance:
     """Write the files. Idempotent. parents: the digest of the head, where something serves it."""
     started_s = time.time()
-    origin = Origin("deploy-kubernetes", digest_json(dict(objects)), parents)
+    origin = StageInputs("deploy-kubernetes", digest_json(dict(objects)), parents)
     if is_finished(directory, origin):
         return read_provenance(directory)
-    reopen(directory)
+    mark_unfinished(directory)
     for path in directory.rglob("*.yaml"):
         if path.relative_to(directory).as_posix() not in objects:  # of a recipe before this one
             path.unlink()
     for name, one in objects.items():
         write_atomic(directory / name, yaml.safe_dump(one, sort_keys=False, width=120))
-    return finish(directory, origin, started_s)
+    return finish_stage(directory, origin, started_s)

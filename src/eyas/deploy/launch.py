@@ -12,8 +12,8 @@ from pathlib import Path
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
-from eyas.base.provenance import digest_json, digest_tree
-from eyas.base.storage import Place
+from eyas.base.provenance import digest_directory, digest_json
+from eyas.base.storage import StoragePath
 from eyas.deploy.config import LABEL, DeployConfig
 
 PORT = 8080
@@ -78,7 +78,7 @@ def launch_of(config: DeployConfig, parts: Parts) -> Launch:
     digests = {"head": parts.head_digest}
     if isinstance(target, Path):
         artifacts["target"] = target
-        digests["target"] = digest_tree(target)
+        digests["target"] = digest_directory(target)
     uri = f"{config.storage.rstrip('/')}/{name}/{digest_json(digests).removeprefix('sha256:')[:16]}"
     return Launch(
         name=name,
@@ -113,11 +113,11 @@ def _environment(config: DeployConfig, name: str, target: str | Path) -> dict[st
 
 
 def upload(launch: Launch, progress: bool = True) -> None:
-    """Put the artifacts into the bucket, as far as they are not there. InputError, PlaceError.
+    """Put the artifacts into the bucket, as far as they are not there. InputError, StorageError.
 
     The directory is named after its contents and an object appears whole, so one of the right size is the right one.
     """
-    place = Place(launch.artifact_uri)
+    place = StoragePath(launch.artifact_uri)
     files = {
         f"{name}/{path.relative_to(directory).as_posix()}": path
         for name, directory in launch.artifacts.items()
@@ -128,9 +128,9 @@ def upload(launch: Launch, progress: bool = True) -> None:
         return
     if not files:
         raise InputError("no file in head or target", "a head directory", "run `eyas train` first")
-    there = {name: int(detail["size"]) for name, detail in place.details().items()}
+    there = {name: int(detail["size"]) for name, detail in place.list_details().items()}
     with Progress(f"upload to {place}", len(files), "files", enabled=progress) as bar:
         for name, path in files.items():
             if there.get(name) != path.stat().st_size:
-                place.join(*name.split("/")).upload(path)
+                place.join(*name.split("/")).upload_file(path)
             bar.advance()

@@ -12,9 +12,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import UsageError
-from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
+from eyas.base.provenance import (
+    Provenance,
+    StageInputs,
+    digest_json,
+    finish_stage,
+    is_finished,
+    mark_unfinished,
+    read_provenance,
+)
+from eyas.base.storage import write_json_atomic
 from eyas.deploy.config import VertexConfig
 from eyas.deploy.launch import PORT, Launch
 
@@ -116,10 +124,10 @@ def write(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
     """Write the requests. Idempotent. UsageError."""
     started_s = time.time()
     requests = requests_of(config, launch)
-    origin = Origin("deploy-vertex", digest_json(requests), {"head": launch.head_digest})
+    origin = StageInputs("deploy-vertex", digest_json(requests), {"head": launch.head_digest})
     if is_finished(directory, origin):
         return read_provenance(directory)
-    reopen(directory)
+    mark_unfinished(directory)
     for name, request in requests.items():
         write_json_atomic(directory / name, request)
-    return finish(directory, origin, started_s)
+    return finish_stage(directory, origin, started_s)

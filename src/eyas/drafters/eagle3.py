@@ -20,13 +20,13 @@ from torch import Tensor
 from eyas.kernels.paged_attention import Prepare, Rows
 from eyas.memory.future_map import Relay
 from eyas.memory.kv_pool import KVPool
-from eyas.model.attention import RowAttend
+from eyas.model.attention import PackedAttention
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape
-from eyas.tree.tree import Frontier, Grower, Tree
+from eyas.tree.tree import Frontier, Tree, TreeGrower
 
 READ_ROWS = 2048  # the most rows of text that one forward of the head reads
 
@@ -75,7 +75,7 @@ class Draft:
     @classmethod
     def on(cls, device: torch.device, head: Head, vocab: DraftVocab, shape: TreeShape) -> "Draft":
         """With the head packed for serving, where the target is."""
-        return cls(head.to(device).pack(), vocab.to(device), shape)
+        return cls(head.to(device).pack_projections(), vocab.to(device), shape)
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
@@ -106,7 +106,7 @@ class Drafter:
         num_rows = pool.num_slots + 1 + len(pool.table_RC) * self.scratch
         shape = (1, 2, num_rows, config.num_kv_heads, config.head_dim)
         self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self.growers: dict[TreeShape, Grower] = {}
+        self.growers: dict[TreeShape, TreeGrower] = {}
         self.canary: Drafter | None = None
         if draft.canary is not None:
             other = replace(draft.canary, shape=draft.shape, arms=draft.arms)
@@ -126,7 +126,7 @@ class Drafter:
         count, top_k, device = len(lines_B), shape.top_k, lines_B.device
         assert top_k * (shape.depth - 1) <= self.scratch, "the scratch area is made for the largest shape"
         if shape not in self.growers:
-            self.growers[shape] = Grower(shape, device)
+            self.growers[shape] = TreeGrower(shape, device)
         last_BKD, logits_BV = self.relay.found(lines_B)
         last_BKD = last_BKD[:, None].expand(-1, top_k, -1)
         area_B1 = self.pool.num_slots + 1 + lines_B[:, None] * self.scratch
@@ -146,7 +146,7 @@ class Drafter:
             rows = Rows(starts_B1, lines, lengths, slots_T, own_BE, visible_TE, positions_1T[0].int())
             embeds_1TD = self.target.embed(frontier.tokens_BK.reshape(1, -1))
             hidden_1TD = last_BKD.reshape(1, len(slots_T), -1)
-            last_1TD, logits_1TV = self.head.guess(embeds_1TD, hidden_1TD, positions_1T, self._attend(rows))
+            last_1TD, logits_1TV = self.head.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, self._attend(rows))
             last_BKD = last_1TD.view(count, top_k, -1)
             return logits_1TV.view(count, top_k, -1)
 
@@ -163,8 +163,8 @@ class Drafter:
         positions_1T = positions_BS.view(1, -1)
         rows = Rows(starts_B1, lines_B.int(), lengths_B.int(), own_BE.view(-1), own_BE, None, positions_1T[0].int())
         embeds_1TD = self.target.embed(fresh.tokens_BS.reshape(1, -1))
-        fused_1TD = self.head.fuse(fresh.aux_BSL.reshape(1, count * num_rows, -1))
-        last_1TD, logits_1TV = self.head.guess(embeds_1TD, fused_1TD, positions_1T, self._attend(rows))
+        fused_1TD = self.head.fuse_aux(fresh.aux_BSL.reshape(1, count * num_rows, -1))
+        last_1TD, logits_1TV = self.head.step_with_logits(embeds_1TD, fused_1TD, positions_1T, self._attend(rows))
         final_B = torch.arange(0, count * num_rows, num_rows, device=device) + accepted_B - 1
         self.relay.leave(lines_B, last_1TD[0, final_B], logits_1TV[0, final_B])
 
@@ -192,13 +192,13 @@ class Drafter:
         rows = Rows(starts_B1, lines_B.int(), lengths_B.int(), slots_T, own_BE, None, positions_T.int())
         assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
         embeds_1TD = self.target.embed(relay.tokens_RC[lines_B[of_T], positions_T + 1][None])
-        fused_1TD = self.head.fuse(self.pool.aux_ZL[slots_T][None])
+        fused_1TD = self.head.fuse_aux(self.pool.aux_ZL[slots_T][None])
         out_1TD = self.head.step(embeds_1TD, fused_1TD, positions_T[None], self._attend(rows))
         out_BD = out_1TD[0, starts_B1[1:].long() - 1]  # of a prompt's many rows only the last guesses
-        self.relay.leave(lines_B, self.head.feedback(out_BD), self.head.logits(out_BD))
+        self.relay.leave(lines_B, self.head.next_hidden(out_BD), self.head.logits(out_BD))
 
-    def _attend(self, rows: Rows) -> RowAttend:
-        return RowAttend(self.prepare(self.kv, self.pool.table_RC, rows))
+    def _attend(self, rows: Rows) -> PackedAttention:
+        return PackedAttention(self.prepare(self.kv, self.pool.table_RC, rows))
 
 
 def pieces_of(lines: Sequence[int], lags: Sequence[int]) -> Iterator[list[tuple[int, int, int]]]:

@@ -19,7 +19,7 @@ from eyas.drafters.eagle3 import pieces_of
 from eyas.kernels.paged_attention import Prepare, Rows
 from eyas.memory.future_map import Relay
 from eyas.memory.kv_pool import KVPool
-from eyas.model.attention import RowAttend
+from eyas.model.attention import PackedAttention
 from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
@@ -93,7 +93,7 @@ class SmallModel:
 
     def drafter(self, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> "ModelDrafter":
         """InputError where the two do not name tokens alike."""
-        small, large = self.model.facts.vocab_size, target.facts.vocab_size
+        small, large = self.model.info.vocab_size, target.info.vocab_size
         ours, theirs = self.model.tokenizer.get_vocab(), target.tokenizer.get_vocab()
         num_other = sum(theirs.get(token) != number for token, number in ours.items())
         if small != large or ours != theirs:
@@ -116,7 +116,7 @@ class ModelDrafter:
     needs_features = False
 
     def __init__(self, model: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
-        facts, weight = model.facts, next(model.model.parameters())
+        facts, weight = model.info, next(model.model.parameters())
         shape = (facts.num_layers, 2, pool.num_slots + 1, facts.num_kv_heads, facts.head_dim)
         self.model = model
         self.pool = pool
@@ -159,6 +159,6 @@ class ModelDrafter:
         starts_B1 = torch.arange(0, (count + 1) * num_rows, num_rows, dtype=torch.int32, device=device)
         positions_T, slots_T = positions_BQ.view(-1), own_BE.reshape(-1)
         rows = Rows(starts_B1, lines_B.int(), begins_B.int(), slots_T, own_BE, None, positions_T.int())
-        attend = RowAttend(self.prepare(self.kv, self.pool.table_RC, rows))
+        attend = PackedAttention(self.prepare(self.kv, self.pool.table_RC, rows))
         out = self.model.forward(ids_BQ.reshape(1, -1), positions_T[None], attend, want_aux=False)
         return self.model.logits(out.hidden_BTD[0].view(count, num_rows, -1)[:, -1])

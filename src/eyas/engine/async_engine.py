@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from eyas.base.cache import cache_directory
+from eyas.base.environment import cache_directory
 from eyas.base.errors import EyasError, UsageError
 from eyas.drafters.eagle3 import Draft, Drafter
 from eyas.engine.canary import CanaryOptions, Standing, Trial
@@ -271,7 +271,7 @@ def build_service(
         with contextlib.suppress(CompileError):  # `compile_in_background` finds the same and says why
             for head in _heads(draft):
                 compile_pair(target, head, stored_only=True)
-    context = min(options.context or CONTEXT, target.facts.max_positions)
+    context = min(options.context or CONTEXT, target.info.max_positions)
     arms = default_arms()
     if draft is not None:
         fixed = _arm(options.speculation, arms) if options.speculation != "auto" else None
@@ -303,7 +303,7 @@ def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
     """
     target, drafter = service.engine.target, service.engine.runner.drafter
     drafters = [one for one in (drafter, drafter.canary) if one is not None] if isinstance(drafter, Drafter) else []
-    if target.compiled is not None and all(one.head.compiled is not None for one in drafters):
+    if target.compiled_forward is not None and all(one.head.compiled_forward is not None for one in drafters):
         return
 
     def measure(engine: Engine) -> None:
@@ -356,7 +356,7 @@ def _memory_tokens(target: Target, draft: Draft | None, slots: int, context: int
 
     A second head has keys and values of its own for every token.
     """
-    facts, weight = target.facts, next(target.model.parameters())
+    facts, weight = target.info, next(target.model.parameters())
     token_bytes = 2 * facts.num_layers * facts.num_kv_heads * facts.head_dim * weight.element_size()
     if draft is not None and draft.canary is not None:
         second = draft.canary.head.config

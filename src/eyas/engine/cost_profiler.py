@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from eyas import __version__
-from eyas.base.cores import num_cores
+from eyas.base.environment import count_cpus
 from eyas.base.provenance import digest_json
 from eyas.drafters.eagle3 import Drafter
 from eyas.engine.engine import Engine
@@ -66,7 +66,7 @@ class Rehearsal:
 
     def _prepare(self, batch: int, context: int) -> None:
         runner, pool = self.engine.runner, self.engine.memory.pool
-        ids = torch.arange(context + 1, device=pool.kv.device) % self.engine.target.facts.vocab_size
+        ids = torch.arange(context + 1, device=pool.kv.device) % self.engine.target.info.vocab_size
 
         def prepare() -> None:
             pool.table_RC[:batch, : self._columns] = torch.arange(1, self._columns + 1, dtype=torch.int32)
@@ -80,14 +80,14 @@ def budget_for(
     engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0, is_canary: bool = False
 ) -> Budget:
     """A budget over these arms, its costs measured on the engine or read from the cache directory."""
-    rehearsal, facts = Rehearsal(engine, is_canary), engine.target.facts
+    rehearsal, facts = Rehearsal(engine, is_canary), engine.target.info
     key = CostKey(
         machine=machine_name(engine.memory.pool.kv.device),
         target=digest_json(dataclasses.asdict(facts) | {"name": ""}),
         head=digest_json(dataclasses.asdict(rehearsal.drafter.head.config)),
         dtype=str(engine.memory.pool.kv.dtype),
         threads=torch.get_num_threads(),
-        compiled=engine.target.compiled is not None,
+        compiled=engine.target.compiled_forward is not None,
         version=f"{__version__}, torch {torch.__version__}",
     )
     table = table_for(key, arms, engine.slots, rehearsal.limit, rehearsal.round_s, cache)
@@ -118,4 +118,4 @@ def machine_name(device: torch.device) -> str:
     """What decides speed: the device's name, and on a CPU how many cores this process may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {platform.processor()} {num_cores()} cores"
+    return f"{platform.machine()} {platform.processor()} {count_cpus()} cores"

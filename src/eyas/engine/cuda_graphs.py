@@ -107,4 +107,4 @@ class RoundGraphs:
 
 
 def _kind(shape: Hashable, lines: Lines) -> Hashable:
-    return shape, len(lines.lines_B), lines.settings.kind
+    return shape, len(lines.lines_B), lines.settings.ops_key

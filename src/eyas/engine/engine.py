@@ -69,13 +69,13 @@ class Engine:
 
         memory_tokens: tokens that the key-value memory holds; None: enough for every request to reach the context.
         """
-        facts, weight = target.facts, next(target.model.parameters())
+        facts, weight = target.info, next(target.model.parameters())
         self.target = target
         self.slots = slots
         self.context = min(context, facts.max_positions)
         shapes = () if draft is None else draft.shapes
         # Columns behind the text: the nodes of a round, and what the rounds before it may still add.
-        self.room = max((shape.nodes + 2 * shape.slots for shape in shapes), default=4)
+        self.room = max((shape.nodes + 2 * shape.max_accepted for shape in shapes), default=4)
         width = self.context + self.room + BLOCK
         tokens = slots * width if memory_tokens is None else max(memory_tokens, width)
         sizes = (facts.num_layers, facts.num_kv_heads, facts.head_dim)
@@ -110,7 +110,7 @@ class Engine:
 
     def limit(self, request: Request) -> int:
         """How many tokens the request may get; InputError if it asks for none or there is no room for one."""
-        return limit_of(request, self.context, self.target.facts.vocab_size)
+        return limit_of(request, self.context, self.target.info.vocab_size)
 
     def add(self, request: Request, head: str = MAIN) -> Answer:
         """Take up a request, for one of the heads; it runs as soon as there is room. InputError if it can never run."""
@@ -235,7 +235,7 @@ class Engine:
             lags = tuple(one.lag for one in compress(members, drafts))
             batch = replace(batch, shape=shape, nodes=nodes, drafts=drafts, lags=lags)
         for one, drafting in zip(members, drafts, strict=True):
-            one.growths.append(shape.slots if shape is not None and drafting else 1)
+            one.growths.append(shape.max_accepted if shape is not None and drafting else 1)
             one.lag = 0 if drafting else one.lag + 1
             if drafting and one.holding.unread:
                 self.memory.mark_read(one.holding)
@@ -294,7 +294,7 @@ class Engine:
         taken = [(one, self._take(one, run, is_first=step.batch is None)) for _, one, run in present]
         for (b, _, _), (one, count) in zip(present, taken, strict=True):
             if out.logprobs is not None:
-                width = len(out.logprobs.chosen_T) // len(step.members)
+                width = len(out.logprobs.token_logprobs_T) // len(step.members)
                 tell_logprobs(one.job.answer, out.logprobs, b * width, count)
             if isinstance(out, RoundOut):
                 tell_tree(one.job.answer, out.trees, b, count)
@@ -381,7 +381,7 @@ class Engine:
 
     def _finish(self, job: Job, token: int) -> Finish | None:
         stop = job.answer.request.stop
-        ends = token in stop.ids or (token in self.target.facts.eos_ids and not stop.ignore_eos)
+        ends = token in stop.ids or (token in self.target.info.eos_ids and not stop.ignore_eos)
         if job.out is not None and not ends and job.out.push(token):
             ends = True
         if ends:

@@ -27,13 +27,13 @@ from eyas.kernels.paged_attention import Prepare, Rows
 from eyas.memory.future_map import Relay
 from eyas.memory.kv_cache_manager import TableWrite
 from eyas.memory.kv_pool import KVPool
-from eyas.model.attention import RowAttend
-from eyas.model.target import Target, TargetOut
+from eyas.model.attention import PackedAttention
+from eyas.model.target import Target, TargetOutput
 from eyas.speculation.acceptance_trace import trace_BC
-from eyas.tree.sampling import Logprobs, logprobs
+from eyas.tree.sampling import Logprobs, compute_logprobs
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree, rerank
-from eyas.tree.verify import Accepted, stop_has_children, verify
+from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Runner:
         self.pool = pool
         self.relay = relay
         self.prepare = prepare
-        self.sampler = Sampler(len(pool.table_RC), target.facts.vocab_size, pool.kv.device)
+        self.sampler = Sampler(len(pool.table_RC), target.info.vocab_size, pool.kv.device)
         self.graphs = RoundGraphs(CudaRecord()) if pool.kv.device.type == "cuda" else None
 
     @property
@@ -174,7 +174,7 @@ class Runner:
             tokens_B = self.sampler.next_B(logits_BW, lines, ends_B)
             relay.tokens_RC[lines_B, ends_B] = tokens_B
             ones_B = torch.ones_like(lines_B)
-            self.sampler.take(lines, Accepted(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
+            self.sampler.take(lines, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
             told = _told(logits_BW, torch.arange(len(final), device=device), tokens_B, num_logprobs)
         return PrefillOut(to_host(tokens_B), told)
 
@@ -196,7 +196,9 @@ class Runner:
         read_BC = self.graphs.run(
             (batch.shape, batch.is_canary), lines, lambda lines: self._round(alike, lines).read_BC
         )
-        return RoundOut(to_host(read_BC[: len(batch.lines)]), 1 if batch.shape is None else batch.shape.slots, Times())
+        return RoundOut(
+            to_host(read_BC[: len(batch.lines)]), 1 if batch.shape is None else batch.shape.max_accepted, Times()
+        )
 
     def is_settled(self, batch: Batch) -> bool:
         """Whether a round like this costs what all later ones will."""
@@ -241,7 +243,7 @@ class Runner:
             self._extend(batch, lines_B, lengths_B, accepted.lengths_B, fresh)
         times.draft_s, times.verify_s = drafted_s - began_s, verified_s - drafted_s
         times.extend_s = time.perf_counter() - verified_s
-        read = [accepted.tokens_BS, accepted.lengths_B[:, None], stop_has_children(tree, accepted)[:, None]]
+        read = [accepted.tokens_BS, accepted.lengths_B[:, None], has_rejected_child(tree, accepted)[:, None]]
         if any(batch.drafts) and batch.shape is not None and batch.shape.top_k > 1:
             read.append(self._trace_BC(batch, lines, tree, accepted))
         told = _told(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
@@ -249,7 +251,7 @@ class Runner:
         trees = _verified(tree, accepted) if batch.wants_trees and any(batch.drafts) else None
         return RoundOut(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, told, broken, trees)
 
-    def _trace_BC(self, batch: Batch, lines: Lines, tree: Tree, accepted: Accepted) -> Tensor:
+    def _trace_BC(self, batch: Batch, lines: Lines, tree: Tree, accepted: AcceptedPath) -> Tensor:
         """Evidence of those who draft. Padding has a tree like all others, which says nothing."""
         if self.graphs is None or not all(batch.drafts):
             return trace_BC(tree, accepted, sum(batch.drafts))
@@ -261,13 +263,13 @@ class Runner:
     def _draft(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor) -> tuple[Tree, Tensor | None]:
         """Trees, and which of their nodes are verified (row by row, None: all of them)."""
         if batch.shape is None:
-            return Tree.lone(roots_B), None
+            return Tree.root_only(roots_B), None
         drafter = self._drafter(batch)
         if all(batch.drafts):
             return rerank(drafter.grow(lines_B, lengths_B, roots_B, batch.shape), batch.nodes)
         who = _drafting(batch, lines_B.device)
         some = drafter.grow(lines_B[who], lengths_B[who], roots_B[who], batch.shape)
-        return rerank(Tree.among(roots_B, some, who), batch.nodes)
+        return rerank(Tree.from_subset(roots_B, some, who), batch.nodes)
 
     def _extend(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: Fresh) -> None:
         """The head reads on for those who drafted; the others' tokens it reads when they draft again."""
@@ -287,7 +289,7 @@ class Runner:
 
     def _verify(
         self, tree: Tree, rows_T: Tensor | None, lines_B: Tensor, lengths_B: Tensor
-    ) -> tuple[Tensor, TargetOut]:
+    ) -> tuple[Tensor, TargetOutput]:
         """The target over the chosen nodes; own_BE: the slots of all nodes."""
         count, num_nodes = tree.tokens_BM.shape
         nodes_M = torch.arange(num_nodes, device=lines_B.device)
@@ -307,14 +309,14 @@ class Runner:
         rows = Rows(starts_B1, lines_B.int(), lengths_B.int(), slots_T, own_BE, visible_TE, positions_T.int())
         return own_BE, self._forward(ids_T, positions_T, rows)
 
-    def _forward(self, ids_T: Tensor, positions_T: Tensor, rows: Rows) -> TargetOut:
-        attend = RowAttend(self.prepare(self.pool.kv, self.pool.table_RC, rows))
+    def _forward(self, ids_T: Tensor, positions_T: Tensor, rows: Rows) -> TargetOutput:
+        attend = PackedAttention(self.prepare(self.pool.kv, self.pool.table_RC, rows))
         return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.needs_features)
 
-    def _compact(self, accepted: Accepted, own_BE: Tensor, moves: bool) -> Tensor:
+    def _compact(self, accepted: AcceptedPath, own_BE: Tensor, moves: bool) -> Tensor:
         """Move the accepted rows to the front of the own block; slots_BS: where each path slot is kept (0: nothing)."""
         num_slots = accepted.tokens_BS.shape[1]
-        slots_BS = own_BE[:, :num_slots].masked_fill(~accepted.kept_BS(), 0).long()
+        slots_BS = own_BE[:, :num_slots].masked_fill(~accepted.is_accepted_BS(), 0).long()
         if moves:
             self.pool.move(own_BE.gather(1, accepted.nodes_BS).view(-1).long(), slots_BS.view(-1))
         return slots_BS
@@ -334,11 +336,11 @@ def _told(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | No
     """Log-probabilities of these tokens after these rows, if somebody asks."""
     if num_top is None:
         return None
-    told = logprobs(logits_TW[rows_X], tokens_X, num_top)
-    return Logprobs(to_host(told.chosen_T), to_host(told.top_TN), to_host(told.top_ids_TN))
+    told = compute_logprobs(logits_TW[rows_X], tokens_X, num_top)
+    return Logprobs(to_host(told.token_logprobs_T), to_host(told.top_TN), to_host(told.top_ids_TN))
 
 
-def _verified(tree: Tree, accepted: Accepted) -> Verified:
+def _verified(tree: Tree, accepted: AcceptedPath) -> Verified:
     parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
     return Verified(*(to_host(part) for part in parts))
 

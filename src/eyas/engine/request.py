@@ -6,7 +6,7 @@ from typing import Literal
 from eyas.base.errors import InputError
 from eyas.engine.grammar import Grammar
 from eyas.speculation.acceptance_trace import Evidence
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 from eyas.tree.stats import RequestRounds
 
 Finish = Literal["stop", "length", "cancelled", "error"]
@@ -41,7 +41,7 @@ class Request:
     id: str
     prompt_ids: tuple[int, ...]
     max_tokens: int
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     stop: Stop = field(default_factory=Stop)
     speculation: Speculation = "auto"
@@ -128,7 +128,7 @@ def limit_of(request: Request, context: int, vocab_size: int) -> int:
         raise InputError(
             f"prompt {request.id} with max_tokens = {request.max_tokens}", "at least 1", "ask for a token or more"
         )
-    request.sampling.check(vocab_size)
+    request.sampling.check_vocab(vocab_size)
     room = context - len(request.prompt_ids)
     if room < 1:
         raise InputError(

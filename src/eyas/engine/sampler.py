@@ -16,11 +16,10 @@ from torch import Tensor
 from eyas.base.errors import InputError
 from eyas.engine.grammar import GrammarState
 from eyas.engine.request import Request
-from eyas.tree.penalties import Paths, PenaltyState
-from eyas.tree.position_rng import coins
-from eyas.tree.sampling import Sampling, SamplingBatch, choose
+from eyas.tree.penalties import NodePaths, PenaltyState
+from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 from eyas.tree.tree import Tree
-from eyas.tree.verify import Accepted
+from eyas.tree.verify import AcceptedPath
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class Sampler:
         self.device = device
         self.seeds_R = torch.zeros(num_lines, dtype=torch.int64, device=device)
         self.penalties = PenaltyState(num_lines, vocab_size, device)
-        self._samplings = [Sampling()] * num_lines
+        self._samplings = [SamplingParams()] * num_lines
         self._grammars: dict[int, GrammarState] = {}
         self.broken: set[int] = set()  # lines whose answer has outgrown what their grammar can follow
         self._known: tuple[tuple[tuple[int, ...], int], Lines] | None = None
@@ -69,7 +68,7 @@ class Sampler:
         if self._known is None or self._known[0] != key:
             padding = key[1] - len(numbers)
             all_B = [*numbers, *[len(self._samplings) - 1] * padding]
-            settings = SamplingBatch.of([self._samplings[line] for line in all_B], self.device)
+            settings = SamplingBatch.from_params([self._samplings[line] for line in all_B], self.device)
             lines_B = torch.tensor(all_B, device=self.device)
             self._known = key, Lines(lines_B, settings, numbers if self.needs_host(numbers) else ())
         return self._known[1]
@@ -82,33 +81,33 @@ class Sampler:
         """The token at these positions, one a line."""
         batch = lines.settings
         if batch.adjusts:
-            logits_BW = self.penalties.adjust(logits_BW, lines.lines_B, None)
+            logits_BW = self.penalties.apply(logits_BW, lines.lines_B, None)
         for row, line in enumerate(lines.numbers):
             if line in self._grammars:
                 logits_BW = _masked(logits_BW, [row], self._allowed(line, [0], [0], [True]))
-        coins_B = None if batch.all_greedy else coins(self.seeds_R[lines.lines_B], positions_B)
-        return choose(logits_BW, batch, torch.arange(len(lines.lines_B), device=self.device), coins_B)
+        coins_B = None if batch.all_greedy else position_uniforms(self.seeds_R[lines.lines_B], positions_B)
+        return choose_tokens(logits_BW, batch, torch.arange(len(lines.lines_B), device=self.device), coins_B)
 
     def next_BM(self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, lines: Lines, lengths_B: Tensor) -> Tensor:
         """The token that follows each node; 0 where a node got no row of the forward."""
         shape = num_requests, num_nodes = tree.tokens_BM.shape
         batch = lines.settings
         if batch.all_greedy and not batch.adjusts and not lines.numbers:
-            ids_T = choose(logits_TW, batch, lengths_B, None)
+            ids_T = choose_tokens(logits_TW, batch, lengths_B, None)
         else:
             every_T = torch.arange(num_requests * num_nodes, device=self.device) if rows_T is None else rows_T
             of_T = every_T // num_nodes
             if batch.adjusts:
-                logits_TW = self.penalties.adjust(logits_TW, lines.lines_B[of_T], Paths.of(tree, rows_T))
+                logits_TW = self.penalties.apply(logits_TW, lines.lines_B[of_T], NodePaths.from_tree(tree, rows_T))
             logits_TW = self._fitting(logits_TW, tree, rows_T, lines.numbers)
             positions_T = (lengths_B[:, None] + 1 + tree.depths_BM).view(-1)[every_T]
-            coins_T = None if batch.all_greedy else coins(self.seeds_R[lines.lines_B[of_T]], positions_T)
-            ids_T = choose(logits_TW, batch, of_T, coins_T)
+            coins_T = None if batch.all_greedy else position_uniforms(self.seeds_R[lines.lines_B[of_T]], positions_T)
+            ids_T = choose_tokens(logits_TW, batch, of_T, coins_T)
         if rows_T is None:
             return ids_T.view(shape)
         return ids_T.new_zeros(num_requests * num_nodes).index_copy_(0, rows_T, ids_T).view(shape)
 
-    def take(self, lines: Lines, accepted: Accepted) -> None:
+    def take(self, lines: Lines, accepted: AcceptedPath) -> None:
         """What was accepted is part of the answers."""
         self.penalties.update(lines.lines_B, accepted.tokens_BS, accepted.lengths_B)
         for b, line in enumerate(lines.numbers):

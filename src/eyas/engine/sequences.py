@@ -140,7 +140,7 @@ def tell_logprobs(answer: Answer, told: Logprobs, begin: int, count: int) -> Non
     for row, token in enumerate(answer.token_ids[len(answer.token_ids) - count :], begin):
         ids, values = told.top_ids_TN[row, :wanted].tolist(), told.top_TN[row, :wanted].tolist()
         top = tuple(zip(ids, values, strict=True))
-        answer.logprobs.append(TokenLogprob(token, float(told.chosen_T[row]), top))
+        answer.logprobs.append(TokenLogprob(token, float(told.token_logprobs_T[row]), top))
 
 
 def tell_tree(answer: Answer, trees: Verified | None, row: int, count: int) -> None:

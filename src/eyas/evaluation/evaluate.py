@@ -10,11 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
-from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
-from eyas.base.storage import Place
+from eyas.base.provenance import (
+    Provenance,
+    StageInputs,
+    digest_json,
+    finish_stage,
+    is_finished,
+    mark_unfinished,
+    read_provenance,
+)
+from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.evaluation.head_drafter import HeadDrafter, embedder
 from eyas.evaluation.held_out import groups
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
@@ -25,11 +32,11 @@ from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import StoredHead, read_head
-from eyas.model.dtypes import DTYPES
+from eyas.model.devices import DTYPES
 from eyas.model.target import Target
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, summarise
+from eyas.tree.stats import AcceptanceStats, summarize
 
 STAGE = "eval"
 SCHEMA = 1
@@ -66,9 +73,9 @@ class EvalConfig:
         return TreeShape(self.depth, self.top_k, self.nodes)
 
     @property
-    def sampling(self) -> Sampling | None:
+    def sampling(self) -> SamplingParams | None:
         """How answers are drawn anew; None: they are not."""
-        return None if self.temperature is None else Sampling(self.temperature)
+        return None if self.temperature is None else SamplingParams(self.temperature)
 
 
 @dataclass(frozen=True)
@@ -77,14 +84,14 @@ class EvalInputs:
     4-gram table (None: those of `features`)."""
 
     head: Path
-    features: Path | Place
-    training: Path | Place | None = None
+    features: Path | StoragePath
+    training: Path | StoragePath | None = None
 
 
-def origin_of(config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target) -> Origin:
+def origin_of(config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target) -> StageInputs:
     """What decides the figures; data = (rows to walk, rows for the 4-gram table)."""
     features, training = data
-    return Origin(
+    return StageInputs(
         stage=STAGE,
         recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
         parents={
@@ -101,19 +108,19 @@ def origin_of(config: EvalConfig, stored: StoredHead, data: tuple[Features, Feat
 def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *, progress: bool = True) -> Provenance:
     """Write acceptance.json. Idempotent. `InputError` where head, features and target do not belong together."""
     started_s = time.time()
-    stored = read_head(inputs.head, DTYPES[config.dtype], target.facts.num_layers)
+    stored = read_head(inputs.head, DTYPES[config.dtype], target.info.num_layers)
     features = Features(inputs.features, target=target)
     training = features if inputs.training is None else Features(inputs.training)
     features.check_target(target.digest)
-    require_fit(stored, target.facts, target.digest)
+    require_fit(stored, target.info, target.digest)
     origin = origin_of(config, stored, (features, training), target)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     found = evaluate(config, stored, (features, training), target, progress)
     found["draft_vocab"] = vocab_report(config.shape, stored, (features, training), target)
-    reopen(out_dir)
+    mark_unfinished(out_dir)
     write_json_atomic(out_dir / "acceptance.json", found)
-    return finish(out_dir, origin, started_s)
+    return finish_stage(out_dir, origin, started_s)
 
 
 @torch.inference_mode()
@@ -185,7 +192,7 @@ def _by_task(walked: Sequence[_Walked], seed: int) -> dict[str, dict[str, Any]]:
 
 def _entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
     """What the file says of one group of texts."""
-    stats: AcceptanceStats = summarise([text.rounds for text in texts], seed)
+    stats: AcceptanceStats = summarize([text.rounds for text in texts], seed)
     return {
         "prompts": stats.prompts,
         **_length(stats),
@@ -204,7 +211,7 @@ def by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, An
     longest, low, high = max(text.roots[-1] for text in texts), 0, FIRST_CONTEXT
     while low <= longest:
         if some := [rounds for text in texts if (rounds := text.between(low, high + 1)).accepted]:
-            found[context_of(high)] = {"prompts": len(some)} | _length(summarise(some, seed))
+            found[context_of(high)] = {"prompts": len(some)} | _length(summarize(some, seed))
         low, high = high + 1, 2 * high
     return found
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from eyas.features.layout import Row
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.tree.shape import TreeShape
-from eyas.tree.tree import Frontier, Grower, Tree
+from eyas.tree.tree import Frontier, Tree, TreeGrower
 
 
 def embedder(target: Target, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -32,16 +32,16 @@ class HeadDrafter:
     ) -> None:
         """embed: rows of the target's embedding in the head's precision."""
         self.head, self.vocab, self.embed = head, vocab, embed
-        self.grower = Grower(shape, torch.device("cpu"))
+        self.grower = TreeGrower(shape, torch.device("cpu"))
         length = max(row.ids_T.shape[0] for row in rows)
         dtype = head.lm_head.weight.dtype
         self.ids_BT = torch.stack([_padded(row.ids_T, length) for row in rows])
         aux_BTL = torch.stack([_padded(row.aux_TL.to(dtype), length) for row in rows])
         next_BT = self.ids_BT.roll(-1, 1)  # the last column is nobody's prefix
-        attend = DenseAttend()
-        hidden_BTD = head.fuse(aux_BTL)
+        attend = DenseAttention()
+        hidden_BTD = head.fuse_aux(aux_BTL)
         self.out_BTD = head.step(embed(next_BT), hidden_BTD, torch.arange(length)[None], attend)
-        self.k_BGTH, self.v_BGTH = attend.kept[0]
+        self.k_BGTH, self.v_BGTH = attend.kv_by_layer[0]
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
         texts_B, positions_B = torch.tensor(texts), torch.tensor(positions)
@@ -53,9 +53,9 @@ class HeadDrafter:
     def _advance(self, texts_B: Tensor, positions_B: Tensor, out_B1D: Tensor) -> Callable[[Frontier], Tensor]:
         longest = int(positions_B.max()) + 1
         prefix_BS = torch.arange(longest) <= positions_B[:, None]
-        attend = DenseAttend()
-        attend.kept[0] = (self.k_BGTH[texts_B, :, :longest], self.v_BGTH[texts_B, :, :longest])
-        last_BKD = self.head.feedback(out_B1D)
+        attend = DenseAttention()
+        attend.kv_by_layer[0] = (self.k_BGTH[texts_B, :, :longest], self.v_BGTH[texts_B, :, :longest])
+        last_BKD = self.head.next_hidden(out_B1D)
 
         def advance(frontier: Frontier) -> Tensor:
             nonlocal last_BKD
@@ -63,10 +63,10 @@ class HeadDrafter:
             parents_BK = torch.zeros_like(frontier.tokens_BK) if frontier.parents_BK is None else frontier.parents_BK
             hidden_BKD = last_BKD.gather(1, parents_BK[:, :, None].expand(-1, -1, last_BKD.shape[2]))
             prefix_BKS = prefix_BS[:, None].expand(-1, num_nodes, -1)
-            attend.see(torch.cat((prefix_BKS, frontier.visible_BKE), 2))
+            attend.set_visible(torch.cat((prefix_BKS, frontier.visible_BKE), 2))
             positions_BK = (positions_B + 1 + frontier.level)[:, None].expand(-1, num_nodes)
             out_BKD = self.head.step(self.embed(frontier.tokens_BK), hidden_BKD, positions_BK, attend)
-            last_BKD = self.head.feedback(out_BKD)
+            last_BKD = self.head.next_hidden(out_BKD)
             return self.head.logits(out_BKD)
 
         return advance

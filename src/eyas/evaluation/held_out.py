@@ -13,7 +13,7 @@ from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, RequestRounds, summarise
+from eyas.tree.stats import AcceptanceStats, RequestRounds, summarize
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class HeldOut:
 
     def acceptance(self, head: Head, vocab: DraftVocab, seed: int = 0) -> AcceptanceStats:
         """Of all rows together. seed: of the bootstrap. Asserts that there is a round at all."""
-        return summarise(self.rounds(head, vocab), seed)
+        return summarize(self.rounds(head, vocab), seed)
 
 
 def some_held_out(features: Features, limit: int, seed: int) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from eyas.features.layout import Row
 from eyas.tree.stats import RequestRounds
 from eyas.tree.tree import Tree
-from eyas.tree.verify import stop_has_children, verify
+from eyas.tree.verify import has_rejected_child, verify
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def walk(answers: Sequence[Answer], drafter: Drafter) -> list[RequestRounds]:
         truth_BS = torch.stack([continuation(answers[i], positions[i], tree.depth + 1) for i in alive])
         # After a node of depth d on the true path comes x_{t+2+d}.
         kept = verify(tree, truth_BS.gather(1, tree.depths_BM))
-        refused = stop_has_children(tree, kept).tolist()
+        refused = has_rejected_child(tree, kept).tolist()
         for i, length, was_refused in zip(alive, kept.lengths_B.tolist(), refused, strict=True):
             left = answers[i].end - 1 - (positions[i] + 1)
             cut = length > left

@@ -21,15 +21,14 @@ import torch
 from torch import Tensor
 
 from eyas.features.layout import Row
-from eyas.model.attention import DenseAttend
+from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
-from eyas.tree.position_rng import coins
-from eyas.tree.sampling import Sampling, SamplingBatch, choose
+from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 
 
 @torch.inference_mode()
 def answer_anew(
-    rows: Sequence[Row], seeds: Sequence[int], target: Target, sampling: Sampling, max_tokens: int
+    rows: Sequence[Row], seeds: Sequence[int], target: Target, sampling: SamplingParams, max_tokens: int
 ) -> list[Row]:
     """The rows with their last answer drawn anew, features in float32 on the CPU. seeds: of the requests.
 
@@ -45,17 +44,19 @@ def answer_anew(
     hidden_BTD, aux_BTL = drawing.forward(ids_BT)
     aux = [[aux_BTL[b, :length].float().cpu()] for b, length in enumerate(lengths_B.tolist())]
     last_BD = hidden_BTD[torch.arange(len(rows)), lengths_B - 1]
-    settings, ends = SamplingBatch.of([sampling], place), set(target.facts.eos_ids)
+    settings, ends = SamplingBatch.from_params([sampling], place), set(target.info.eos_ids)
     said: list[list[int]] = [[] for _ in rows]
     hidden: list[list[Tensor]] = [[] for _ in rows]
     alive, seeds_B = list(range(len(rows))), torch.tensor(seeds, device=place)
     while True:
-        coins_B = coins(seeds_B, drawing.lengths_B + drawing.num_drawn)
-        tokens_B = choose(target.logits(last_BD.to(head_place)).to(place), settings, torch.zeros_like(seeds_B), coins_B)
+        coins_B = position_uniforms(seeds_B, drawing.lengths_B + drawing.num_drawn)
+        tokens_B = choose_tokens(
+            target.logits(last_BD.to(head_place)).to(place), settings, torch.zeros_like(seeds_B), coins_B
+        )
         for b, token, last_D in zip(alive, tokens_B.tolist(), last_BD.float().cpu(), strict=True):
             said[b].append(token)
             hidden[b].append(last_D)
-        limits = [min(max_tokens, target.facts.max_positions - len(prompts[b])) for b in alive]
+        limits = [min(max_tokens, target.info.max_positions - len(prompts[b])) for b in alive]
         goes_on = [said[b][-1] not in ends and len(said[b]) < most for b, most in zip(alive, limits, strict=True)]
         if not any(goes_on):
             break
@@ -79,13 +80,13 @@ class _Drawing:
         self.lengths_B = lengths_B
         self.num_drawn = 0
         self.columns_1T = torch.arange(width, device=lengths_B.device)[None]
-        self.attend = DenseAttend()
+        self.attend = DenseAttention()
 
     def forward(self, ids_BX: Tensor) -> tuple[Tensor, Tensor]:
         """Final states and features of the prompts, then of one token each."""
         num_texts = len(self.lengths_B)
         prompt_BT = self.columns_1T < self.lengths_B[:, None]
-        if self.attend.num_kept == 0:
+        if self.attend.num_cached == 0:
             positions_BS = self.columns_1T.expand(num_texts, -1)
             visible_BXS = prompt_BT[:, None] & (self.columns_1T <= self.columns_1T.T)
             positions_BX = positions_BS
@@ -95,7 +96,7 @@ class _Drawing:
             positions_BS = torch.cat((self.columns_1T.expand(num_texts, -1), self.lengths_B[:, None] + drawn_1Y), 1)
             visible_BXS = torch.cat((prompt_BT, torch.ones_like(drawn_1Y).bool().expand(num_texts, -1)), 1)[:, None]
             positions_BX = positions_BS[:, -1:]
-        attend = self.attend.see(visible_BXS, positions_BS)
+        attend = self.attend.set_visible(visible_BXS, positions_BS)
         out = self.target.forward(ids_BX, positions_BX, attend, want_aux=True)
         assert out.aux_BTL is not None, "features were asked for"
         return out.hidden_BTD.to(prompt_BT.device), out.aux_BTL  # a target may lie on several devices
@@ -104,8 +105,8 @@ class _Drawing:
         """Go on with these texts alone."""
         if len(kept) < len(self.lengths_B):
             self.lengths_B = self.lengths_B[kept]
-            held = self.attend.kept
-            self.attend.kept = {i: (k[kept.to(k.device)], v[kept.to(v.device)]) for i, (k, v) in held.items()}
+            held = self.attend.kv_by_layer
+            self.attend.kv_by_layer = {i: (k[kept.to(k.device)], v[kept.to(v.device)]) for i, (k, v) in held.items()}
 
 
 def _last_start(row: Row) -> int:

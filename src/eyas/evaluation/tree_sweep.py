@@ -2,7 +2,7 @@
 
 B positions, C candidates of the largest tree (the root is number 0), S = D + 1 path slots, D its depth.
 
-With one top-k, growing a tree does not depend on where it will stop (tree.Grower): the candidates of a shallower tree
+Growing a tree with one top-k does not depend on where it stops (tree.TreeGrower): the candidates of a shallower tree
 are the first levels of the deeper one's, and its nodes are the likeliest of them. So the largest tree is grown with all
 its candidates, the answer's path through them is looked up, and each node of the path is ranked among the candidates of
 the first d levels, for each d:
@@ -94,7 +94,7 @@ def needs(tree: Tree, truth_BS: Tensor) -> Tensor:
     tree: grown with all its candidates. truth_BS: what the target says after the root, after that, and so on.
     """
     kept = verify(tree, truth_BS.gather(1, tree.depths_BM))
-    path_BD, on_path_BD = kept.nodes_BS[:, 1:], kept.kept_BS()[:, 1:]
+    path_BD, on_path_BD = kept.nodes_BS[:, 1:], kept.is_accepted_BS()[:, 1:]
     scores_BD1 = tree.scores_BM.gather(1, path_BD)[:, :, None]
     numbers_C = torch.arange(tree.scores_BM.shape[1])
     equal_first_BDC = (tree.scores_BM[:, None] == scores_BD1) & (numbers_C < path_BD[:, :, None])

@@ -26,8 +26,7 @@ from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead
 from eyas.model.head import Head
 from eyas.model.target import Target
-from eyas.model.tokenizer_info import forced_ids
-from eyas.model.vocab import DraftVocab
+from eyas.model.vocab import DraftVocab, required_ids
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import RequestRounds, acceptance_length
 
@@ -52,7 +51,7 @@ def vocab_report(
     """
     features, training = data
     counts_W = training.generated_counts(training.indices("train"))
-    forced = forced_ids(target.tokenizer, target.facts.eos_ids, counts_W)
+    forced = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
     own = stored.vocab
     wanted = sorted({own.size, *(size for size in sizes if len(forced) <= size < own.target_size)})
     vocabs = [_vocab(size, own, counts_W, forced) for size in wanted]
@@ -87,7 +86,7 @@ def vocab_report(
 def narrowed(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
     """The head with the output rows of a part of its tokens; the other weights are shared."""
     rows = own.to_draft(vocab.target_ids_V)
-    assert rows.known.all(), "a token that the head does not have"
+    assert rows.in_vocab.all(), "a token that the head does not have"
     smaller = Head(dataclasses.replace(head.config, draft_vocab_size=vocab.size))
     weights = head.state_dict() | {"lm_head.weight": head.lm_head.weight.detach()[rows.ids]}
     smaller.load_state_dict(weights, assign=True)

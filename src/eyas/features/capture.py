@@ -23,21 +23,21 @@ from pathlib import Path
 
 import torch
 
+from eyas.base.environment import read_rank
 from eyas.base.errors import StageError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
-    Origin,
     Provenance,
+    StageInputs,
     digest_json,
-    finish,
+    finish_stage,
     is_finished,
+    mark_unfinished,
     read_provenance,
-    reopen,
-    require,
-    require_digest,
+    require_finished,
+    verify_contents,
 )
-from eyas.base.rank import rank_of
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.features.examples import TextRow, assign_splits, load_texts, plan_shards, row_info
 from eyas.features.extract import coded, compute, not_finite
 from eyas.features.layout import Row, Split
@@ -101,7 +101,7 @@ class CaptureConfig:
             raise UsageError(f"capture.held_out = {self.held_out}", "a share from 0 to 1", "set for example 0.05")
 
 
-def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) -> Origin:
+def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) -> StageInputs:
     """What decides the features."""
     made_from = {
         "schema": SCHEMA,
@@ -109,7 +109,7 @@ def origin_of(config: CaptureConfig, conversations_digest: str, target: Target) 
         "aux_layer_ids": list(target.aux_layer_ids),
         "target_dtype": str(target.model.dtype),
     }
-    return Origin(
+    return StageInputs(
         stage=STAGE,
         recipe=digest_json(made_from),
         parents={"conversations": conversations_digest, "target": target.digest},
@@ -122,22 +122,22 @@ def run(
     config: CaptureConfig,
     conversations_dir: Path,
     target: Target,
-    out: Path | Place,
+    out: Path | StoragePath,
     *,
     progress: bool = True,
 ) -> Provenance:
     """Capture the features of all conversations with a target loaded with `config.aux_layer_ids`.
 
     Idempotent and resumable. `InputError` for damaged
-    or unfinished conversations, ids that the target does not have and rows longer than its positions; `PlaceError` for
+    or unfinished conversations, ids that the target does not have and rows beyond its positions; `StorageError` for
     a full disk or a store that refuses; `StageError` where another run writes to the same place.
     """
-    started_s, rank = time.time(), rank_of("capture.world", config.world)
+    started_s, rank = time.time(), read_rank("capture.world", config.world)
     wanted = config.aux_layer_ids
     assert wanted is None or tuple(wanted) == tuple(target.aux_layer_ids), "load the target with config.aux_layer_ids"
-    require(conversations_dir, "respond")
-    directory = Place.of(out)
-    origin = origin_of(config, require_digest(conversations_dir).digest, target)
+    require_finished(conversations_dir, "respond")
+    directory = StoragePath.of(out)
+    origin = origin_of(config, verify_contents(conversations_dir).digest, target)
     if is_finished(directory, origin):
         return read_provenance(directory)
     texts, num_cut = load_texts(conversations_dir, target, config.max_length)
@@ -145,10 +145,10 @@ def run(
         texts = [dataclasses.replace(text, shared=0) for text in texts]
     splits = assign_splits(texts, config.held_out)
     if rank == 0:
-        reopen(directory)
+        mark_unfinished(directory)
         directory.join(MANIFEST).remove()
     error = _check_error(config, _sample(texts, splits), target, progress)
-    plans = plan_shards(texts, config.dtype, 0 if config.online else target.facts.hidden_size, config.shard_bytes)
+    plans = plan_shards(texts, config.dtype, 0 if config.online else target.info.hidden_size, config.shard_bytes)
     work = [_Shard(number, [texts[i] for i in plan], origin, splits) for number, plan in enumerate(plans)]
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
         notes = _make_shards(config, work[rank :: config.world], target, directory, bar)
@@ -160,16 +160,16 @@ def run(
     remove_shards(directory, len(work))
     manifest = Manifest(
         schema=SCHEMA,
-        target=_public_name(target.facts.name),
+        target=_public_name(target.info.name),
         target_revision=_revision(target),
         target_digest=target.digest,
-        target_quantisation=target.quantisation,
+        target_quantisation=target.quantization,
         tokenizer_digest=target.tokenizer_digest,
         template_digest=target.template_digest,
         aux_layer_ids=tuple(int(i) for i in target.aux_layer_ids),
         norm_state=NORM_STATE,
-        hidden_size=target.facts.hidden_size,
-        vocab_size=target.facts.vocab_size,
+        hidden_size=target.info.hidden_size,
+        vocab_size=target.info.vocab_size,
         online=config.online,
         batch_tokens=config.batch_tokens,
         dtype=config.dtype,
@@ -180,13 +180,13 @@ def run(
         rows=tuple(row for shard in work for row in notes[shard.number].rows),
     )
     write_manifest(directory, manifest)
-    return finish(directory, origin, started_s, known=manifest.digests)
+    return finish_stage(directory, origin, started_s, known_digests=manifest.digests)
 
 
 class _Shard:
     """What one shard is made from."""
 
-    def __init__(self, number: int, texts: list[TextRow], origin: Origin, splits: dict[str, Split]) -> None:
+    def __init__(self, number: int, texts: list[TextRow], origin: StageInputs, splits: dict[str, Split]) -> None:
         self.number = number
         self.texts = texts
         self.plan = digest_json([dataclasses.asdict(origin), [dataclasses.asdict(text) for text in texts]])
@@ -195,7 +195,7 @@ class _Shard:
 
 
 def _make_shards(
-    config: CaptureConfig, work: Sequence[_Shard], target: Target, directory: Place, bar: Progress
+    config: CaptureConfig, work: Sequence[_Shard], target: Target, directory: StoragePath, bar: Progress
 ) -> dict[int, ShardNote]:
     """By number. Those that are there already are skipped."""
     notes: dict[int, ShardNote] = {}
@@ -215,7 +215,7 @@ def _make_shards(
     return notes | {number: future.result() for number, future in made.items()}
 
 
-def _shards_of_others(work: Sequence[_Shard], directory: Place, bar: Progress) -> dict[int, ShardNote]:
+def _shards_of_others(work: Sequence[_Shard], directory: StoragePath, bar: Progress) -> dict[int, ShardNote]:
     """Waits until each is there."""
     notes: dict[int, ShardNote] = {}
     while len(notes) < len(work):
@@ -272,7 +272,7 @@ def _check_error(config: CaptureConfig, sample: list[TextRow], target: Target, p
     worst = max(error.teacher, *error.aux)
     if not worst <= config.max_error:
         raise StageError(
-            f"features of {target.facts.name} that {config.dtype} changes by {worst:.1%} on {error.num_rows} rows",
+            f"features of {target.info.name} that {config.dtype} changes by {worst:.1%} on {error.num_rows} rows",
             f"at most {config.max_error:.1%}, capture.max_error",
             "set capture.dtype=fp8, or bfloat16 for the target's own values, or raise capture.max_error",
         )

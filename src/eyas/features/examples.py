@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
-from eyas.chat.conversation import Conversation, read_all
+from eyas.chat.conversation import Conversation, read_conversation_dir
 from eyas.chat.render import render
 from eyas.features.layout import Split, num_needed, num_supervised, taught
 from eyas.features.quantize import StoredDtype
@@ -41,13 +41,13 @@ def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple
     """
     texts: list[TextRow] = []
     num_cut = 0
-    for conversation in read_all(directory):
+    for conversation in read_conversation_dir(directory):
         for row in rows_of(conversation, target.tokenizer):
-            if max(row.ids) >= target.facts.vocab_size:
-                raise _bad(row, f"the token id {max(row.ids)}", f"ids below {target.facts.vocab_size}")
-            if len(row.ids) > target.facts.max_positions:
+            if max(row.ids) >= target.info.vocab_size:
+                raise _bad(row, f"the token id {max(row.ids)}", f"ids below {target.info.vocab_size}")
+            if len(row.ids) > target.info.max_positions:
                 raise _bad(
-                    row, f"{len(row.ids)} tokens", f"at most {target.facts.max_positions}, the target's positions"
+                    row, f"{len(row.ids)} tokens", f"at most {target.info.max_positions}, the target's positions"
                 )
             length = min(len(row.ids), max_length or len(row.ids))
             num_cut += length < len(row.ids)

@@ -14,7 +14,7 @@ from eyas.base.errors import StageError
 from eyas.features.layout import taught
 from eyas.features.quantize import StoredDtype, is_finite, quantise
 from eyas.features.shard import Pair
-from eyas.model.attention import Rule, causal_attention
+from eyas.model.attention import AttentionParams, causal_attention
 from eyas.model.target import Target
 
 NUM_LAYERS = 3  # captured ones
@@ -32,8 +32,8 @@ class Computed:
 class PrefillAttend:
     """Attention over whole rows padded on the right; keeps nothing. Padding comes after all that is real."""
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
-        return causal_attention(q_BNTH, k_BGTH, v_BGTH, rule)
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
+        return causal_attention(q_BNTH, k_BGTH, v_BGTH, params)
 
 
 @torch.no_grad()

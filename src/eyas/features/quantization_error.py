@@ -17,7 +17,7 @@ from eyas.features.extract import NUM_LAYERS
 from eyas.features.layout import Row
 from eyas.features.quantize import StoredDtype, quantise, restore
 from eyas.features.store import QuantisationError
-from eyas.model.submodules import capped
+from eyas.model.submodules import apply_softcap
 from eyas.model.target import Target
 
 CHUNK_FLOATS = 16_000_000  # logits in flight
@@ -36,7 +36,7 @@ def measure(rows: Sequence[Row], dtype: StoredDtype, target: Target) -> Quantisa
         change_PD = change_PD + (after_TL.view_as(before_TPD) - before_TPD).square().sum(0)
         size_PD = size_PD + before_TPD.square().sum(0)
         codes_UD, scales_U1 = quantise(row.hidden_UD, 1, dtype)
-        for chunk in torch.arange(len(codes_UD)).split(max(1, CHUNK_FLOATS // target.facts.vocab_size)):
+        for chunk in torch.arange(len(codes_UD)).split(max(1, CHUNK_FLOATS // target.info.vocab_size)):
             after_CD = restore(codes_UD[chunk], scales_U1[chunk], torch.float32)
             before_CW, after_CW = (_probabilities(x.float(), target) for x in (row.hidden_UD[chunk], after_CD))
             moved += float((before_CW - after_CW).abs().sum()) / 2
@@ -58,7 +58,7 @@ def _probabilities(hidden_CD: Tensor, target: Target) -> Tensor:
     logits_CW = torch.cat([hidden_CD @ rows_RD.float().T for rows_RD in weight_WD.split(MATRIX_ROWS)], -1)
     if bias_W is not None:
         logits_CW += bias_W.float()
-    return capped(logits_CW, target.logit_cap).softmax(-1)
+    return apply_softcap(logits_CW, target.logit_softcap).softmax(-1)
 
 
 def _rounded(figure: float) -> float:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import require
-from eyas.base.storage import Place
+from eyas.base.provenance import require_finished
+from eyas.base.storage import StoragePath
 from eyas.features.extract import coded, compute
 from eyas.features.layout import Row, Split
 from eyas.features.quantize import restore
@@ -26,15 +26,15 @@ class Features:
     """A finished features directory, at a path or any URL. Rows are compared with their checksums as they are read."""
 
     def __init__(
-        self, directory: Path | Place, dtype: torch.dtype = torch.float32, target: Target | None = None
+        self, directory: Path | StoragePath, dtype: torch.dtype = torch.float32, target: Target | None = None
     ) -> None:
         """dtype: of the rows' features, whatever they are stored in. target: computes those that are not stored.
 
         `InputError` if unfinished or damaged.
         """
-        self.directory = Place.of(directory)
+        self.directory = StoragePath.of(directory)
         self.dtype = dtype
-        self.digest = require(self.directory, "capture").digest
+        self.digest = require_finished(self.directory, "capture").digest
         self.manifest: Manifest = read_manifest(self.directory)
         self._target = target
         self._shards: dict[int, ShardFile] = {}

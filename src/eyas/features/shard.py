@@ -21,7 +21,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from eyas.base.errors import InputError
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.features.layout import Split
 
 COLUMNS = ("ids_N", "loss_mask_N", "aux_AL", "aux_scales_AP", "hidden_MD", "hidden_scales_M1")
@@ -117,7 +117,7 @@ def _crc(parts: Iterable[bytes]) -> int:
 class ShardFile:
     """A shard of which rows are read, each by its bytes. `InputError` for what is missing, cut off or damaged."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoragePath) -> None:
         self._place = place
         (size,) = place.read_ranges([(0, 8)])
         self._begin = 8 + int.from_bytes(size, "little")  # the format of safetensors: length, header, data

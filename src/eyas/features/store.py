@@ -24,10 +24,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from eyas.base.atomic import to_json
 from eyas.base.errors import InputError, StageError
 from eyas.base.provenance import digest_bytes, digest_file
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath, to_json
 from eyas.features.extract import NUM_LAYERS
 from eyas.features.quantize import CODES, LARGEST, SCALE, StoredDtype
 from eyas.features.shard import RowInfo, ShardFile, ShardInfo, StoredRow, encode
@@ -117,7 +116,7 @@ def token_bytes(dtype: StoredDtype, hidden_size: int, taught_share: float) -> fl
 
 
 def publish_shard(
-    directory: Place, number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow], plan: str
+    directory: StoragePath, number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow], plan: str
 ) -> ShardNote:
     """Write a shard and its note, each whole or not at all. `StageError` where another run writes at the same place.
 
@@ -131,7 +130,7 @@ def publish_shard(
     return note
 
 
-def finished_shard(directory: Place, number: int, plan: str) -> ShardNote | None:
+def finished_shard(directory: StoragePath, number: int, plan: str) -> ShardNote | None:
     """The note of a shard that was finished with this plan; None if it is missing, other, cut off or damaged.
 
     Where the shard lies on this machine it is read again. An object store keeps what it was given, so there its size
@@ -149,7 +148,7 @@ def finished_shard(directory: Place, number: int, plan: str) -> ShardNote | None
         return None
 
 
-def remove_shards(directory: Place, kept: int) -> None:
+def remove_shards(directory: StoragePath, kept: int) -> None:
     """Every shard from number `kept` on, with its note."""
     names = {name(number) for number in range(kept) for name in (shard_name, note_name)}
     for name in directory.list_files():
@@ -157,7 +156,7 @@ def remove_shards(directory: Place, kept: int) -> None:
             directory.join(name).remove()
 
 
-def without_rows(directory: Place, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
+def without_rows(directory: StoragePath, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
     """Write a shard anew without these rows; the manifest as it is then, to be written by the caller.
 
     A shard without a row goes, and those behind it move up: take the numbers from the last to the first. Rows that
@@ -183,9 +182,9 @@ def without_rows(directory: Place, manifest: Manifest, number: int, ids: Abstrac
     return dataclasses.replace(manifest, shards=tuple(shards), rows=left)
 
 
-def write_manifest(directory: Place, manifest: Manifest) -> None:
+def write_manifest(directory: StoragePath, manifest: Manifest) -> None:
     """Only where none is; `StageError` where another run has written one in the meantime."""
-    if not directory.join(MANIFEST).create_bytes(to_json(dataclasses.asdict(manifest))):
+    if not directory.join(MANIFEST).create_if_absent(to_json(dataclasses.asdict(manifest))):
         raise StageError(
             f"{directory.join(MANIFEST)} of another run, which was not there when this one began",
             "one capture at a time in a directory",
@@ -193,11 +192,11 @@ def write_manifest(directory: Place, manifest: Manifest) -> None:
         )
 
 
-def _create(place: Place, data: bytes) -> None:
-    if place.create_bytes(data):
+def _create(place: StoragePath, data: bytes) -> None:
+    if place.create_if_absent(data):
         return
     place.remove()  # of an earlier recipe, or damaged
-    if not place.create_bytes(data):
+    if not place.create_if_absent(data):
         raise StageError(
             f"{place}, which another run has just written",
             "one capture at a time in a directory",
@@ -205,7 +204,7 @@ def _create(place: Place, data: bytes) -> None:
         )
 
 
-def read_manifest(directory: Place) -> Manifest:
+def read_manifest(directory: StoragePath) -> Manifest:
     """`InputError` if it is missing, damaged, or of a schema that this version does not know."""
     path = directory.join(MANIFEST)
     if not path.exists():

@@ -6,20 +6,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from eyas.formats.aux_layers import usual_elsewhere
-from eyas.formats.finding import Finding, refuse
+from eyas.base.errors import Finding, raise_misfits
+from eyas.formats.aux_layers import default_layers_as_outputs
 from eyas.formats.head_dir import StoredHead
-from eyas.model.layer_ids import default_layers
-from eyas.model.target_info import TargetFacts
+from eyas.model.layer_ids import default_aux_layers
+from eyas.model.target_info import TargetInfo
 
-USE_ITS_OWN = "use the head that was trained for this target"
+FIX_USE_MATCHING_HEAD = "use the head that was trained for this target"
 
 
 def check_fit(
     stored: StoredHead,
-    facts: TargetFacts,
+    info: TargetInfo,
     target_digest: str | None = None,
-    words: Mapping[str, str | None] | None = None,
+    text_digests: Mapping[str, str | None] | None = None,
 ) -> list[Finding]:
     """Everything in which this head and this target do not fit, misfits first; empty if they do.
 
@@ -29,20 +29,22 @@ def check_fit(
 
     def compare(weight: Literal["misfit", "warning"], name: str, ours: object, theirs: object) -> None:
         if ours != theirs:
-            have = f"{theirs}, as target {facts.name} has"
+            have = f"{theirs}, as target {info.name} has"
             found.append(
-                Finding(weight, f"a head for {name} {ours}", have, USE_ITS_OWN if weight == "misfit" else None)
+                Finding(
+                    weight, f"a head for {name} {ours}", have, FIX_USE_MATCHING_HEAD if weight == "misfit" else None
+                )
             )
 
-    compare("misfit", "hidden size", config.target_hidden_size, facts.hidden_size)
-    compare("misfit", "a vocabulary of", config.vocab_size, facts.vocab_size)
-    found += _layers(stored, facts)
-    found += _positions(stored, facts)
-    if config.max_position_embeddings < facts.max_positions:
-        compare("warning", "max_position_embeddings", config.max_position_embeddings, facts.max_positions)
-    recorded = {"target": stored.origin.target_digest, "tokenizer": stored.origin.tokenizer_digest}
-    recorded["chat template"] = stored.origin.template_digest
-    has = {"target": target_digest, **(words or {})}
+    compare("misfit", "hidden size", config.target_hidden_size, info.hidden_size)
+    compare("misfit", "a vocabulary of", config.vocab_size, info.vocab_size)
+    found += _check_layers(stored, info)
+    found += _check_positions(stored, info)
+    if config.max_position_embeddings < info.max_positions:
+        compare("warning", "max_position_embeddings", config.max_position_embeddings, info.max_positions)
+    recorded = {"target": stored.metadata.target_digest, "tokenizer": stored.metadata.tokenizer_digest}
+    recorded["chat template"] = stored.metadata.template_digest
+    has = {"target": target_digest, **(text_digests or {})}
     for name, digest in recorded.items():
         if digest is not None and has.get(name) is not None:
             compare("warning", f"the {name} with digest", digest, has[name])
@@ -51,13 +53,13 @@ def check_fit(
 
 def require_fit(
     stored: StoredHead,
-    facts: TargetFacts,
+    info: TargetInfo,
     target_digest: str | None = None,
-    words: Mapping[str, str | None] | None = None,
+    text_digests: Mapping[str, str | None] | None = None,
 ) -> list[Finding]:
     """The warnings of `check_fit`; `InputError` naming every misfit if there is one."""
-    findings = check_fit(stored, facts, target_digest, words)
-    refuse(findings, USE_ITS_OWN)
+    findings = check_fit(stored, info, target_digest, text_digests)
+    raise_misfits(findings, FIX_USE_MATCHING_HEAD)
     return findings
 
 
@@ -78,7 +80,7 @@ def check_embedding(stored: StoredHead, rows_WD: Tensor) -> list[Finding]:
         return [Finding("ok", "an embedding in the head's file", "the target's own rows")]
     share = far.any(1).float().mean().item()
     found = f"an embedding in the head's file that differs from the target's in {share:.0%} of its rows"
-    return [Finding("warning", found, "the target's rows, for the head is run with those", USE_ITS_OWN)]
+    return [Finding("warning", found, "the target's rows, for the head is run with those", FIX_USE_MATCHING_HEAD)]
 
 
 def check_weights(stored: StoredHead) -> list[Finding]:
@@ -94,19 +96,19 @@ def check_weights(stored: StoredHead) -> list[Finding]:
     return found
 
 
-def _layers(stored: StoredHead, facts: TargetFacts) -> list[Finding]:
-    ids, num_layers = list(map(int, stored.config.aux_layer_ids)), facts.num_layers
+def _check_layers(stored: StoredHead, info: TargetInfo) -> list[Finding]:
+    ids, num_layers = list(map(int, stored.config.aux_layer_ids)), info.num_layers
     if any(i > num_layers for i in ids):
-        have = f"ids up to {num_layers}, the layers of target {facts.name}"
-        return [Finding("misfit", f"a head that reads layers {ids}", have, USE_ITS_OWN)]
+        have = f"ids up to {num_layers}, the layers of target {info.name}"
+        return [Finding("misfit", f"a head that reads layers {ids}", have, FIX_USE_MATCHING_HEAD)]
     found: list[Finding] = []
     if stored.layout != "eyas" and num_layers in ids:
         have = "layers before the last state, which other engines hand over before the final norm and eyas after it"
         found.append(Finding("misfit", f"a head that reads layers {ids}", have))
     if num_layers < 7:
         return found
-    usual = list(map(int, default_layers(num_layers)))
-    if ids == usual_elsewhere(num_layers):
+    usual = list(map(int, default_aux_layers(num_layers)))
+    if ids == default_layers_as_outputs(num_layers):
         have = f"{usual}: these are the same three, counted as outputs of layers"
         do = "ask who trained it; where they were, write the expected ids into its config.json"
         found.append(Finding("warning", f"a head that reads layers {ids}", have, do))
@@ -115,16 +117,16 @@ def _layers(stored: StoredHead, facts: TargetFacts) -> list[Finding]:
     return found
 
 
-def _positions(stored: StoredHead, facts: TargetFacts) -> list[Finding]:
+def _check_positions(stored: StoredHead, info: TargetInfo) -> list[Finding]:
     config, found = stored.config, []
-    if config.rope_theta != facts.rope_theta:
+    if config.rope_theta != info.rope_theta:
         # The base alone: a head turns plainly, also where the target scales its positions (`HeadConfig.for_target`).
-        base = "no rotary positions" if facts.rope_theta is None else facts.rope_theta
-        scaled = "" if facts.rope_type in (None, "default") else f" before scaling of type {facts.rope_type}"
-        have = f"{base}, as target {facts.name} has{scaled}"
+        base = "no rotary positions" if info.rope_theta is None else info.rope_theta
+        scaled = "" if info.rope_type in (None, "default") else f" before scaling of type {info.rope_type}"
+        have = f"{base}, as target {info.name} has{scaled}"
         found.append(Finding("warning", f"a head for rope_theta {config.rope_theta}", have))
-    if config.rope_scaling is not None and config.rope_scaling["rope_type"] != facts.rope_type:
+    if config.rope_scaling is not None and config.rope_scaling["rope_type"] != info.rope_type:
         kind = config.rope_scaling["rope_type"]
-        have = f"{facts.rope_type or 'none'}, as target {facts.name} has, or none (ModelOpt writes yarn unasked)"
+        have = f"{info.rope_type or 'none'}, as target {info.name} has, or none (ModelOpt writes yarn unasked)"
         found.append(Finding("warning", f"a head whose positions are scaled, type {kind}", have))
     return found

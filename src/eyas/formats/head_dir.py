@@ -14,17 +14,16 @@ import torch
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-from eyas.base.atomic import write_atomic
-from eyas.base.errors import InputError
+from eyas.base.errors import Finding, InputError, raise_misfits
 from eyas.base.provenance import digest_file, digest_json
-from eyas.formats.config import HeadOrigin, ReadConfig, config_json, read_config
-from eyas.formats.finding import Finding, refuse
-from eyas.formats.weights import WEIGHTS_FILE, DamagedError, ReadWeights, read_weights, weight_files
+from eyas.base.storage import write_atomic
+from eyas.formats.config import HeadMetadata, ParsedConfig, build_config_json, parse_config
+from eyas.formats.weights import WEIGHTS_FILE, DamagedError, LoadedWeights, load_weights, weight_files
 from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
 
 CONFIG_FILE = "config.json"
-DO = "export the head again, or point to another one"
+FIX_HEAD = "export the head again, or point to another one"
 
 
 @dataclass(frozen=True)
@@ -38,20 +37,20 @@ class StoredHead:
     head: Head
     vocab: DraftVocab
     config: HeadConfig
-    origin: HeadOrigin
+    metadata: HeadMetadata
     digest: str
     layout: str = "eyas"
     findings: tuple[Finding, ...] = ()
     embedding_WD: Tensor | None = None
 
 
-def write_head(directory: Path, head: Head, vocab: DraftVocab, origin: HeadOrigin, dtype: torch.dtype) -> str:
+def write_head(directory: Path, head: Head, vocab: DraftVocab, metadata: HeadMetadata, dtype: torch.dtype) -> str:
     """Write the directory in this precision and return its digest. config.json comes last: without it, unfinished."""
     vocab.check()
     assert (vocab.size, vocab.target_size) == (head.config.draft_vocab_size, head.config.vocab_size)
     (directory / CONFIG_FILE).unlink(missing_ok=True)
-    write_atomic(directory / WEIGHTS_FILE, tensor_bytes(head_tensors(head, vocab, dtype)))
-    text = json.dumps(config_json(head.config, origin, dtype), indent=2) + "\n"
+    write_atomic(directory / WEIGHTS_FILE, to_safetensors(head_tensors(head, vocab, dtype)))
+    text = json.dumps(build_config_json(head.config, metadata, dtype), indent=2) + "\n"
     write_atomic(directory / CONFIG_FILE, text)
     return digest_head(directory)
 
@@ -65,7 +64,7 @@ def head_tensors(head: Head, vocab: DraftVocab, dtype: torch.dtype) -> dict[str,
     return tensors | {"d2t": vocab.d2t_V.cpu().contiguous(), "t2d": vocab.t2d_W.cpu().contiguous()}
 
 
-def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
+def to_safetensors(tensors: dict[str, Tensor]) -> bytes:
     """A safetensors file; equal tensors give equal bytes."""
     return save_safetensors(tensors, metadata={"format": "pt"})
 
@@ -95,11 +94,11 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
     misshapen tensor, a value that is not finite, d2t and t2d that disagree, layers that may mean two things.
     """
     directory = Path(directory)
-    read, weights = look(directory, num_layers)
+    read, weights = inspect_head(directory, num_layers)
     findings = [*read.findings, *([] if weights is None else weights.findings)]
     if read.dtype is None and dtype is None:
         findings.append(Finding("misfit", "no torch_dtype that is known", "float32, bfloat16 or float16"))
-    refuse([_placed(finding, directory) for finding in findings], DO)
+    raise_misfits([_add_directory(finding, directory) for finding in findings], FIX_HEAD)
     assert read.config is not None, "what is missing is a misfit"
     assert weights is not None, "a configuration was read"
     assert weights.vocab is not None, "the same of the vocabulary"
@@ -109,7 +108,7 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
         head.to(wanted),
         weights.vocab,
         read.config,
-        read.origin,
+        read.metadata,
         digest_head(directory),
         read.layout,
         tuple(findings),
@@ -117,16 +116,16 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
     )
 
 
-def look(directory: Path, num_layers: int | None = None) -> tuple[ReadConfig, ReadWeights | None]:
+def inspect_head(directory: Path, num_layers: int | None = None) -> tuple[ParsedConfig, LoadedWeights | None]:
     """Everything that there is to say of a head directory; no weights where its configuration is no head's.
 
     `InputError` for files that are missing or damaged.
     """
-    read = read_config(read_json(directory / CONFIG_FILE), num_layers)
+    read = parse_config(read_json(directory / CONFIG_FILE), num_layers)
     if read.config is None:
         return read, None
     try:
-        weights = read_weights(directory, read.config)
+        weights = load_weights(directory, read.config)
     except DamagedError as error:
         raise InputError(str(error), "a head directory with its weights", "fetch or export it again") from error
     others = {tensor.dtype for tensor in weights.tensors.values()} - {read.dtype}
@@ -146,11 +145,11 @@ def read_json(path: Path) -> dict[str, Any]:
             f"no {path}", "a head directory with config.json and model.safetensors", "correct the head's path"
         ) from error
     except (OSError, ValueError) as error:
-        raise InputError(f"text that is not JSON ({error}) in {path}", "one JSON object", DO) from error
+        raise InputError(f"text that is not JSON ({error}) in {path}", "one JSON object", FIX_HEAD) from error
     if not isinstance(raw, dict):
-        raise InputError(f"no JSON object in {path}", "one JSON object", DO)
+        raise InputError(f"no JSON object in {path}", "one JSON object", FIX_HEAD)
     return raw
 
 
-def _placed(finding: Finding, directory: Path) -> Finding:
+def _add_directory(finding: Finding, directory: Path) -> Finding:
     return Finding(finding.weight, f"{finding.found} in {directory}", finding.expected, finding.do)

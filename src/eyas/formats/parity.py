@@ -19,20 +19,20 @@ import torch
 from torch import Tensor
 
 from eyas.formats.head_dir import StoredHead
-from eyas.formats.reference_reader import Consumer
-from eyas.model.attention import DenseAttend
+from eyas.formats.reference_reader import ReferenceHead
+from eyas.model.attention import DenseAttention
 from eyas.model.submodules import find_layers
 from eyas.model.target import Target
 
-STEPS = 5
+NUM_DRAFT_STEPS = 5
 TOLERANCE = 1e-4
 """Of the largest logit: float32 sums in another order differ by some 1e-6 of it."""
-MOST_TOKENS = 48
-ROUND_2 = 6  # rows that the second round reads at once
+MAX_TOKENS = 48
+ROUND_2_ROWS = 6  # rows that the second round reads at once
 
 
 @dataclass(frozen=True)
-class Compared:
+class ParityResult:
     """One engine. steps: the largest difference of a logit, by step; round 1 and 2 together. layers: what it read."""
 
     layers: list[int]
@@ -50,7 +50,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Text:
+class TargetStates:
     """What the target says to the tokens of a text: the input of each layer, caught at the layers themselves.
 
     states_TD: by entry of hidden_states; the last is what comes out of the last layer, before the norm. aux_TL: as eyas
@@ -64,7 +64,7 @@ class Text:
 
     @staticmethod
     @torch.no_grad()
-    def read(target: Target, ids: Sequence[int]) -> "Text":
+    def capture(target: Target, ids: Sequence[int]) -> "TargetStates":
         caught: dict[int, Tensor] = {}
         layers = find_layers(target.model)
 
@@ -83,61 +83,64 @@ class Text:
         ids_1T = torch.tensor([list(ids)], device=place)
         try:
             positions_1T = torch.arange(len(ids), device=place)[None]
-            out = target.forward(ids_1T, positions_1T, DenseAttend(), want_aux=True)
+            out = target.forward(ids_1T, positions_1T, DenseAttention(), want_aux=True)
         finally:
             for hook in hooks:
                 hook.remove()
         assert out.aux_BTL is not None, "asked for"
         states = [caught[i][0].to("cpu", torch.float32) for i in range(len(layers) + 1)]
         embeds_TD = target.embed(ids_1T)[0].to("cpu", torch.float32)
-        return Text(ids_1T[0].cpu(), embeds_TD, states, out.aux_BTL[0].to("cpu", torch.float32))
+        return TargetStates(ids_1T[0].cpu(), embeds_TD, states, out.aux_BTL[0].to("cpu", torch.float32))
 
 
 @torch.no_grad()
-def compare(directory: Path, engine: str, stored: StoredHead, target: Target, text: Text) -> Compared:
+def compare_with_reference(
+    directory: Path, engine: str, stored: StoredHead, target: Target, states: TargetStates
+) -> ParityResult:
     """stored: the head in float32. The largest difference of each step."""
-    theirs = Consumer(directory, engine, target.facts.num_layers)
-    ours = _Ours(stored)
-    states = [text.states_TD[i] for i in theirs.layers]
-    steps, largest, same, known = [0.0] * (STEPS + 1), 0.0, True, 0
-    middle = len(text.ids_T) - 1 - ROUND_2
-    for until in (middle, len(text.ids_T) - 1):
+    theirs = ReferenceHead(directory, engine, target.info.num_layers)
+    ours = _EyasHead(stored)
+    layer_states = [states.states_TD[i] for i in theirs.layers]
+    steps, largest, same, known = [0.0] * (NUM_DRAFT_STEPS + 1), 0.0, True, 0
+    middle = len(states.ids_T) - 1 - ROUND_2_ROWS
+    for until in (middle, len(states.ids_T) - 1):
         rows, behind = slice(known, until), slice(known + 1, until + 1)
-        hidden = (stored.head.fuse(text.aux_TL[None, rows])[0], theirs.fuse([state[rows] for state in states]))
-        embeds = (text.embeds_TD[behind], text.embeds_TD[behind])
+        our_hidden_TD = stored.head.fuse_aux(states.aux_TL[None, rows])[0]
+        hidden = (our_hidden_TD, theirs.fuse([state_TD[rows] for state_TD in layer_states]))
+        embeds = (states.embeds_TD[behind], states.embeds_TD[behind])
         start = known
-        for step in range(STEPS + 1):
+        for step in range(NUM_DRAFT_STEPS + 1):
             (our_TV, our_TD), (their_TV, their_TD) = (
-                side.read(embeds_TD, hidden_TD, start)
+                side.forward(embeds_TD, hidden_TD, start)
                 for side, embeds_TD, hidden_TD in zip((ours, theirs), embeds, hidden, strict=True)
             )
             steps[step] = max(steps[step], (our_TV - their_TV).abs().max().item())
             largest = max(largest, our_TV.abs().max().item())
-            tokens = (int(stored.vocab.to_target(our_TV[-1].argmax())), int(theirs.hot_V[their_TV[-1].argmax()]))
+            tokens = (int(stored.vocab.to_target(our_TV[-1].argmax())), int(theirs.target_ids_V[their_TV[-1].argmax()]))
             same = same and tokens[0] == tokens[1]
             start += our_TV.shape[0]
             hidden = (our_TD[-1:], their_TD[-1:])
             embeds = tuple(_embed(target, token) for token in tokens)
-        ours.cut(until)
-        theirs.cut(until)
+        ours.truncate(until)
+        theirs.truncate(until)
         known = until
-    return Compared(list(theirs.layers), largest, steps, same)
+    return ParityResult(list(theirs.layers), largest, steps, same)
 
 
-class _Ours:
+class _EyasHead:
     """`model.head` behind the same two calls."""
 
     def __init__(self, stored: StoredHead) -> None:
-        self.head, self.attend = stored.head, DenseAttend()
+        self.head, self.attend = stored.head, DenseAttention()
 
-    def read(self, embeds_TD: Tensor, hidden_TD: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    def forward(self, embeds_TD: Tensor, hidden_TD: Tensor, start: int) -> tuple[Tensor, Tensor]:
         positions_1T = torch.arange(start, start + embeds_TD.shape[0])[None]
-        hidden_1TD, logits_1TV = self.head.guess(embeds_TD[None], hidden_TD[None], positions_1T, self.attend)
+        hidden_1TD, logits_1TV = self.head.step_with_logits(embeds_TD[None], hidden_TD[None], positions_1T, self.attend)
         return logits_1TV[0], hidden_1TD[0]
 
-    def cut(self, length: int) -> None:
-        k_BGTH, v_BGTH = self.attend.kept[0]
-        self.attend.kept[0] = (k_BGTH[:, :, :length], v_BGTH[:, :, :length])
+    def truncate(self, length: int) -> None:
+        k_BGTH, v_BGTH = self.attend.kv_by_layer[0]
+        self.attend.kv_by_layer[0] = (k_BGTH[:, :, :length], v_BGTH[:, :, :length])
 
 
 def _embed(target: Target, token: int) -> Tensor:

@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-LIST = "eagle_aux_hidden_state_layer_ids"
+AUX_LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
-class Consumer:
+class ReferenceHead:
     """A head as one engine would run it, in float32. `read` appends rows to its keys and values, `cut` drops the last.
 
-    layers: entries of hidden_states that it asks the target for. hot_V: the target token of each draft token.
+    layers: entries of hidden_states that it asks the target for. target_ids_V: the target token of each draft token.
     """
 
     def __init__(self, directory: Path, engine: str, num_layers: int) -> None:
@@ -39,25 +39,25 @@ class Consumer:
         for name, tensor in load_file(directory / "model.safetensors").items():
             name = name.removeprefix("model.").replace("midlayer.", "layers.0.")
             if name in ("d2t", "draft_id_to_target_id"):
-                self.hot_V = tensor + torch.arange(tensor.shape[0])
+                self.target_ids_V = tensor + torch.arange(tensor.shape[0])
             elif name != "t2d":
                 self.tensors[name] = tensor.float()
         if self.raw["tie_word_embeddings"]:
             raise ValueError("the output matrix would be the embedding")
-        self.size = self.raw.get("head_dim") or self.raw["hidden_size"] // self.raw["num_attention_heads"]
-        self.keys_GTH = torch.zeros(self.raw["num_key_value_heads"], 0, self.size)
+        self.head_dim = self.raw.get("head_dim") or self.raw["hidden_size"] // self.raw["num_attention_heads"]
+        self.keys_GTH = torch.zeros(self.raw["num_key_value_heads"], 0, self.head_dim)
         self.values_GTH = self.keys_GTH
-        self.turns, self.amplitude = self._turns()
+        self.freqs, self.amplitude = self._rope_frequencies()
 
     @staticmethod
     def _layers(raw: dict[str, Any], engine: str, num_layers: int) -> list[int]:
         usual = [2, num_layers // 2, num_layers - 3]
-        nested = (raw.get("eagle_config") or {}).get(LIST)
+        nested = (raw.get("eagle_config") or {}).get(AUX_LAYERS_KEY)
         if engine == "sglang":
             if not nested:
                 return usual
             return [i + 1 for i in nested] if nested[0] == 1 else nested
-        return raw.get(LIST) or nested or usual
+        return raw.get(AUX_LAYERS_KEY) or nested or usual
 
     def fuse(self, states_TD: Sequence[Tensor]) -> Tensor:
         """hidden_TD of the first step from the target's states, one for each of `layers`."""
@@ -69,23 +69,23 @@ class Consumer:
             joined_TL = self._norm(joined_TL, "input_norm")
         return joined_TL @ self.tensors["fc.weight"].T
 
-    def read(self, embeds_TD: Tensor, hidden_TD: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    def forward(self, embeds_TD: Tensor, hidden_TD: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """logits_TV and the hidden_TD of the step behind, of rows at start, start + 1, ..."""
         normed_TD = self._norm(hidden_TD, "layers.0.hidden_norm")
         pair_TC = torch.cat((self._norm(embeds_TD.float(), "layers.0.input_layernorm"), normed_TD), -1)
         residual_TD = normed_TD if self.residual_is_normed else hidden_TD
         residual_TD = residual_TD + self._attention(pair_TC, start)
         x_TD = self._norm(residual_TD, "layers.0.post_attention_layernorm")
-        gate, up = self._times(x_TD, "mlp.gate_proj"), self._times(x_TD, "mlp.up_proj")
-        out_TD = residual_TD + self._times(gate * gate.sigmoid() * up, "mlp.down_proj")
+        gate, up = self._project(x_TD, "mlp.gate_proj"), self._project(x_TD, "mlp.up_proj")
+        out_TD = residual_TD + self._project(gate * gate.sigmoid() * up, "mlp.down_proj")
         last_TD = self._norm(out_TD, "norm")
         return last_TD @ self.tensors["lm_head.weight"].T, last_TD if self.raw.get("norm_output") else out_TD
 
-    def cut(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Keep the first rows: drafted ones are dropped when the target has spoken."""
         self.keys_GTH, self.values_GTH = self.keys_GTH[:, :length], self.values_GTH[:, :length]
 
-    def _times(self, x: Tensor, name: str) -> Tensor:
+    def _project(self, x: Tensor, name: str) -> Tensor:
         return x @ self.tensors[f"layers.0.{name}.weight"].T
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
@@ -95,33 +95,33 @@ class Consumer:
     def _attention(self, pair_TC: Tensor, start: int) -> Tensor:
         rows, kept = pair_TC.shape[0], self.keys_GTH.shape[1]
         q_NTH, k_GTH, v_GTH = (
-            self._times(pair_TC, f"self_attn.{name}").view(rows, -1, self.size).transpose(0, 1)
+            self._project(pair_TC, f"self_attn.{name}").view(rows, -1, self.head_dim).transpose(0, 1)
             for name in ("q_proj", "k_proj", "v_proj")
         )
-        q_NTH, k_GTH = (self._turn(x, start) for x in (q_NTH, k_GTH))
+        q_NTH, k_GTH = (self._rotate(x, start) for x in (q_NTH, k_GTH))
         self.keys_GTH = torch.cat((self.keys_GTH, k_GTH), 1)
         self.values_GTH = torch.cat((self.values_GTH, v_GTH), 1)
         share = q_NTH.shape[0] // self.keys_GTH.shape[0]
         keys_NSH = self.keys_GTH.repeat_interleave(share, 0)
-        scores_NTS = q_NTH @ keys_NSH.transpose(1, 2) / math.sqrt(self.size)
+        scores_NTS = q_NTH @ keys_NSH.transpose(1, 2) / math.sqrt(self.head_dim)
         hidden_TS = torch.ones(rows, kept + rows, dtype=torch.bool).triu(kept + 1)
         weights_NTS = scores_NTS.masked_fill(hidden_TS, float("-inf")).softmax(-1)
         out_NTH = weights_NTS @ self.values_GTH.repeat_interleave(share, 0)
-        return self._times(out_NTH.transpose(0, 1).reshape(rows, -1), "self_attn.o_proj")
+        return self._project(out_NTH.transpose(0, 1).reshape(rows, -1), "self_attn.o_proj")
 
-    def _turn(self, x_NTH: Tensor, start: int) -> Tensor:
+    def _rotate(self, x_NTH: Tensor, start: int) -> Tensor:
         """Llama's rotation, component i with i + H / 2."""
-        angles_TH = torch.arange(start, start + x_NTH.shape[1])[:, None].float() * self.turns
+        angles_TH = torch.arange(start, start + x_NTH.shape[1])[:, None].float() * self.freqs
         cos, sin = angles_TH.cos() * self.amplitude, angles_TH.sin() * self.amplitude
         first, second = x_NTH.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
-    def _turns(self) -> tuple[Tensor, float]:
+    def _rope_frequencies(self) -> tuple[Tensor, float]:
         """Radians a position turns each pair by, and what cos and sin are multiplied with."""
         rope = self.raw.get("rope_parameters") or {}
         theta: float = rope.get("rope_theta", self.raw.get("rope_theta", 10000.0))
         scaling = {**rope, **(self.raw.get("rope_scaling") or {})}
-        plain = torch.tensor([theta ** (-2 * i / self.size) for i in range(self.size // 2)])
+        plain = torch.tensor([theta ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)])
         kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor", 1.0)
         if kind in (None, "default"):
             return plain, 1.0
@@ -136,10 +136,10 @@ class Consumer:
             kept = ((rounds - low) / (high - low)).clamp(0, 1)
             return plain * (kept + (1 - kept) / factor), 1.0
         ends = [
-            self.size * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
+            self.head_dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
             for turns in (scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1)
         ]
-        low, high = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), self.size - 1)
-        kept = 1 - ((torch.arange(self.size // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
+        low, high = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), self.head_dim - 1)
+        kept = 1 - ((torch.arange(self.head_dim // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
         amplitude = scaling.get("attention_factor") or (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
         return plain * (kept + (1 - kept) / factor), amplitude

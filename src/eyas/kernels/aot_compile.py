@@ -6,7 +6,7 @@ lie in the package, and nothing of a call runs in Python: attention is an operat
 same function as without compiling.
 
     compile_pair(target, head)     in another process, about a minute; kept on disk, later starts load it in a moment
-    target.forward, head.guess     use what is loaded, for one row of text or of a tree as for a prompt of thousands
+    target.forward, head.step_with_logits  use what is loaded, for one row as for a prompt of thousands
 
 A package is compared with the forward that it stands for before it is used.
 """
@@ -33,14 +33,14 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eyas.base.cache import cache_directory, keep_newest
+from eyas.base.environment import cache_directory, remove_all_but_newest
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
 from eyas.kernels.attention_op import NO_MATTER, CompileError, attending, compiler, operator, written_down
 from eyas.model import head as head_module
 from eyas.model import hook as hook_module
 from eyas.model import target as target_module
-from eyas.model.attention import LayerAttention, RowAttend, Rule, causal_attention
+from eyas.model.attention import AttentionParams, PackedAttention, PackedAttentionFn, causal_attention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 
@@ -67,7 +67,7 @@ class _TargetGraph(torch.nn.Module):
         self._target = [target]  # in a list: no submodule
 
     def forward(self, ids_1T: Tensor, positions_1T: Tensor) -> tuple[Tensor, Tensor]:
-        out = self._target[0].forward(ids_1T, positions_1T, RowAttend(written_down), want_aux=True)
+        out = self._target[0].forward(ids_1T, positions_1T, PackedAttention(written_down), want_aux=True)
         assert out.aux_BTL is not None, "asked for"
         return out.hidden_BTD, out.aux_BTL
 
@@ -80,13 +80,13 @@ class _HeadGraph(torch.nn.Module):
         self.head = head
 
     def forward(self, embeds_1TD: Tensor, hidden_1TD: Tensor, positions_1T: Tensor) -> tuple[Tensor, Tensor]:
-        return self.head.guess(embeds_1TD, hidden_1TD, positions_1T, RowAttend(written_down))
+        return self.head.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, PackedAttention(written_down))
 
 
 def target_inputs(target: Target, rows: int) -> tuple[Tensor, ...]:
     """Example inputs: any ids, consecutive positions."""
     positions_1T = torch.arange(rows)[None]
-    return positions_1T * 7 % target.facts.vocab_size, positions_1T
+    return positions_1T * 7 % target.info.vocab_size, positions_1T
 
 
 def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
@@ -127,7 +127,7 @@ class _Package:
             ) from error
         os.utime(path)  # the newest are kept
 
-    def __call__(self, rows: LayerAttention, *inputs: Tensor) -> Any:
+    def __call__(self, rows: PackedAttentionFn, *inputs: Tensor) -> Any:
         with attending(rows):
             return self._run([part.contiguous() for part in inputs])  # compiled code reads them without looking
 
@@ -138,10 +138,10 @@ def _apart(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
 
 
-def _text_only(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
+def _text_only(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
     """Causal attention over the rows themselves."""
     q_1NTH, k_1GTH, v_1GTH = (part.transpose(0, 1)[None] for part in (q_TNH, k_TGH, v_TGH))
-    return causal_attention(q_1NTH, k_1GTH, v_1GTH, rule)[0].transpose(0, 1)
+    return causal_attention(q_1NTH, k_1GTH, v_1GTH, params)[0].transpose(0, 1)
 
 
 def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int], tuple[Tensor, ...]]) -> None:
@@ -176,20 +176,20 @@ class _Job:
 
 
 def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False) -> bool:
-    """Let `target.forward` and `head.guess` run compiled from now on; what the cache lacks is compiled first.
+    """Let `target.forward` and `head.step_with_logits` run compiled from now on; compiles what the cache lacks.
 
     Both run as they are until then, and for good if it fails: CompileError, with the reason. Call it from any thread.
     stored_only: compile nothing; whether all was there.
     """
     _check_machine(target, head)
-    if target.compiled is None:
+    if target.compiled_forward is None:
         key = _key(target.digest, target.model.dtype, tuple(target.aux_layer_ids))
         package = _package(f"target-{key}", None if stored_only else lambda path: _target_job(target, path))
         if package is None:
             return False
         _compare(package, _TargetGraph(target), lambda rows: target_inputs(target, rows))
-        target.compiled = package
-    if head is not None and head.compiled is None:
+        target.compiled_forward = package
+    if head is not None and head.compiled_forward is None:
         with tempfile.TemporaryDirectory() as place:
             weights = Path(place) / "head.safetensors"
             save_file({name: weight.clone().contiguous() for name, weight in head.state_dict().items()}, str(weights))
@@ -198,7 +198,7 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
         if package is None:
             return False
         _compare(package, _HeadGraph(head), lambda rows: head_inputs(head, rows))
-        head.compiled = package
+        head.compiled_forward = package
     return True
 
 
@@ -280,7 +280,7 @@ def _package(name: str, job_of: Callable[[Path], _Job] | None) -> _Package | Non
             os.replace(built, path)
     except OSError as error:
         raise CompileError(f"no compiled forward ({error})", "room for it on disk", NO_MATTER) from error
-    keep_newest(directory, "forward-*.pt2", KEPT)
+    remove_all_but_newest(directory, "forward-*.pt2", KEPT)
     return _Package(path)
 
 
@@ -337,7 +337,7 @@ def _head_graph(job: _Job) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     fields: dict[str, Any] = job.config | {"aux_layer_ids": tuple(job.config["aux_layer_ids"])}
     head = Head(HeadConfig(**fields))
     head.load_state_dict(load_file(job.source), assign=True)
-    return _HeadGraph(head.pack()), head_inputs(head, EXAMPLE_ROWS)
+    return _HeadGraph(head.pack_projections()), head_inputs(head, EXAMPLE_ROWS)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from eyas.base.errors import EyasError, PlaceError
+from eyas.base.errors import EyasError, StorageError
 from eyas.kernels.build import TORCH_LIB, Source, built
 from eyas.kernels.cpu_attention import HEADER
-from eyas.model.attention import LayerAttention, Rule
+from eyas.model.attention import AttentionParams, PackedAttentionFn
 
 NO_MATTER = "nothing: the forwards run as they are, only slower"
 
@@ -46,7 +46,7 @@ def operator() -> Callable[..., None]:
     try:
         library = built(compiler(), _source())
         torch.ops.load_library(str(library))
-    except (OSError, subprocess.SubprocessError, PlaceError) as error:
+    except (OSError, subprocess.SubprocessError, StorageError) as error:
         raise CompileError(f"an operator for attention that does not build ({error})", "g++", NO_MATTER) from error
     enter = ctypes.CDLL(str(library)).eyas_enter
     enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
@@ -58,7 +58,7 @@ def operator() -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def attending(rows: LayerAttention) -> Iterator[None]:
+def attending(rows: PackedAttentionFn) -> Iterator[None]:
     """Within, this thread's forwards attend by these rows: in C++ where they are `native`, else through Python."""
     enter = operator()
     native = getattr(rows, "native", None)
@@ -75,9 +75,9 @@ def attending(rows: LayerAttention) -> Iterator[None]:
 
 
 @cache
-def _rule(scale: float, window: int | None, chunk: int | None, softcap: float | None) -> Rule:
+def _rule(scale: float, window: int | None, chunk: int | None, softcap: float | None) -> AttentionParams:
     """The same object every time: attention prepares a rule once."""
-    return Rule(scale, window, chunk, softcap)
+    return AttentionParams(scale, window, chunk, softcap)
 
 
 def _attend(  # noqa: PLR0913, the fields of a rule
@@ -91,18 +91,22 @@ def _attend(  # noqa: PLR0913, the fields of a rule
     softcap: float | None,
     sinks_N: Tensor | None,
 ) -> Tensor:
-    """`LayerAttention` with the rule's fields as numbers."""
-    rule = _rule(scale, window, chunk, softcap) if sinks_N is None else Rule(scale, window, chunk, softcap, sinks_N)
-    return _now.rows(layer, q_TNH, k_TGH, v_TGH, rule).contiguous()
+    """`PackedAttentionFn` with the rule's fields as numbers."""
+    params = (
+        _rule(scale, window, chunk, softcap)
+        if sinks_N is None
+        else AttentionParams(scale, window, chunk, softcap, sinks_N)
+    )
+    return _now.rows(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
 
 
 def _shape(q_TNH: Tensor, *_: object) -> Tensor:
     return q_TNH.new_empty(q_TNH.shape)
 
 
-def written_down(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
+def written_down(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
     """The attention of a forward that is exported."""
-    r = rule
+    r = params
     return torch.ops.eyas.attend(q_TNH, k_TGH, v_TGH, layer, r.scale, r.window, r.chunk, r.softcap, r.sinks_N)
 
 

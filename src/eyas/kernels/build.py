@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from eyas.base.atomic import write_atomic
-from eyas.base.cache import cache_directory
+from eyas.base.environment import cache_directory
+from eyas.base.storage import write_atomic
 
 COMPILER_TIMEOUT_S = 300
 TORCH_LIB = Path(torch.__file__).parent / "lib"
@@ -30,7 +30,7 @@ class Source:
 def built(compiler: str, source: Source) -> Path:
     """The library in the cache directory, built on the spot if it is not there yet.
 
-    CalledProcessError, TimeoutExpired, OSError or PlaceError where that fails.
+    CalledProcessError, TimeoutExpired, OSError or StorageError where that fails.
     """
     path = library_path(compiler, source)
     if not path.exists():

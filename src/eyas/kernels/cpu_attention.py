@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eyas.base.errors import PlaceError
+from eyas.base.errors import StorageError
 from eyas.kernels.build import Source, built, openmp
 from eyas.kernels.paged_attention import Rows
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 
 HEADER = Path(__file__).with_name("cpu_attention.h")
 # No -ffast-math: a hidden score is an infinity. The two -fno-* let selections become vectors and change no result.
@@ -89,7 +89,7 @@ class CpuKernel:
 
 
 class CpuAttention:
-    """The attention of one forward: a `LayerAttention`, for one thread at a time.
+    """The attention of one forward: a `PackedAttentionFn`, for one thread at a time.
 
     Works with as many threads as torch has when this is made, with one where there is little to do.
     """
@@ -109,7 +109,7 @@ class CpuAttention:
         f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], rows.own_BE.shape[1]
         f.num_threads, f.memory_is_bf16 = torch.get_num_threads(), kv.dtype == torch.bfloat16
         self._rule = _Rule()
-        self._rule_from: tuple[Rule, Tensor | None] | None = None
+        self._rule_from: tuple[AttentionParams, Tensor | None] | None = None
         self._operands: tuple[object, ...] = ()
         self._attend = kernel.attend
         self._forward_at, self._rule_at = ctypes.addressof(self._forward), ctypes.addressof(self._rule)
@@ -120,10 +120,10 @@ class CpuAttention:
         self.native = (kernel_at, self._forward_at, kv.data_ptr(), kv.stride(0) * size, self._keys_to_values)
         """For `eyas_enter` of cpu_operator.cpp: the function, what it is handed, the keys of layer 0, bytes between."""
 
-    def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
+    def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
         """Write the rows' keys and values to their slots, return out_TNH, contiguous, in the type of q."""
-        if self._rule_from is None or self._rule_from[0] is not rule:
-            self._take_rule(rule)
+        if self._rule_from is None or self._rule_from[0] is not params:
+            self._take_rule(params)
         if _describe(q_TNH, k_TGH, v_TGH) != self._operands:
             q_TNH, k_TGH, v_TGH = (part if part.stride(2) == 1 else part.contiguous() for part in (q_TNH, k_TGH, v_TGH))
             self._take_operands(q_TNH, k_TGH, v_TGH)
@@ -143,12 +143,12 @@ class CpuAttention:
             raise MemoryError("no memory for partial sums of attention")
         return out_TNH
 
-    def _take_rule(self, rule: Rule) -> None:
-        sinks_N = None if rule.sinks_N is None else rule.sinks_N.float().contiguous()
+    def _take_rule(self, params: AttentionParams) -> None:
+        sinks_N = None if params.sinks_N is None else params.sinks_N.float().contiguous()
         self._rule.sinks = None if sinks_N is None else sinks_N.data_ptr()
-        self._rule.scale, self._rule.softcap = rule.scale, rule.softcap or 0.0
-        self._rule.window, self._rule.chunk = rule.window or 0, rule.chunk or 0
-        self._rule_from = (rule, sinks_N)
+        self._rule.scale, self._rule.softcap = params.scale, params.softcap or 0.0
+        self._rule.window, self._rule.chunk = params.window or 0, params.chunk or 0
+        self._rule_from = (params, sinks_N)
 
     def _take_operands(self, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor) -> None:
         """Put into the struct how q, k and v lie in memory: the same in every layer."""
@@ -196,5 +196,5 @@ def load_cpu_attention() -> CpuKernel | Unavailable:
         return CpuKernel(ctypes.CDLL(str(built(compiler, SOURCE)) if compiler is not None else str(brought)))
     except subprocess.CalledProcessError as error:
         return Unavailable(f"{compiler} failed: {' '.join(error.stderr.split())[:REASON_LENGTH]}")
-    except (OSError, subprocess.TimeoutExpired, PlaceError) as error:
+    except (OSError, subprocess.TimeoutExpired, StorageError) as error:
         return Unavailable(f"the operator cannot be built or loaded: {error}")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention, unfit
-from eyas.kernels.paged_attention import LayerAttention, Prepare, Rows, prepare_dense
+from eyas.kernels.paged_attention import PackedAttentionFn, Prepare, Rows, prepare_dense
 
 
 def prepare_for(device: torch.device) -> Prepare:
@@ -34,7 +34,7 @@ def cpu_kernel() -> CpuKernel | Unavailable:
     return load_cpu_attention()
 
 
-def _prepare_on_cpu(kv: Tensor, table_RC: Tensor, rows: Rows) -> LayerAttention:
+def _prepare_on_cpu(kv: Tensor, table_RC: Tensor, rows: Rows) -> PackedAttentionFn:
     """Decided by the memory, [layers, 2, Z, G, H]: that of a head may differ from that of its target."""
     kernel = cpu_kernel()
     if isinstance(kernel, Unavailable) or unfit(kv.dtype, kv.shape[4]) is not None:

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.model.attention import LayerAttention, Rule
+from eyas.model.attention import AttentionParams, PackedAttentionFn
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class PagedAttention(Protocol):
         values_ZGH: Tensor,
         table_RC: Tensor,
         rows: Rows,
-        rule: Rule,
+        params: AttentionParams,
     ) -> Tensor:
         """Write the rows' keys and values to their slots, return out_TNH in the type of q."""
         ...
@@ -75,7 +75,7 @@ def dense(  # noqa: PLR0913, the operands of a kernel
     values_ZGH: Tensor,
     table_RC: Tensor,
     rows: Rows,
-    rule: Rule,
+    params: AttentionParams,
 ) -> Tensor:
     """The reference: gathers each request's keys and asks SDPA. Reads lengths on the host, runs on any device."""
     slots_T = rows.slots_T.long()
@@ -86,17 +86,17 @@ def dense(  # noqa: PLR0913, the operands of a kernel
     for b, (begin, end) in enumerate(pairwise(starts)):
         if begin == end:
             continue
-        visible_tS = visible(rows, b, begin, end, lengths[b], rule)
+        visible_tS = visible(rows, b, begin, end, lengths[b], params)
         slots_S = torch.cat((table_RC[lines[b], : lengths[b]], rows.own_BE[b])).long()
         k_GSH, v_GSH = (held[slots_S].transpose(0, 1) for held in (keys_ZGH, values_ZGH))
         if q_TNH.device.type == "cpu":  # no fast kernel for a few rows of bfloat16 there
             k_GSH, v_GSH = k_GSH.float(), v_GSH.float()
         q_NtH = q_TNH[begin:end].transpose(0, 1).to(k_GSH.dtype)
-        out_TNH[begin:end] = _attend(q_NtH, k_GSH, v_GSH, visible_tS, rule).transpose(0, 1).to(q_TNH.dtype)
+        out_TNH[begin:end] = _attend(q_NtH, k_GSH, v_GSH, visible_tS, params).transpose(0, 1).to(q_TNH.dtype)
     return out_TNH
 
 
-def visible(rows: Rows, b: int, begin: int, end: int, length: int, rule: Rule) -> Tensor:
+def visible(rows: Rows, b: int, begin: int, end: int, length: int, params: AttentionParams) -> Tensor:
     """bool [t, S]: what rows begin..end - 1 of request b see of prefix and own block."""
     num_own, device = rows.own_BE.shape[1], rows.own_BE.device
     if rows.visible_TE is None:
@@ -104,7 +104,7 @@ def visible(rows: Rows, b: int, begin: int, end: int, length: int, rule: Rule) -
     else:
         own_tE = rows.visible_TE[begin:end]
     prefix_tP = torch.ones(end - begin, length, dtype=torch.bool, device=device)
-    first_t = rule.first(rows.positions_T[begin:end])
+    first_t = params.first_visible(rows.positions_T[begin:end])
     if first_t is not None:
         prefix_tP = torch.arange(length, device=device) >= first_t[:, None]
         seen_E = torch.full((num_own,), -1, dtype=first_t.dtype, device=device)
@@ -113,19 +113,19 @@ def visible(rows: Rows, b: int, begin: int, end: int, length: int, rule: Rule) -
     return torch.cat((prefix_tP, own_tE), dim=1)
 
 
-def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, rule: Rule) -> Tensor:
+def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, params: AttentionParams) -> Tensor:
     """Softmax attention of one request, with what SDPA does not know written out."""
-    if rule.softcap is None and rule.sinks_N is None:
+    if params.softcap is None and params.sinks_N is None:
         q, k, v, mask = q_NtH[None], k_GSH[None], v_GSH[None], visible_tS[None, None]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=rule.scale, enable_gqa=True)[0]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=params.scale, enable_gqa=True)[0]
     num_heads, groups = q_NtH.shape[0], q_NtH.shape[0] // k_GSH.shape[0]
     k_NSH, v_NSH = (held.float().repeat_interleave(groups, 0) for held in (k_GSH, v_GSH))
-    scores_NtS = torch.bmm(q_NtH.float(), k_NSH.transpose(1, 2)) * rule.scale
-    if rule.softcap is not None:
-        scores_NtS = rule.softcap * (scores_NtS / rule.softcap).tanh()
+    scores_NtS = torch.bmm(q_NtH.float(), k_NSH.transpose(1, 2)) * params.scale
+    if params.softcap is not None:
+        scores_NtS = params.softcap * (scores_NtS / params.softcap).tanh()
     scores_NtS = scores_NtS.masked_fill(~visible_tS, -torch.inf)
-    if rule.sinks_N is not None:
-        sinks_Nt1 = rule.sinks_N.float().view(num_heads, 1, 1).expand(-1, scores_NtS.shape[1], 1)
+    if params.sinks_N is not None:
+        sinks_Nt1 = params.sinks_N.float().view(num_heads, 1, 1).expand(-1, scores_NtS.shape[1], 1)
         return torch.bmm(torch.cat((scores_NtS, sinks_Nt1), -1).softmax(-1)[..., :-1], v_NSH)
     return torch.bmm(scores_NtS.softmax(-1), v_NSH)
 
@@ -133,13 +133,13 @@ def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, rul
 class Prepare(Protocol):
     """Does once a forward what all layers share. kv is [layers, 2, Z, G, H]."""
 
-    def __call__(self, kv: Tensor, table_RC: Tensor, rows: Rows) -> LayerAttention: ...
+    def __call__(self, kv: Tensor, table_RC: Tensor, rows: Rows) -> PackedAttentionFn: ...
 
 
-def prepare_dense(kv: Tensor, table_RC: Tensor, rows: Rows) -> LayerAttention:
+def prepare_dense(kv: Tensor, table_RC: Tensor, rows: Rows) -> PackedAttentionFn:
     """The reference as `Prepare`."""
 
-    def attend(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
-        return dense(q_TNH, k_TGH, v_TGH, kv[layer, 0], kv[layer, 1], table_RC, rows, rule)
+    def attend(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
+        return dense(q_TNH, k_TGH, v_TGH, kv[layer, 0], kv[layer, 1], table_RC, rows, params)
 
     return attend

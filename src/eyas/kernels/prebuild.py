@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from eyas.base.atomic import write_atomic
 from eyas.base.errors import EyasError, InputError, StageError
+from eyas.base.storage import write_atomic
 from eyas.kernels.build import built
 from eyas.kernels.cpu_attention import PORTABLE, find_compiler
 

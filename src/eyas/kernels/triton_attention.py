@@ -38,7 +38,7 @@ from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.kernels.paged_attention import Prepare, Rows
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 
 try:
     import triton
@@ -115,7 +115,7 @@ def prepare_on(device: torch.device) -> Prepare:
 
 
 class TritonAttention:
-    """Attention prepared for one forward (`LayerAttention`).
+    """Attention prepared for one forward (`PackedAttentionFn`).
 
     The host bounds the prefixes with the columns of the table that it passes: table_RC[:, :bound] is such a table.
     """
@@ -132,7 +132,7 @@ class TritonAttention:
         self._num_processors = num_processors
         self._first_T: dict[tuple[int | None, int | None], Tensor | None] = {}
 
-    def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, rule: Rule) -> Tensor:
+    def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
         """Write the rows' keys and values to their slots, return out_TNH in the type of q."""
         keys_ZGH, values_ZGH = self._kv[layer, 0], self._kv[layer, 1]
         q_TNH, k_TGH, v_TGH = (part if part.stride(2) == 1 else part.contiguous() for part in (q_TNH, k_TGH, v_TGH))
@@ -147,9 +147,11 @@ class TritonAttention:
             k_TGH.stride(0), k_TGH.stride(1), v_TGH.stride(0), v_TGH.stride(1),
             G=num_groups, G_PAD=power_of_2(num_groups), H=head_dim, H_PAD=padded_dim,
         )  # fmt: skip
-        return self._attend(keys_ZGH, values_ZGH, q_TNH, padded_dim, rule)
+        return self._attend(keys_ZGH, values_ZGH, q_TNH, padded_dim, params)
 
-    def _attend(self, keys_ZGH: Tensor, values_ZGH: Tensor, q_TNH: Tensor, padded_dim: int, rule: Rule) -> Tensor:
+    def _attend(
+        self, keys_ZGH: Tensor, values_ZGH: Tensor, q_TNH: Tensor, padded_dim: int, params: AttentionParams
+    ) -> Tensor:
         """Launch `_parts`, and `_merge` where there is more than one part."""
         rows, num_requests, num_own = self._rows, len(self._rows.lines_B), self._own_BE.shape[1]
         (num_rows, num_heads, head_dim), num_groups = q_TNH.shape, keys_ZGH.shape[1]
@@ -169,9 +171,9 @@ class TritonAttention:
         # A request of n rows needs at most n // tile_rows + 1 tiles: see `_parts`.
         _parts[(num_rows // tile_rows + num_requests, num_groups, split.parts)](
             q_TNH, keys_ZGH, values_ZGH, self._table_RC, rows.starts_B1, rows.lines_B, rows.lengths_B,
-            self._own_BE, self._words_TW, rows.positions_T, self._first(rule), rule.sinks_N, parts_PTNH, logs_PTN,
-            rule.scale * LOG2_E if rule.softcap is None else 2 * LOG2_E * rule.scale / rule.softcap,
-            None if rule.softcap is None else rule.softcap * LOG2_E,
+            self._own_BE, self._words_TW, rows.positions_T, self._first(params), params.sinks_N, parts_PTNH, logs_PTN,
+            params.scale * LOG2_E if params.softcap is None else 2 * LOG2_E * params.scale / params.softcap,
+            None if params.softcap is None else params.softcap * LOG2_E,
             q_TNH.stride(0), q_TNH.stride(1), self._table_RC.stride(0),
             num_requests, num_rows, num_heads, num_own, split.fill, unit_blocks,
             B_PAD=power_of_2(num_requests), ROWS=tile_rows, GROUP=group, G=num_groups,
@@ -187,11 +189,11 @@ class TritonAttention:
             )  # fmt: skip
         return out_TNH
 
-    def _first(self, rule: Rule) -> Tensor | None:
+    def _first(self, params: AttentionParams) -> Tensor | None:
         """The first visible position of each row, made once a forward for each window and chunk."""
-        key = (rule.window, rule.chunk)
+        key = (params.window, params.chunk)
         if key not in self._first_T:
-            self._first_T[key] = rule.first(self._rows.positions_T)
+            self._first_T[key] = params.first_visible(self._rows.positions_T)
         return self._first_T[key]
 
 

@@ -9,7 +9,7 @@ from eyas.base.errors import InputError, UsageError
 
 AUTO = "auto"
 """Its layers spread over all devices."""
-NAMES = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
+DEVICE_NAMES = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 
 def default_device() -> str:
@@ -25,7 +25,7 @@ def check_one_device(name: str) -> None:
 
 def check_device(name: str) -> None:
     """UsageError for a name that means nothing; InputError where this machine does not have what it names."""
-    if NAMES.fullmatch(name) is None:
+    if DEVICE_NAMES.fullmatch(name) is None:
         raise UsageError(f"device {name!r}", "auto, cpu, cuda or cuda:N", "choose one of them")
     if name == AUTO:
         try:
@@ -42,3 +42,6 @@ def check_device(name: str) -> None:
             "a device that is there",
             "choose another one, or cpu",
         )
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

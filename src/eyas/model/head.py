@@ -24,12 +24,12 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from eyas.base.errors import InputError
-from eyas.model.attention import Attend, Compiled, RowAttend, Rule
-from eyas.model.layer_ids import HFIndex, default_layers
-from eyas.model.target_info import TargetFacts
+from eyas.model.attention import AttentionFn, AttentionParams, CompiledForward, PackedAttention
+from eyas.model.layer_ids import HFIndex, default_aux_layers
+from eyas.model.target_info import TargetInfo
 
 INIT_STD = 0.02  # the usual initializer_range of Llama configurations
-VARIANTS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+VARIANT_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 """The flags that change the graph."""
 ROPE_TYPES = ("linear", "llama3", "yarn")
 """Scalings of positions that do not depend on the text's length."""
@@ -62,7 +62,7 @@ class HeadConfig:
 
     @staticmethod
     def for_target(
-        facts: TargetFacts,
+        info: TargetInfo,
         draft_vocab_size: int,
         *,
         intermediate_size: int | None = None,
@@ -77,32 +77,32 @@ class HeadConfig:
 
         `InputError` where the target has no RoPE base, or no feed-forward width to copy.
         """
-        if facts.rope_theta is None:
+        if info.rope_theta is None:
             raise InputError(
-                f"target {facts.name} without rotary positions (no rope_theta)",
+                f"target {info.name} without rotary positions (no rope_theta)",
                 "RoPE, scaled or not: its base is that of the head",
                 "use a target with RoPE",
             )
-        width = intermediate_size or facts.intermediate_size
+        width = intermediate_size or info.intermediate_size
         if width is None:
             raise InputError(
-                f"target {facts.name} without one feed-forward width",
+                f"target {info.name} without one feed-forward width",
                 "an intermediate size for the head",
                 "set the head's intermediate size",
             )
         return HeadConfig(
-            hidden_size=facts.hidden_size,
+            hidden_size=info.hidden_size,
             intermediate_size=width,
-            num_heads=facts.num_heads,
-            num_kv_heads=facts.num_kv_heads,
-            head_dim=facts.head_dim,
-            rms_norm_eps=facts.rms_norm_eps,
-            rope_theta=facts.rope_theta,
-            vocab_size=facts.vocab_size,
+            num_heads=info.num_heads,
+            num_kv_heads=info.num_kv_heads,
+            head_dim=info.head_dim,
+            rms_norm_eps=info.rms_norm_eps,
+            rope_theta=info.rope_theta,
+            vocab_size=info.vocab_size,
             draft_vocab_size=draft_vocab_size,
-            max_position_embeddings=facts.max_positions,
-            target_hidden_size=facts.hidden_size,
-            aux_layer_ids=aux_layer_ids or default_layers(facts.num_layers),
+            max_position_embeddings=info.max_positions,
+            target_hidden_size=info.hidden_size,
+            aux_layer_ids=aux_layer_ids or default_aux_layers(info.num_layers),
             fc_norm=fc_norm,
             norm_output=norm_output,
         )
@@ -110,10 +110,10 @@ class HeadConfig:
     @property
     def variant(self) -> str:
         """The graph, in words: EAGLE-3, and in what it differs from that."""
-        flags = [name for name in VARIANTS if getattr(self, name)]
+        flags = [name for name in VARIANT_FLAGS if getattr(self, name)]
         return " with ".join(["EAGLE-3", *([" and ".join(flags)] if flags else [])])
 
-    def problem(self) -> str | None:
+    def find_problem(self) -> str | None:
         """What is wrong with these sizes, in words; None if a head can be built."""
         if self.hidden_size != self.target_hidden_size:  # the embedding rows are the target's
             return f"a head {self.hidden_size} wide for a target {self.target_hidden_size} wide, wanted the same"
@@ -143,9 +143,9 @@ class Rope(nn.Module):
         self.head_dim, self.theta, self.scaling = head_dim, theta, scaling
         self.amplitude = 1.0  # of cos and sin; yarn's is not 1
         self.register_buffer("freq_H", torch.empty(0), persistent=False)
-        self.rebuild(torch.device("cpu"), torch.float32)
+        self.set_frequencies(torch.device("cpu"), torch.float32)
 
-    def rebuild(self, device: torch.device, dtype: torch.dtype) -> None:
+    def set_frequencies(self, device: torch.device, dtype: torch.dtype) -> None:
         """Frequencies with the sign of the rotation: sin(-a) = -sin(a) spares the negated half, cos does not care."""
         even = torch.arange(0, self.head_dim, 2, device=device, dtype=dtype)
         freq = 1.0 / self.theta ** (even / self.head_dim)
@@ -161,7 +161,7 @@ class Rope(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Rope":
         # A cast to bfloat16 must not reach the frequencies: an angle of 1000 would be off by whole turns.
         probe = fn(torch.zeros((), device=self.freq_H.device, dtype=self.freq_H.dtype))
-        self.rebuild(probe.device, torch.float64 if probe.dtype == torch.float64 else torch.float32)
+        self.set_frequencies(probe.device, torch.float64 if probe.dtype == torch.float64 else torch.float32)
         return self
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -172,7 +172,7 @@ class Rope(nn.Module):
         return angle_BT1H.cos().to(dtype), angle_BT1H.sin().to(dtype)
 
 
-def rotate(x_BTNH: Tensor, cos_BT1H: Tensor, sin_BT1H: Tensor) -> Tensor:
+def apply_rope(x_BTNH: Tensor, cos_BT1H: Tensor, sin_BT1H: Tensor) -> Tensor:
     """Turn each pair (i, i + H / 2): x * cos + swapped(x) * signed sin."""
     swapped_BTNH = x_BTNH.roll(x_BTNH.shape[-1] // 2, -1)
     return torch.addcmul(x_BTNH * cos_BT1H, swapped_BTNH, sin_BT1H)
@@ -185,7 +185,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         num_q, num_kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.config = config
-        self.rule = Rule(config.head_dim**-0.5)
+        self.rule = AttentionParams(config.head_dim**-0.5)
         self.q_proj = nn.Linear(2 * config.hidden_size, num_q, bias=False)
         self.k_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
         self.v_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
@@ -193,7 +193,7 @@ class SelfAttention(nn.Module):
         self.rope = Rope(config.head_dim, config.rope_theta, config.rope_scaling)
         self.qkv_packed: Tensor | None = None
 
-    def forward(self, pair_BTC: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def forward(self, pair_BTC: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
         """out_BTD of pair_BTC with C = 2D."""
         B, T, _ = pair_BTC.shape
         G, H = self.config.num_kv_heads, self.config.head_dim
@@ -203,7 +203,7 @@ class SelfAttention(nn.Module):
             qkv = F.linear(pair_BTC, self.qkv_packed)
         qkv = qkv.view(B, T, -1, H)
         cos_BT1H, sin_BT1H = self.rope(positions_BT, pair_BTC.dtype)
-        qk = rotate(qkv[:, :, :-G], cos_BT1H, sin_BT1H).transpose(1, 2)  # queries and keys turn in one go
+        qk = apply_rope(qkv[:, :, :-G], cos_BT1H, sin_BT1H).transpose(1, 2)  # queries and keys turn in one go
         out_BNTH = attend(0, qk[:, :-G], qk[:, -G:], qkv[:, :, -G:].transpose(1, 2), self.rule)
         return self.o_proj(out_BNTH.transpose(1, 2).reshape(B, T, -1))
 
@@ -238,7 +238,7 @@ class Midlayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = Mlp(config)
 
-    def forward(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def forward(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
         normed_BTD = self.hidden_norm(hidden_BTD)
         pair_BTC = torch.cat((self.input_layernorm(embeds_BTD), normed_BTD), -1)
         residual_BTD = normed_BTD if self.norm_before_residual else hidden_BTD
@@ -254,7 +254,7 @@ class Head(nn.Module):
     """
 
     def __init__(self, config: HeadConfig) -> None:
-        assert config.problem() is None, config.problem()
+        assert config.find_problem() is None, config.find_problem()
         super().__init__()
         self.config = config
         num_aux = len(config.aux_layer_ids)
@@ -267,7 +267,7 @@ class Head(nn.Module):
             norm_of_all = nn.RMSNorm(num_aux * config.target_hidden_size, config.rms_norm_eps)
         self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
         self.input_norm = norm_of_all if config.norm_before_fc else None
-        self.compiled: Compiled | None = None
+        self.compiled_forward: CompiledForward | None = None
         """(embeds_1TD, hidden_1TD, positions_1T) -> as `guess`, where `compiled.compile_pair` has made one."""
 
     @staticmethod
@@ -287,7 +287,7 @@ class Head(nn.Module):
     def num_parameters(self) -> int:
         return sum(weight.numel() for weight in self.parameters())
 
-    def fuse(self, aux_BTL: Tensor) -> Tensor:
+    def fuse_aux(self, aux_BTL: Tensor) -> Tensor:
         """hidden_BTD of step 0 from the captured layers, low to high; later steps take `feedback` instead."""
         if self.fc_norm is not None:
             parts = aux_BTL.split(self.config.target_hidden_size, -1)
@@ -296,7 +296,7 @@ class Head(nn.Module):
             aux_BTL = self.input_norm(aux_BTL)
         return self.fc(aux_BTL)
 
-    def step(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def step(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
         """out_BTD, the block's output before the final norm.
 
         Row t takes the embedding of token t + 1 and the features of token t; positions_BT are those for RoPE ([B, T]
@@ -304,7 +304,7 @@ class Head(nn.Module):
         """
         return self.midlayer(embeds_BTD, hidden_BTD, positions_BT, attend)
 
-    def feedback(self, out_BTD: Tensor) -> Tensor:
+    def next_hidden(self, out_BTD: Tensor) -> Tensor:
         """hidden_BTD of the next step."""
         return self.norm(out_BTD) if self.config.norm_output else out_BTD
 
@@ -312,16 +312,16 @@ class Head(nn.Module):
         """logits_BTV over the draft vocabulary."""
         return self.lm_head(self.norm(out_BTD))
 
-    def guess(
-        self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: Attend
+    def step_with_logits(
+        self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn
     ) -> tuple[Tensor, Tensor]:
         """`feedback` and `logits` of a step, for all rows."""
-        if self.compiled is not None and isinstance(attend, RowAttend):
-            return self.compiled(attend.rows, embeds_BTD, hidden_BTD, positions_BT)
+        if self.compiled_forward is not None and isinstance(attend, PackedAttention):
+            return self.compiled_forward(attend.packed_attention, embeds_BTD, hidden_BTD, positions_BT)
         out_BTD = self.step(embeds_BTD, hidden_BTD, positions_BT, attend)
-        return self.feedback(out_BTD), self.logits(out_BTD)
+        return self.next_hidden(out_BTD), self.logits(out_BTD)
 
-    def pack(self) -> "Head":
+    def pack_projections(self) -> "Head":
         """Join q, k, v and gate, up into one product each (fewer launches at a few rows), for inference.
 
         The named weights become views of the joined ones, so nothing is held twice; moving or casting undoes it. No
@@ -329,18 +329,18 @@ class Head(nn.Module):
         """
         self.requires_grad_(False)
         attn, mlp = self.midlayer.self_attn, self.midlayer.mlp
-        attn.qkv_packed = _joined(attn.q_proj, attn.k_proj, attn.v_proj)
-        mlp.gate_up_packed = _joined(mlp.gate_proj, mlp.up_proj)
+        attn.qkv_packed = _concatenate_weights(attn.q_proj, attn.k_proj, attn.v_proj)
+        mlp.gate_up_packed = _concatenate_weights(mlp.gate_proj, mlp.up_proj)
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Head":
         self.midlayer.self_attn.qkv_packed = None
         self.midlayer.mlp.gate_up_packed = None
-        self.compiled = None
+        self.compiled_forward = None
         return super()._apply(fn, recurse)
 
 
-def _joined(*linears: nn.Linear) -> Tensor:
+def _concatenate_weights(*linears: nn.Linear) -> Tensor:
     packed = torch.cat([linear.weight.data for linear in linears])
     for linear, part in zip(linears, packed.split([linear.out_features for linear in linears]), strict=True):
         linear.weight.data = part

@@ -18,7 +18,7 @@ from eyas.base.errors import InputError
 HFIndex = NewType("HFIndex", int)
 
 
-def default_layers(num_layers: int) -> tuple[HFIndex, ...]:
+def default_aux_layers(num_layers: int) -> tuple[HFIndex, ...]:
     """Low, middle and high as in EAGLE-3: 2, n // 2, n - 3. `InputError` if the target has too few layers for that."""
     ids = (2, num_layers // 2, num_layers - 3)
     if not ids[0] < ids[1] < ids[2]:
@@ -30,7 +30,7 @@ def default_layers(num_layers: int) -> tuple[HFIndex, ...]:
     return tuple(HFIndex(i) for i in ids)
 
 
-def check_layers(ids: Sequence[int], num_layers: int) -> tuple[HFIndex, ...]:
+def check_aux_layers(ids: Sequence[int], num_layers: int) -> tuple[HFIndex, ...]:
     """The ids, typed. `InputError` unless they are ascending, different and in 0..num_layers."""
     found = f"captured layers {list(ids)} for a target of {num_layers} layers"
     if not ids or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):

@@ -31,38 +31,38 @@ def find_layers(model: PreTrainedModel) -> nn.ModuleList:
     for child in decoder.children():
         if isinstance(child, nn.ModuleList) and len(child) == num_layers:
             return child
-    raise refused(f"no list of {num_layers} layers in its {type(decoder).__name__}")
+    raise unsupported_target(f"no list of {num_layers} layers in its {type(decoder).__name__}")
 
 
 def find_embedding(model: PreTrainedModel) -> nn.Embedding:
     """The rows that ids select."""
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
-        raise refused(f"an embedding of class {type(embedding).__name__}")
+        raise unsupported_target(f"an embedding of class {type(embedding).__name__}")
     return embedding
 
 
-def output_matrix(model: PreTrainedModel) -> nn.Module:
+def find_lm_head(model: PreTrainedModel) -> nn.Module:
     """The module from final hidden state to logits; `InputError` if the model has none."""
     lm_head = model.get_output_embeddings()
     if lm_head is None:
-        raise refused("no output matrix of its own")
+        raise unsupported_target("no output matrix of its own")
     return lm_head
 
 
-def logit_cap(model: PreTrainedModel) -> float | None:
+def final_logit_softcap(model: PreTrainedModel) -> float | None:
     """Logits become cap * tanh(logits / cap) (Gemma 2); None: they stay as they are."""
     return getattr(text_config(model), "final_logit_softcapping", None)
 
 
-def capped(logits: Tensor, cap: float | None) -> Tensor:
+def apply_softcap(logits: Tensor, softcap: float | None) -> Tensor:
     """The logits of a target whose output matrix gave these."""
-    return logits if cap is None else (logits / cap).tanh() * cap
+    return logits if softcap is None else (logits / softcap).tanh() * softcap
 
 
-def num_parameters(model: PreTrainedModel) -> int:
+def count_parameters(model: PreTrainedModel) -> int:
     """Of what a text runs through; a vision part is loaded with some targets, and not counted."""
-    parts = (find_decoder(model), find_embedding(model), output_matrix(model))
+    parts = (find_decoder(model), find_embedding(model), find_lm_head(model))
     return sum(weight.numel() for weight in {weight for part in parts for weight in part.parameters()})
 
 
@@ -75,7 +75,7 @@ def all_rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
     return sorted(nested.values(), key=lambda inner: inner is not nested.get("full_attention"))
 
 
-def refused(what: str) -> InputError:
+def unsupported_target(what: str) -> InputError:
     """A target of a family that is not handled."""
     return InputError(
         f"a target with {what}",

@@ -15,90 +15,43 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import digest_bytes, digest_file, digest_json
-from eyas.model.attention import Attend, Compiled, RowAttend
-from eyas.model.attention_probe import HeadShape, check_config, probe
+from eyas.base.provenance import digest_bytes
+from eyas.model.attention import AttentionFn, CompiledForward, PackedAttention
+from eyas.model.attention_probe import check_attention_config, probe_attention
 from eyas.model.devices import AUTO, check_device
-from eyas.model.hook import ATTENTION_NAME, Capture, hook_layers, register_attention, run_decoder
-from eyas.model.layer_ids import HFIndex, check_layers, default_layers
+from eyas.model.hook import ATTENTION_NAME, LayerCapture, hook_layers, register_attention, run_decoder
+from eyas.model.layer_ids import HFIndex, check_aux_layers, default_aux_layers
 from eyas.model.submodules import (
-    all_rope_parameters,
-    capped,
+    apply_softcap,
+    final_logit_softcap,
     find_decoder,
     find_embedding,
     find_layers,
-    logit_cap,
-    num_parameters,
-    output_matrix,
-    text_config,
+    find_lm_head,
 )
-from eyas.model.target_info import TargetFacts
-
-EMBEDDED = "embedded"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
+from eyas.model.target_dir import (
+    check_target_files,
+    digest_target,
+    digest_tokenizer,
+    load_error,
+    require_chat_template,
+    resolve_target,
 )
-VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt", "merges.txt"]
-HUB_FILES += ["README.md", "LICEN[SC]E*", "COPYING*", "USE_POLICY*", "NOTICE*"]  # what the licence gate reads
+from eyas.model.target_info import TargetInfo, attention_shape_of, read_target_info
 
 
 @dataclass(frozen=True)
-class TargetOut:
+class TargetOutput:
     """hidden_BTD after the final norm; aux_BTL the captured layers side by side, low to high, if wanted."""
 
     hidden_BTD: Tensor
     aux_BTL: Tensor | None
-
-
-def resolve_target(name: str | Path) -> Path:
-    """The directory of a target: "embedded" (shipped with the package), a local directory, or a hub id.
-
-    `InputError` if there is no such directory, or if the hub does not give it.
-    """
-    if str(name) == EMBEDDED:
-        return Path(__file__).parent.parent / "embedded" / "target"
-    path = Path(name)
-    if path.is_dir():
-        return path
-    is_hub_id = isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~"
-    if not is_hub_id:
-        raise InputError(
-            f"no directory {name}", "a local directory, a hub id or 'embedded' as target", "correct the target's path"
-        )
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=HUB_FILES))
-    except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
-        raise InputError(
-            f"no directory {name}, and the hub does not give it ({type(error).__name__})",
-            "a local directory, a hub id or 'embedded' as target",
-            "correct the name, or download the target first",
-        ) from error
-
-
-def count_layers(name: str | Path) -> int:
-    """How many layers a target has, without its weights. `InputError` as `Target.load`."""
-    directory = resolve_target(name)
-    check_files(directory)
-    try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-        return config.get_text_config(decoder=True).num_hidden_layers
-    except Exception as error:  # transformers raises many classes for a file it cannot use
-        raise not_loadable(directory, error) from error
 
 
 class Target:
@@ -109,21 +62,21 @@ class Target:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         directory: Path,
-        facts: TargetFacts,
+        info: TargetInfo,
         aux_layer_ids: tuple[HFIndex, ...],
     ) -> None:
         """Use `Target.load`."""
         self.model = model
         self.tokenizer = tokenizer
         self.directory = directory
-        self.facts = facts
+        self.info = info
         self.aux_layer_ids = aux_layer_ids
         self.decoder: nn.Module = find_decoder(model)
-        self.lm_head = output_matrix(model)
-        self.logit_cap = logit_cap(model)
+        self.lm_head = find_lm_head(model)
+        self.logit_softcap = final_logit_softcap(model)
         self.embedding = find_embedding(model)
         hook_layers(find_layers(model), aux_layer_ids)
-        self.compiled: Compiled | None = None
+        self.compiled_forward: CompiledForward | None = None
         """(ids_1T, positions_1T) -> hidden_1TD, aux_1TL, where `compiled.compile_pair` has made one."""
 
     @staticmethod
@@ -145,14 +98,14 @@ class Target:
         """
         check_device(str(device))
         directory = resolve_target(name)
-        check_files(directory)
+        check_target_files(directory)
         register_attention()
         try:
             config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
             text = config.get_text_config(decoder=True)
-            check_config(text)
+            check_attention_config(text)
             num_layers: int = text.num_hidden_layers
-            aux_layer_ids = default_layers(num_layers) if layers is None else check_layers(layers, num_layers)
+            aux_layer_ids = default_aux_layers(num_layers) if layers is None else check_aux_layers(layers, num_layers)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
                 dtype=dtype,
@@ -168,8 +121,8 @@ class Target:
         except InputError:
             raise
         except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
-            raise not_loadable(directory, error) from error
-        require_weights(directory, report)
+            raise load_error(directory, error) from error
+        check_loaded_weights(directory, report)
         if device != AUTO:
             model = model.to(device)
         elif any(weight.is_meta for weight in model.parameters()):
@@ -179,25 +132,27 @@ class Target:
                 "use more or larger devices, or a smaller dtype",
             )
         model = model.eval().requires_grad_(False)
-        shape = probe(model, num_layers)
-        return Target(model, tokenizer, directory, read_facts(str(name), model, shape), aux_layer_ids)
+        shape = probe_attention(model, num_layers)
+        return Target(model, tokenizer, directory, read_target_info(str(name), model, shape), aux_layer_ids)
 
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor, attend: Attend, want_aux: bool = False) -> TargetOut:
+    def forward(
+        self, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, want_aux: bool = False
+    ) -> TargetOutput:
         """Run the rows through the decoder; no logits. positions_BT is [B, T] or [1, T]; any order, a tree's too."""
-        if self.compiled is not None and isinstance(attend, RowAttend):
-            hidden_BTD, aux_BTL = self.compiled(attend.rows, ids_BT, positions_BT)
-            return TargetOut(hidden_BTD, aux_BTL if want_aux else None)
-        capture = Capture() if want_aux else None
+        if self.compiled_forward is not None and isinstance(attend, PackedAttention):
+            hidden_BTD, aux_BTL = self.compiled_forward(attend.packed_attention, ids_BT, positions_BT)
+            return TargetOutput(hidden_BTD, aux_BTL if want_aux else None)
+        capture = LayerCapture() if want_aux else None
         hidden_BTD = run_decoder(self.decoder, ids_BT, positions_BT, attend, capture)
         if capture is None:
-            return TargetOut(hidden_BTD, None)
-        last = self.facts.num_layers
+            return TargetOutput(hidden_BTD, None)
+        last = self.info.num_layers
         taken = [hidden_BTD if i == last else capture.inputs_BTD[i] for i in self.aux_layer_ids]
-        return TargetOut(hidden_BTD, torch.cat([layer_BTD.to(hidden_BTD.device) for layer_BTD in taken], -1))
+        return TargetOutput(hidden_BTD, torch.cat([layer_BTD.to(hidden_BTD.device) for layer_BTD in taken], -1))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., W] of final hidden rows [..., D]; hand over only the rows whose logits are needed."""
-        return capped(self.lm_head(hidden), self.logit_cap)
+        return apply_softcap(self.lm_head(hidden), self.logit_softcap)
 
     def embed(self, ids: Tensor) -> Tensor:
         """[..., D] rows of the input embedding, as the head takes them.
@@ -208,10 +163,10 @@ class Target:
 
     def require_chat_template(self) -> str:
         """The chat template; `InputError` if the tokenizer has none."""
-        return require_template(self.tokenizer, self.directory)
+        return require_chat_template(self.tokenizer, self.directory)
 
     @property
-    def quantisation(self) -> dict[str, Any] | None:
+    def quantization(self) -> dict[str, Any] | None:
         """How its weights are quantised, in the words of its own configuration; None where they are not."""
         config: Any = getattr(self.model.config, "quantization_config", None)
         return config.to_dict() if hasattr(config, "to_dict") else config
@@ -232,78 +187,13 @@ class Target:
         return digest_bytes(self.require_chat_template().encode())
 
     @property
-    def word_digests(self) -> dict[str, str | None]:
+    def text_digests(self) -> dict[str, str | None]:
         """Both by name; None for a chat template that is not there."""
         template = self.tokenizer.chat_template
         return {"tokenizer": self.tokenizer_digest, "chat template": self.template_digest if template else None}
 
 
-def digest_target(directory: Path) -> str:
-    """Digest over config.json and all safetensors of a target directory, by name and content."""
-    return _digest_files(directory, ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))])
-
-
-def digest_tokenizer(directory: Path) -> str:
-    """Digest over the tokenizer's files of a target directory."""
-    return _digest_files(directory, [name for name in TOKENIZER_FILES if (directory / name).is_file()])
-
-
-def require_template(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
-    """The chat template; `InputError` that names the directory if the tokenizer has none."""
-    template = tokenizer.chat_template
-    if not isinstance(template, str) or not template.strip():
-        raise InputError(
-            f"target {directory} without a chat template",
-            "chat_template.jinja, or chat_template in tokenizer_config.json",
-            "use an instruction-tuned target, or add the template it was trained with",
-        )
-    return template
-
-
-def _digest_files(directory: Path, names: list[str]) -> str:
-    return digest_json({name: digest_file(directory / name) for name in names})
-
-
-def check_files(directory: Path) -> None:
-    """`InputError` naming the first file without which the directory is no target."""
-    missing = None
-    if not (directory / "config.json").is_file():
-        missing = ("config.json", "the configuration of a causal language model")
-    elif not any(directory.glob("*.safetensors")):
-        missing = ("*.safetensors", "weights as safetensors (other weight files may carry code and are not read)")
-    elif not any((directory / name).is_file() for name in VOCABULARY_FILES):
-        missing = ("tokenizer", f"one of {', '.join(VOCABULARY_FILES)}")
-    if missing:
-        raise InputError(f"target {directory} without {missing[0]}", missing[1], "point to a complete model directory")
-
-
-def read_facts(name: str, model: PreTrainedModel, shape: HeadShape) -> TargetFacts:
-    """What the model says of itself, and what its attention received."""
-    config = text_config(model)
-    rope = all_rope_parameters(config)[0]
-    bos_id = config.bos_token_id
-    eos = getattr(model.generation_config, "eos_token_id", None)
-    eos = config.eos_token_id if eos is None else eos
-    return TargetFacts(
-        name=name,
-        hidden_size=config.hidden_size,
-        intermediate_size=getattr(config, "intermediate_size", None),
-        vocab_size=config.vocab_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        max_positions=config.max_position_embeddings,
-        rope_theta=rope.get("rope_theta"),
-        rope_type=rope.get("rope_type"),
-        rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6),
-        bos_id=bos_id if isinstance(bos_id, int) else None,
-        eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
-        num_parameters=num_parameters(model),
-    )
-
-
-def require_weights(directory: Path, report: dict[str, Any]) -> None:
+def check_loaded_weights(directory: Path, report: dict[str, Any]) -> None:
     """`InputError` for weights that transformers' report of loading misses. What it was not asked for, it does not."""
     missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if missing:
@@ -314,14 +204,51 @@ def require_weights(directory: Path, report: dict[str, Any]) -> None:
         )
 
 
-def not_loadable(directory: Path, error: Exception) -> InputError:
-    """What transformers raised, in our words."""
-    return InputError(
-        f"target {directory} that transformers cannot load ({type(error).__name__}: {_first_line(error)})",
-        "a causal language model in Hugging Face format with safetensors",
-        "check the directory, or fetch it again",
+def load_target_without_layers(
+    name: str | Path,
+    dtype: torch.dtype = torch.bfloat16,
+    layers: tuple[int, ...] | None = None,
+    device: torch.device | str = "cpu",
+) -> Target:
+    """As `Target.load`, without memory for the layers: `forward` cannot be called. "auto" is a GPU where there is one.
+
+    `InputError` as there. Whether its attention is one that we can serve was asked when its features were captured.
+    """
+    check_device(str(device))
+    directory = resolve_target(name)
+    check_target_files(directory)
+    local: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    try:
+        config, small = (AutoConfig.from_pretrained(directory, **local) for _ in range(2))
+        text = config.get_text_config(decoder=True)
+        num_layers: int = text.num_hidden_layers
+        aux_layer_ids = default_aux_layers(num_layers) if layers is None else check_aux_layers(layers, num_layers)
+        _drop_layers(small.get_text_config(decoder=True))
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, config=small, dtype=dtype, use_safetensors=True, output_loading_info=True, **local
+        )
+        ends, report = loaded  # a pair because of output_loading_info
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(directory, **local)
+    except InputError:
+        raise
+    except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
+        raise load_error(directory, error) from error
+    check_loaded_weights(directory, report)
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else torch.device(device)
+    for find in (find_embedding, find_lm_head):
+        empty = find(model)
+        for key, weight in find(ends).named_parameters():
+            setattr(empty, key, nn.Parameter(weight.to(place)))
+    model.generation_config = ends.generation_config
+    model = model.eval().requires_grad_(False)
+    return Target(
+        model, tokenizer, directory, read_target_info(str(name), model, attention_shape_of(text)), aux_layer_ids
     )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]
+def _drop_layers(text: PreTrainedConfig) -> None:
+    text.num_hidden_layers = 0
+    if getattr(text, "layer_types", None):  # transformers compares its length
+        text.layer_types = []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
 
@@ -20,7 +21,7 @@ class DraftIds:
     """`ids` are draft ids, 0 where the token is not in the draft vocabulary; `known` says where it is."""
 
     ids: Tensor
-    known: Tensor
+    in_vocab: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class DraftVocab:
     def to(self, device: torch.device | str) -> "DraftVocab":
         return DraftVocab(self.d2t_V.to(device), self.t2d_W.to(device))
 
-    def problem(self) -> str | None:
+    def find_problem(self) -> str | None:
         """What is wrong with the two tables, in words; None if they agree."""
         if self.d2t_V.dtype != torch.int64 or self.t2d_W.dtype != torch.bool:
             return f"d2t of type {self.d2t_V.dtype} and t2d of type {self.t2d_W.dtype}, wanted int64 and bool"
@@ -85,11 +86,11 @@ class DraftVocab:
 
     def check(self) -> None:
         """Assert that the two tables agree."""
-        assert self.problem() is None, self.problem()
+        assert self.find_problem() is None, self.find_problem()
 
     @staticmethod
-    def from_counts(counts_W: Tensor, size: int, forced_ids: Collection[int] = ()) -> "DraftVocab":
-        """The `forced_ids` (`words.forced_ids`), then the most frequent tokens; of equally frequent ones the smaller.
+    def from_counts(counts_W: Tensor, size: int, required_ids: Collection[int] = ()) -> "DraftVocab":
+        """The `required_ids`, then the most frequent tokens; of equally frequent ones the smaller.
 
         So a size beyond the tokens that were seen is filled by id: in vocabularies made by merging pairs, ids follow
         the order of the merges, and that follows how frequent they are in text.
@@ -97,7 +98,7 @@ class DraftVocab:
         counts_W: how often each target token occurs among the supervised tokens. `InputError` if `size` cannot be met.
         """
         num_target = counts_W.shape[0]
-        forced = sorted(set(forced_ids))
+        forced = sorted(set(required_ids))
         if forced and not 0 <= forced[0] <= forced[-1] < num_target:
             raise InputError(
                 f"forced draft tokens {forced}", f"ids from 0 to {num_target - 1}", "take them from this target"
@@ -114,3 +115,24 @@ class DraftVocab:
         t2d_W = torch.zeros(num_target, dtype=torch.bool)
         t2d_W[chosen_V] = True
         return DraftVocab(chosen_V - torch.arange(size), t2d_W)
+
+
+def required_ids(tokenizer: PreTrainedTokenizerBase, eos_ids: Collection[int], counts_W: Tensor) -> tuple[int, ...]:
+    """Tokens that a draft vocabulary always has, ascending: what the data may be too small to show.
+
+    The ends of a turn; and of the tokenizer's added tokens (control tokens, which no text is made of: marks of roles,
+    tools, thinking) those that the chat template writes out and those that were generated. A template names the marks
+    that its target writes, such as a tool call's; that it names some which only users' turns have costs a row of the
+    head each. The hundreds that a vocabulary holds in reserve are in no template and never generated.
+
+    counts_W: how often each of the W target tokens was generated.
+    """
+    template = tokenizer.chat_template
+    texts = list(template.values()) if isinstance(template, dict) else [template or ""]
+    named = {
+        token_id
+        for token_id, token in tokenizer.added_tokens_decoder.items()
+        if token_id < counts_W.shape[0]
+        and (bool(counts_W[token_id] > 0) or any(token.content in text for text in texts))
+    }
+    return tuple(sorted({*eos_ids, *named}))

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from eyas.base.atomic import writing
 from eyas.base.errors import InputError
+from eyas.base.storage import convert_write_errors
 
 BLOCK = 2**16
 
@@ -19,9 +19,9 @@ class Lines:
     """
 
     def __init__(self, path: Path) -> None:
-        """Makes the file and its directory, for this user alone. PlaceError; InputError where another one writes."""
+        """Makes the file and its directory, for this user alone. StorageError; InputError where another one writes."""
         self.path = path
-        with writing(path):
+        with convert_write_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import UsageError
-from eyas.chat.conversation import Conversation, read
+from eyas.chat.conversation import Conversation, read_conversations
 from eyas.engine.request import Answer
 from eyas.monitoring.acceptance_log import TASK, drafted, heard, is_plain
 from eyas.monitoring.append_log import Lines, whole_lines
@@ -106,12 +106,12 @@ class Sampler:
         shapes: Sequence[TreeShape],
         say: Callable[[str], None],
     ) -> None:
-        """heads: by the name under which the server knows them, their digests. PlaceError, InputError."""
+        """heads: by the name under which the server knows them, their digests. StorageError, InputError."""
         self.options = options
         self._gate, self._heads, self._shapes, self._say = gate, dict(heads), tuple(shapes), say
         root = options.directory
         self._prompts, self._log = Lines(root / PROMPTS_FILE), Lines(root / LOG_FILE)
-        self._known = {digest_of(prompt.messages) for prompt in read(root / PROMPTS_FILE)}
+        self._known = {digest_of(prompt.messages) for prompt in read_conversations(root / PROMPTS_FILE)}
         self._usual = Usual()
         self._tasks: set[str] = set()
         self._counts: Counter[str] = Counter()

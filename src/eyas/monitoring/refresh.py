@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from eyas.base.atomic import write_atomic, writing
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
+from eyas.base.storage import convert_write_errors, write_atomic
 from eyas.data.sources.source import SourceConfig
 from eyas.deploy.config import LABEL, DeployConfig
 from eyas.formats.head_dir import read_head, resolve_head
-from eyas.model.target import count_layers
+from eyas.model.target_dir import read_num_layers
 from eyas.monitoring.append_log import whole_lines
 from eyas.monitoring.privacy_gate import LICENSE, SOURCE
 from eyas.monitoring.prompt_sampler import PROMPTS_FILE
@@ -22,7 +22,7 @@ SNAPSHOT = ".prompts.jsonl"
 def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
     """Writes `out` and, beside it, a copy of the prompts, for the server goes on adding to them. How many those are.
 
-    InputError where there is no prompt yet, PlaceError.
+    InputError where there is no prompt yet, StorageError.
     """
     if out.suffix != ".toml":
         raise UsageError(f"--recipe {out}", "a .toml file", "name it so")
@@ -40,7 +40,7 @@ def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
         )
     copy = out.with_name(out.stem + SNAPSHOT).absolute()
     write_atomic(copy, lines)
-    with writing(copy):
+    with convert_write_errors(copy):
         copy.chmod(0o600)
     write_atomic(out, to_toml(refreshed(recipe, run, copy, out.stem)))
     return len(lines)
@@ -51,7 +51,7 @@ def refreshed(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
     deployed where the run's was.
     """
     head = (run / "head") if recipe.target.head is None else resolve_head(recipe.target.head)
-    sizes = read_head(head, None, count_layers(recipe.target.model)).config
+    sizes = read_head(head, None, read_num_layers(recipe.target.model)).config
     source = SourceConfig(str(prompts), license=LICENSE, name=SOURCE, keep_system=True)
     options = HeadOptions(
         sizes.intermediate_size, sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.fc_norm, sizes.norm_output

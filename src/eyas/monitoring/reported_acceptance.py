@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from eyas.base.config import build, load_toml
 from eyas.base.errors import InputError
-from eyas.base.provenance import require
+from eyas.base.provenance import require_finished
 from eyas.bench.bench import RESULTS_FILE
 from eyas.bench.report import SCHEMA
 from eyas.evaluation import evaluate
@@ -60,7 +60,7 @@ def read_report(run: Path) -> Report:
     directory = run / "report"
     results = _read(directory / RESULTS_FILE, SCHEMA, "run `eyas bench` with its recipe")
     recipe = build(Recipe, load_toml(run / RECIPE_FILE))
-    head = require(directory, "bench").parents["head"]
+    head = require_finished(directory, "bench").parents["head"]
     promises: dict[Slice, Promise] = {}
     path = run / "eval" / ACCEPTANCE_FILE
     if path.is_file():

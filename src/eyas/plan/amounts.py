@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import Origin, is_finished
-from eyas.chat.conversation import Message, read
-from eyas.chat.render import prompt_ids
+from eyas.base.provenance import StageInputs, is_finished
+from eyas.chat.conversation import Message, read_conversations
+from eyas.chat.render import render_prompt
 from eyas.costs.config import PlanConfig
 from eyas.costs.cost_model import Amounts
 from eyas.data.answers.respond import LEDGER_FILE
@@ -22,7 +22,7 @@ from eyas.recipe import STAGES, Run
 SAMPLE = 64  # prompts whose length is taken for that of all
 
 
-def finished_stages(run: Run, prompts: Origin) -> set[str]:
+def finished_stages(run: Run, prompts: StageInputs) -> set[str]:
     """The stages that `eyas run` would skip; a stage behind one that would run would run as well."""
     finished: set[str] = set()
     for stage in STAGES:
@@ -69,7 +69,7 @@ def amounts_of(run: Run, sources: Sequence[Source], finished: set[str]) -> Amoun
             "check the file",
         )
     few = prompts[:: -(-len(prompts) // SAMPLE)]
-    prompt_tokens = round(count * _mean(few, [len(prompt_ids(one.messages, tokenizer)) for one in few]))
+    prompt_tokens = round(count * _mean(few, [len(render_prompt(one.messages, tokenizer)) for one in few]))
     num_answers = round(count * _mean(prompts, [one.turns for one in prompts]))
     if "respond" not in finished:
         most = [one.turns * respond.decoding(one.task).max_tokens for one in prompts]
@@ -88,7 +88,7 @@ def _mean(prompts: Sequence[Sampled], values: Sequence[float]) -> float:
 
 
 def _finished_prompts(run: Run) -> tuple[int, list[Sampled]]:
-    prompts = read(run.directory("prompts") / PROMPTS_FILE)
+    prompts = read_conversations(run.directory("prompts") / PROMPTS_FILE)
     every = [Sampled(prompt.messages, prompt.tags.get("task"), 1.0) for prompt in prompts]
     return len(every), every
 

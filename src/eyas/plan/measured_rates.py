@@ -15,7 +15,7 @@ from eyas.engine.loops import Given
 from eyas.engine.request import Request, Stop
 from eyas.features.extract import PrefillAttend
 from eyas.features.layout import Row, taught
-from eyas.model.dtypes import DTYPES
+from eyas.model.devices import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
@@ -34,7 +34,7 @@ MEASURED_REQUESTS = 8  # for each slot: where answers are short, the measurement
 
 def measure(run: Run, amounts: Amounts, to_run: Set[str]) -> Rates:
     """Of each stage that would run. A server is not measured: its rate is `plan.respond_tps`, or unknown."""
-    positions = run.target.facts.max_positions
+    positions = run.target.info.max_positions
     length = min(max(4, round(amounts.tokens / max(1, amounts.num_prompts))), positions)
     answer = min(max(2, round(length * amounts.answer_share)), length - 1)
     longest = round(amounts.answer_tokens / max(1, amounts.num_answers))
@@ -60,7 +60,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _random_ids(target: Target, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, target.facts.vocab_size, shape, generator=generator)
+    return torch.randint(0, target.info.vocab_size, shape, generator=generator)
 
 
 def _reading(run: Run, length: int, generator: torch.Generator) -> float:
@@ -85,7 +85,7 @@ def _writing(run: Run, longest: int, generator: torch.Generator) -> float | None
     longer than the token that prefill gives.
     """
     target, config = run.target, run.recipe.respond
-    room = target.facts.max_positions
+    room = target.info.max_positions
     most = min(max(1, longest), room // 2)
     # Short enough for the prompts of all answers to be read at once: every round is a full one.
     length = max(1, min(MEASURED_PROMPT, CHUNK // config.batch_size, room - most))
@@ -108,14 +108,14 @@ def _writing(run: Run, longest: int, generator: torch.Generator) -> float | None
 def _learning(run: Run, length: int, answer: int, generator: torch.Generator) -> float:
     """Tokens a second, prompts included, of one micro-batch on random features and its share of an update."""
     target, config = run.target, run.recipe.train
-    dtype, hidden = DTYPES[config.dtype], target.facts.hidden_size
-    sizes = head_config(config, target.aux_layer_ids, target.facts)
-    counts_W = torch.ones(target.facts.vocab_size, dtype=torch.int64)
-    vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, target.facts.eos_ids)
+    dtype, hidden = DTYPES[config.dtype], target.info.hidden_size
+    sizes = head_config(config, target.aux_layer_ids, target.info)
+    counts_W = torch.ones(target.info.vocab_size, dtype=torch.int64)
+    vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, target.info.eos_ids)
     head = Head.init(sizes, 0).to(dtype)
     masters = Masters(Head.init(sizes, 0), config.weight_decay, config.clip)
     masters.head = head
-    teacher = Teacher(target.lm_head, vocab, dtype, target.logit_cap)
+    teacher = Teacher(target.lm_head, vocab, dtype, target.logit_softcap)
     mask_T = torch.arange(length) >= length - answer
     num_taught = int(taught(mask_T).sum())
 

@@ -15,8 +15,8 @@ from eyas.costs.expected_acceptance import Expectation, expected
 from eyas.data.prompts import open_prompts
 from eyas.features.store import token_bytes
 from eyas.model.head import Head
-from eyas.model.layer_ids import check_layers, default_layers
-from eyas.model.model_shape import Blueprint, active_parameters, read_blueprint
+from eyas.model.layer_ids import check_aux_layers, default_aux_layers
+from eyas.model.target_info import ModelShape, count_active_parameters, read_model_shape
 from eyas.plan.amounts import amounts_of, finished_stages, told_amounts
 from eyas.plan.measured_rates import measure
 from eyas.recipe import STAGES, Run
@@ -43,7 +43,7 @@ class Plan:
     """
 
     run: Run
-    target: Blueprint
+    target: ModelShape
     head_parameters: int
     amounts: Amounts
     rates: Rates
@@ -69,7 +69,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The object of `eyas plan --json`. Hours, bytes; money in the currency of the prices; None: not known."""
-        facts, recipe = self.target.facts, self.run.recipe
+        facts, recipe = self.target.info, self.run.recipe
         both = None
         if self.ways is not None:
             chosen = "on_the_fly" if recipe.capture.online else "stored"
@@ -117,12 +117,15 @@ def make(run: Run, price_per_hour: float | None) -> Plan:
         run.target.require_chat_template()
         finished = finished_stages(run, opened.origin)
         amounts = amounts_of(run, opened.sources, finished)
-        target, layers = Blueprint(run.target.facts, active_parameters(run.target.model)), run.target.aux_layer_ids
+        target, layers = (
+            ModelShape(run.target.info, count_active_parameters(run.target.model)),
+            run.target.aux_layer_ids,
+        )
     else:
         target, finished, amounts = _blueprint(run), set[str](), told_amounts(config)
-        wanted, num_layers = run.recipe.capture.aux_layer_ids, target.facts.num_layers
-        layers = default_layers(num_layers) if wanted is None else check_layers(wanted, num_layers)
-    head = Head(head_config(run.recipe.train, layers, target.facts))
+        wanted, num_layers = run.recipe.capture.aux_layer_ids, target.info.num_layers
+        layers = default_aux_layers(num_layers) if wanted is None else check_aux_layers(wanted, num_layers)
+    head = Head(head_config(run.recipe.train, layers, target.info))
     if config.is_here:
         rates = measure(run, amounts, set(STAGES) - finished)
     else:
@@ -130,15 +133,15 @@ def make(run: Run, price_per_hour: float | None) -> Plan:
     return _planned(run, target, head.num_parameters, amounts, rates, prices, finished)
 
 
-def _blueprint(run: Run) -> Blueprint:
+def _blueprint(run: Run) -> ModelShape:
     shape = run.recipe.plan.shape
     given = None if shape is None else {k: v for k, v in dataclasses.asdict(shape).items() if v is not None}
-    return read_blueprint(run.recipe.target.model, given)
+    return read_model_shape(run.recipe.target.model, given)
 
 
 def _planned(
     run: Run,
-    target: Blueprint,
+    target: ModelShape,
     head_parameters: int,
     amounts: Amounts,
     rates: Rates,
@@ -147,13 +150,13 @@ def _planned(
 ) -> Plan:
     recipe = run.recipe
     # One position is taught for each answer token.
-    size = amounts.tokens * token_bytes(recipe.capture.dtype, target.facts.hidden_size, amounts.answer_share)
+    size = amounts.tokens * token_bytes(recipe.capture.dtype, target.info.hidden_size, amounts.answer_share)
     trains = recipe.target.head is None and "train" not in finished
     both = None
     if trains and "capture" not in finished and rates.read is not None and rates.learn is not None:
         both = ways(amounts.tokens, _seen(run, amounts), recipe.capture.held_out, size, rates, prices)
-    share = f"{head_parameters / target.facts.num_parameters:.1%} of the target"
-    if target.active_parameters != target.facts.num_parameters:
+    share = f"{head_parameters / target.info.num_parameters:.1%} of the target"
+    if target.active_parameters != target.info.num_parameters:
         share += f", {head_parameters / target.active_parameters:.1%} of what a token passes through"
     texts = _texts(run, amounts, size, f"the head has {head_parameters:,} parameters, {share}")
     times = _times(run, amounts, rates)

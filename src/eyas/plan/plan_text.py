@@ -18,7 +18,7 @@ def describe(plan: Plan) -> str:
 
 
 def _table(plan: Plan) -> list[str]:
-    facts, recipe = plan.target.facts, plan.run.recipe
+    facts, recipe = plan.target.info, plan.run.recipe
     active = plan.target.active_parameters
     passes = "" if active == facts.num_parameters else f", {active:,} of them for one token"
     head = (

@@ -16,9 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from zlib import crc32
 
-from eyas.base.atomic import write_atomic
-from eyas.base.cache import cache_directory, keep_newest
+from eyas.base.environment import cache_directory, remove_all_but_newest
 from eyas.base.errors import EyasError
+from eyas.base.storage import write_atomic
 from eyas.privacy.lexicon import LANGUAGES
 from eyas.privacy.tokens import strip_accents
 
@@ -105,7 +105,7 @@ def _codes(language: str) -> memoryview:
     made = _make(language)
     with contextlib.suppress(EyasError, OSError):  # a place that cannot be written: the next process makes it as well
         write_atomic(path, hashlib.sha256(made).digest() + made)
-        keep_newest(Path(path.parent), "words-*.bin", _FILES)
+        remove_all_but_newest(Path(path.parent), "words-*.bin", _FILES)
     return memoryview(made).cast("I")
 
 

@@ -12,9 +12,9 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from eyas.base.atomic import write_atomic
-from eyas.base.cache import cache_directory, keep_newest
+from eyas.base.environment import cache_directory, remove_all_but_newest
 from eyas.base.errors import EyasError
+from eyas.base.storage import write_atomic
 
 _SOURCES = ("faker", "spacy")  # the packages that the lists come from
 _MAX_FILES = 3
@@ -45,5 +45,5 @@ def load_cached(name: str, make: Callable[[], Mapping[str, frozenset[str]]]) -> 
     body = json.dumps({key: sorted(words) for key, words in made.items()}, ensure_ascii=False).encode()
     with contextlib.suppress(EyasError, OSError):  # a place that cannot be written: the next process computes as well
         write_atomic(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-        keep_newest(path.parent, f"privacy-{name}-*.txt", _MAX_FILES)
+        remove_all_but_newest(path.parent, f"privacy-{name}-*.txt", _MAX_FILES)
     return made

@@ -8,7 +8,7 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from eyas.chat.conversation import Message, Role
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.server.http_errors import refusal
 from eyas.server.openai_requests import AssistantMessage, ChatMessage, Tool, ToolCall, ToolMessage, text_of
 
@@ -28,7 +28,9 @@ def chat_ids(
 ) -> tuple[int, ...]:
     """The ids before the next answer. ApiError, or InputError of a template that refuses them."""
     described = [tool.model_dump(exclude_none=True) for tool in tools]
-    return tuple(prompt_ids([_message(place, message) for place, message in enumerate(messages)], tokenizer, described))
+    return tuple(
+        render_prompt([_message(place, message) for place, message in enumerate(messages)], tokenizer, described)
+    )
 
 
 def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from eyas.server.openai_requests import (
     Tool,
     text_of,
 )
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 
 SEEDS = 2**62  # what torch's generators take, with room for seed + i
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
@@ -124,11 +124,11 @@ class Reader:
             )
         return room if asked is None else asked
 
-    def _sampling(self, body: Generation) -> Sampling:
+    def _sampling(self, body: Generation) -> SamplingParams:
         bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
         self._require_known(bias, "logit_bias")
         try:
-            return Sampling(
+            return SamplingParams(
                 temperature=1.0 if body.temperature is None else body.temperature,
                 top_k=body.top_k if body.top_k and body.top_k > 0 else None,
                 top_p=body.top_p,
@@ -175,7 +175,7 @@ class Reader:
 
     @cached_property
     def _vocab(self) -> GrammarVocab:
-        facts = self.target.facts
+        facts = self.target.info
         return GrammarVocab(self.target.tokenizer, facts.vocab_size, facts.eos_ids)
 
     def _require_readable(self, num_chars: int, param: str) -> None:
@@ -196,7 +196,7 @@ class Reader:
         return max(len(name) for name in self.target.tokenizer.get_vocab())
 
     def _require_known(self, ids: "Ids | dict[int, float]", param: str) -> None:
-        size = self.target.facts.vocab_size
+        size = self.target.info.vocab_size
         wrong = next((token for token in ids if token >= size), None)
         if wrong is not None:
             raise refusal(f"token {wrong} in {param}", f"ids below {size}", "correct it", param=param)

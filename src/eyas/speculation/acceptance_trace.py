@@ -19,7 +19,7 @@ from torch import Tensor
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
-from eyas.tree.verify import Accepted, verify
+from eyas.tree.verify import AcceptedPath, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Evidence:
         return self.accepted_within(shape.nodes, depth) + 1
 
 
-def trace_BC(tree: Tree, accepted: Accepted, num_drafting: int | Tensor) -> Tensor:
+def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> Tensor:
     """int64 [B, S + 1], read on the host with the round's results: needs of depths 1..S - 1, on_chain, chain_offered.
 
     num_drafting: requests that draft; the others have a root and nothing else. Columns from lengths_B - 1 on mean
@@ -76,7 +76,7 @@ def trace_BC(tree: Tree, accepted: Accepted, num_drafting: int | Tensor) -> Tens
     needs_BM = (ranks_R.view(num_nodes, num_requests).T - num_plain) // num_drafting + 1
     # A target that says the likeliest child everywhere takes the chain.
     chain = verify(tree, _likeliest_BM(tree))
-    same_BS = (chain.nodes_BS == accepted.nodes_BS) & chain.kept_BS() & accepted.kept_BS()
+    same_BS = (chain.nodes_BS == accepted.nodes_BS) & chain.is_accepted_BS() & accepted.is_accepted_BS()
     on_chain_B1 = same_BS.long().cumprod(dim=1).sum(dim=1, keepdim=True) - 1
     needs_BS = needs_BM.gather(1, accepted.nodes_BS[:, 1:])
     return torch.cat((needs_BS, on_chain_B1, chain.lengths_B[:, None] - 1), dim=1)

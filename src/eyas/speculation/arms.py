@@ -14,7 +14,7 @@ and 32 nodes at depth 6 would stop where most paths still go on.
 
 from dataclasses import dataclass
 
-from eyas.tree.shape import TreeShape, chain
+from eyas.tree.shape import TreeShape, chain_shape
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ def default_arms() -> tuple[Arm, ...]:
     """Off, chains and trees, by rows of verify."""
     return (
         OFF,
-        *(Arm(f"chain{depth}", chain(depth)) for depth in (1, 2, 3, 5)),
+        *(Arm(f"chain{depth}", chain_shape(depth)) for depth in (1, 2, 3, 5)),
         Arm("tree8", TreeShape(depth=4, top_k=4, nodes=8)),
-        Arm("chain8", chain(8)),
+        Arm("chain8", chain_shape(8)),
         Arm("tree16", TreeShape(depth=6, top_k=4, nodes=16)),
         Arm("tree32", TreeShape(depth=8, top_k=4, nodes=32)),
     )

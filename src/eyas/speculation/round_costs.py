@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import write_json_atomic
-from eyas.base.errors import PlaceError
+from eyas.base.errors import StorageError
 from eyas.base.provenance import digest_json
+from eyas.base.storage import write_json_atomic
 from eyas.speculation.arms import Arm, Load
 
 Measure = Callable[[Arm, int, int], float]
@@ -170,7 +170,7 @@ def table_for(
     table = measured_table(arms, slots, limit, measure)
     if path is not None:
         # A cache that cannot be written costs the next start a few seconds; this one can go on.
-        with contextlib.suppress(PlaceError):
+        with contextlib.suppress(StorageError):
             write_json_atomic(path, fields | {"seconds": table.seconds, "per_token": table.per_token})
     return table
 

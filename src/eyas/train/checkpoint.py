@@ -20,9 +20,9 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-from eyas.base.errors import InputError, PlaceError
+from eyas.base.errors import InputError, StorageError
 from eyas.base.provenance import digest_bytes, digest_json
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.train.ranks import Ranks, rows_of
 
 NAME = "checkpoint.json"
@@ -74,8 +74,8 @@ class Tensors:
         return rows_of(ranks.rank, ranks.world, count) if self.divided else slice(0, count)
 
 
-def write_checkpoint(place: Place, checkpoint: Checkpoint, tensors: Tensors, origin: str, ranks: Ranks) -> None:
-    """All processes together, each its part. PlaceError where the place is full, closed, or not one for all of them."""
+def write_checkpoint(place: StoragePath, checkpoint: Checkpoint, tensors: Tensors, origin: str, ranks: Ranks) -> None:
+    """All processes together. StorageError where the place is full, closed, or not one for all of them."""
     mine = {}
     for name, tensor in tensors.here.items():
         if name in tensors.num_rows and not tensors.divided:
@@ -89,7 +89,7 @@ def write_checkpoint(place: Place, checkpoint: Checkpoint, tensors: Tensors, ori
         return
     for rank, name in enumerate(names):
         if not place.join(name).exists():
-            raise PlaceError(
+            raise StorageError(
                 f"no {place.join(name)}, which process {rank} has written on a machine of its own",
                 "one place for all processes",
                 "set train.checkpoint_url to one that every host reaches",
@@ -100,7 +100,7 @@ def write_checkpoint(place: Place, checkpoint: Checkpoint, tensors: Tensors, ori
     _remove_parts(place, keep=names)
 
 
-def read_checkpoint(place: Place, origin: str) -> Checkpoint | Damaged | None:
+def read_checkpoint(place: StoragePath, origin: str) -> Checkpoint | Damaged | None:
     """The checkpoint of this very run, without its tensors; None if there is none, or one of other settings or data."""
     file = place.join(NAME)
     if not file.exists():
@@ -117,7 +117,7 @@ def read_checkpoint(place: Place, origin: str) -> Checkpoint | Damaged | None:
         return Damaged(f"{file} that cannot be read ({type(error).__name__}: {error})")
 
 
-def read_tensors(place: Place, checkpoint: Checkpoint, into: Tensors, ranks: Ranks) -> Damaged | None:
+def read_tensors(place: StoragePath, checkpoint: Checkpoint, into: Tensors, ranks: Ranks) -> Damaged | None:
     """Fill `into`. Each part with any of its rows is read once and compared with its digest.
 
     Where something is damaged, `into` is filled in part.
@@ -145,7 +145,7 @@ def read_tensors(place: Place, checkpoint: Checkpoint, into: Tensors, ranks: Ran
     return None
 
 
-def remove_checkpoint(place: Place) -> None:
+def remove_checkpoint(place: StoragePath) -> None:
     place.join(NAME).remove()  # first: it must not name what is gone
     _remove_parts(place, keep=[])
 
@@ -165,7 +165,7 @@ def _overlap(part: slice, own: slice) -> _Cut | None:
     return _Cut(slice(begin - part.start, end - part.start), slice(begin - own.start, end - own.start))
 
 
-def _remove_parts(place: Place, keep: list[str]) -> None:
+def _remove_parts(place: StoragePath, keep: list[str]) -> None:
     for name in place.list_files():
         if PART.fullmatch(name) and name not in keep:
             place.join(name).remove()

@@ -9,7 +9,7 @@ from typing import Literal
 from eyas.base.errors import InputError, UsageError
 from eyas.model.head import HeadConfig
 from eyas.model.layer_ids import HFIndex
-from eyas.model.target_info import TargetFacts
+from eyas.model.target_info import TargetInfo
 from eyas.train.experiment_trackers import Watcher
 from eyas.train.init_head import RANDOM
 from eyas.train.loss import LossName
@@ -96,7 +96,7 @@ class TrainConfig:
                 raise UsageError(f"train.{name} = {value}", f"above 0 and at most {high}", f"change train.{name}")
 
 
-def head_config(config: TrainConfig, aux_layer_ids: Sequence[int], facts: TargetFacts) -> HeadConfig:
+def head_config(config: TrainConfig, aux_layer_ids: Sequence[int], facts: TargetInfo) -> HeadConfig:
     """The sizes of the head: the target's layer, with the options of the recipe. `InputError` if none can be built."""
     options = config.head
     sizes = HeadConfig.for_target(
@@ -113,6 +113,6 @@ def head_config(config: TrainConfig, aux_layer_ids: Sequence[int], facts: Target
         num_kv_heads=options.num_kv_heads or sizes.num_kv_heads,
         head_dim=options.head_dim or sizes.head_dim,
     )
-    if (problem := sizes.problem()) is not None:
+    if (problem := sizes.find_problem()) is not None:
         raise InputError(problem, "sizes that make a head", "change train.head, or capture other layers")
     return sizes

@@ -45,12 +45,12 @@ def first_head(
         rows_VD.copy_(_output_rows(target, vocab))
     if init == RANDOM:
         return head
-    stored = read_head(init, torch.float32, target.facts.num_layers)
+    stored = read_head(init, torch.float32, target.info.num_layers)
     _require_same(stored.config, sizes, Path(init))
     weights = stored.head.state_dict()
     own = stored.vocab.to_draft(vocab.target_ids_V)
     old_VD = weights.pop("lm_head.weight")
-    weights["lm_head.weight"] = torch.where(own.known[:, None], old_VD[own.ids], rows_VD)
+    weights["lm_head.weight"] = torch.where(own.in_vocab[:, None], old_VD[own.ids], rows_VD)
     head.load_state_dict(weights)
     return head
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eyas.model.submodules import capped
+from eyas.model.submodules import apply_softcap
 from eyas.model.vocab import DraftVocab
 
 
@@ -44,7 +44,7 @@ class Teacher:
 
     def teach(self, hidden_JD: Tensor) -> Lesson:
         """From final normed states. Hand over as many rows as W floats each may fill."""
-        logits_JW = capped(F.linear(hidden_JD, self.weight_WD, self.bias_W), self.logit_cap)
+        logits_JW = apply_softcap(F.linear(hidden_JD, self.weight_WD, self.bias_W), self.logit_cap)
         probs_JW = logits_JW.softmax(-1, dtype=torch.promote_types(logits_JW.dtype, torch.float32))
         best_J = probs_JW.max(-1).indices
         probs_JV = probs_JW[:, : self.num_draft]

@@ -7,15 +7,22 @@ import dataclasses
 import time
 from pathlib import Path
 
-from eyas.base.atomic import write_atomic
 from eyas.base.errors import UsageError
-from eyas.base.provenance import Origin, Provenance, digest_json, finish, is_finished, read_provenance, reopen
-from eyas.base.storage import Place
+from eyas.base.provenance import (
+    Provenance,
+    StageInputs,
+    digest_json,
+    finish_stage,
+    is_finished,
+    mark_unfinished,
+    read_provenance,
+)
+from eyas.base.storage import StoragePath, write_atomic
 from eyas.evaluation.held_out import HeldOut, some_held_out
 from eyas.features.reader import Features
-from eyas.formats.config import HeadOrigin
+from eyas.formats.config import HeadMetadata
 from eyas.formats.head_dir import digest_head, write_head
-from eyas.model.dtypes import DTYPES
+from eyas.model.devices import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.train import training_metrics as metrics
@@ -30,7 +37,7 @@ from eyas.train.trainer import STAGE, Trainer
 FREE = ("checkpoint_every_s", "checkpoint_url", "shard", "watch")
 
 
-def origin_of(config: TrainConfig, features: Features, target: Target) -> Origin:
+def origin_of(config: TrainConfig, features: Features, target: Target) -> StageInputs:
     """What decides the head: not where the head to start from lies, how often a run saves itself, where, who watches,
     and divided among how many processes. Their number changes the order in which gradients are added up, so a rounding.
 
@@ -40,7 +47,7 @@ def origin_of(config: TrainConfig, features: Features, target: Target) -> Origin
     parents = {"features": features.digest, "target": target.digest}
     if config.init != RANDOM:
         settings["init"], parents["init"] = "head", digest_head(Path(config.init))
-    return Origin(
+    return StageInputs(
         stage=STAGE,
         recipe=digest_json(settings | {"target_dtype": str(target.model.dtype)}),
         parents=parents,
@@ -51,7 +58,7 @@ def origin_of(config: TrainConfig, features: Features, target: Target) -> Origin
 
 def run(
     config: TrainConfig,
-    features_dir: Path | Place,
+    features_dir: Path | StoragePath,
     target: Target,
     out_dir: Path,
     *,
@@ -66,7 +73,7 @@ def run(
 
     The bytes depend on config, features, target and the number of threads and of processes, not on where a run was
     interrupted. `InputError` for features that are damaged, unfinished or of another target; `StageError` for a loss
-    that is no number, a notice that the machine is about to go, and a process that is gone; `PlaceError` for a full
+    that is no number, a notice that the machine is about to go, and a process that is gone; `StorageError` for a full
     disk.
     """
     started_s = time.time()
@@ -79,20 +86,20 @@ def run(
         return read_provenance(out_dir) if ranks.is_first else None
     trainer = Trainer(config, features, target, ranks, _held_out(config, features_dir, target))
     if ranks.is_first:
-        reopen(out_dir)
-    place = Place.of(out_dir if config.checkpoint_url is None else config.checkpoint_url)
+        mark_unfinished(out_dir)
+    place = StoragePath.of(out_dir if config.checkpoint_url is None else config.checkpoint_url)
     watch_dir = out_dir.parent / DIRECTORY if ranks.is_first else None
     trainer.train(place, digest_json(dataclasses.asdict(origin)), progress and ranks.is_first, watch_dir)
     weights = trainer.masters.whole()
     if not ranks.is_first:
         return None
     rows = [features.manifest.rows[i] for i in trainer.indices]
-    head_origin = HeadOrigin(
+    head_origin = HeadMetadata(
         target_name=features.manifest.target,
         target_digest=target.digest,
         trained_context=max(row.length for row in rows),
-        bos_id=target.facts.bos_id,
-        eos_ids=target.facts.eos_ids,
+        bos_id=target.info.bos_id,
+        eos_ids=target.info.eos_ids,
         tokenizer_digest=features.manifest.tokenizer_digest,
         template_digest=features.manifest.template_digest,
     )
@@ -102,19 +109,19 @@ def run(
     write_atomic(out_dir / "metrics.jsonl", metrics.to_jsonl(trainer.lines))
     told = card(trainer.head, trainer.vocab, features, rows, trainer.lines[-1], _choices(config, trainer, origin))
     write_atomic(out_dir / "README.md", "\n".join(part for part in (told, data_card) if part))
-    for kept in (place, Place.of(out_dir)):  # the recipe may have said another place before
+    for kept in (place, StoragePath.of(out_dir)):  # the recipe may have said another place before
         remove_checkpoint(kept)
-    return finish(out_dir, origin, started_s)
+    return finish_stage(out_dir, origin, started_s)
 
 
-def _held_out(config: TrainConfig, features_dir: Path | Place, target: Target) -> HeldOut | None:
+def _held_out(config: TrainConfig, features_dir: Path | StoragePath, target: Target) -> HeldOut | None:
     """The answers that decide which weights are kept, read in float32 as `eyas eval` does; None: there are none."""
     features = Features(features_dir, target=target)
     indices = some_held_out(features, config.evaluate_answers, config.seed)
     return HeldOut(features, indices, target, config.evaluate_tree, config.micro_tokens) if indices else None
 
 
-def _choices(config: TrainConfig, trainer: Trainer, origin: Origin) -> dict[str, str]:
+def _choices(config: TrainConfig, trainer: Trainer, origin: StageInputs) -> dict[str, str]:
     """For the card: what differs from a plain EAGLE-3 head and its training."""
     sizes, chosen, last = trainer.head.config, trainer.selection.chosen, trainer.lines[-1]["update"]
     choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output else {}

@@ -17,14 +17,13 @@ import torch
 
 from eyas.base.errors import InputError, StageError
 from eyas.base.progress import Progress
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.evaluation.held_out import HeldOut
 from eyas.features.reader import Features
-from eyas.model.dtypes import DTYPES
+from eyas.model.devices import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
-from eyas.model.tokenizer_info import forced_ids
-from eyas.model.vocab import DraftVocab
+from eyas.model.vocab import DraftVocab, required_ids
 from eyas.train import training_metrics as metrics
 from eyas.train.batch_order import Update, plan_epoch, shares
 from eyas.train.checkpoint import Checkpoint, Damaged, read_checkpoint, read_tensors, write_checkpoint
@@ -86,26 +85,26 @@ class Trainer:
         # Whole shards, so that each is read by one process.
         counted = [i for i in self.indices if rows[i].shard % ranks.world == ranks.rank]
         counts_W = ranks.sum_(features.generated_counts(counted))
-        sizes = head_config(config, features.manifest.aux_layer_ids, target.facts)
-        forced = forced_ids(target.tokenizer, target.facts.eos_ids, counts_W)
+        sizes = head_config(config, features.manifest.aux_layer_ids, target.info)
+        forced = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
         self.vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, forced)
         self.head = first_head(sizes, self.vocab, target, config.seed, config.init, config.lm_head).to(self.device)
         # Before the cast to another precision: the masters start from the very numbers that the head starts from.
         self.masters = Masters(self.head, config.weight_decay, config.clip, ranks, config.shard)
         self.head.to(self.dtype)
-        self.teacher = Teacher(target.lm_head, self.vocab, self.dtype, target.logit_cap)
+        self.teacher = Teacher(target.lm_head, self.vocab, self.dtype, target.logit_softcap)
         self.selection = Selection(config, sizes, self.vocab, self.masters, held_out)
         self.window = metrics.Window(config.steps)
         self.window_start = 0
         self.lines: list[dict[str, Any]] = []
         self.pace: Pace | None = None
 
-    def train(self, place: Place | Path, origin: str, progress: bool, watch_dir: Path | None = None) -> None:
+    def train(self, place: StoragePath | Path, origin: str, progress: bool, watch_dir: Path | None = None) -> None:
         """All updates, from the checkpoint of the same origin if `place` has one. The masters end as what is chosen.
 
         watch_dir: where `train.watch` writes; None: nobody watches.
         """
-        config, place = self.config, Place.of(place)
+        config, place = self.config, StoragePath.of(place)
         epochs = list(self._epochs())
         updates = [update for epoch in epochs for update in epoch]
         looks = looks_at([len(epoch) for epoch in epochs], config.evaluate_every) if self.selection.held_out else set()
@@ -117,7 +116,7 @@ class Trainer:
         jobs = (micro for micros in own[first:] for micro in micros)
         total = sum(update.num_supervised for update in updates)
         if progress:
-            self.pace = Pace(self.head, self.target.facts.vocab_size, peak(self.dtype, self.device))
+            self.pace = Pace(self.head, self.target.info.vocab_size, peak(self.dtype, self.device))
         with (
             watching(config.watch if watch_dir else (), watch_dir or Path(), origin, first) as tell,
             notice() as leaving,
@@ -215,13 +214,13 @@ class Trainer:
         """All steps of a micro-batch and their loss, not yet divided."""
         return learn(self.head, packed, self.teacher, self.target, self.config.decay, self.config.loss)
 
-    def _save(self, place: Place, origin: str, number: int) -> None:
+    def _save(self, place: StoragePath, origin: str, number: int) -> None:
         window = self.window.sums_SK.tolist()
         checkpoint = Checkpoint(number, self.window_start, window, self.lines, self.selection.note())
         state = self.selection.with_mine(self.masters.state())
         write_checkpoint(place, checkpoint, state, origin, self.ranks)
 
-    def _resume(self, place: Place, origin: str) -> int:
+    def _resume(self, place: StoragePath, origin: str) -> int:
         """How many updates are made. A checkpoint that cannot be used is said to be so, and training starts anew."""
         found = read_checkpoint(place, origin)
         state = self.selection.with_mine(self.masters.state()).like()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from eyas.features.layout import Row, supervised, taught, teacher_index
-from eyas.model.attention import Rule
+from eyas.model.attention import AttentionParams
 from eyas.model.head import Head
 from eyas.train.chain_attention import Text, chain_attention
 
@@ -120,13 +120,13 @@ def unroll(head: Head, packed: Packed, embed_rows: Tensor, embed_chains_KQD: Ten
     """
     steps = packed.tokens_KQ.shape[0]
     attend = UnrolledAttend(packed)
-    hidden_1PD = head.fuse(packed.aux_PL)[None]
+    hidden_1PD = head.fuse_aux(packed.aux_PL)[None]
     out_1PD = head.step(embed_rows[None], hidden_1PD, packed.positions_P[None], attend)
     out_1QD = out_1PD[:, packed.chains_Q]
     outs = [out_1QD]
     positions_1Q = packed.positions_P[packed.chains_Q][None]
     for step in range(1, steps):
-        out_1QD = head.step(embed_chains_KQD[step][None], head.feedback(out_1QD), positions_1Q + step, attend)
+        out_1QD = head.step(embed_chains_KQD[step][None], head.next_hidden(out_1QD), positions_1Q + step, attend)
         outs.append(out_1QD)
     return torch.cat(outs)
 
@@ -142,15 +142,15 @@ class UnrolledAttend:
         self._prefix: tuple[Tensor, Tensor] | None = None
         self._diagonal: list[tuple[Tensor, Tensor]] = []
 
-    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, rule: Rule) -> Tensor:
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
         assert (layer, q_BNTH.shape[0]) == (0, 1), "one layer, packed rows"
         if self._prefix is None:
             self._prefix = (k_BGTH[0], v_BGTH[0])
             chains_Q = self._packed.chains_Q
-            out_NQH = self._attend(q_BNTH[0][:, chains_Q], rule.scale)
+            out_NQH = self._attend(q_BNTH[0][:, chains_Q], params.scale)
             return torch.zeros_like(q_BNTH).index_copy(2, chains_Q, out_NQH[None])
         self._diagonal.append((k_BGTH[0], v_BGTH[0]))
-        return self._attend(q_BNTH[0], rule.scale)[None]
+        return self._attend(q_BNTH[0], params.scale)[None]
 
     def _attend(self, q_NQH: Tensor, scale: float) -> Tensor:
         assert self._prefix is not None

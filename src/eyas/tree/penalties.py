@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.tree.sampling import Sampling
+from eyas.tree.sampling import SamplingParams
 from eyas.tree.tree import Tree
 
 
 @dataclass(frozen=True, eq=False)
-class Paths:
+class NodePaths:
     """The tokens between the root and each row's node, the node's own included and the root's not, in any order.
 
     tokens_TD int64, present_TD bool: False where a path is shorter than the deepest.
@@ -34,7 +34,7 @@ class Paths:
     present_TD: Tensor
 
     @classmethod
-    def of(cls, tree: Tree, rows_T: Tensor | None = None) -> "Paths":
+    def from_tree(cls, tree: Tree, rows_T: Tensor | None = None) -> "NodePaths":
         """The paths of all nodes, request by request, T = B * M; or of those at rows_T of that list."""
         num_requests, num_nodes = tree.tokens_BM.shape
         tokens_BMD = tree.tokens_BM.new_zeros(num_requests, num_nodes, tree.depth)
@@ -67,43 +67,45 @@ class _Tables:
 class PenaltyState:
     """The committed text of each line, as penalties see it. Tables are made when the first request asks for one."""
 
-    def __init__(self, num_lines: int, vocab_size: int, device: torch.device) -> None:
-        self.num_lines = num_lines
+    def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
+        self.num_slots = num_slots
         self.vocab_size = vocab_size
         self.device = device
         self._tables: _Tables | None = None
 
-    def admit(self, line: int, sampling: Sampling, prompt_ids: Sequence[int], output_ids: Sequence[int] = ()) -> None:
+    def admit(
+        self, slot: int, params: SamplingParams, prompt_ids: Sequence[int], output_ids: Sequence[int] = ()
+    ) -> None:
         """Give the line to a request. output_ids: what it has said already, its root included.
 
         Raises InputError for a bias outside the vocabulary, as `sampling.check` does earlier.
         """
-        sampling.check(self.vocab_size)
+        params.check_vocab(self.vocab_size)
         if self._tables is None:
-            if not sampling.adjusts_logits:
+            if not params.adjusts_logits:
                 return
             self._tables = self._empty_tables()
         tables = self._tables
-        settings = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
-        tables.settings_RC[line] = torch.tensor(settings, device=self.device)
+        settings = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+        tables.settings_RC[slot] = torch.tensor(settings, device=self.device)
         for table_RW in (tables.prompt_RW, tables.counts_RW, tables.bias_RW):
-            table_RW[line].zero_()
-        tables.prompt_RW[line].index_fill_(0, self._ids(prompt_ids), True)
+            table_RW[slot].zero_()
+        tables.prompt_RW[slot].index_fill_(0, self._ids(prompt_ids), True)
         ids_T = self._ids(output_ids)
-        tables.counts_RW[line].index_add_(0, ids_T, torch.ones_like(ids_T, dtype=torch.int32))
-        bias = dict(sampling.logit_bias)
+        tables.counts_RW[slot].index_add_(0, ids_T, torch.ones_like(ids_T, dtype=torch.int32))
+        bias = dict(params.logit_bias)
         values = torch.tensor(list(bias.values()), dtype=torch.float32, device=self.device)
-        tables.bias_RW[line].index_copy_(0, self._ids(list(bias)), values)
+        tables.bias_RW[slot].index_copy_(0, self._ids(list(bias)), values)
 
-    def update(self, lines_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor) -> None:
+    def update(self, slots_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor) -> None:
         """Count what a round has accepted, the bonus included: the fields of `verify.Accepted`. Lines are distinct."""
         if self._tables is None:
             return
         kept_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B[:, None]
-        flat_BS = lines_B[:, None] * self.vocab_size + torch.where(kept_BS, tokens_BS, 0)
+        flat_BS = slots_B[:, None] * self.vocab_size + torch.where(kept_BS, tokens_BS, 0)
         self._tables.counts_RW.view(-1).scatter_add_(0, flat_BS.flatten(), kept_BS.flatten().int())
 
-    def adjust(self, logits_TW: Tensor, lines_T: Tensor, paths: Paths | None) -> Tensor:
+    def apply(self, logits_TW: Tensor, slots_T: Tensor, paths: NodePaths | None) -> Tensor:
         """fp32 logits of each row after bias and penalties, in vLLM's order. paths: None where every row is a root.
 
         A row whose request asks for nothing keeps its logits to the bit. The result may be the argument.
@@ -112,24 +114,24 @@ class PenaltyState:
         if self._tables is None:
             return logits_TW
         tables = self._tables
-        counts_TW = tables.counts_RW[lines_T]
+        counts_TW = tables.counts_RW[slots_T]
         if paths is not None:
             counts_TW.scatter_add_(1, paths.tokens_TD, paths.present_TD.int())
         said_TW = counts_TW > 0
-        repetition_T1, presence_T1, frequency_T1 = tables.settings_RC[lines_T][:, :, None].unbind(dim=1)
-        logits_TW = logits_TW + tables.bias_RW[lines_T]
+        repetition_T1, presence_T1, frequency_T1 = tables.settings_RC[slots_T][:, :, None].unbind(dim=1)
+        logits_TW = logits_TW + tables.bias_RW[slots_T]
         # 1 where the token is new. Products and clamps: a CPU needs a third of the time of torch.where for them.
-        factors_TW = (tables.prompt_RW[lines_T] | said_TW) * (repetition_T1 - 1) + 1
+        factors_TW = (tables.prompt_RW[slots_T] | said_TW) * (repetition_T1 - 1) + 1
         logits_TW = logits_TW.clamp(min=0) / factors_TW + logits_TW.clamp(max=0) * factors_TW
         return logits_TW - frequency_T1 * counts_TW - presence_T1 * said_TW
 
     def _empty_tables(self) -> _Tables:
-        shape = (self.num_lines, self.vocab_size)
+        shape = (self.num_slots, self.vocab_size)
         return _Tables(
             prompt_RW=torch.zeros(shape, dtype=torch.bool, device=self.device),
             counts_RW=torch.zeros(shape, dtype=torch.int32, device=self.device),
             bias_RW=torch.zeros(shape, device=self.device),
-            settings_RC=torch.tensor([1.0, 0.0, 0.0], device=self.device).repeat(self.num_lines, 1),
+            settings_RC=torch.tensor([1.0, 0.0, 0.0], device=self.device).repeat(self.num_slots, 1),
         )
 
     def _ids(self, ids: Sequence[int]) -> Tensor:

@@ -21,16 +21,48 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from eyas.base.errors import InputError, UsageError
-from eyas.tree.position_rng import coins
+
+# SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of Java 8).
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+def position_uniforms(seeds_R: Tensor, positions_R: Tensor) -> Tensor:
+    """float64, uniform in (0, 1), never 0 or 1. Shapes broadcast; any integer dtype.
+
+    The stream of a seed is SplitMix64, started at the finaliser of the seed so that neighbouring seeds are strangers,
+    and jumped to the position. All arithmetic is modulo 2**64, in int64.
+    """
+    states_R = _mix(seeds_R.long() + _to_int64(_GOLDEN)) + (positions_R.long() + 1) * _to_int64(_GOLDEN)
+    # 52 bits and a half: with 53 the largest sum would round up to 1.
+    return (_shift_right(_mix(states_R), 12).double() + 0.5) * 2.0**-52
+
+
+def _mix(z_R: Tensor) -> Tensor:
+    z_R = (z_R ^ _shift_right(z_R, 30)) * _to_int64(_FIRST)
+    z_R = (z_R ^ _shift_right(z_R, 27)) * _to_int64(_SECOND)
+    return z_R ^ _shift_right(z_R, 31)
+
+
+def _shift_right(z_R: Tensor, num_bits: int) -> Tensor:
+    """Logical shift to the right; >> of a signed number fills with its sign."""
+    return torch.bitwise_and(z_R >> num_bits, (1 << (64 - num_bits)) - 1)
+
+
+def _to_int64(constant: int) -> int:
+    """The int64 with these 64 bits."""
+    return constant - (constant >> 63 << 64)
+
 
 _LEAST_TEMPERATURE = 1e-5  # vLLM's; a division by less may overflow fp32
 _MAX_BIAS = 100.0  # OpenAI's bounds
 _MAX_PENALTY = 2.0
-_BLOCK = 64
+_BLOCK_TOKENS = 64
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingParams:
     """How the tokens of a request are chosen.
 
     temperature         >= 0; below 1e-5 the answer is greedy: the likeliest token, and the filters change nothing
@@ -55,32 +87,32 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not _is_number(self.temperature) or not 0 <= self.temperature < math.inf:
-            raise _refusal("temperature", self.temperature, "a number of at least 0", "use 0 for greedy decoding")
+            raise _invalid("temperature", self.temperature, "a number of at least 0", "use 0 for greedy decoding")
         if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
-            raise _refusal("top_k", self.top_k, "an integer of at least 1", "leave top_k out to keep all tokens")
+            raise _invalid("top_k", self.top_k, "an integer of at least 1", "leave top_k out to keep all tokens")
         if self.top_p is not None and (not _is_number(self.top_p) or not 0 < self.top_p <= 1):
-            raise _refusal("top_p", self.top_p, "a number above 0 and up to 1", "leave top_p out to keep all tokens")
+            raise _invalid("top_p", self.top_p, "a number above 0 and up to 1", "leave top_p out to keep all tokens")
         if self.min_p is not None and (not _is_number(self.min_p) or not 0 <= self.min_p <= 1):
-            raise _refusal("min_p", self.min_p, "a number from 0 to 1", "leave min_p out to keep all tokens")
+            raise _invalid("min_p", self.min_p, "a number from 0 to 1", "leave min_p out to keep all tokens")
         if not _is_number(self.repetition_penalty) or not 0 < self.repetition_penalty < math.inf:
             found = self.repetition_penalty
-            raise _refusal("repetition_penalty", found, "a number above 0", "use 1 for no penalty")
+            raise _invalid("repetition_penalty", found, "a number above 0", "use 1 for no penalty")
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             if not _is_number(value) or not -_MAX_PENALTY <= value <= _MAX_PENALTY:
-                raise _refusal(name, value, "a number from -2 to 2", "use 0 for no penalty")
+                raise _invalid(name, value, "a number from -2 to 2", "use 0 for no penalty")
         if not isinstance(self.logit_bias, Mapping | tuple):
-            raise _refusal("logit_bias", self.logit_bias, "a mapping of token ids to numbers", "leave logit_bias out")
+            raise _invalid("logit_bias", self.logit_bias, "a mapping of token ids to numbers", "leave logit_bias out")
         pairs = dict(self.logit_bias)
         for token, bias in pairs.items():
             if type(token) is not int or token < 0:
-                raise _refusal("logit_bias", {token: bias}, "token ids as integers of at least 0", "use the token's id")
+                raise _invalid("logit_bias", {token: bias}, "token ids as integers of at least 0", "use the token's id")
             if not _is_number(bias) or not -_MAX_BIAS <= bias <= _MAX_BIAS:
-                raise _refusal("logit_bias", {token: bias}, "a number from -100 to 100", "use -100 to ban a token")
+                raise _invalid("logit_bias", {token: bias}, "a number from -100 to 100", "use -100 to ban a token")
         object.__setattr__(self, "logit_bias", tuple(sorted(pairs.items())))
 
     @property
-    def greedy(self) -> bool:
+    def is_greedy(self) -> bool:
         return self.temperature < _LEAST_TEMPERATURE
 
     @property
@@ -89,7 +121,7 @@ class Sampling:
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return penalties != (1, 0, 0) or bool(self.logit_bias)
 
-    def check(self, vocab_size: int) -> None:
+    def check_vocab(self, vocab_size: int) -> None:
         """Raise InputError for a bias of a token that the target does not have."""
         for token in dict(self.logit_bias):
             if token >= vocab_size:
@@ -100,7 +132,7 @@ class Sampling:
                 )
 
 
-def distribution(logits_RW: Tensor, sampling: Sampling) -> Tensor:
+def sampling_probs(logits_RW: Tensor, params: SamplingParams) -> Tensor:
     """Probabilities of one request's rows, fp32, same shape as the logits (any leading dimensions).
 
     The logits have passed mask, bias and penalties. Each filter works on what the one before has left, renormalised:
@@ -110,24 +142,24 @@ def distribution(logits_RW: Tensor, sampling: Sampling) -> Tensor:
     Greedy: all on the argmax, the first one on ties. `SamplingBatch.weights` is the same for many requests.
     """
     logits_RW = logits_RW.float()
-    if sampling.greedy:
+    if params.is_greedy:
         return torch.zeros_like(logits_RW).scatter_(-1, logits_RW.argmax(dim=-1, keepdim=True), 1.0)
-    logits_RW = logits_RW / sampling.temperature
-    if sampling.min_p:
-        floor_R1 = logits_RW.amax(dim=-1, keepdim=True) + math.log(sampling.min_p)
+    logits_RW = logits_RW / params.temperature
+    if params.min_p:
+        floor_R1 = logits_RW.amax(dim=-1, keepdim=True) + math.log(params.min_p)
         logits_RW = logits_RW.masked_fill(logits_RW < floor_R1, -torch.inf)
-    if sampling.top_k is not None:
-        kth_R1 = logits_RW.topk(min(sampling.top_k, logits_RW.shape[-1]), dim=-1).values[..., -1:]
+    if params.top_k is not None:
+        kth_R1 = logits_RW.topk(min(params.top_k, logits_RW.shape[-1]), dim=-1).values[..., -1:]
         logits_RW = logits_RW.masked_fill(logits_RW < kth_R1, -torch.inf)
-    if sampling.top_p is not None and sampling.top_p < 1:
+    if params.top_p is not None and params.top_p < 1:
         ascending_RW = logits_RW.sort(dim=-1).values
         sums_RW = ascending_RW.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-        num_dropped_R1 = (sums_RW[..., :-1] <= 1 - sampling.top_p).sum(dim=-1, keepdim=True)
+        num_dropped_R1 = (sums_RW[..., :-1] <= 1 - params.top_p).sum(dim=-1, keepdim=True)
         logits_RW = logits_RW.masked_fill(logits_RW < ascending_RW.gather(-1, num_dropped_R1), -torch.inf)
     return logits_RW.softmax(dim=-1)
 
 
-def draw(weights_RW: Tensor, coins_R: Tensor) -> Tensor:
+def sample_tokens(weights_RW: Tensor, uniforms_R: Tensor) -> Tensor:
     """int64 [R]: one token a row, in proportion to non-negative weights that need not sum to 1. One coin a row.
 
     A race, as in vLLM: each runner takes an exponential time over its weight, from a hash of the coin and its number;
@@ -142,11 +174,11 @@ def draw(weights_RW: Tensor, coins_R: Tensor) -> Tensor:
     race only the two best can change places: none of 76,800 differed. Words of weight 0, and padding, never win.
     """
     num_rows, num_words = weights_RW.shape
-    size = min(_BLOCK, num_words)
+    size = min(_BLOCK_TOKENS, num_words)
     num_blocks = -(-num_words // size)
     weights_RKX = pad(weights_RW, (0, num_blocks * size - num_words)).view(num_rows, num_blocks, size)
-    keys_R1 = coins_R.double().view(torch.int64)[:, None]
-    times_RY = -coins(keys_R1, torch.arange(num_blocks + size, device=weights_RW.device)).log()
+    keys_R1 = uniforms_R.double().view(torch.int64)[:, None]
+    times_RY = -position_uniforms(keys_R1, torch.arange(num_blocks + size, device=weights_RW.device)).log()
     block_R1 = (weights_RKX.sum(dim=-1, dtype=torch.float64) / times_RY[:, :num_blocks]).argmax(dim=-1, keepdim=True)
     weights_RX = weights_RKX.gather(1, block_R1[:, :, None].expand(-1, -1, size))[:, 0]
     word_R1 = (weights_RX / times_RY[:, num_blocks:]).argmax(dim=-1, keepdim=True)
@@ -173,9 +205,9 @@ class SamplingBatch:
     adjusts: bool
 
     @classmethod
-    def of(cls, samplings: Sequence[Sampling], device: torch.device) -> Self:
+    def from_params(cls, samplings: Sequence[SamplingParams], device: torch.device) -> Self:
         """Line r is samplings[r]. One copy to the device; made when the set of running requests changes."""
-        drawn = [sampling for sampling in samplings if not sampling.greedy]
+        drawn = [sampling for sampling in samplings if not sampling.is_greedy]
         settings = [
             (
                 s.temperature,
@@ -183,7 +215,7 @@ class SamplingBatch:
                 math.inf if s.top_k is None else s.top_k,
                 0.0 if s.top_p is None else 1 - s.top_p,
             )
-            for s in (Sampling() if sampling.greedy else sampling for sampling in samplings)
+            for s in (SamplingParams() if sampling.is_greedy else sampling for sampling in samplings)
         ]
         return cls(
             settings_RC=torch.tensor(settings, dtype=torch.float64, device=device).reshape(-1, 4),
@@ -196,11 +228,11 @@ class SamplingBatch:
         )
 
     @property
-    def kind(self) -> tuple[bool, ...]:
+    def ops_key(self) -> tuple[bool, ...]:
         """What decides which operations a choice takes: batches of one kind differ in numbers alone."""
         return self.all_greedy, self.any_greedy, self.any_min_p, self.any_top_k, self.any_top_p, self.adjusts
 
-    def weights(self, logits_TW: Tensor, lines_T: Tensor) -> Tensor:
+    def filtered_weights(self, logits_TW: Tensor, rows_T: Tensor) -> Tensor:
         """`distribution` for the rows of many requests, fp32, not renormalised; greedy rows are as at temperature 1.
 
         lines_T: the line of the settings that each row belongs to. Every filter is a floor under the logits of its row:
@@ -209,7 +241,7 @@ class SamplingBatch:
             min_p, top_k, top_p                 ^       ^   ^        the highest floor decides
             kept                                            x   x
         """
-        temperature_T1, log_min_p_T1, top_k_T1, tail_T1 = self.settings_RC[lines_T][:, :, None].unbind(dim=1)
+        temperature_T1, log_min_p_T1, top_k_T1, tail_T1 = self.settings_RC[rows_T][:, :, None].unbind(dim=1)
         if self.any_greedy:
             temperature_T1 = temperature_T1.masked_fill(temperature_T1 == 0, 1.0)
         logits_TW = logits_TW.float() / temperature_T1.float()
@@ -217,21 +249,21 @@ class SamplingBatch:
         if self.any_min_p:
             floors.append(logits_TW.amax(dim=-1, keepdim=True) + log_min_p_T1.float())
         if self.any_top_k or self.any_top_p:
-            ascending_TW = _ascending(logits_TW)
+            ascending_TW = _sort_ascending(logits_TW)
             num_words = logits_TW.shape[-1]
             floors.append(ascending_TW.gather(-1, num_words - top_k_T1.clamp(max=num_words).long()))
             if self.any_top_p:
-                weights_TW = ascending_TW.softmax(dim=-1) * (ascending_TW >= _highest(floors))
+                weights_TW = ascending_TW.softmax(dim=-1) * (ascending_TW >= _highest_floor(floors))
                 sums_TW = weights_TW.cumsum(dim=-1, dtype=torch.float64)
                 num_dropped_T1 = (sums_TW[:, :-1] <= tail_T1 * sums_TW[:, -1:]).sum(dim=-1, keepdim=True)
                 floors.append(ascending_TW.gather(-1, num_dropped_T1))
         weights_TW = logits_TW.softmax(dim=-1)
         if not floors:
             return weights_TW
-        return weights_TW * (logits_TW >= _highest(floors))
+        return weights_TW * (logits_TW >= _highest_floor(floors))
 
 
-def choose(logits_TW: Tensor, batch: SamplingBatch, lines_T: Tensor, coins_T: Tensor | None) -> Tensor:
+def choose_tokens(logits_TW: Tensor, batch: SamplingBatch, rows_T: Tensor, uniforms_T: Tensor | None) -> Tensor:
     """int64 [T]: the next token after each row, from logits that have passed mask, bias and penalties.
 
     lines_T: the line of the batch that each row belongs to. coins_T: `coins` of the request's seed and the position
@@ -241,34 +273,34 @@ def choose(logits_TW: Tensor, batch: SamplingBatch, lines_T: Tensor, coins_T: Te
     logits_TW = logits_TW.float()  # that changes no order, and CPUs reduce bfloat16 several times slower
     if batch.all_greedy:
         return logits_TW.argmax(dim=-1)
-    assert coins_T is not None, "tokens that are drawn need coins"
-    drawn_T = draw(batch.weights(logits_TW, lines_T), coins_T)
+    assert uniforms_T is not None, "tokens that are drawn need coins"
+    drawn_T = sample_tokens(batch.filtered_weights(logits_TW, rows_T), uniforms_T)
     if not batch.any_greedy:
         return drawn_T
-    return torch.where(batch.settings_RC[lines_T, 0] == 0, logits_TW.argmax(dim=-1), drawn_T)
+    return torch.where(batch.settings_RC[rows_T, 0] == 0, logits_TW.argmax(dim=-1), drawn_T)
 
 
 @dataclass(frozen=True, eq=False)
 class Logprobs:
     """chosen_T f32 of the tokens asked for; top_TN f32 and top_ids_TN int64 of the likeliest, best first."""
 
-    chosen_T: Tensor
+    token_logprobs_T: Tensor
     top_TN: Tensor
     top_ids_TN: Tensor
 
 
-def logprobs(logits_TW: Tensor, ids_T: Tensor, num_top: int) -> Logprobs:
+def compute_logprobs(logits_TW: Tensor, ids_T: Tensor, num_top: int) -> Logprobs:
     """Log-probabilities of the raw logits, before penalties, temperature and filters: vLLM's default."""
     all_TW = logits_TW.log_softmax(dim=-1, dtype=torch.float32)
     top = all_TW.topk(num_top, dim=-1)
     return Logprobs(all_TW.gather(-1, ids_T[:, None])[:, 0], top.values, top.indices)
 
 
-def _highest(floors_T1: list[Tensor]) -> Tensor:
+def _highest_floor(floors_T1: list[Tensor]) -> Tensor:
     return torch.cat(floors_T1, dim=-1).amax(dim=-1, keepdim=True)
 
 
-def _ascending(values_TW: Tensor) -> Tensor:
+def _sort_ascending(values_TW: Tensor) -> Tensor:
     """Each row sorted. torch moves indices along, which on a CPU takes 35 times as long as NumPy's sort of values."""
     if values_TW.device.type == "cpu":
         return torch.from_numpy(np.sort(values_TW.numpy(), axis=-1))
@@ -279,5 +311,5 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _refusal(name: str, value: object, expected: str, do: str) -> UsageError:
+def _invalid(name: str, value: object, expected: str, do: str) -> UsageError:
     return UsageError(f"{name} = {value!r}", expected, do)

@@ -40,11 +40,11 @@ class TreeShape:
         return self.top_k + (self.depth - 1) * self.top_k**2
 
     @property
-    def slots(self) -> int:
+    def max_accepted(self) -> int:
         """S: the most tokens that one round can accept, the bonus included."""
         return self.depth + 1
 
 
-def chain(depth: int) -> TreeShape:
+def chain_shape(depth: int) -> TreeShape:
     """The shape of one path without branches."""
     return TreeShape(depth=depth, top_k=1, nodes=depth + 1)

@@ -26,7 +26,7 @@ class RequestRounds:
     accepted  tokens of each round, the bonus included, at least 1
     offered   deepest depth at which the tree offered a continuation of the accepted path: accepted - 1 if the path
               ended at a leaf or the answer was cut there (nothing was refused), accepted if a node was refused.
-              `accepted - 1 + verify.stop_has_children`, and `accepted - 1` for a cut round.
+              `accepted - 1 + verify.has_rejected_child`, and `accepted - 1` for a cut round.
     """
 
     accepted: tuple[int, ...]
@@ -97,7 +97,7 @@ def histogram(requests: Iterable[RequestRounds]) -> tuple[int, ...]:
     return tuple(np.bincount([accepted for request in requests for accepted in request.accepted], minlength=1).tolist())
 
 
-def bootstrap_interval(
+def acceptance_interval(
     requests: Sequence[RequestRounds], seed: int, *, level: float = 0.95, resamples: int = 2000
 ) -> Interval:
     """Percentile bootstrap of the acceptance length over prompts (rounds of one prompt are not independent).
@@ -122,7 +122,7 @@ def ratio_interval(
     return Interval(float(low), float(high))
 
 
-def summarise(requests: Sequence[RequestRounds], seed: int = 0) -> AcceptanceStats:
+def summarize(requests: Sequence[RequestRounds], seed: int = 0) -> AcceptanceStats:
     """All of the above for one group of prompts."""
     accepted, rounds = _sums(requests)
     return AcceptanceStats(
@@ -130,7 +130,7 @@ def summarise(requests: Sequence[RequestRounds], seed: int = 0) -> AcceptanceSta
         rounds=int(rounds.sum()),
         accepted=int(accepted.sum()),
         acceptance_length=acceptance_length(requests),
-        ci95=bootstrap_interval(requests, seed),
+        ci95=acceptance_interval(requests, seed),
         by_depth=by_depth(requests),
         histogram=histogram(requests),
     )

@@ -61,16 +61,16 @@ class Tree:
         )
 
     @classmethod
-    def lone(cls, roots_B: Tensor) -> "Tree":
+    def root_only(cls, roots_B: Tensor) -> "Tree":
         """Trees of a root and nothing else: what a round without drafting verifies."""
         zeros_B1 = torch.zeros_like(roots_B)[:, None]
         valid_B1 = torch.ones_like(zeros_B1, dtype=torch.bool)
         return cls(roots_B[:, None], zeros_B1, zeros_B1, zeros_B1.float(), valid_B1, 0, is_chain=True)
 
     @classmethod
-    def among(cls, roots_B: Tensor, some: "Tree", who: Tensor) -> "Tree":
+    def from_subset(cls, roots_B: Tensor, subset: "Tree", requests_b: Tensor) -> "Tree":
         """The trees of `some` for the requests numbered `who`; for the others a root, and nodes that are not valid."""
-        num_nodes = some.tokens_BM.shape[1]
+        num_nodes = subset.tokens_BM.shape[1]
         tokens_BM = roots_B.new_zeros(len(roots_B), num_nodes)
         tokens_BM[:, 0] = roots_B
         depths_BM = torch.ones_like(tokens_BM)
@@ -78,12 +78,12 @@ class Tree:
         scores_BM = torch.full_like(tokens_BM, -torch.inf, dtype=torch.float32)
         scores_BM[:, 0] = 0.0
         return cls(
-            tokens_BM.index_copy(0, who, some.tokens_BM),
-            torch.zeros_like(tokens_BM).index_copy(0, who, some.parents_BM),
-            depths_BM.index_copy(0, who, some.depths_BM),
-            scores_BM.index_copy(0, who, some.scores_BM),
-            (scores_BM > -torch.inf).index_copy(0, who, some.valid_BM),
-            some.depth,
+            tokens_BM.index_copy(0, requests_b, subset.tokens_BM),
+            torch.zeros_like(tokens_BM).index_copy(0, requests_b, subset.parents_BM),
+            depths_BM.index_copy(0, requests_b, subset.depths_BM),
+            scores_BM.index_copy(0, requests_b, subset.scores_BM),
+            (scores_BM > -torch.inf).index_copy(0, requests_b, subset.valid_BM),
+            subset.depth,
         )
 
     def ancestors_BMM(self) -> Tensor:
@@ -92,7 +92,7 @@ class Tree:
         nodes_M = torch.arange(num_nodes, device=self.parents_BM.device)
         # One step up or stay, as a 0/1 matrix; squaring it doubles the steps. Entries count paths: they only grow.
         steps_BMM = (self.parents_BM[:, :, None] == nodes_M).logical_or_(nodes_M[:, None] == nodes_M).float()
-        for _ in range(num_doublings(self.depth)):
+        for _ in range(num_squarings(self.depth)):
             steps_BMM = torch.bmm(steps_BMM, steps_BMM).clamp_(max=1.0)
         return steps_BMM > 0
 
@@ -156,12 +156,12 @@ def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
     return dataclasses.replace(tree, valid_BM=valid_BM), best_T.sort().values
 
 
-def num_doublings(depth: int) -> int:
+def num_squarings(depth: int) -> int:
     """How often a table of one step up must be squared to reach the root from the deepest level."""
     return (depth - 1).bit_length()
 
 
-def parallel_chains_visible(num_positions: int, depth: int, device: torch.device) -> Tensor:
+def unrolled_chains_visible(num_positions: int, depth: int, device: torch.device) -> Tensor:
     """The tree mask of one chain at every position of a text, laid out as training unrolls it.
 
     bool [M, T, M, T], M = depth + 1 steps, T positions: [j, t, i, s] says whether step j of the chain that hangs at
@@ -204,11 +204,11 @@ class Frontier:
     visible_BKE: Tensor
 
 
-Advance = Callable[[Frontier], Tensor]
-ToTarget = Callable[[Tensor], Tensor]
+ExpandFn = Callable[[Frontier], Tensor]
+ToTargetFn = Callable[[Tensor], Tensor]
 
 
-class Grower:
+class TreeGrower:
     """Grows trees of one shape. Owns the constant tables of that shape; holds nothing else between rounds."""
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
@@ -241,7 +241,7 @@ class Grower:
         self._chain_zeros_11 = table([0])[None]
         self._chain_visible_11E = torch.ones(1, 1, depth, dtype=torch.bool, device=device)
 
-    def grow(self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget) -> Tree:
+    def grow(self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn) -> Tree:
         """One tree for each request. No host synchronisation, no shape that depends on data.
 
         root_B: the last committed token. logits_BV: the head's logits at the root, from the extend of the round before.
@@ -253,7 +253,7 @@ class Grower:
         attaches such a child to a wrong node). A NaN from a broken head counts as -inf: the tree stays a tree.
         """
         levels = self._chain_levels if self.shape.top_k == 1 else self._tree_levels
-        scores, tokens, picks = levels(root_B, logits_BV, advance, to_target)
+        scores, tokens, picks = levels(root_B, logits_BV, expand, to_target)
         num_requests = root_B.shape[0]
         if self._num_padding:
             scores.append(self._padding_scores_1C.expand(num_requests, -1))
@@ -276,7 +276,7 @@ class Grower:
         return Tree(tokens_BM, parents_BM, depths_BM, scores_BM, scores_BM > -torch.inf, self.shape.depth, is_chain)
 
     def _tree_levels(
-        self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget
+        self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Scores and tokens of all candidates, root first, and which candidates of each level were expanded."""
         num_requests, top_k = root_B.shape[0], self.shape.top_k
@@ -287,7 +287,7 @@ class Grower:
         tokens = [root_B[:, None], frontier.tokens_BK]
         picks = [self._first_1F.expand(num_requests, -1)]
         for level in range(1, self.shape.depth):
-            log_probs_BKK, ids_BKK = _top_log_probs(advance(frontier), top_k)
+            log_probs_BKK, ids_BKK = _top_log_probs(expand(frontier), top_k)
             scores_BC = log_probs_BKK.add_(frontier_scores_BK[:, :, None]).flatten(1)
             tokens_BC = to_target(ids_BKK).flatten(1)
             scores.append(scores_BC)
@@ -303,7 +303,7 @@ class Grower:
         return scores, tokens, picks
 
     def _chain_levels(
-        self, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget
+        self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """The same for one path: nothing to rank, every node expands itself."""
         num_requests = root_B.shape[0]
@@ -313,7 +313,7 @@ class Grower:
         parents_B1 = None
         for level in range(1, self.shape.depth):
             visible_B1E = self._chain_visible_11E[:, :, :level].expand(num_requests, -1, -1)
-            logits_B1V = advance(Frontier(level - 1, tokens[-1], parents_B1, visible_B1E))
+            logits_B1V = expand(Frontier(level - 1, tokens[-1], parents_B1, visible_B1E))
             parents_B1 = self._chain_zeros_11.expand(num_requests, -1)
             log_prob_B1, ids_B1 = _top_log_probs(logits_B1V[:, 0], 1)
             scores.append(log_prob_B1.add_(scores[-1]))
@@ -321,9 +321,9 @@ class Grower:
         return scores, tokens, []
 
 
-def grow(shape: TreeShape, root_B: Tensor, logits_BV: Tensor, advance: Advance, to_target: ToTarget) -> Tree:
+def grow_tree(shape: TreeShape, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn) -> Tree:
     """Grow once, tables included. A loop over rounds keeps a Grower."""
-    return Grower(shape, root_B.device).grow(root_B, logits_BV, advance, to_target)
+    return TreeGrower(shape, root_B.device).grow(root_B, logits_BV, expand, to_target)
 
 
 def _top_log_probs(logits_RV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

@@ -29,11 +29,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.tree.tree import Tree, num_doublings
+from eyas.tree.tree import Tree, num_squarings
 
 
 @dataclass(frozen=True, eq=False)
-class Accepted:
+class AcceptedPath:
     """What one round keeps of each tree.
 
     tokens_BS  int64  [b, i] is the i-th new token; the last of the first lengths_B[b] is the bonus
@@ -47,20 +47,20 @@ class Accepted:
     nodes_BS: Tensor
     lengths_B: Tensor
 
-    def kept_BS(self) -> Tensor:
+    def is_accepted_BS(self) -> Tensor:
         """bool: which slots hold something."""
         slots_S = torch.arange(self.tokens_BS.shape[1], device=self.tokens_BS.device)
         return slots_S < self.lengths_B[:, None]
 
 
-def verify(tree: Tree, ids_BM: Tensor) -> Accepted:
+def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
     """Accept the path that the target takes. ids_BM[b, i]: its next token after node i, as `choose` gives it."""
     wanted_BM = tree.tokens_BM == ids_BM.gather(1, tree.parents_BM)
-    nodes_BS, lengths_B = _walk(tree, wanted_BM)
-    return Accepted(ids_BM.gather(1, nodes_BS), nodes_BS, lengths_B)
+    nodes_BS, lengths_B = _follow_path(tree, wanted_BM)
+    return AcceptedPath(ids_BM.gather(1, nodes_BS), nodes_BS, lengths_B)
 
 
-def stop_has_children(tree: Tree, accepted: Accepted) -> Tensor:
+def has_rejected_child(tree: Tree, accepted: AcceptedPath) -> Tensor:
     """bool [B]: whether the tree offered a continuation of the accepted path that the target refused."""
     if tree.is_chain:
         last = tree.tokens_BM.shape[1] - 1
@@ -70,7 +70,7 @@ def stop_has_children(tree: Tree, accepted: Accepted) -> Tensor:
     return ((tree.parents_BM == stop_B1) & tree.valid_BM)[:, 1:].any(dim=1)
 
 
-def _walk(tree: Tree, wanted_BM: Tensor) -> tuple[Tensor, Tensor]:
+def _follow_path(tree: Tree, wanted_BM: Tensor) -> tuple[Tensor, Tensor]:
     """The path of wanted nodes from the root, and the number of its nodes. At most one child of a node is wanted."""
     num_requests, num_nodes = tree.tokens_BM.shape
     on_path_BM = wanted_BM & tree.valid_BM
@@ -80,7 +80,7 @@ def _walk(tree: Tree, wanted_BM: Tensor) -> tuple[Tensor, Tensor]:
         on_path_BM = on_path_BM.long().cumprod(dim=1)
         return on_path_BM * nodes_BM, on_path_BM.sum(dim=1)
     up_BM = tree.parents_BM
-    for doubling in range(num_doublings(tree.depth)):
+    for doubling in range(num_squarings(tree.depth)):
         if doubling:
             up_BM = up_BM.gather(1, up_BM)
         on_path_BM = on_path_BM & on_path_BM.gather(1, up_BM)

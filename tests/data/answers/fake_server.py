@@ -16,7 +16,7 @@ from tests.tiny import tiny_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from eyas.chat.conversation import Message
-from eyas.chat.render import prompt_ids
+from eyas.chat.render import render_prompt
 from eyas.server.server import bind, url_of
 
 KEY = "sk-7f3a9c"
@@ -110,7 +110,7 @@ class Fake:
             tokenizer.chat_template = self.template
         end = tokenizer.eos_token_id
         assert isinstance(end, int)
-        prompt = prompt_ids([Message(one["role"], one["content"]) for one in body["messages"]], tokenizer)
+        prompt = render_prompt([Message(one["role"], one["content"]) for one in body["messages"]], tokenizer)
         rng = random.Random(str(prompt))
         # The first ids are those of "!" to "~".
         token_ids = [rng.randrange(94) for _ in range(min(rng.randint(1, 14), body["max_tokens"]))]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from eyas.base.provenance import Origin, finish
+from eyas.base.provenance import StageInputs, finish_stage
 from eyas.chat.conversation import Conversation, Message
 
 
@@ -16,5 +16,5 @@ def write_prompts(directory: Path, turns: Sequence[Sequence[str]], task: str = "
     ]
     directory.mkdir(parents=True)
     (directory / "prompts.jsonl").write_bytes(b"".join(prompt.to_line() for prompt in prompts))
-    finish(directory, Origin("prompts", "test", {}), time.time())
+    finish_stage(directory, StageInputs("prompts", "test", {}), time.time())
     return directory

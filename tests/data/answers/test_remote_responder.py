@@ -20,7 +20,7 @@ from tests.tiny import EMBEDDED_TEMPLATE, tiny_tokenizer
 
 from eyas.base.errors import EyasError, InputError, StageError
 from eyas.base.progress import Progress
-from eyas.chat.conversation import ToolCall, read_all
+from eyas.chat.conversation import ToolCall, read_conversation_dir
 from eyas.data.answers.http_client import backoff_s, parse_retry_after_s
 from eyas.data.answers.remote_responder import RemoteResponder
 from eyas.data.answers.respond import run
@@ -62,7 +62,7 @@ def responder(config, max_positions=400):
 
 def answer(prompts, out, config, scan=None):
     run(config, prompts, out, responder(config), progress=False, scan=scan)
-    return list(read_all(out))
+    return list(read_conversation_dir(out))
 
 
 def content(out):
@@ -88,7 +88,7 @@ def test_answers_stand_as_the_server_gave_them(prompts, tmp_path, fake):
         for text, turn in zip(said, each.turns, strict=True):
             end = [tokenizer.eos_token_id] if turn.finish == "stop" else []
             assert list(turn.token_ids) == [*tokenizer.encode(text, add_special_tokens=False), *end]
-            assert turn.ids == "generated"
+            assert turn.ids_source == "generated"
     assert any(turn.finish == "length" for each in conversations for turn in each.turns)
     # Each turn was asked with the answers before it.
     third = next(body for body in fake.bodies if body["messages"][-1]["content"] == "question 2.2")
@@ -157,7 +157,7 @@ def test_when_one_question_fails_for_good_the_others_in_flight_are_kept(prompts,
     with pytest.raises(StageError, match=r"for q:6/0 without an answer, the last: status 500"):
         answer(prompts, out, config_of(fake))
     assert sum(path.read_bytes().count(b"\n") for path in out.glob("*.journal")) + sum(
-        len(each.turns) for each in (read_all(out) if list(out.glob("*.jsonl")) else [])
+        len(each.turns) for each in (read_conversation_dir(out) if list(out.glob("*.jsonl")) else [])
     ) == sum(fake.answered.values())
     answer(prompts, out, config_of(fake))
     assert set(fake.answered.values()) == {1}
@@ -349,7 +349,7 @@ def test_without_token_ids_answers_are_rendered_once_and_marked(prompts, tmp_pat
     with_ids = answer(prompts, tmp_path / "with", config_of(fake))
     fake.with_ids = False
     without = answer(prompts, tmp_path / "without", config_of(fake))
-    assert [[turn.ids for turn in each.turns] for each in without] == [
+    assert [[turn.ids_source for turn in each.turns] for each in without] == [
         ["rendered"] * len(each.turns) for each in without
     ]
     # The fake's words are one token a character, so here both ways give the same ids.
@@ -368,7 +368,7 @@ def test_a_server_that_knows_no_token_ids_is_asked_without(prompts, tmp_path, fa
 
     with serving(Strict()) as strict:
         conversations = answer(prompts, tmp_path / "out", config_of(strict, concurrency=1))
-    assert {turn.ids for each in conversations for turn in each.turns} == {"rendered"}
+    assert {turn.ids_source for each in conversations for turn in each.turns} == {"rendered"}
     assert len(strict.asked) == NUM_ANSWERS + 1
 
 
@@ -409,7 +409,7 @@ def test_a_template_that_takes_no_calls_drops_what_it_cannot_go_on_with(tmp_path
     strict = replace(responder(config), tokenizer=tokenizer, answer=RemoteResponder(config, tokenizer))
     if with_ids:
         run(config, prompts, tmp_path / "out", strict, progress=False)
-        assert [each.id for each in read_all(tmp_path / "out")] == ["q:0"]
+        assert [each.id for each in read_conversation_dir(tmp_path / "out")] == ["q:0"]
     else:
         with pytest.raises(InputError, match=r"no conversation left of 2 prompts \(2 unrendered\)"):
             run(config, prompts, tmp_path / "out", strict, progress=False)

@@ -14,9 +14,9 @@ from tests.tiny import tiny_tokenizer
 
 from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, UsageError
-from eyas.base.provenance import require_digest
-from eyas.chat.conversation import Finish, Message, read_all
-from eyas.chat.render import prompt_ids, render
+from eyas.base.provenance import verify_contents
+from eyas.chat.conversation import Finish, Message, read_conversation_dir
+from eyas.chat.render import render, render_prompt
 from eyas.data.answers import respond
 from eyas.data.answers.repetition import looping
 from eyas.data.answers.respond import run
@@ -49,7 +49,7 @@ def test_every_turn_sees_the_answers_before_it(prompts, tmp_path):
     target = SlowTarget()
     out = tmp_path / "out"
     run(CONFIG, prompts, out, responder(target), progress=False)
-    conversations = list(read_all(out))
+    conversations = list(read_conversation_dir(out))
     assert [each.id for each in conversations] == [f"q:{i}" for i in range(NUM_PROMPTS)]
     assert [path.name for path in sorted(out.glob("*.jsonl"))] == [f"part-0000{i}.jsonl" for i in range(3)]
     tokenizer = tiny_tokenizer()
@@ -60,18 +60,18 @@ def test_every_turn_sees_the_answers_before_it(prompts, tmp_path):
         rows = render(each, tokenizer)
         for k, turn in enumerate(each.turns):
             served = target.asked[f"q:{i}/{k}"]
-            assert served == prompt_ids(each.messages[: 2 * k + 1], tokenizer)
+            assert served == render_prompt(each.messages[: 2 * k + 1], tokenizer)
             row = rows[0] if rows[0].turn is None else rows[k]
             assert row.ids[: len(served) + len(turn.token_ids)] == [*served, *turn.token_ids]
             assert all(turn.loss_mask)
     assert len(target.asked) == NUM_ANSWERS
     assert any(turn.finish == "length" for each in conversations for turn in each.turns)
-    require_digest(out)
+    verify_contents(out)
 
 
 def test_the_ledger_counts_what_stands_in_the_parts(prompts, tmp_path):
     run(CONFIG, prompts, tmp_path / "out", responder(SlowTarget()), progress=False)
-    turns = [turn for each in read_all(tmp_path / "out") for turn in each.turns]
+    turns = [turn for each in read_conversation_dir(tmp_path / "out") for turn in each.turns]
     cut = sum(turn.token_ids[-1] < 256 for turn in turns)  # no end-of-turn token
     nothing = {"count": 0, "ids": []}
     assert json.loads((tmp_path / "out" / "ledger.json").read_text()) == {
@@ -203,10 +203,10 @@ def test_finished_work_is_left_alone_and_other_work_is_not_mixed_in(prompts, tmp
 def test_what_does_not_fit_is_dropped_and_counted(prompts, tmp_path):
     tokenizer = tiny_tokenizer()
     # Room for one turn and a full answer, so that every conversation with a second turn is dropped.
-    room = len(prompt_ids([Message("user", "question 10.0")], tokenizer)) + CONFIG.max_tokens
+    room = len(render_prompt([Message("user", "question 10.0")], tokenizer)) + CONFIG.max_tokens
     out = tmp_path / "out"
     run(CONFIG, prompts, out, responder(SlowTarget(), room), progress=False)
-    assert [each.id for each in read_all(out)] == ["q:0", "q:3", "q:6", "q:9", "q:12"]
+    assert [each.id for each in read_conversation_dir(out)] == ["q:0", "q:3", "q:6", "q:9", "q:12"]
     dropped = json.loads((out / "ledger.json").read_text())["dropped"]["too_long"]
     assert dropped == {"count": 8, "ids": [f"q:{i}" for i in range(NUM_PROMPTS) if i % 3]}
     with pytest.raises(InputError, match="no conversation that fits"):
@@ -221,7 +221,7 @@ def test_loops_are_flagged_and_counted_apart(prompts, tmp_path):
             return Answered(question.id, token_ids, "length")
 
     run(replace(CONFIG, max_tokens=60), prompts, tmp_path / "out", responder(Loops()), progress=False)
-    tags = {each.id: each.tags for each in read_all(tmp_path / "out")}
+    tags = {each.id: each.tags for each in read_conversation_dir(tmp_path / "out")}
     assert [name for name, each in tags.items() if "looping" in each] == ["q:1", "q:4"]
     assert tags["q:1"] == {"task": "q", "looping": "true"}
     assert json.loads((tmp_path / "out" / "ledger.json").read_text())["looping"] == 2
@@ -264,7 +264,7 @@ def test_answers_are_dropped_by_rule(prompts, tmp_path, keys, said, finish: Fini
     ledger = json.loads((tmp_path / "out" / "ledger.json").read_text())
     dropped = {name: entry for name, entry in ledger["dropped"].items() if "q:1" in entry["ids"]}
     assert list(dropped) == ([] if reason is None else [reason])
-    names = [each.id for each in read_all(tmp_path / "out")]
+    names = [each.id for each in read_conversation_dir(tmp_path / "out")]
     assert ("q:1" in names, "q:5" in names) == (reason is None,) * 2
     # No further turn is asked where the conversation is left out already.
     assert ("q:1/1" in target.asked, "q:5/2" in target.asked) == (reason is None,) * 2
@@ -292,7 +292,7 @@ def test_answers_are_scanned_and_dropped_for_what_must_not_be_there(prompts, tmp
     ledger = json.loads((out / "ledger.json").read_text())
     assert ledger["dropped"]["private"] == {"count": 2, "ids": ["q:2", "q:8"]}
     assert ledger["private"] == {"CARD": 3, "PERSON": 2}
-    assert "q:4" in [each.id for each in read_all(out)]
+    assert "q:4" in [each.id for each in read_conversation_dir(out)]
     assert "q:2/2" not in target.asked
     assert len(scan.seen) == len(target.asked)
     assert {language for _, language in scan.seen} == {"en"}
@@ -308,7 +308,7 @@ def test_the_recipe_says_which_kinds_drop(prompts, tmp_path):
     target = Says({"q:0/0": [*tiny_tokenizer().encode("§"), END]})
     config = replace(CONFIG, drop_private=("PHONE",))
     run(config, prompts, tmp_path / "out", responder(target), progress=False, scan=FindsLetters({"§": "CARD"}))
-    assert len(list(read_all(tmp_path / "out"))) == NUM_PROMPTS
+    assert len(list(read_conversation_dir(tmp_path / "out"))) == NUM_PROMPTS
     with pytest.raises(UsageError, match=r"expected one of 'PERSON', .*; do write respond.drop_private"):
         build(RespondConfig, {"drop_private": ["CRAD"]}, "respond")
 
@@ -348,7 +348,7 @@ def test_slow_answers_keep_no_more_than_a_few_parts_in_memory(tmp_path):
     prompts = write_prompts(tmp_path / "prompts", [[f"question {i}"] for i in range(100)])
     run(replace(CONFIG, batch_size=4), prompts, out, responder(target := Stuck()), progress=False)
     assert target.most_open == 4  # one for the requests in flight, and SPARE_PARTS
-    assert len(list(read_all(out))) == 100
+    assert len(list(read_conversation_dir(out))) == 100
 
 
 def test_a_part_is_written_while_an_earlier_one_waits(tmp_path):
@@ -364,7 +364,7 @@ def test_a_part_is_written_while_an_earlier_one_waits(tmp_path):
     out = tmp_path / "out"
     prompts = write_prompts(tmp_path / "prompts", [[f"question {i}"] for i in range(100)])
     run(CONFIG, prompts, out, responder(Stuck()), progress=False)
-    assert [each.id for each in read_all(out)] == [f"q:{i}" for i in range(100)]
+    assert [each.id for each in read_conversation_dir(out)] == [f"q:{i}" for i in range(100)]
 
 
 def test_a_part_that_was_taken_away_is_made_again_with_its_ledger(prompts, tmp_path, undisturbed):
@@ -388,7 +388,7 @@ def test_special_tokens_in_an_answer_do_not_open_a_turn(prompts, tmp_path):
             return Answered(question.id, token_ids, "stop")
 
     run(CONFIG, prompts, tmp_path / "out", responder(Odd()), progress=False)
-    for each in read_all(tmp_path / "out"):
+    for each in read_conversation_dir(tmp_path / "out"):
         assert {message.content for message in each.messages if message.role == "assistant"} == {"ab"}
         assert all(list(turn.token_ids) == token_ids for turn in each.turns)
 

@@ -9,7 +9,7 @@ from tests.data.answers.prompts_dir import write_prompts
 from tests.server.server import MODEL, new_service, serving
 from tests.tiny import tiny_target
 
-from eyas.chat.conversation import read_all
+from eyas.chat.conversation import read_conversation_dir
 from eyas.data.answers import respond
 from eyas.data.answers.respond_config import RespondConfig, TaskDecoding
 from eyas.features.capture import CaptureConfig
@@ -54,8 +54,8 @@ def test_a_server_and_the_engine_answer_alike(target, prompts, url, tmp_path, te
     local = answers(replace(CONFIG, tasks=tasks), target, prompts, tmp_path / "local")
     remote = answers(replace(CONFIG, tasks=tasks, url=url, model=MODEL), target, prompts, tmp_path / "remote")
     assert local == remote
-    conversations = list(read_all(tmp_path / "remote"))
+    conversations = list(read_conversation_dir(tmp_path / "remote"))
     assert len(conversations) > 12
     turns = [turn for each in conversations for turn in each.turns]
     assert len({turn.token_ids for turn in turns}) > len(turns) // 2
-    assert {turn.ids for turn in turns} == {"generated"}
+    assert {turn.ids_source for turn in turns} == {"generated"}

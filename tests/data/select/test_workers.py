@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from eyas.base.environment import RANK_VARIABLES
 from eyas.base.errors import StageError, UsageError
-from eyas.base.provenance import require_digest
-from eyas.base.rank import VARIABLES
+from eyas.base.provenance import verify_contents
 from eyas.data.prompts import run
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select import workers
@@ -46,7 +46,7 @@ def alone(tmp_path):
 def test_the_same_bytes_from_all_executors(tmp_path, keys, alone):
     run(PromptsConfig(sources=GRAMMAR, **keys), tmp_path / "out", progress=False)
     assert content(tmp_path / "out") == alone
-    require_digest(tmp_path / "out")
+    verify_contents(tmp_path / "out")
     assert not (tmp_path / "out.work").exists()
 
 
@@ -56,7 +56,7 @@ def test_machines_that_share_the_work(tmp_path, monkeypatch, alone):
     config = PromptsConfig(sources=GRAMMAR, workers=1, world=3)
     out = tmp_path / "out"
     work = out.with_name("out.work")
-    monkeypatch.setenv(VARIABLES[0], "0")
+    monkeypatch.setenv(RANK_VARIABLES[0], "0")
     # The first one clears what was there; here it has begun and its share is not done yet.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("eyas.data.prompts.screen_all", lambda work: iter(()))
@@ -64,16 +64,16 @@ def test_machines_that_share_the_work(tmp_path, monkeypatch, alone):
         with pytest.raises(KeyboardInterrupt):
             run(config, out, progress=False)
     for rank in ("2", "1"):
-        monkeypatch.setenv(VARIABLES[0], rank)
+        monkeypatch.setenv(RANK_VARIABLES[0], rank)
         assert run(config, out, progress=False) is None
         assert not out.exists()
     done = sorted(int(path.stem) for path in work.glob("?????.json"))
     assert done == [1, 2, 4, 5]
-    monkeypatch.setenv(VARIABLES[0], "0")
+    monkeypatch.setenv(RANK_VARIABLES[0], "0")
     assert run(config, out, progress=False) is not None
     assert content(out) == alone
     for wrong in ("3", "-1", "x"):
-        monkeypatch.setenv(VARIABLES[0], wrong)
+        monkeypatch.setenv(RANK_VARIABLES[0], wrong)
         with pytest.raises(UsageError, match="an index from 0 to 2"):
             run(config, tmp_path / "other", progress=False)
 
@@ -92,7 +92,7 @@ def test_peoples_words_on_one_machine_and_on_two(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "POLL_S", 0.01)
     two = PromptsConfig(source=str(path), license="MIT", workers=1, world=2)
     for rank in ("0 begins", "1", "0"):
-        monkeypatch.setenv(VARIABLES[0], rank[0])
+        monkeypatch.setenv(RANK_VARIABLES[0], rank[0])
         if rank.endswith("begins"):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("eyas.data.prompts.wait_for_others", _stop)

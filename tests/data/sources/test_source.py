@@ -13,7 +13,7 @@ import pytest
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_file
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.data.prompts import claim_of
 from eyas.data.sources import source as sources
 from eyas.data.sources.records import read_piece
@@ -152,7 +152,7 @@ def test_plain_text_is_a_prompt_a_line(tmp_path):
 
 def test_any_url():
     said = jsonl(30)
-    Place("memory://prompts/a/q.jsonl").write_bytes("\n".join(map(json.dumps, said)).encode())
+    StoragePath("memory://prompts/a/q.jsonl").write_bytes("\n".join(map(json.dumps, said)).encode())
     for path in ("memory://prompts/a/q.jsonl", "memory://prompts/a", "memory://prompts/*/q.jsonl"):
         assert [record.value for record in records(SourceConfig(path))] == said
 

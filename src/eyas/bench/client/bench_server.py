@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
-from eyas.base.provenance import versions
+from eyas.base.provenance import package_versions
+from eyas.base.storage import write_json_atomic
 from eyas.bench.bench_prompts import load_prompts
 from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.server_arms import discover_arms
@@ -43,7 +43,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
             "lossless": measuring.lossless_counts(),
             "client": dataclasses.asdict(_told(config)),
             "command": reproduce_command(url, baseline, config),
-            "versions": versions(),
+            "versions": package_versions(),
         }
     if not measuring.num_answered:
         raise StageError(

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from eyas.base.atomic import writing
 from eyas.base.errors import InputError
-from eyas.chat.conversation import Finish, Ids, Message, Turn, parse_message
+from eyas.base.storage import convert_write_errors
+from eyas.chat.conversation import Finish, IdsSource, Message, Turn, parse_message
 
 SUFFIX = ".journal"
 
@@ -61,8 +61,8 @@ class Journal:
         self._fd: int | None = None
 
     def open(self) -> None:
-        """From here on answers are taken. Raises PlaceError where the place cannot be written."""
-        with writing(self.path):
+        """From here on answers are taken. Raises StorageError where the place cannot be written."""
+        with convert_write_errors(self.path):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 os.ftruncate(self._fd, self._take_up())
@@ -89,7 +89,7 @@ class Journal:
         assert (name, turn) not in self._answers, f"{name} turn {turn} is answered twice"
         record = {"id": name, "turn": turn, **answer.to_json()}
         data = json.dumps(record, separators=(",", ":")).encode() + b"\n"
-        with writing(self.path):
+        with convert_write_errors(self.path):
             while data:
                 data = data[os.write(self._fd, data) :]
         self._answers[name, turn] = answer
@@ -124,5 +124,5 @@ def _parse(line: bytes) -> tuple[tuple[str, int], Reply | Withheld] | None:
         message = parse_message(record["message"], "the journal")
     except (ValueError, TypeError, KeyError, AttributeError, InputError):
         return None
-    fits = turn.finish in get_args(Finish) and turn.ids in get_args(Ids)
+    fits = turn.finish in get_args(Finish) and turn.ids_source in get_args(IdsSource)
     return (key, Reply(turn, message, found)) if fits else None

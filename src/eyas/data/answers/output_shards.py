@@ -17,11 +17,11 @@ from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.chat.conversation import Conversation, Finish, Message, Turn, read
-from eyas.chat.render import prompt_ids
+from eyas.base.storage import write_atomic
+from eyas.chat.conversation import Conversation, Finish, Message, Turn, read_conversations
+from eyas.chat.render import render_prompt
 from eyas.data.answers.journal import Journal, Reply, Withheld
 from eyas.data.answers.repetition import looping
 from eyas.data.answers.respond_config import RespondConfig
@@ -59,7 +59,7 @@ class Talk:
         self.said += self.prompt.messages[heard : heard + 1 + first]
         decoding = config.decoding(self.prompt.tags.get("task"))
         said = tuple(self.said)
-        return Question(f"{self.prompt.id}/{len(self.turns)}", said, prompt_ids(said, tokenizer), decoding)
+        return Question(f"{self.prompt.id}/{len(self.turns)}", said, render_prompt(said, tokenizer), decoding)
 
     def take(self, reply: Reply | Withheld, config: RespondConfig) -> None:
         """The answer to what was asked. An answer that is to be left out ends the conversation: no more is asked."""
@@ -180,7 +180,7 @@ class Parts:
         assert next(self._unread, None) is None, "a part was never opened"
 
     def _read(self, prompts: Path, paths: list[Path], size: int) -> Iterator[tuple[Path, list[Conversation]]]:
-        stream = read(prompts)
+        stream = read_conversations(prompts)
         for path in paths:
             yield path, list(islice(stream, size))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import EyasError, InputError, StageError
-from eyas.chat.render import answer_ids
+from eyas.chat.render import render_answer
 from eyas.data.answers.http_client import Cancelled, Completed, CompletionClient, Failed, Rejected, Retrying
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, Event, Question, Questions, Refused, Retried
@@ -109,7 +109,7 @@ class _Answering:
         if reply.token_ids is not None:
             return Answered(question.id, reply.token_ids, reply.finish, reply.message)
         try:
-            ids = answer_ids(question.messages, reply.message, self.remote.tokenizer, reply.finish == "stop")
+            ids = render_answer(question.messages, reply.message, self.remote.tokenizer, reply.finish == "stop")
         except InputError:
             if not reply.message.tool_calls:
                 raise

@@ -15,21 +15,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import write_json_atomic, writing
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
-    Origin,
     Provenance,
+    StageInputs,
     digest_json,
-    finish,
+    finish_stage,
     is_finished,
+    mark_unfinished,
     read_provenance,
-    reopen,
-    require,
-    require_digest,
+    require_finished,
+    verify_contents,
 )
-from eyas.chat.conversation import read
+from eyas.base.storage import convert_write_errors, write_json_atomic
+from eyas.chat.conversation import read_conversations
 from eyas.data.answers import journal
 from eyas.data.answers.output_shards import Parts, num_answers
 from eyas.data.answers.respond_config import RespondConfig
@@ -57,13 +57,15 @@ class _Rates:
         return f"{text}  {self.retries:,} retries, last after {self.last}" if self.retries else text
 
 
-def origin_of(config: RespondConfig, prompts_digest: str, responder: Responder, scan: Scan | None = None) -> Origin:
+def origin_of(
+    config: RespondConfig, prompts_digest: str, responder: Responder, scan: Scan | None = None
+) -> StageInputs:
     """What decides the answers and which of them are kept. Where a server stands decides nothing: its model does."""
     decides = config.deciding() | {
         "target_dtype": responder.target_dtype,
         "scan": None if scan is None else scan.digest,
     }
-    return Origin(
+    return StageInputs(
         STAGE,
         digest_json(decides),
         {"prompts": prompts_digest, "target": responder.target_digest},
@@ -88,8 +90,8 @@ def run(
     was answered is kept, and the same call goes on behind it.
     """
     started_s = time.time()
-    require(prompts_dir, PROMPTS_STAGE)
-    origin = origin_of(config, require_digest(prompts_dir).digest, responder, scan)
+    require_finished(prompts_dir, PROMPTS_STAGE)
+    origin = origin_of(config, verify_contents(prompts_dir).digest, responder, scan)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     prompts = prompts_dir / PROMPTS_FILE
@@ -118,7 +120,7 @@ def run(
     _require_some(json.loads(ledger.read_bytes()), config, out_dir, responder)
     for path in paths:
         tally.place_of(path).unlink(missing_ok=True)
-    return finish(out_dir, origin, started_s)
+    return finish_stage(out_dir, origin, started_s)
 
 
 def _require_some(ledger: dict[str, Any], config: RespondConfig, out_dir: Path, responder: Responder) -> None:
@@ -145,7 +147,7 @@ def _require_some(ledger: dict[str, Any], config: RespondConfig, out_dir: Path, 
 # --- the directory ---------------------------------------------------------------------------------------------------
 
 
-def _begin(out_dir: Path, origin: Origin, parts: Sequence[Path]) -> None:
+def _begin(out_dir: Path, origin: StageInputs, parts: Sequence[Path]) -> None:
     """Keeps what an unfinished run of this origin left, and clears what any other left: answers are never mixed."""
     wanted = digest_json(asdict(origin))
     path = out_dir / ORIGIN_FILE
@@ -155,7 +157,7 @@ def _begin(out_dir: Path, origin: Origin, parts: Sequence[Path]) -> None:
         same = False
     # The ledger is written when all parts stand, and then their tallies go: a part that is missing was taken away.
     if same and (all(part.exists() for part in parts) or not (out_dir / LEDGER_FILE).exists()):
-        reopen(out_dir)
+        mark_unfinished(out_dir)
     else:
         clear(out_dir)
         write_json_atomic(path, {"origin": wanted})
@@ -163,11 +165,11 @@ def _begin(out_dir: Path, origin: Origin, parts: Sequence[Path]) -> None:
 
 def clear(out_dir: Path) -> None:
     """Removes what this stage writes, provenance first, and nothing else."""
-    reopen(out_dir)
+    mark_unfinished(out_dir)
     patterns = ("part-*.jsonl", f"part-*.jsonl{journal.SUFFIX}", f"part-*.jsonl{tally.SUFFIX}")
     parts = [path for pattern in patterns for path in out_dir.glob(pattern)]
     for path in (*parts, out_dir / LEDGER_FILE, out_dir / ORIGIN_FILE):
-        with writing(path):
+        with convert_write_errors(path):
             path.unlink(missing_ok=True)
 
 
@@ -175,7 +177,7 @@ def _count(path: Path) -> list[int]:
     """How many answers each prompt wants. InputError for prompts that are none, and for ids that are not unique."""
     seen: set[str] = set()
     answers: list[int] = []
-    for prompt in read(path):
+    for prompt in read_conversations(path):
         if prompt.id in seen:
             raise InputError(
                 f"the id {prompt.id} more than once in {path}", "ids that differ", "run `eyas prompts` again"

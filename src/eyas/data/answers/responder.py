@@ -7,7 +7,7 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.chat.conversation import Finish, Ids, Message
+from eyas.chat.conversation import Finish, IdsSource, Message
 from eyas.data.answers.respond_config import Decoding
 
 
@@ -44,7 +44,7 @@ class Answered:
     token_ids: Sequence[int]
     finish: Finish
     message: Message | None = None
-    ids: Ids = "generated"
+    ids: IdsSource = "generated"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from eyas.base.atomic import write_json_atomic
 from eyas.base.errors import InputError
+from eyas.base.storage import write_json_atomic
 from eyas.chat.conversation import Conversation
 
 SUFFIX = ".tally"
@@ -44,7 +44,7 @@ class Tally:
         self.conversations += 1
         self.tokens += sum(len(turn.token_ids) for turn in conversation.turns)
         self.looping += LOOPING in conversation.tags
-        self.rendered += sum(turn.ids == "rendered" for turn in conversation.turns)
+        self.rendered += sum(turn.ids_source == "rendered" for turn in conversation.turns)
         self.finish.update(turn.finish for turn in conversation.turns)
         self.tasks[conversation.tags.get("task", "none")] += 1
 

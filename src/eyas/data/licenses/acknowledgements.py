@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import write_atomic
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
+from eyas.base.storage import write_atomic
 
 FILE = "acknowledgements.jsonl"
 MAX_WHO = 200  # characters

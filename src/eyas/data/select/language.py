@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eyas.base.atomic import writing
 from eyas.base.errors import InputError
+from eyas.base.storage import convert_write_errors
 
 MAX_CHARS = 1000  # of a text; 0.3 us each
 MIN_CONFIDENCE = 0.3
@@ -86,7 +86,7 @@ def _identifier() -> Any:
         raise InputError(
             "no py3langid", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
         ) from None
-    with writing(Path(tempfile.gettempdir())):  # it is unpacked there
+    with convert_write_errors(Path(tempfile.gettempdir())):  # it is unpacked there
         identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     identifier.set_languages(list(LABELS))
     return identifier

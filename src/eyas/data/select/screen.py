@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eyas.base.atomic import write_atomic, write_json_atomic
+from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.chat.conversation import Conversation, Message
 from eyas.data.ledger.ledger import Ledger
 from eyas.data.prompts_config import PromptsConfig

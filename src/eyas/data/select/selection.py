@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eyas.base.atomic import writing
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_json
-from eyas.chat.conversation import Conversation, read
+from eyas.base.storage import convert_write_errors
+from eyas.chat.conversation import Conversation, read_conversations
 from eyas.data.ledger.ledger import Ledger
 from eyas.data.select.deduplicate import Duplicates
 from eyas.data.select.screen import Work
@@ -70,7 +70,7 @@ def choose(work: Work) -> Choice:
 def screened(work: Work) -> Iterator[tuple[int, Conversation]]:
     """All screened conversations in order, each with the number of its source."""
     for number, piece in enumerate(work.pieces):
-        for conversation in read(work.path(number, ".jsonl")):
+        for conversation in read_conversations(work.path(number, ".jsonl")):
             yield piece.source, conversation
 
 
@@ -97,7 +97,7 @@ def _repeats(work: Work, digests_N: NDArray[np.uint64], sources_N: NDArray[np.in
     found = {int(number): Repeat(DUPLICATE, int(firsts_N[number])) for number in repeated}
     own = [number for number, source in enumerate(work.sources) if source.config.is_builtin]
     place_X = np.flatnonzero(~np.isin(sources_N, own))
-    with writing(work.directory), Duplicates(work.directory, work.config.duplicate) as nearly:
+    with convert_write_errors(work.directory), Duplicates(work.directory, work.config.duplicate) as nearly:
         for number in range(len(work.pieces)):
             with np.load(work.path(number, ".npz")) as held:
                 nearly.add(held["signatures"])

@@ -12,9 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, cast
 
-from eyas.base.cores import num_cores
+from eyas.base.environment import count_cpus, read_rank
 from eyas.base.errors import InputError, StageError
-from eyas.base.rank import rank_of
 from eyas.data.select.screen import Screen, Work
 
 RECORDS_A_WORKER = 2000
@@ -28,7 +27,7 @@ _screen: list[Screen] = []
 def screen_all(work: Work) -> Iterator[int]:
     """Screens this rank's pieces that are not done; yields how many records each finished piece had."""
     config = work.config
-    rank = rank_of("prompts.world", config.world)
+    rank = read_rank("prompts.world", config.world)
     numbers = [number for number in range(len(work.pieces)) if number % config.world == rank]
     yield from (work.pieces[number].count for number in numbers if work.is_done(number))
     numbers = [number for number in numbers if not work.is_done(number)]
@@ -36,7 +35,7 @@ def screen_all(work: Work) -> Iterator[int]:
         yield from _with_ray(work, numbers)
         return
     total = sum(work.pieces[number].count for number in numbers)
-    workers = min(config.workers or num_cores(), len(numbers), 1 + total // RECORDS_A_WORKER)
+    workers = min(config.workers or count_cpus(), len(numbers), 1 + total // RECORDS_A_WORKER)
     if workers <= 1:
         screen = Screen(work)
         yield from (screen(number) for number in numbers)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from eyas.base.errors import InputError
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.data.optional_imports import need
 from eyas.data.sources.record_formats import KEYS
 from eyas.data.sources.request_logs import NO_REQUEST, read_log_line
@@ -55,7 +55,7 @@ def read_piece(source: Source, piece: Piece) -> Iterator[Record]:
 
 def _values(piece: Piece, file: File) -> Iterator[tuple[Any, bool]]:
     """Value and whether it is JSON, for each record; NO_REQUEST for a blank line, or one of a log without prompt."""
-    place = Place(file.place)
+    place = StoragePath(file.place)
     with place.open() as opened:
         if file.format == "parquet":
             yield from ((row, True) for row in _rows(opened, place.name, piece))

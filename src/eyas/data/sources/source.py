@@ -19,7 +19,7 @@ from typing import BinaryIO, Literal
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
-from eyas.base.storage import Place
+from eyas.base.storage import StoragePath
 from eyas.chat.conversation import is_unicode
 from eyas.data.optional_imports import need
 from eyas.evalsets import FAMILIES, example
@@ -175,20 +175,20 @@ def open_source(config: SourceConfig, number: int) -> Source:
 # --- finding the files -----------------------------------------------------------------------------------------------
 
 
-def _places(config: SourceConfig) -> tuple[list[Place], Path | None]:
+def _places(config: SourceConfig) -> tuple[list[StoragePath], Path | None]:
     """The data files, and of a dataset of the hub where it lies."""
     if config.path.startswith(HUB):
         root = _snapshot(config)
         found = sorted(path for path in root.glob(config.files or "**/*") if path.is_file() and _is_data(path.name))
-        return _some([Place(str(path)) for path in found], config), root
-    place = Place(str(Path(config.path).expanduser()) if config.path.startswith("~") else config.path)
-    places = place.matches()
+        return _some([StoragePath(str(path)) for path in found], config), root
+    place = StoragePath(str(Path(config.path).expanduser()) if config.path.startswith("~") else config.path)
+    places = place.match_files()
     if [match.url for match in places] != [place.url]:
         places = [match for match in places if _is_data(match.name)]
     return _some(places, config), None
 
 
-def _some(places: Sequence[Place], config: SourceConfig) -> list[Place]:
+def _some(places: Sequence[StoragePath], config: SourceConfig) -> list[StoragePath]:
     if not places:
         kinds = " ".join(sorted(FORMATS))
         raise InputError(
@@ -222,7 +222,7 @@ def _is_data(name: str) -> bool:
     return not name.startswith(".") and Path(name).suffix.lower() in FORMATS
 
 
-def _format(place: Place) -> Format:
+def _format(place: StoragePath) -> Format:
     if not is_unicode(place.name):  # the ledger and every id would hold it
         raise InputError(f"a file name that is not UTF-8, {place.name!r}", "one that is", "rename the file")
     found = FORMATS.get(Path(place.name).suffix.lower())
@@ -244,7 +244,7 @@ class _Cut:
     count: int
 
 
-def _look(place: Place, kind: Format) -> tuple[str, list[_Cut]]:
+def _look(place: StoragePath, kind: Format) -> tuple[str, list[_Cut]]:
     """The digest of a file and where it is cut."""
     digest = hashlib.sha256()
     with place.open() as file:
@@ -283,7 +283,7 @@ def _cut_lines(blocks: Iterator[bytes]) -> list[_Cut]:
     return cuts
 
 
-def _cut_whole(place: Place, file: BinaryIO, kind: Format, size: int) -> list[_Cut]:
+def _cut_whole(place: StoragePath, file: BinaryIO, kind: Format, size: int) -> list[_Cut]:
     file.seek(0)
     if kind == "parquet":
         parquet = need("pyarrow.parquet")

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from eyas.base.atomic import write_atomic
-from eyas.formats.aux_layers import KEY, sglang_ids
-from eyas.formats.config import VARIANTS, config_json
-from eyas.formats.head_dir import CONFIG_FILE, StoredHead, head_tensors, tensor_bytes
+from eyas.base.storage import write_atomic
+from eyas.formats.aux_layers import AUX_LAYERS_KEY, to_sglang_ids
+from eyas.formats.config import VARIANT_FLAGS, build_config_json
+from eyas.formats.head_dir import CONFIG_FILE, StoredHead, head_tensors, to_safetensors
 from eyas.formats.weights import WEIGHTS_FILE
 from eyas.model.head import HeadConfig
 
@@ -39,41 +39,43 @@ LAYER_KEYS = (
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineFormat:
     """config: the object of config.json, from the head, its dtype, the target's name and the length of its chains.
 
     refuses: why no such directory can say what this head is; None: it can. prefix: of the layer's tensors.
     """
 
     name: str
-    config: Callable[[StoredHead, torch.dtype, str, int], dict[str, Any]]
-    refuses: Callable[[HeadConfig, int], str | None]
+    build_config: Callable[[StoredHead, torch.dtype, str, int], dict[str, Any]]
+    find_problem: Callable[[HeadConfig, int], str | None]
     prefix: str = "midlayer."
 
 
-def write_engine(directory: Path, engine: Engine, stored: StoredHead, target_name: str, chain: int) -> None:
+def write_engine_dir(
+    directory: Path, engine_format: EngineFormat, stored: StoredHead, target_name: str, chain: int
+) -> None:
     """config.json and the weights, in the precision that they have. config.json comes last."""
     dtype = stored.head.lm_head.weight.dtype
     tensors = head_tensors(stored.head, stored.vocab, dtype)
-    renamed = {name.replace("midlayer.", engine.prefix): tensor for name, tensor in tensors.items()}
+    renamed = {name.replace("midlayer.", engine_format.prefix): tensor for name, tensor in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)
     (directory / CONFIG_FILE).unlink(missing_ok=True)
-    write_atomic(directory / WEIGHTS_FILE, tensor_bytes(renamed))
-    text = json.dumps(engine.config(stored, dtype, target_name, chain), indent=2) + "\n"
+    write_atomic(directory / WEIGHTS_FILE, to_safetensors(renamed))
+    text = json.dumps(engine_format.build_config(stored, dtype, target_name, chain), indent=2) + "\n"
     write_atomic(directory / CONFIG_FILE, text)
 
 
-def _sglang(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
-    return config_json(stored.config, stored.origin, dtype)
+def _sglang_config(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
+    return build_config_json(stored.config, stored.metadata, dtype)
 
 
-def _vllm(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
+def _vllm_config(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
     # A second list under eagle_config would be read literally by some versions and as SGLang's by others.
-    return config_json(stored.config, stored.origin, dtype) | {"eagle_config": {"use_aux_hidden_state": True}}
+    return build_config_json(stored.config, stored.metadata, dtype) | {"eagle_config": {"use_aux_hidden_state": True}}
 
 
-def _speculators(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
-    config, flat = stored.config, config_json(stored.config, stored.origin, dtype)
+def _speculators_config(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
+    config, flat = stored.config, build_config_json(stored.config, stored.metadata, dtype)
     rope = {"rope_type": "default", **(config.rope_scaling or {}), "rope_theta": config.rope_theta}
     proposal = {"proposal_type": "greedy", "speculative_tokens": chain, "accept_tolerance": 0.0, "verifier_accept_k": 1}
     return {
@@ -84,8 +86,10 @@ def _speculators(stored: StoredHead, dtype: torch.dtype, target_name: str, chain
         "target_hidden_size": config.target_hidden_size,
         "tie_word_embeddings": False,
         "embed_requires_grad": False,
-        **{flag: flat[flag] for flag in VARIANTS},  # vLLM takes what is left out here for true, elsewhere for false
-        KEY: flat[KEY],
+        **{
+            flag: flat[flag] for flag in VARIANT_FLAGS
+        },  # vLLM takes what is left out here for true, elsewhere for false
+        AUX_LAYERS_KEY: flat[AUX_LAYERS_KEY],
         "torch_dtype": flat["torch_dtype"],
         "transformer_layer_config": {key: flat[key] for key in LAYER_KEYS} | {"rope_parameters": rope},
         "speculators_config": {
@@ -97,25 +101,45 @@ def _speculators(stored: StoredHead, dtype: torch.dtype, target_name: str, chain
     }
 
 
-def _sglang_refuses(config: HeadConfig, num_layers: int) -> str | None:
-    if sglang_ids(config.aux_layer_ids) is None:
+def _sglang_problem(config: HeadConfig, num_layers: int) -> str | None:
+    if to_sglang_ids(config.aux_layer_ids) is None:
         return (
             f"layers {list(map(int, config.aux_layer_ids))}: SGLang takes a list that begins with layer 1 for the "
             "layers behind those (since sglang #25454)"
         )
     if config.norm_before_residual:
         return "norm_before_residual, which SGLang does not know"
-    return _refuses(config, num_layers)
+    return _common_problem(config, num_layers)
 
 
-def _refuses(config: HeadConfig, num_layers: int) -> str | None:
+def _common_problem(config: HeadConfig, num_layers: int) -> str | None:
     if num_layers in config.aux_layer_ids:
         return f"layer {num_layers}: the engines hand over the last state before the final norm, eyas after it"
     return None
 
 
-ENGINES = (
-    Engine("sglang", _sglang, _sglang_refuses),
-    Engine("vllm", _vllm, _refuses),
-    Engine("vllm-speculators", _speculators, _refuses, prefix="layers.0."),
+ENGINE_FORMATS = (
+    EngineFormat("sglang", _sglang_config, _sglang_problem),
+    EngineFormat("vllm", _vllm_config, _common_problem),
+    EngineFormat("vllm-speculators", _speculators_config, _common_problem, prefix="layers.0."),
 )
+
+
+def sglang_flags(tree: dict[str, int] | None, head: str) -> str | None:
+    """As `python -m sglang.launch_server` takes them; its draft tokens count the root, as our nodes do."""
+    if tree is None:
+        return None
+    return (
+        f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {head} "
+        f"--speculative-num-steps {tree['depth']} --speculative-eagle-topk {tree['top_k']} "
+        f"--speculative-num-draft-tokens {tree['nodes']}"
+    )
+
+
+def vllm_flags(tree: dict[str, int] | None, head: str) -> str | None:
+    """As `vllm serve` takes them; it drafts chains alone."""
+    if tree is None:
+        return None
+    assert tree["top_k"] == 1, "vLLM has no trees"
+    config = {"method": "eagle3", "model": head, "num_speculative_tokens": tree["depth"]}
+    return f"--speculative-config '{json.dumps(config)}'"

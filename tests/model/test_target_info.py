@@ -8,8 +8,8 @@ from tests.model.families import family_target
 from tests.tiny import tiny_target
 
 from eyas.base.errors import InputError
-from eyas.model.model_shape import active_parameters, read_blueprint
 from eyas.model.target import Target
+from eyas.model.target_info import count_active_parameters, read_model_shape
 
 # Four layers of hidden size 64; an expert has three matrices. Parameters that a token does not pass through:
 IDLE = {
@@ -27,25 +27,25 @@ def test_a_configuration_says_what_the_loaded_target_says(name, tmp_path):
     only = tmp_path / "only"
     only.mkdir()
     shutil.copy(directory / "config.json", only)
-    blueprint = read_blueprint(str(only), None)
+    blueprint = read_model_shape(str(only), None)
     names = ("hidden_size", "intermediate_size", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
     for fact in (*names, "max_positions", "rope_theta", "num_parameters"):
-        assert getattr(blueprint.facts, fact) == getattr(target.facts, fact), fact
-    assert blueprint.active_parameters == active_parameters(target.model)
-    assert blueprint.active_parameters == target.facts.num_parameters - IDLE[name]
+        assert getattr(blueprint.info, fact) == getattr(target.info, fact), fact
+    assert blueprint.active_parameters == count_active_parameters(target.model)
+    assert blueprint.active_parameters == target.info.num_parameters - IDLE[name]
 
 
 def test_a_configuration_that_is_there_goes_before_sizes_of_the_recipe(tmp_path):
     directory = tiny_target(tmp_path / "tiny")
-    assert read_blueprint(str(directory), {"model_type": "llama", "hidden_size": 4096}).facts.hidden_size == 48
+    assert read_model_shape(str(directory), {"model_type": "llama", "hidden_size": 4096}).info.hidden_size == 48
 
 
 def test_what_cannot_be_known_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"plan\.shape"):
-        read_blueprint("nobody/has-this", None)
+        read_model_shape("nobody/has-this", None)
     with pytest.raises(InputError, match="model_type"):
-        read_blueprint("nobody/has-this", {"model_type": "no such family"})
+        read_model_shape("nobody/has-this", {"model_type": "no such family"})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match=str(tmp_path)):
-        read_blueprint(str(tmp_path), None)
+        read_model_shape(str(tmp_path), None)

@@ -2,8 +2,7 @@ import pytest
 from tests.tiny import tiny_tokenizer
 
 from eyas.chat.conversation import Conversation, Message
-from eyas.chat.render import render
-from eyas.chat.show import show
+from eyas.chat.render import highlight_supervised, render
 
 
 @pytest.fixture
@@ -18,16 +17,21 @@ def rendered():
 
 def test_supervised_text_is_green(rendered, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert show(rendered("ü!"), tiny_tokenizer()) == ("<|begin|><|user|>hi<|end|><|assistant|>\x1b[32mü!<|end|>\x1b[0m")
+    assert highlight_supervised(rendered("ü!"), tiny_tokenizer()) == (
+        "<|begin|><|user|>hi<|end|><|assistant|>\x1b[32mü!<|end|>\x1b[0m"
+    )
 
 
 def test_without_colour_it_stands_in_brackets(rendered, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    assert show(rendered("a\nb"), tiny_tokenizer()) == "<|begin|><|user|>hi<|end|><|assistant|>⟦a\nb<|end|>⟧"
+    assert (
+        highlight_supervised(rendered("a\nb"), tiny_tokenizer())
+        == "<|begin|><|user|>hi<|end|><|assistant|>⟦a\nb<|end|>⟧"
+    )
 
 
 def test_a_conversation_cannot_steer_the_terminal(rendered):
-    text = show(rendered("\x1b[2Jx\x9b"), tiny_tokenizer(), color=False)
+    text = highlight_supervised(rendered("\x1b[2Jx\x9b"), tiny_tokenizer(), color=False)
     assert "\x1b" not in text
     assert "\x9b" not in text
     assert "␛[2Jx�" in text

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eyas.tree.position_rng import coins
+from eyas.tree.sampling import position_uniforms
 
 WORD = 2**64
 SEEDS = [0, 1, 2, 3, 41, 42, 2**31, -1, 2**63 - 1, -(2**63)]
@@ -44,10 +44,12 @@ def test_the_reference_is_splitmix64() -> None:
 def test_known_answers(seed: int) -> None:
     start = splitmix64(seed % WORD, 1)[0]
     expected = [Fraction(2 * (number >> 12) + 1, 2**53) for number in splitmix64(start, 200)]
-    ours_P = coins(torch.tensor(seed), torch.arange(200))
+    ours_P = position_uniforms(torch.tensor(seed), torch.arange(200))
     assert ours_P.dtype == torch.float64
     assert [Fraction(coin) for coin in ours_P.tolist()] == expected
-    one_by_one = [float(coins(torch.tensor([seed]), torch.tensor([p], dtype=torch.int32))) for p in (0, 7, 199)]
+    one_by_one = [
+        float(position_uniforms(torch.tensor([seed]), torch.tensor([p], dtype=torch.int32))) for p in (0, 7, 199)
+    ]
     assert one_by_one == ours_P[[0, 7, 199]].tolist(), "neither batch nor dtype matters"
 
 
@@ -70,7 +72,7 @@ def test_the_ends_are_never_reached(hashed: int, coin: float) -> None:
     seed = (undo_finaliser((undo_finaliser(hashed) - golden) % WORD) - golden) % WORD
     assert splitmix64(splitmix64(seed, 1)[0], 1) == [hashed]
     signed = seed - WORD if seed >= WORD // 2 else seed
-    assert coins(torch.tensor([signed]), torch.tensor([0])).tolist() == [coin]
+    assert position_uniforms(torch.tensor([signed]), torch.tensor([0])).tolist() == [coin]
     assert 0 < coin < 1
 
 
@@ -97,22 +99,24 @@ BOARD = (torch.arange(300)[:, None], torch.arange(1000)[None])  # seeds 0, 1, 2,
 
 
 def test_uniform_over_positions_and_over_seeds() -> None:
-    coins_RP = coins(*BOARD)
+    coins_RP = position_uniforms(*BOARD)
     assert chi_square((coins_RP * 1000).long(), 1000) < limit(999)
     for seed in range(5):
-        assert chi_square((coins(torch.tensor(seed), torch.arange(100_000)) * 256).long(), 256) < limit(255)
+        assert chi_square((position_uniforms(torch.tensor(seed), torch.arange(100_000)) * 256).long(), 256) < limit(255)
     for position in range(5):
-        assert chi_square((coins(torch.arange(100_000), torch.tensor(position)) * 256).long(), 256) < limit(255)
+        assert chi_square((position_uniforms(torch.arange(100_000), torch.tensor(position)) * 256).long(), 256) < limit(
+            255
+        )
 
 
 def test_the_last_bits_are_as_good_as_the_first() -> None:
-    low = (coins(*BOARD) * 2.0**52).long() % 256
+    low = (position_uniforms(*BOARD) * 2.0**52).long() % 256
     assert chi_square(low, 256) < limit(255)
 
 
 @pytest.mark.parametrize("apart", [1, 2, 7])
 def test_positions_and_neighbouring_seeds_are_unrelated(apart: int) -> None:
-    coins_RP = coins(*BOARD)
+    coins_RP = position_uniforms(*BOARD)
     assert_unrelated(coins_RP[:, apart:], coins_RP[:, :-apart])
     assert_unrelated(coins_RP[apart:], coins_RP[:-apart])
     assert_unrelated(coins_RP[apart:, :-apart], coins_RP[:-apart, apart:])
@@ -122,4 +126,4 @@ def test_positions_and_neighbouring_seeds_are_unrelated(apart: int) -> None:
 def test_nothing_is_read_on_the_host() -> None:
     """Meta tensors hold no data: what reads or branches on it fails."""
     rows = torch.zeros(6, dtype=torch.int64, device="meta")
-    assert coins(rows, rows).shape == (6,)
+    assert position_uniforms(rows, rows).shape == (6,)

@@ -8,7 +8,8 @@ from tests.tiny import VOCAB_SIZE, tiny_target, tiny_tokenizer
 
 from eyas.base.errors import InputError
 from eyas.model.target import Target
-from eyas.model.tokenizer_info import TargetWords, forced_ids
+from eyas.model.target_dir import TokenizerInfo
+from eyas.model.vocab import required_ids
 
 
 @pytest.fixture(scope="module")
@@ -17,31 +18,31 @@ def directory(tmp_path_factory):
 
 
 def test_words_equal_those_of_the_loaded_target(directory):
-    words, target = TargetWords.load(directory), Target.load(directory, torch.float32, layers=(1, 2, 3))
+    words, target = TokenizerInfo.load(directory), Target.load(directory, torch.float32, layers=(1, 2, 3))
     assert words.digest == target.digest
     assert words.tokenizer_digest == target.tokenizer_digest
     assert words.template_digest == target.template_digest
-    assert words.max_positions == target.facts.max_positions
+    assert words.max_positions == target.info.max_positions
     assert words.tokenizer.get_vocab() == target.tokenizer.get_vocab()
 
 
 def test_no_weights_are_loaded(directory, monkeypatch):
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
-    assert TargetWords.load(directory).max_positions == 512
+    assert TokenizerInfo.load(directory).max_positions == 512
 
 
 def test_what_is_missing_is_named(directory, tmp_path):
     with pytest.raises(InputError, match="no directory"):
-        TargetWords.load(tmp_path / "none")
+        TokenizerInfo.load(tmp_path / "none")
     with pytest.raises(InputError, match="cannot be loaded"):
-        TargetWords.load(tmp_path)
+        TokenizerInfo.load(tmp_path)
     broken = tiny_target(tmp_path / "target", layers=3)
     for name in ("chat_template.jinja", "tokenizer_config.json"):
         if (broken / name).is_file():
             (broken / name).unlink()
     (broken / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     with pytest.raises(InputError, match="without a chat template"):
-        TargetWords.load(broken)
+        TokenizerInfo.load(broken)
 
 
 def test_forced_tokens_are_those_of_the_template_and_those_that_were_generated():
@@ -49,8 +50,8 @@ def test_forced_tokens_are_those_of_the_template_and_those_that_were_generated()
     start, stop, end, user = (tokenizer.get_vocab()[f"<|{name}|>"] for name in ("im_start", "im_end", "end", "user"))
     counts_W = torch.zeros(VOCAB_SIZE, dtype=torch.int64)
     counts_W[65] = 9  # a plain token is chosen by its count, not forced
-    assert forced_ids(tokenizer, (end,), counts_W) == tuple(sorted((start, stop, end)))
+    assert required_ids(tokenizer, (end,), counts_W) == tuple(sorted((start, stop, end)))
     counts_W[user] = 1
-    assert forced_ids(tokenizer, (), counts_W) == tuple(sorted((start, stop, user)))
+    assert required_ids(tokenizer, (), counts_W) == tuple(sorted((start, stop, user)))
     tokenizer.chat_template = None
-    assert forced_ids(tokenizer, (), counts_W) == (user,)
+    assert required_ids(tokenizer, (), counts_W) == (user,)
