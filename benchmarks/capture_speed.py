@@ -24,13 +24,13 @@ from prove_engine import rotated
 from rows import Row, tell
 from training_work import make_target, write_conversations
 
-from eyas.bench.stats import median_interval
 from eyas.chat.conversation import read_conversation_dir
 from eyas.features import capture
 from eyas.features.examples import rows_of
 from eyas.features.extract import PrefillAttend
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
+from eyas.tree.stats import median_interval
 
 LEAST = 0.8
 PAIRS, CONVERSATIONS = 5, 32

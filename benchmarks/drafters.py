@@ -28,7 +28,6 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
-from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, run_paired
 from eyas.chat.conversation import read_conversation_dir
 from eyas.chat.render import render
@@ -41,7 +40,7 @@ from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import acceptance_length
+from eyas.tree.stats import acceptance_length, median_interval
 
 STREAMS, PAIRS, MINUTES = (1, 8), 5, 15.0
 CONVERSATIONS, LAYERS = 2000, 2

@@ -32,7 +32,6 @@ from features_quantised import answers
 from rows import Row, tell
 
 from eyas.base.provenance import StageInputs, finish_stage, is_finished
-from eyas.bench.stats import median_interval
 from eyas.chat.conversation import Conversation, Message, Turn, parse_messages, read_conversation_dir
 from eyas.chat.render import render
 from eyas.evalsets import example
@@ -45,7 +44,7 @@ from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.train import train as loop
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import RequestRounds, acceptance_length, ratio_interval
+from eyas.tree.stats import RequestRounds, acceptance_length, median_interval, ratio_interval
 
 CONVERSATIONS, UPDATES, HELD_OUT = 160, 240, 112
 EVAL = EvalConfig()

@@ -24,11 +24,11 @@ from rows import Row, tell
 from training_work import OurTrainer, make_target, write_conversations
 
 from eyas.base.storage import StoragePath
-from eyas.bench.stats import median_interval
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.model.target import Target
 from eyas.train.batch_order import plan_epoch
+from eyas.tree.stats import median_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # the doubles of object stores are among the tests

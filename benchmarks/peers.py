@@ -41,7 +41,6 @@ from rows import Row, tell
 
 from eyas.bench.engine_load import build_auto_engine
 from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
-from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
@@ -50,7 +49,7 @@ from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import resolve_head
-from eyas.tree.stats import acceptance_length
+from eyas.tree.stats import acceptance_length, median_interval
 
 DRIVERS = Path(__file__).parent / "peer_drivers"
 LOAD_S, MEASURE_S = 900, 600

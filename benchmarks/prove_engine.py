@@ -25,7 +25,6 @@ from rows import Row, tell
 
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import run_closed_loop
-from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Draft
 from eyas.engine.engine import Engine
@@ -39,6 +38,7 @@ from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.speculation.arms import default_arms
 from eyas.tree.shape import TreeShape
+from eyas.tree.stats import median_interval
 
 DTYPE = torch.bfloat16
 SHAPE = TreeShape(6, 4, 16)

@@ -26,7 +26,6 @@ from rows import Row, tell
 
 from eyas.bench.config import BenchConfig
 from eyas.bench.single_stream import SingleStreamResults, measure_tasks
-from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import render_prompt
@@ -34,6 +33,7 @@ from eyas.drafters.eagle3 import Draft
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
+from eyas.tree.stats import median_interval
 
 DTYPE = torch.bfloat16
 MINUTES, MOST_MINUTES = 85.0, 90.0  # of training the target; asked for on two cores

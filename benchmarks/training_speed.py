@@ -33,8 +33,8 @@ from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
 from training_work import PACK_TOKENS, OurTrainer, lengths_of_pack, make_rows, make_target, to_tensors
 
-from eyas.bench.stats import median_interval
 from eyas.model.target import Target
+from eyas.tree.stats import median_interval
 
 DRAFT_VOCAB = 4096
 STEPS = (3, 7)

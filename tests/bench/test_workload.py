@@ -10,6 +10,7 @@ from eyas.base.provenance import StageInputs, finish_stage
 from eyas.bench.bench import BenchInputs, _public_config, build_origin, load_workload
 from eyas.bench.config import BenchConfig
 from eyas.bench.machine import redact_location
+from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.chat.conversation import Message
 from eyas.chat.render import render_prompt
 from eyas.evalsets import FAMILIES
@@ -93,3 +94,23 @@ def test_a_page_has_no_place_on_this_machine() -> None:
         "data/p.jsonl",
     ]
     assert _public_config(BenchConfig())["prompts"] == "held out from training"
+
+
+def test_arms_alternate() -> None:
+    calls: list[str] = []
+
+    def arm(name: str):
+        def run(unit: int) -> str:
+            calls.append(f"{name}{unit}")
+            return f"{name}{unit}"
+
+        return run
+
+    results = run_paired({"a": arm("a"), "b": arm("b")}, [0, 1, 2], repeats=2)
+    assert calls == ["a0", "b0", "b1", "a1", "a2", "b2", "b0", "a0", "a1", "b1", "b2", "a2"]
+    assert results == {"a": [["a0"] * 2, ["a1"] * 2, ["a2"] * 2], "b": [["b0"] * 2, ["b1"] * 2, ["b2"] * 2]}
+
+
+def test_tasks_in_turn() -> None:
+    one, two, three = (Prompt(name, (1,)) for name in "123")
+    assert interleave_tasks({"x": [one, two], "y": [three]}) == [one, three, two]

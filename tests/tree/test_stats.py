@@ -1,4 +1,4 @@
-"""Acceptance, by hand and by simulation."""
+"""Acceptance and intervals, by hand and by simulation."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,9 @@ from eyas.tree.stats import (
     acceptance_length,
     by_depth,
     histogram,
+    log_scale_interval,
+    median_interval,
+    percentiles,
     ratio_interval,
     summarize,
 )
@@ -93,3 +96,34 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         covered_by_rounds += abs(pooled.mean() - truth) <= half
     assert 0.885 < covered / 300 < 0.995
     assert covered_by_rounds / 300 < 0.8
+
+
+def test_median_and_its_interval() -> None:
+    middle, span = median_interval([3.0, 1.0, 2.0], seed=0)
+    # With three values a resample's median is one of them; 7 of 27 resamples have the lowest as median.
+    assert (middle, span.low, span.high) == (2.0, 1.0, 3.0)
+    assert median_interval([1.5], seed=0)[1].low == median_interval([1.5], seed=0)[1].high == 1.5
+
+
+def test_interval_is_as_wide_as_the_medians_really_scatter() -> None:
+    """An independent reference: the spread of medians over fresh draws from the population."""
+    rng = np.random.default_rng(5)
+    fresh = [np.median(rng.normal(10, 2, size=200)) for _ in range(4000)]
+    low, high = np.quantile(fresh, [0.025, 0.975])
+    widths = []
+    for _ in range(30):
+        _, span = median_interval(rng.normal(10, 2, size=200).tolist(), seed=1)
+        widths.append(span.high - span.low)
+    assert np.mean(widths) == pytest.approx(high - low, rel=0.15)
+
+
+def test_percentiles() -> None:
+    assert percentiles([5.0, 1.0, 4.0, 2.0, 3.0]) == pytest.approx({"p50": 3.0, "p90": 4.6, "p99": 4.96})
+
+
+def test_intervals_of_positive_figures_against_tables() -> None:
+    """The quantiles of the normal and of Student's t (any table): 1.960, 2.576, and 2.228 at 10 degrees of freedom."""
+    for level, freedom, quantile in ((0.95, np.inf, 1.960), (0.99, np.inf, 2.576), (0.95, 10, 2.228)):
+        interval = log_scale_interval(2.0, 0.09, level=level, degrees_of_freedom=freedom)
+        assert interval.high == pytest.approx(2 * np.exp(0.3 * quantile), rel=1e-3)
+        assert interval.low * interval.high == pytest.approx(4.0)

@@ -20,8 +20,7 @@ import numpy as np
 from eyas.bench.client.config import Slo
 from eyas.bench.client.http_request_loops import BlockResult
 from eyas.bench.client.response_parser import RequestSample
-from eyas.bench.stats import median_interval, percentiles
-from eyas.tree.stats import Interval, ratio_interval
+from eyas.tree.stats import Interval, median_interval, percentiles, ratio_interval
 
 VLLM = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}
 """Our names of times, and those in vLLM's JSON behind mean_, median_, std_ and p99_."""

@@ -16,7 +16,6 @@ import torch
 
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
-from eyas.bench.stats import median_interval
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.data.answers.repetition import looping
 from eyas.drafters.eagle3 import Draft
@@ -27,7 +26,7 @@ from eyas.engine.sequences import Counters
 from eyas.evaluation.evaluate import SURE
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
-from eyas.tree.stats import summarize
+from eyas.tree.stats import median_interval, summarize
 
 BASELINE, SPECULATIVE = "baseline", "speculative"
 WARM_UP_TOKENS = 16

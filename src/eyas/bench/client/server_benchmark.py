@@ -21,8 +21,8 @@ from eyas.bench.client.spec_decode_metrics import counter_difference
 from eyas.bench.request_metrics import compare_arms, count_identical, summarize_acceptance
 from eyas.bench.request_metrics import summarize_arm as figures_of
 from eyas.bench.single_stream import BASELINE, SPECULATIVE
-from eyas.bench.stats import median_interval
 from eyas.bench.workload import interleave_tasks, run_paired
+from eyas.tree.stats import median_interval
 
 NOT_SENT = BlockResult((), 0.0, is_complete=False)
 Blocks = dict[str, list[BlockResult]]  # by arm
