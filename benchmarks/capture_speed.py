@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from prove_engine import rotated
-from rows import Row, tell
-from training_work import make_target, write_conversations
+from prove_engine import measure_rotated
+from rows import Row, print_rows
+from training_fixtures import make_target, write_conversations
 
 from eyas.chat.conversation import read_conversation_dir
 from eyas.features import capture
@@ -73,7 +73,7 @@ def of_target(name: str, target: Target, count: int, pairs: int, scratch: Path) 
         return sum(lengths) / (time.perf_counter() - began_s)
 
     prefill(target, lengths[:8])  # warm-up
-    found = rotated({"capture": rate_of_capture, "prefill": rate_of_prefill}, pairs, f"capture, {name}")
+    found = measure_rotated({"capture": rate_of_capture, "prefill": rate_of_prefill}, pairs, f"capture, {name}")
     ratios = [a / b for a, b in zip(found["capture"], found["prefill"], strict=True)]
     middle, span = median_interval(ratios, 0)
     for arm, rates in found.items():
@@ -97,7 +97,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
-    return tell(capture_speed(parsed.pairs, parsed.conversations))
+    return print_rows(capture_speed(parsed.pairs, parsed.conversations))
 
 
 if __name__ == "__main__":

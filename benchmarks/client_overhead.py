@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-from rows import Row, tell
+from rows import Row, print_rows
 
 from eyas.bench.client.bench_server import run
 from eyas.bench.client.config import ClientConfig
@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--step-ms", type=float, default=1.0)
     parsed = parser.parse_args()
-    return tell([measure(parsed.streams, parsed.tokens, parsed.step_ms / 1000)])
+    return print_rows([measure(parsed.streams, parsed.tokens, parsed.step_ms / 1000)])
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from typing import Any
 
 from client_overhead import TOKEN, last_chunks, requests
 from interop_aiperf import profile
-from rows import Row, tell
+from rows import Row, print_rows
 
 from eyas.bench import importers as foreign
 from eyas.bench.client.bench_server import run
@@ -203,7 +203,7 @@ def main() -> int:
     multiprocessing.get_context("spawn").Process(target=serve, args=paced, daemon=True).start()
     base = f"http://127.0.0.1:{ours.recv()}"
     load = Load(base, parsed.streams, parsed.streams * REQUESTS_PER_STREAM, parsed.tokens)
-    code = tell(rows(others, load, parsed.rounds))
+    code = print_rows(rows(others, load, parsed.rounds))
     ours.send("end")
     return code
 

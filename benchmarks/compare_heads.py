@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from features_quantised import answers
-from rows import Row, tell
+from features_quantized import answers
+from rows import Row, print_rows
 
 from eyas.evaluation.evaluate import EvalConfig
 from eyas.evaluation.held_out import HeldOut
@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        return tell(compare(parsed.old, parsed.new, parsed.run or Path(scratch), parsed.conversations))
+        return print_rows(compare(parsed.old, parsed.new, parsed.run or Path(scratch), parsed.conversations))
 
 
 if __name__ == "__main__":

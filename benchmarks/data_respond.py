@@ -87,7 +87,7 @@ def _eyas(url: str, prompts: Path, out: Path) -> float:
 
     config = respond_config.RespondConfig(url=url, model=EMBEDDED, max_tokens=MAX_TOKENS, concurrency=CONCURRENCY)
     work = Run(Recipe(target=TargetConfig(EMBEDDED), respond=config), out)
-    responder = work.responder()
+    responder = work.build_responder()
     conversations = out / "conversations"
     began_s = time.perf_counter()
     respond.run(config, prompts, conversations, responder, progress=False)

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from features_quantised import answers
-from rows import Row, tell
+from features_quantized import answers
+from rows import Row, print_rows
 
 from eyas.base.provenance import StageInputs, finish_stage, is_finished
 from eyas.chat.conversation import read_conversation_dir
@@ -73,7 +73,7 @@ def conversations_of(work: Path, count: int) -> Path:
     prompts = PromptsConfig(source="builtin:train", limit=count)
     run = Run(Recipe(prompts=prompts, respond=RespondConfig(max_tokens=160, batch_size=24)), work / "all")
     for stage in ("prompts", "respond"):
-        run.run(stage)
+        run.run_stage(stage)
     return run.directory("respond")
 
 
@@ -154,7 +154,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="a directory that keeps everything")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        return tell(data_scaling(parsed.base, parsed.updates, parsed.run or Path(scratch)))
+        return print_rows(data_scaling(parsed.base, parsed.updates, parsed.run or Path(scratch)))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from data_scaling import conversations_of
 from real_target import Example, train
-from rows import Row, tell
+from rows import Row, print_rows
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
@@ -139,7 +139,7 @@ def main() -> int:
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         small = small_model(parsed.run or Path(scratch), parsed.answers, parsed.minutes)
-        return tell(compare(parsed.streams, parsed.pairs, small))
+        return print_rows(compare(parsed.streams, parsed.pairs, small))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from statistics import median
 
 import torch
 from overlap import LOOPS, run
-from rows import Row, tell
+from rows import Row, print_rows
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eyas.bench.workload import Prompt
@@ -60,7 +60,9 @@ TINY = {
 
 def make_target(shape: dict[str, int], place: Path, device: torch.device) -> Target:
     """Random weights in a directory, loaded as any target; the tokenizer is the embedded one's."""
-    config = LlamaConfig(**shape, max_position_embeddings=8192, rope_theta=500_000.0, eos_token_id=1, bos_token_id=0)
+    config = LlamaConfig(
+        **{**shape, "rope_theta": 500_000.0}, max_position_embeddings=8192, eos_token_id=1, bos_token_id=0
+    )
     torch.manual_seed(0)
     with torch.device(device):
         torch.set_default_dtype(torch.bfloat16)
@@ -133,7 +135,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         target = make_target(TINY if parsed.tiny else LLAMA_8B, Path(place), device)
     draft = make_draft(target)
-    return tell(row for part in (steps, overlap) for row in part(target, draft))
+    return print_rows(row for part in (steps, overlap) for row in part(target, draft))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ import numpy as np
 import overlap
 import torch
 from data_scaling import CAPTURE, TRAIN, conversations_of
-from features_quantised import answers
-from rows import Row, tell
+from features_quantized import answers
+from rows import Row, print_rows
 
 from eyas.base.provenance import StageInputs, finish_stage, is_finished
 from eyas.chat.conversation import Conversation, Message, Turn, parse_messages, read_conversation_dir
@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="a directory that keeps everything")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        return tell(lessons(parsed.conversations, parsed.updates, parsed.run or Path(scratch)))
+        return print_rows(lessons(parsed.conversations, parsed.updates, parsed.run or Path(scratch)))
 
 
 if __name__ == "__main__":

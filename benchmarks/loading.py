@@ -3,9 +3,9 @@
     python benchmarks/loading.py [--pairs N] [--conversations N]
 
 The rows of an epoch in training order, read, compared with their checksums and restored to bfloat16, beside what a
-trainer eats of the same rows (the head of training_work.py, 3 unrolled steps: few steps eat most). From the local disk,
-the files being asked out of the page cache before each reading, and from gs:// URLs that lead to the tests' fake of GCS
-in this process, which lets every request wait 20 ms. Progress goes to stderr; a few minutes.
+trainer eats of the same rows (the head of training_fixtures.py, 3 unrolled steps: few steps eat most). From the local
+disk, the files being asked out of the page cache before each reading, and from gs:// URLs that lead to the tests' fake
+of GCS in this process, which lets every request wait 20 ms. Progress goes to stderr; a few minutes.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from prove_engine import rotated
-from rows import Row, tell
-from training_work import OurTrainer, make_target, write_conversations
+from prove_engine import measure_rotated
+from rows import Row, print_rows
+from training_fixtures import OurTrainer, make_target, write_conversations
 
 from eyas.base.storage import StoragePath
 from eyas.features import capture
@@ -104,7 +104,7 @@ def loading(pairs: int, count: int) -> Iterator[Row]:
 
         with in_store(local) as place:
             arms = {"local disk": read_local, f"gs://, {1000 * LATENCY_S:.0f} ms a request": lambda: read_epoch(place)}
-            found = rotated(arms | {"trainer": lambda: eat(features, trainer)}, pairs, "loading")
+            found = measure_rotated(arms | {"trainer": lambda: eat(features, trainer)}, pairs, "loading")
         for name, rates in found.items():
             yield Row(
                 f"loading, {name}: tokens/s, {min(rates):.0f} to {max(rates):.0f}", round(median(rates)), "told", True
@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
-    return tell(loading(parsed.pairs, parsed.conversations))
+    return print_rows(loading(parsed.pairs, parsed.conversations))
 
 
 if __name__ == "__main__":

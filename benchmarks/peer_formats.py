@@ -23,8 +23,8 @@ from pathlib import Path
 
 import torch
 from peer_drivers.lines import Options, Work
-from peers import Driver, Setup, as_far_as_it_runs, openvino_arms, same_tokens, vllm_arms
-from rows import Row, tell
+from peers import Driver, Setup, openvino_arms, report_failures, same_tokens, vllm_arms
+from rows import Row, print_rows
 
 from eyas import export
 from eyas.bench.engine_request_loops import run_closed_loop
@@ -112,9 +112,9 @@ def main() -> int:
             for peer, directory in [(one, name) for one in peers for name in DIRECTORIES[one]]:
                 name, log = f"{peer}, export/{directory}", Path(scratch) / f"{peer} {directory}.log"
                 rows = rows_of(name, peer, replace(setup, head=out / directory), ours, log)
-                yield from as_far_as_it_runs(name, rows, name)
+                yield from report_failures(name, rows, name)
 
-        return tell(parts())
+        return print_rows(parts())
 
 
 if __name__ == "__main__":

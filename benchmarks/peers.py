@@ -36,8 +36,8 @@ from typing import Any
 
 import torch
 from peer_drivers.lines import Done, Options, Work
-from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, rotated
-from rows import Row, tell
+from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, measure_rotated
+from rows import Row, print_rows
 
 from eyas.bench.engine_load import build_auto_engine
 from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
@@ -108,7 +108,7 @@ def vllm_arms(setup: Setup) -> dict[str, Arm]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    return with_and_without([python, DRIVERS / "run_vllm.py"], setup.options, setup.head, environment)
+    return baseline_and_eagle3([python, DRIVERS / "run_vllm.py"], setup.options, setup.head, environment)
 
 
 def openvino_arms(setup: Setup) -> dict[str, Arm]:
@@ -120,9 +120,9 @@ def openvino_arms(setup: Setup) -> dict[str, Arm]:
         words = [python.parent / "optimum-cli", "export", "openvino", "-m", source, "--weight-format", precision]
         words += ["--task", "text-generation-with-past", "--disable-convert-tokenizer"]
         # Optimum asks for the flag wherever the architecture is not one of transformers; eyas's heads hold no code.
-        call([*words, *(["--trust-remote-code"] if name == "head" else []), exported[name]])
+        run_converter([*words, *(["--trust-remote-code"] if name == "head" else []), exported[name]])
     options = replace(setup.options, target=str(exported["target"]))
-    return with_and_without([python, DRIVERS / "run_openvino.py"], options, exported["head"], {})
+    return baseline_and_eagle3([python, DRIVERS / "run_openvino.py"], options, exported["head"], {})
 
 
 def llamacpp_arms(setup: Setup) -> dict[str, Arm]:
@@ -138,13 +138,13 @@ def llamacpp_arms(setup: Setup) -> dict[str, Arm]:
         )
     target, head = setup.scratch / "target.gguf", setup.scratch / "head.gguf"
     convert = [sys.executable, DRIVERS / "to_gguf.py", Path(script).parent, "--outtype", "bf16", "--outfile"]
-    call([*convert, target, setup.target])
-    call([*convert, head, setup.head, "--target-model-dir", setup.target])
+    run_converter([*convert, target, setup.target])
+    run_converter([*convert, head, setup.head, "--target-model-dir", setup.target])
     options = replace(setup.options, target=str(target))
-    return with_and_without([sys.executable, DRIVERS / "run_llamacpp.py"], options, head, {"LLAMA_SERVER": server})
+    return baseline_and_eagle3([sys.executable, DRIVERS / "run_llamacpp.py"], options, head, {"LLAMA_SERVER": server})
 
 
-def with_and_without(
+def baseline_and_eagle3(
     command: Sequence[str | Path], options: Options, head: Path, environment: Mapping[str, str]
 ) -> dict[str, Arm]:
     """The two arms of a peer that runs EAGLE-3."""
@@ -154,14 +154,14 @@ def with_and_without(
     }
 
 
-def call(words: Sequence[str | Path]) -> None:
+def run_converter(words: Sequence[str | Path]) -> None:
     """Run a converter to its end; PeerFailedError with the last of what it printed."""
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=surroundings({}))
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=peer_environment({}))
     if done.returncode != 0:
         raise PeerFailedError(f"{Path(words[0]).name} ended with {done.returncode}: ...{done.stdout[-2000:]}")
 
 
-def surroundings(more: Mapping[str, str]) -> dict[str, str]:
+def peer_environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment of a peer: threads as here, nothing of eyas's, nothing from the hub."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return kept | {"OMP_NUM_THREADS": str(torch.get_num_threads()), "HF_HUB_OFFLINE": "1"} | dict(more)
@@ -183,7 +183,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env=surroundings(arm.environment),
+                env=peer_environment(arm.environment),
                 process_group=0,
             )
 
@@ -196,26 +196,26 @@ class Driver:
 
     def load(self) -> str:
         """Wait until the model is loaded; who it is."""
-        name = self._hear(LOAD_S)["ready"]
+        name = self._read_answer(LOAD_S)["ready"]
         self._signal(signal.SIGSTOP)
         return name
 
     def measure(self, work: Work) -> Done:
         """One closed loop."""
-        return Done(**self.ask(asdict(work)))
+        return Done(**self.request(asdict(work)))
 
-    def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
+    def request(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """What it answers to one line; it runs meanwhile."""
         assert self.process.stdin is not None, "it is a pipe"
         self._signal(signal.SIGCONT)
         with suppress(BrokenPipeError):  # the same
             self.process.stdin.write(json.dumps(task) + "\n")
             self.process.stdin.flush()
-        answer = self._hear(MEASURE_S)
+        answer = self._read_answer(MEASURE_S)
         self._signal(signal.SIGSTOP)
         return answer
 
-    def _hear(self, limit_s: float) -> dict[str, Any]:
+    def _read_answer(self, limit_s: float) -> dict[str, Any]:
         assert self.process.stdout is not None, "it is a pipe"
         late = Timer(limit_s, self._signal, (signal.SIGKILL,))
         late.start()
@@ -240,7 +240,7 @@ AHEAD_AT = {"transformers": (1, 8), "vllm": (1, 8), "openvino": (1,), "llamacpp"
 """Numbers of streams at which eyas is to be ahead; others are printed without a target."""
 
 
-def load(target: str, head: str) -> Pair:
+def load_pair(target: str, head: str) -> Pair:
     """The pair, in eyas."""
     stored = read_head(resolve_head(head), DTYPE)
     loaded = Target.load(target, DTYPE, stored.config.aux_layer_ids)
@@ -256,7 +256,7 @@ def eyas_engine(pair: Pair, streams: int) -> Engine:
 
 
 @dataclass(frozen=True)
-class Ours:
+class EyasRun:
     """eyas at one number of streams, warm, and the work that it sets the peers."""
 
     engine: Engine
@@ -265,16 +265,16 @@ class Ours:
     answers: list[list[int]]
 
     @staticmethod
-    def at(pair: Pair, streams: int) -> "Ours":
+    def at(pair: Pair, streams: int) -> "EyasRun":
         number = max(LEAST_REQUESTS, streams * REQUESTS_PER_STREAM)
         some = [pair.prompts[index % len(pair.prompts)] for index in range(number)]
         engine = eyas_engine(pair, streams)
-        answers = answers_of(run_closed_loop(engine, some, MAX_TOKENS))
+        answers = answers_by_prompt(run_closed_loop(engine, some, MAX_TOKENS))
         work = Work(streams, [list(prompt.ids) for prompt in some], [len(answer) for answer in answers])
-        return Ours(engine, some, work, answers)
+        return EyasRun(engine, some, work, answers)
 
 
-def beside(peer: str, drivers: Mapping[str, Driver], ours: Ours, pairs: int) -> Row:
+def compare_with_peer(peer: str, drivers: Mapping[str, Driver], ours: EyasRun, pairs: int) -> Row:
     """One row: eyas over the better of these arms."""
     streams = ours.work.streams
     last: dict[str, EngineBlock | Done] = {}
@@ -294,14 +294,14 @@ def beside(peer: str, drivers: Mapping[str, Driver], ours: Ours, pairs: int) -> 
     arms = {EYAS: run_ours} | {name: lambda name=name: run(name) for name in drivers}
     for arm in arms.values():
         arm()  # warm-up
-    found = rotated(arms, pairs, f"{peer}, {streams} streams")
+    found = measure_rotated(arms, pairs, f"{peer}, {streams} streams")
     best = max(drivers, key=lambda name: median(found[name]))
     middle, span = median_interval([a / b for a, b in zip(found[EYAS], found[best], strict=True)], 0)
     told = {
         name: {
             "output_tps": round(median(rates), 1),
             "acceptance_length": acceptance(last[name]),
-            "same_tokens": round(same_tokens(answers_of(last[name]), ours.answers), 3),
+            "same_tokens": round(same_tokens(answers_by_prompt(last[name]), ours.answers), 3),
         }
         for name, rates in found.items()
     }
@@ -322,7 +322,7 @@ def acceptance(measured: EngineBlock | Done) -> float | None:
     return round(1 + measured.accepted / measured.rounds, 2)
 
 
-def answers_of(measured: EngineBlock | Done) -> list[list[int]]:
+def answers_by_prompt(measured: EngineBlock | Done) -> list[list[int]]:
     """By prompt."""
     if isinstance(measured, Done):
         return measured.answers
@@ -337,7 +337,7 @@ def same_tokens(theirs: Sequence[Sequence[int]], ours: Sequence[Sequence[int]]) 
     return same / sum(len(answer) for answer in ours)
 
 
-def rows_of(peer: str, setup: Setup, ours: Sequence[Ours], pairs: int) -> Iterator[Row]:
+def rows_of(peer: str, setup: Setup, ours: Sequence[EyasRun], pairs: int) -> Iterator[Row]:
     """The rows of one peer, whose processes live as long."""
     with ExitStack() as stack:
         arms = PEERS[peer](setup)
@@ -347,10 +347,10 @@ def rows_of(peer: str, setup: Setup, ours: Sequence[Ours], pairs: int) -> Iterat
             print(f"{peer}, {name}: {drivers[name].load()} is loaded", file=sys.stderr, flush=True)
         for one in ours:
             at = {name: drivers[name] for name, arm in arms.items() if arm.at is None or one.work.streams in arm.at}
-            yield beside(peer, at, one, pairs)
+            yield compare_with_peer(peer, at, one, pairs)
 
 
-def as_far_as_it_runs(peer: str, rows: Iterator[Row], missing: str) -> Iterator[Row]:
+def report_failures(peer: str, rows: Iterator[Row], missing: str) -> Iterator[Row]:
     """The rows; a peer that is not installed has none, one that fails has a row of this name that misses."""
     try:
         yield from rows
@@ -374,14 +374,14 @@ def main() -> int:
     peers, streams = parsed.peers.split(","), [int(number) for number in parsed.streams.split(",")]
     if unknown := set(peers) - set(PEERS):
         parser.error(f"found --peers {', '.join(sorted(unknown))}; expected some of {', '.join(PEERS)}")
-    pair = load(parsed.target, parsed.head)
+    pair = load_pair(parsed.target, parsed.head)
     target, head = resolve_target(parsed.target).absolute(), resolve_head(parsed.head).absolute()
-    ours = [Ours.at(pair, number) for number in streams]
+    ours = [EyasRun.at(pair, number) for number in streams]
     options = Options(str(target), None, torch.get_num_threads(), max(streams), pair.context)
     with tempfile.TemporaryDirectory() as scratch:
         setup = Setup(parsed.env_dir.absolute(), target, head, Path(scratch), options)
         found = ((peer, rows_of(peer, setup, ours, parsed.pairs)) for peer in peers)
-        return tell(row for peer, rows in found for row in as_far_as_it_runs(peer, rows, f"{EYAS} over {peer}"))
+        return print_rows(row for peer, rows in found for row in report_failures(peer, rows, f"{EYAS} over {peer}"))
 
 
 if __name__ == "__main__":

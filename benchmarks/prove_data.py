@@ -20,7 +20,7 @@ from data_options import Options
 from data_respond import respond
 from data_speed import speed
 from data_traffic import traffic
-from rows import tell
+from rows import print_rows
 
 PARTS = {"detection": detection, "real": real, "speed": speed, "traffic": traffic, "respond": respond}
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -43,7 +43,7 @@ def main() -> int:
     if options.show_file and not is_outside_repository(options.show_file):
         parser.error(f"--show {options.show_file}: other people's prompts stay outside the repository")
     chosen = [part for name, part in PARTS.items() if parsed.only in (None, name)]
-    return tell(row for part in chosen for row in part(options))
+    return print_rows(row for part in chosen for row in part(options))
 
 
 if __name__ == "__main__":

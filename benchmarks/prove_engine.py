@@ -21,12 +21,12 @@ from statistics import median
 from typing import Any
 
 import torch
-from rows import Row, tell
+from rows import Row, print_rows
 
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Draft, Drafter
 from eyas.engine.engine import Engine
 from eyas.engine.loops import Given, plain_loop
 from eyas.engine.request import Request
@@ -75,7 +75,7 @@ def load(eager: bool) -> Pair:
     return Pair(target, Draft(head, stored.vocab, SHAPE), interleave_tasks(load_eval_prompts(target.tokenizer, 10)))
 
 
-def rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: str) -> dict[str, list[float]]:
+def measure_rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: str) -> dict[str, list[float]]:
     """Each arm once a pair, the first one another every time."""
     names = list(arms)
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -97,7 +97,7 @@ def never_slower(pair: Pair, pairs: int) -> Iterator[Row]:
         for engine in engines.values():
             run_closed_loop(engine, some, MAX_TOKENS)  # warm-up; the budget starts to learn
         arms = {name: _throughput(engine, some) for name, engine in engines.items()}
-        found = rotated(arms, pairs, f"{streams} streams")
+        found = measure_rotated(arms, pairs, f"{streams} streams")
         ratios = [a / b for a, b in zip(found["auto"], found["off"], strict=True)]
         middle, span = median_interval(ratios, 0)
         label = f"auto over --no-head, output tokens per second, {streams} streams"
@@ -115,7 +115,7 @@ def _against_fixed(pair: Pair, auto: Engine, some: Sequence[Prompt], streams: in
     for engine in engines.values():
         run_closed_loop(engine, some[: max(streams, 2)], 16)
     arms = {name: _throughput(engine, some) for name, engine in engines.items()}
-    found = rotated(arms, FIXED_PAIRS, f"{streams} streams, fixed arms")
+    found = measure_rotated(arms, FIXED_PAIRS, f"{streams} streams, fixed arms")
     shares = {name: median([a / b for a, b in zip(found["auto"], times, strict=True)]) for name, times in found.items()}
     best = min((name for name in shares if name != "auto"), key=shares.__getitem__)
     print(json.dumps({name: round(share, 3) for name, share in shares.items()}), file=sys.stderr)
@@ -139,7 +139,7 @@ def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
     }
     for engine in engines.values():
         run_closed_loop(engine, some, MAX_TOKENS)
-    found = rotated({name: _throughput(engine, some) for name, engine in engines.items()}, pairs, "random head")
+    found = measure_rotated({name: _throughput(engine, some) for name, engine in engines.items()}, pairs, "random head")
     middle, _ = median_interval([a / b for a, b in zip(found["auto"], found["off"], strict=True)], 0)
     name = "a head with random weights over --no-head, output tokens per second, 1 stream"
     yield Row(name, round(middle, 3), "at least 0.98", middle >= 0.98)
@@ -167,7 +167,7 @@ def ttft(pair: Pair, pairs: int) -> Iterator[Row]:
         arms = {name: lambda engine=engine: first_token_s(engine) for name, engine in engines.items()}
         for arm in arms.values():
             arm()
-        found = rotated(arms, pairs, f"TTFT, {temper}")
+        found = measure_rotated(arms, pairs, f"TTFT, {temper}")
         ratio = median([a / b for a, b in zip(found["auto"], found["off"], strict=True)])
         name = f"TTFT p50 with head over baseline, 1 stream, prefix cache {temper}"
         yield Row(name, round(ratio, 3), "at most 1.15", ratio <= 1.15)
@@ -228,7 +228,7 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
     layers = 2 * facts.num_layers * facts.num_kv_heads * facts.head_dim * size
     aux = 3 * facts.hidden_size * size
     pool, drafter = engine.memory.pool, engine.runner.drafter
-    assert drafter is not None, "an engine with a head"
+    assert isinstance(drafter, Drafter), "an engine with a head"
     assert pool.aux_ZL is not None, "keeps features"
     held = pool.kv.nbytes / (pool.num_slots + 1) + pool.aux_ZL.nbytes / (pool.num_slots + 1)
     wanted = layers + aux
@@ -245,7 +245,7 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
 def _no_growth(engine: Engine, pair: Pair) -> Row:
     """Resident memory after the first tenth of the requests and at the end."""
     pool, drafter = engine.memory.pool, engine.runner.drafter
-    assert drafter is not None, "an engine with a head"
+    assert isinstance(drafter, Drafter), "an engine with a head"
     for reserved in (pool.kv, pool.aux_ZL, drafter.kv):
         if reserved is not None:
             reserved.zero_()  # what is reserved counts from the start, not when it is first written
@@ -308,7 +308,7 @@ def main() -> int:
     parsed = parser.parse_args()
     pair = load(parsed.eager)
     chosen = [part for name, part in PARTS.items() if parsed.only in (None, name)]
-    return tell(row for part in chosen for row in part(pair, parsed.pairs))
+    return print_rows(row for part in chosen for row in part(pair, parsed.pairs))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from rows import Row, tell
+from rows import Row, print_rows
 from safetensors.torch import load_file
 
 from eyas.bench.config import BenchConfig
@@ -167,7 +167,7 @@ def main() -> int:
     only = parser.parse_args().only
     transformers.utils.logging.disable_progress_bar()
     chosen = [part for name, part in parts.items() if only in (None, name)]
-    return tell(row for part in chosen for row in part())
+    return print_rows(row for part in chosen for row in part())
 
 
 if __name__ == "__main__":

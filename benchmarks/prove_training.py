@@ -25,13 +25,13 @@ from pathlib import Path
 
 import capture_speed
 import data_scaling
-import features_quantised
+import features_quantized
 import loading
 import real_text
 import torch
 import training_memory
 import training_speed
-from rows import Row, tell
+from rows import Row, print_rows
 
 HERE = Path(__file__).resolve().parent
 
@@ -46,7 +46,7 @@ class Options:
 
 
 def features(options: Options) -> Iterator[Row]:
-    yield from features_quantised.features_quantised(None, features_quantised.CONVERSATIONS)
+    yield from features_quantized.features_quantized(None, features_quantized.CONVERSATIONS)
 
 
 def speed(options: Options) -> Iterator[Row]:
@@ -110,7 +110,7 @@ def main() -> int:
     parsed = parser.parse_args()
     options = Options(parsed.env_dir.absolute(), parsed.data, parsed.work)
     chosen = [part for name, part in PARTS.items() if parsed.only in (None, name)]
-    return tell(row for part in chosen for row in part(options))
+    return print_rows(row for part in chosen for row in part(options))
 
 
 if __name__ == "__main__":

@@ -120,7 +120,8 @@ def _tokenizer(place: Path, problems: Sequence[tuple[str, str]]) -> PreTrainedTo
 
 def _example(tokenizer: PreTrainedTokenizerFast, question: str, answer: str) -> Example:
     """The chat template by hand. The first role token is given, the end of the answer is learnt."""
-    begin, user, assistant, end = tokenizer.convert_tokens_to_ids(list(SPECIAL[1:]))
+    vocab = tokenizer.get_vocab()
+    begin, user, assistant, end = (vocab[token] for token in SPECIAL[1:])
     asked, told = (tokenizer.encode(text, add_special_tokens=False) for text in (question, answer))
     ids = [begin, user, *asked, end, assistant, *told, end]
     return Example(ids, [0.0, 0.0, *[QUESTION_WEIGHT] * len(asked), 0.0, 0.0, *[1.0] * (len(told) + 1)])

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 from real_target import make_target, read_problems
-from rows import Row, tell
+from rows import Row, print_rows
 
 from eyas.bench.config import BenchConfig
 from eyas.bench.single_stream import SingleStreamResults, measure_tasks
@@ -153,7 +153,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=3000, help="training questions that it answers for its head")
     parser.add_argument("--epochs", type=int, default=5, help="of training the head")
     parsed = parser.parse_args()
-    return tell(real_text(parsed.data, parsed.work, parsed.minutes, parsed.prompts, parsed.epochs))
+    return print_rows(real_text(parsed.data, parsed.work, parsed.minutes, parsed.prompts, parsed.epochs))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ class Row:
     ok: bool
 
 
-def tell(rows: Iterable[Row]) -> int:
+def print_rows(rows: Iterable[Row]) -> int:
     """Prints each row as it comes. The exit code: 1 if one misses."""
     missed = False
     for row in rows:

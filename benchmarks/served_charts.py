@@ -25,7 +25,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import torch
-from rows import Row, tell
+from rows import Row, print_rows
 
 from eyas.bench import charts
 from eyas.bench import report_charts as figures
@@ -133,7 +133,7 @@ def main() -> int:
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         out = parsed.out or Path(scratch)
-        code = tell(rows(parsed.streams, parsed.repeats, out))
+        code = print_rows(rows(parsed.streams, parsed.repeats, out))
         if parsed.picture:
             parsed.picture.write_text(picture(json.loads((out / "results.json").read_bytes())), encoding="utf-8")
     return code

@@ -21,9 +21,9 @@ from statistics import median
 import torch
 from capture_speed import of_target
 from engine_gpu import DRAFT_VOCAB, LLAMA_8B, TINY, make_target
-from rows import Row, tell
+from rows import Row, print_rows
 from torch.utils.flop_counter import FlopCounterMode
-from training_work import OurTrainer, lengths_of_pack, make_rows
+from training_fixtures import OurTrainer, lengths_of_pack, make_rows
 
 from eyas.model.target import Target
 
@@ -108,7 +108,7 @@ def main() -> int:
             count = 4 if parsed.tiny else CONVERSATIONS
             yield from of_target(f"hidden {target.info.hidden_size}", target, count, PAIRS, scratch / "capture")
 
-        return tell(parts())
+        return print_rows(parts())
 
 
 if __name__ == "__main__":

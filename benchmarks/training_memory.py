@@ -4,9 +4,9 @@
 
 Each point is a process of its own that makes T tokens of random documents (512 to 1,024 tokens, 60 % supervised),
 trains one step on all of them at once, and tells the high water of its resident memory above where it stood before. The
-head is that of training_work.py, 7 unrolled steps. Beside it the plain way to write the same step, below: every step
-runs all T rows, attends through a dense mask, and holds all logits of head and target. It runs where it fits into this
-machine, and its loss must be eyas's.
+head is that of training_fixtures.py, 7 unrolled steps. Beside it the plain way to write the same step, below: every
+step runs all T rows, attends through a dense mask, and holds all logits of head and target. It runs where it fits into
+this machine, and its loss must be eyas's.
 
 Attention is quadratic in a document, whoever computes it: the last row tells what a single document of 8,192 tokens
 takes. Progress goes to stderr; some minutes.
@@ -25,9 +25,9 @@ from pathlib import Path
 
 import torch
 from rows import Row as Line
-from rows import tell
+from rows import print_rows
 from torch import Tensor
-from training_work import DECAY, OurTrainer, lengths_of_pack, make_rows, make_target
+from training_fixtures import DECAY, OurTrainer, lengths_of_pack, make_rows, make_target
 
 from eyas.features.layout import Row, num_supervised, supervised, taught
 from eyas.model.attention import AttentionParams
@@ -181,7 +181,7 @@ def main() -> int:
         target_dir, way, lengths, steps = json.loads(parsed.point)
         print(json.dumps(point(Path(target_dir), way, lengths, steps)))
         return 0
-    return tell(training_memory(parsed.steps))
+    return print_rows(training_memory(parsed.steps))
 
 
 if __name__ == "__main__":

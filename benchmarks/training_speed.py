@@ -27,11 +27,11 @@ from typing import Any
 
 import torch
 from peers import DRIVERS, Arm, Driver, NotInstalledError, PeerFailedError
-from prove_engine import rotated
-from rows import Row, tell
+from prove_engine import measure_rotated
+from rows import Row, print_rows
 from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
-from training_work import PACK_TOKENS, OurTrainer, lengths_of_pack, make_rows, make_target, to_tensors
+from training_fixtures import PACK_TOKENS, OurTrainer, lengths_of_pack, make_rows, make_target, to_tensors
 
 from eyas.model.target import Target
 from eyas.tree.stats import median_interval
@@ -62,7 +62,7 @@ class TrainDriver(Driver):
 
     def train(self, packs: list[int]) -> float:
         """Seconds of one optimizer step on each of these packs."""
-        return self.ask({"packs": packs})["seconds"]
+        return self.request({"packs": packs})["seconds"]
 
 
 def installed(env_dir: Path) -> Path:
@@ -120,14 +120,15 @@ def beside(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Pat
             for attention in ATTENTIONS:
                 options = PeerOptions(str(target_dir), str(file), torch.get_num_threads(), steps, attention)
                 arm = Arm([python, DRIVERS / "train_speculators.py"], options)
-                driver = stack.enter_context(TrainDriver(arm, scratch / f"{attention}-{steps}.log"))
+                driver = TrainDriver(arm, scratch / f"{attention}-{steps}.log")
+                stack.enter_context(driver)
                 print(f"{driver.load()}, {attention}, {steps} steps, is loaded", file=sys.stderr, flush=True)
                 driver.train(every)  # warm-up
                 name = f"{PEER}, {attention}"
                 arms[name] = lambda name=name, one=driver: told(name, PACKS * PACK_TOKENS / one.train(every))
         except NotInstalledError as error:
             print(f"{PEER}: not installed: {error}", file=sys.stderr, flush=True)
-        found = rotated(arms, pairs, f"training, {steps} steps")
+        found = measure_rotated(arms, pairs, f"training, {steps} steps")
     yield from _rows(steps, found, work, peaks)
 
 
@@ -173,7 +174,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, nargs="*", default=STEPS)
     parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
     parsed = parser.parse_args()
-    return tell(training_speed(parsed.pairs, parsed.env_dir.absolute(), parsed.steps))
+    return print_rows(training_speed(parsed.pairs, parsed.env_dir.absolute(), parsed.steps))
 
 
 if __name__ == "__main__":

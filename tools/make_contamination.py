@@ -17,7 +17,7 @@ from typing import Any
 from eyas.base.provenance import digest_file
 from eyas.base.storage import write_atomic
 from eyas.evalsets import FAMILIES, example
-from eyas.evalsets.ngrams import HASHES, SIZES, Ngrams, of_texts
+from eyas.evalsets.ngram_hashes import HASHES, NGRAM_SIZES, NgramHashes, hash_records
 
 # name -> source, licence, the key of the user's text
 PUBLIC = {
@@ -38,10 +38,10 @@ def main() -> None:
     for name, (source, license_name, key) in PUBLIC.items():
         path = arguments.data / f"{name}.jsonl"
         origin = {"source": source, "license": license_name, "file": digest_file(path), "fetched": arguments.date}
-        _write(arguments.out, of_texts(name, _texts(path, key), SIZES), origin)
+        _write(arguments.out, hash_records(name, _texts(path, key), NGRAM_SIZES), origin)
     # A conversation of the grammar shares its phrases with all others: only the same conversation counts as known.
     origin = {"source": f"eyas.evalsets, split eval, {PER_FAMILY} of each family", "license": "Apache-2.0"}
-    _write(arguments.out, of_texts("eyas-eval", _own(), SIZES, unit="record"), origin)
+    _write(arguments.out, hash_records("eyas-eval", _own(), NGRAM_SIZES, unit="record"), origin)
 
 
 def _texts(path: Path, key: str) -> Iterator[list[str]]:
@@ -58,7 +58,7 @@ def _own() -> Iterator[list[str]]:
             yield [message["content"] for message in messages if message["role"] == "user"]
 
 
-def _write(out: Path, made: Ngrams, origin: dict[str, str]) -> None:
+def _write(out: Path, made: NgramHashes, origin: dict[str, str]) -> None:
     data = replace(made, header={**made.header, **origin}).to_bytes()
     write_atomic(out / f"{made.name}.bin", data)
     print(f"{made.name}: {made.header['records']} records, {len(data) / 1e3:.0f} kB")

@@ -135,7 +135,7 @@ def new_model(config: LlamaConfig) -> LlamaForCausalLM:
     """The untrained model in bfloat16, with the two training shortcuts above in place."""
     AttentionInterface.register("plain", plain_attention)
     config._attn_implementation = "plain"
-    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model = LlamaForCausalLM(config).bfloat16()
     for module in model.modules():
         if isinstance(module, LlamaRMSNorm):
             module.__class__ = FusedNorm
@@ -172,7 +172,7 @@ def example_messages(index: int, long: bool = True) -> Messages:
     """Training conversation `index`: families in turn; with `long` off, all passages are short."""
     family = list(FAMILIES)[index % len(FAMILIES)]
     if family == "passages" and not long:
-        return passages.write(random.Random(f"train/passages/{index}"), passages.SHORT)
+        return passages.write(random.Random(f"train/passages/{index}"), passages.SHORT_SIZE)
     return example(family, "train", index).messages
 
 
@@ -182,8 +182,8 @@ class Text:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, evaluation: Evaluation) -> None:
         self.tokenizer = tokenizer
         self.evaluation = evaluation
-        ids = tokenizer.convert_tokens_to_ids(list(SPECIAL))
-        self.special = dict(zip(SPECIAL, ids, strict=True))
+        vocab = tokenizer.get_vocab()
+        self.special = {token: vocab[token] for token in SPECIAL}
 
     def row(self, index: int, long: bool) -> tuple[list[int], list[float]] | None:
         """Conversation `index`, or None if it holds an evaluation answer or is longer than the model can read."""

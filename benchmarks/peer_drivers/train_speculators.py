@@ -10,6 +10,7 @@ alone, as it ships: less work than eyas does.
 
 P rows of a pack, D hidden, L = 3D, W target vocabulary.
 """
+# pyright: reportMissingImports=false
 
 import json
 import sys

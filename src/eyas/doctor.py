@@ -24,7 +24,7 @@ from eyas.kernels.cpu_attention import Unavailable
 from eyas.kernels.dispatch import cpu_kernel
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, read_num_layers, resolve_target
-from eyas.recipe import ASIDE, DIRECTORIES, PARENTS, RECIPE_FILE, STAGES, Recipe, Run, resolve_head
+from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, SIDE_STAGES, STAGES, Recipe, Run, resolve_head
 
 CONFIG_FILE = "config.json"
 SHALLOW = (0,)  # nothing is captured here, so a target of any depth may be looked at
@@ -170,7 +170,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         yield _misfit(error)
     own_head = recipe is None or recipe.target.head is None
     stages: dict[str, Provenance] = {}
-    for stage in (*STAGES, *(stage for stage in ASIDE if (out / DIRECTORIES[stage]).is_dir())):
+    for stage in (*STAGES, *(stage for stage in SIDE_STAGES if (out / DIRECTORIES[stage]).is_dir())):
         if stage == "train" and not own_head:
             continue
         place = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).place(stage)

@@ -13,7 +13,7 @@ from eyas.tree.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
-class Answers:
+class EngineResponder:
     """The target's own answers through the engine: what `respond` is handed where no server is named."""
 
     target: Target
@@ -21,11 +21,11 @@ class Answers:
 
     def __call__(self, questions: Questions) -> Generator[Answered, None, None]:
         """One engine after another, each with twice the context of the one before: few prompts are long."""
-        source = _Asked(questions, self.config.seed)
-        while (longest := source.longest) is not None:
+        source = _QuestionSource(questions, self.config.seed)
+        while (longest := source.next_length_tokens) is not None:
             yield from self._answer(source, context=1 << (longest - 1).bit_length())
 
-    def _answer(self, source: "_Asked", context: int) -> Iterator[Answered]:
+    def _answer(self, source: "_QuestionSource", context: int) -> Iterator[Answered]:
         engine = Engine(self.target, None, self.config.batch_size, context)
         for answer in plain_loop(engine, source):
             assert answer.finish in ("stop", "length"), "nobody cancels these"
@@ -33,29 +33,29 @@ class Answers:
 
 
 @dataclass
-class _Asked:
+class _QuestionSource:
     """Questions as the engine's source. One that does not fit into this engine waits until the engine is idle."""
 
     questions: Questions
     seed: int
-    held: Question | None = None
+    pending: Question | None = None
 
     @property
-    def longest(self) -> int | None:
+    def next_length_tokens(self) -> int | None:
         """Positions that the next question needs; None: there is none."""
         question = self._next()
         return None if question is None else len(question.prompt_ids) + question.decoding.max_tokens
 
     def feed(self, engine: Engine, may_wait: bool) -> bool:
-        while engine.has_room and (longest := self.longest) is not None and longest <= engine.context:
+        while engine.has_room and (longest := self.next_length_tokens) is not None and longest <= engine.context:
             question = self._next()
             assert question is not None
-            self.held, decoding = None, question.decoding
+            self.pending, decoding = None, question.decoding
             sampling = SamplingParams(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
             seed = seed_of(self.seed, question.id)
             engine.add(Request(question.id, tuple(question.prompt_ids), decoding.max_tokens, sampling, seed))
         return not engine.is_idle
 
     def _next(self) -> Question | None:
-        self.held = self.questions.next() if self.held is None else self.held
-        return self.held
+        self.pending = self.questions.next() if self.pending is None else self.pending
+        return self.pending

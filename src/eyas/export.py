@@ -32,7 +32,7 @@ from eyas.base.provenance import (
 )
 from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.data.ledger.prompt_card import data_section
-from eyas.export_card import Card, card
+from eyas.export_card import ExportCard, render_card
 from eyas.formats.engine_formats import ENGINE_FORMATS, write_engine_dir
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import CONFIG_FILE, StoredHead, digest_head, read_head
@@ -42,8 +42,8 @@ from eyas.tree.shape import TreeShape
 
 STAGE = "export"
 SCHEMA = 1
-FILE = "parity.json"
-WORDS = "The falconer calls twice; 3 of 12 birds return, one by one, before the rain: wet, hungry and content."
+PARITY_FILE = "parity.json"
+PARITY_TEXT = "The falconer calls twice; 3 of 12 birds return, one by one, before the rain: wet, hungry and content."
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ class ExportInputs:
     tune: Path
     prompts: Path
     tree: TreeShape
-    is_own: bool
+    is_trained_here: bool
 
-    def finished(self, name: str, file: str) -> dict[str, Any] | None:
+    def read_finished(self, name: str, file: str) -> dict[str, Any] | None:
         """What one of them wrote; None where it is not finished."""
         directory: Path = getattr(self, name)
         if not has_provenance(directory) or not (directory / file).is_file():
             return None
         return json.loads((directory / file).read_bytes())
 
-    def trees(self) -> list[dict[str, Any]]:
+    def list_trees(self) -> list[dict[str, Any]]:
         """{"streams": None or a number, "tree": ..., "chain": ...}: what to draft, None for nothing."""
-        tuned = self.finished("tune", "tune.json")
+        tuned = self.read_finished("tune", "tune.json")
         if tuned is None:
             chain = {"depth": self.tree.depth, "top_k": 1, "nodes": self.tree.depth + 1}
             tree = {"depth": self.tree.depth, "top_k": self.tree.top_k, "nodes": self.tree.nodes}
@@ -95,7 +95,9 @@ def origin_of(inputs: ExportInputs, target: Target) -> StageInputs:
     words = target.text_digests
     return StageInputs(
         stage=STAGE,
-        recipe=digest_json({"trees": inputs.trees(), "is_own": inputs.is_own, "dtype": str(target.model.dtype)}),
+        recipe=digest_json(
+            {"trees": inputs.list_trees(), "is_own": inputs.is_trained_here, "dtype": str(target.model.dtype)}
+        ),
         parents=parents,
         tokenizer=words["tokenizer"],
         template=words["chat template"],
@@ -118,25 +120,25 @@ def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
     if all(refused.values()):
         raise InputError(next(filter(None, refused.values())), "a head that some engine can run", "train another one")
     mark_unfinished(out_dir)
-    made, trees = _card(inputs, stored, target), inputs.trees()
+    made, trees = _build_card(inputs, stored, target), inputs.list_trees()
     for engine in ENGINE_FORMATS:
         shutil.rmtree(out_dir / engine.name, ignore_errors=True)
         if refused[engine.name] is None:
             chain = trees[0]["chain"] or {"depth": inputs.tree.depth}
             write_engine_dir(out_dir / engine.name, engine, stored, _hub_name(target), chain["depth"])
             digests = {name: digest_file(out_dir / engine.name / name) for name in (CONFIG_FILE, "model.safetensors")}
-            write_atomic(out_dir / engine.name / "README.md", card(made, engine.name, digests))
-    found = parity(out_dir, inputs.head, target)
+            write_atomic(out_dir / engine.name / "README.md", render_card(made, engine.name, digests))
+    found = measure_parity(out_dir, inputs.head, target)
     told = {"left_out": {name: why for name, why in refused.items() if why is not None}}
-    write_json_atomic(out_dir / FILE, found | told)
+    write_json_atomic(out_dir / PARITY_FILE, found | told)
     _require_parity(found, out_dir)
     return finish_stage(out_dir, origin, started_s)
 
 
-def parity(out_dir: Path, head_dir: Path, target: Target) -> dict[str, Any]:
+def measure_parity(out_dir: Path, head_dir: Path, target: Target) -> dict[str, Any]:
     """The object of parity.json, of the directories that are there."""
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
-    ids: list[int] = target.tokenizer(WORDS)["input_ids"][:MAX_TOKENS]  # type: ignore[assignment]
+    ids: list[int] = target.tokenizer(PARITY_TEXT)["input_ids"][:MAX_TOKENS]  # type: ignore[assignment]
     text = TargetStates.capture(target, ids)
     names = [engine.name for engine in ENGINE_FORMATS if (out_dir / engine.name / CONFIG_FILE).is_file()]
     engines: dict[str, ParityResult] = {
@@ -158,21 +160,21 @@ def _require_parity(found: dict[str, Any], out_dir: Path) -> None:
         raise StageError(
             f"{out_dir / name}, whose logits are {away:.1e} of the largest away from those of the head",
             f"{TOLERANCE:g} at most, and the same tokens, when it is read as {name} reads it",
-            f"look at {out_dir / FILE}; do not serve this export",
+            f"look at {out_dir / PARITY_FILE}; do not serve this export",
         )
 
 
-def _card(inputs: ExportInputs, stored: StoredHead, target: Target) -> Card:
-    ledger = inputs.finished("prompts", "ledger.json") if inputs.is_own else None
+def _build_card(inputs: ExportInputs, stored: StoredHead, target: Target) -> ExportCard:
+    ledger = inputs.read_finished("prompts", "ledger.json") if inputs.is_trained_here else None
     name, data = _hub_name(target), ""
     if ledger is not None and ledger.get("target"):
         data = data_section(ledger, ledger["target"] | {"name": name})
-    return Card(
+    return ExportCard(
         stored=stored,
         target_name=name,
         digests={"target": target.digest, **target.text_digests, "head": stored.digest},
-        trees=inputs.trees(),
-        acceptance=inputs.finished("eval", "acceptance.json"),
+        trees=inputs.list_trees(),
+        acceptance=inputs.read_finished("eval", "acceptance.json"),
         ledger=ledger,
         data=data,
     )

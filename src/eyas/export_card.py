@@ -11,12 +11,12 @@ from typing import Any
 from eyas.formats.engine_formats import sglang_flags, vllm_flags
 from eyas.formats.head_dir import StoredHead
 
-HERE = "THIS_DIRECTORY"
+DIRECTORY = "THIS_DIRECTORY"
 ENGINE_NAMES = {"sglang": "SGLang", "vllm": "vLLM", "vllm-speculators": "vLLM, in the format of speculators"}
 
 
 @dataclass(frozen=True)
-class Card:
+class ExportCard:
     """What the READMEs of all engines say. trees: as `ExportInputs.trees`. data: Markdown, or nothing."""
 
     stored: StoredHead
@@ -28,34 +28,36 @@ class Card:
     data: str
 
 
-def card(made: Card, engine: str, files: Mapping[str, str]) -> str:
+def render_card(content: ExportCard, engine: str, file_digests: Mapping[str, str]) -> str:
     """Markdown. files: digests of the files beside it."""
-    config = made.stored.config
-    title = f"EAGLE-3 draft head for {made.target_name}"
+    config = content.stored.config
+    title = f"EAGLE-3 draft head for {content.target_name}"
     layers = ", ".join(str(int(i)) for i in config.aux_layer_ids)
     facts = [
-        ("target", made.target_name),
+        ("target", content.target_name),
         ("captured layers (Hugging Face index)", layers),
         ("graph", config.variant),
-        ("parameters", f"{made.stored.head.num_parameters:,}"),
+        ("parameters", f"{content.stored.head.num_parameters:,}"),
         ("draft vocabulary", f"{config.draft_vocab_size:,} of {config.vocab_size:,} tokens"),
-        ("longest text in training", f"{made.stored.metadata.trained_context or 'not known'}"),
+        ("longest text in training", f"{content.stored.metadata.trained_context or 'not known'}"),
     ]
-    digests = [(name, f"`{digest}`") for name, digest in {**made.digests, **files}.items() if digest is not None]
+    digests = [
+        (name, f"`{digest}`") for name, digest in {**content.digests, **file_digests}.items() if digest is not None
+    ]
     parts = [
-        _front(made, title),
+        _front_matter(content, title),
         f"# {title}",
         f"For {ENGINE_NAMES[engine]}. It proposes tokens, the target decides: answers do not change.",
         _table(("", ""), facts),
-        _launch(made, engine),
-        _acceptance(made.acceptance),
+        _launch_section(content, engine),
+        _acceptance_section(content.acceptance),
         "## Digests\n\n" + _table(("of", "digest"), digests),
-        made.data.strip() or "## Data and licences\n\nNothing is known of the data that trained this head.",
+        content.data.strip() or "## Data and licences\n\nNothing is known of the data that trained this head.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _front(made: Card, title: str) -> str:
+def _front_matter(made: ExportCard, title: str) -> str:
     """YAML; every value is a JSON string, which YAML reads as it is."""
     lines = ["---", 'library_name: "eyas"', 'pipeline_tag: "text-generation"']
     if made.target_name.count("/") == 1:
@@ -79,31 +81,31 @@ def _front(made: Card, title: str) -> str:
     return "\n".join([*lines, "---"])
 
 
-def _launch(made: Card, engine: str) -> str:
-    rows = [(point["streams"], launch(engine, point, made.target_name)) for point in made.trees]
+def _launch_section(made: ExportCard, engine: str) -> str:
+    rows = [(point["streams"], launch_command(engine, point, made.target_name)) for point in made.trees]
     first = next((line for _, line in rows if line is not None), None)
     text = "## Launch\n\n"
     if first is None:
         return text + "Where it was tuned, no draft was faster than none: serve the target alone."
-    text += f"```\n{first}\n```\n\n{HERE} is the directory of this file."
+    text += f"```\n{first}\n```\n\n{DIRECTORY} is the directory of this file."
     if engine == "vllm-speculators":
-        text += f" `vllm serve {HERE}` alone does the same: the target and a chain's length stand in config.json."
+        text += f" `vllm serve {DIRECTORY}` alone does the same: the target and a chain's length stand in config.json."
     if rows[0][0] is None:
         return text + " The tree is that of the evaluation; `eyas tune` finds the best one for each number of streams."
     lines = [(streams, f"`{line}`" if line else "no speculation") for streams, line in rows]
     return text + " What was best where it was tuned, by streams:\n\n" + _table(("streams", "launch"), lines)
 
 
-def launch(engine: str, point: Mapping[str, Any], target_name: str) -> str | None:
+def launch_command(engine: str, point: Mapping[str, Any], target_name: str) -> str | None:
     """The command that serves the target with this head; None where drafting does not pay."""
     if engine == "sglang":
-        flags = sglang_flags(point["tree"], HERE)
+        flags = sglang_flags(point["tree"], DIRECTORY)
         return None if flags is None else f"python -m sglang.launch_server --model-path {target_name} {flags}"
-    flags = vllm_flags(point["chain"], HERE)
+    flags = vllm_flags(point["chain"], DIRECTORY)
     return None if flags is None else f"vllm serve {target_name} {flags}"
 
 
-def _acceptance(found: Mapping[str, Any] | None) -> str:
+def _acceptance_section(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "## Acceptance\n\nNot measured yet."
     tree = found["tree"]

@@ -7,6 +7,6 @@ from eyas.base.config import build
 from eyas.recipe import Recipe
 
 
-def quickstart_recipe() -> Recipe:
+def load_quickstart_recipe() -> Recipe:
     """The recipe of quickstart.toml."""
     return build(Recipe, tomllib.loads(files("eyas").joinpath("quickstart.toml").read_text(encoding="utf-8")))

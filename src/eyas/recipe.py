@@ -37,7 +37,7 @@ from eyas.data.licenses.license_metadata import TargetClaim, read_target
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.surrogate_key import surrogate_key
 from eyas.deploy.config import DeployConfig
-from eyas.engine_responder import Answers
+from eyas.engine_responder import EngineResponder
 from eyas.evaluation import evaluate
 from eyas.evaluation.evaluate import EvalConfig
 from eyas.features import capture
@@ -55,7 +55,7 @@ from eyas.train.init_head import RANDOM
 from eyas.train.ranks import ALONE, Ranks
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "export", "bench")
-ASIDE = {"tune": "eval"}
+SIDE_STAGES = {"tune": "eval"}
 """A stage that `eyas run` leaves out -> the one whose place it has: it reads what comes before that one."""
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
 DIRECTORIES |= {"train": "head", "eval": "eval", "export": "export", "bench": "report", "tune": "tune"}
@@ -141,7 +141,7 @@ class Run:
         return Target.load(wanted.model, DTYPES[wanted.dtype], layers, self.device)
 
     @cached_property
-    def ends(self) -> Target:
+    def layerless_target(self) -> Target:
         """The target as `train` and `eval` read it: without its layers, unless they run it or it is loaded anyway."""
         needed = self.recipe.capture.online or self.recipe.eval.temperature is not None
         if needed or "target" in vars(self):
@@ -160,7 +160,7 @@ class Run:
         train = self.recipe.train
         return train if train.init == RANDOM else replace(train, init=str(resolve_head(train.init)))
 
-    def run(self, stage: str) -> None:
+    def run_stage(self, stage: str) -> None:
         """One stage; nothing is done where it is finished. InputError where what it reads is out of step.
 
         recipe.toml is written when the stage is finished, so a refused command leaves that of the work that is there.
@@ -169,15 +169,15 @@ class Run:
         worlds = {"prompts": self.recipe.prompts.world, "capture": self.recipe.capture.world}
         if self.out.is_dir() and worlds.get(stage, 1) == 1 and self.ranks.is_first:
             remove_temp_files(self.out)
-        self._require_chain(stage)
+        self._require_current_inputs(stage)
         self._stages[stage]()
         if self.ranks.is_first:
             write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
 
-    def _require_chain(self, stage: str) -> None:
+    def _require_current_inputs(self, stage: str) -> None:
         """Each finished stage before this one must be made from what its parents hold now."""
         own_head = self.recipe.target.head is None
-        before = [made for made in STAGES[: STAGES.index(ASIDE.get(stage, stage))] if made != "train" or own_head]
+        before = [made for made in STAGES[: STAGES.index(SIDE_STAGES.get(stage, stage))] if made != "train" or own_head]
         held = {made: self.place(made) for made in before if has_provenance(self.place(made))}
         for made, place in held.items():
             for name, recorded in read_provenance(place).parents.items():
@@ -198,7 +198,12 @@ class Run:
         return {
             "prompts": self._prompts,
             "respond": lambda: respond.run(
-                recipe.respond, directory("prompts"), directory("respond"), self.responder(), progress, self.scan()
+                recipe.respond,
+                directory("prompts"),
+                directory("respond"),
+                self.build_responder(),
+                progress,
+                self.build_answer_scanner(),
             ),
             "capture": lambda: capture.run(
                 recipe.capture, directory("respond"), self.target, features, progress=progress
@@ -207,7 +212,7 @@ class Run:
             "eval": lambda: evaluate.run(
                 recipe.eval,
                 evaluate.EvalInputs(self.head_directory, features),
-                self.ends,
+                self.layerless_target,
                 directory("eval"),
                 progress=progress,
             ),
@@ -219,16 +224,16 @@ class Run:
         }
 
     @property
-    def acknowledgements(self) -> Path:
+    def acknowledgements_file(self) -> Path:
         """Where people put down which licence terms they acknowledge."""
         return self.out / ACKNOWLEDGEMENTS
 
-    def acknowledge(self, who: str) -> list[str]:
+    def acknowledge_terms(self, signer: str) -> list[str]:
         """Puts down that `who` answers for all that the licence gate asks about; the names of what that was."""
         claims = [self._target_claim, *prompts.claims_of(self.recipe.prompts)]
         policy = prompts.read_policy(self.recipe.prompts)
-        pending = policy.pending(claims, read_acknowledgements(self.acknowledgements))
-        acknowledge(self.acknowledgements, who, pending, datetime.datetime.now(datetime.UTC))
+        pending = policy.pending(claims, read_acknowledgements(self.acknowledgements_file))
+        acknowledge(self.acknowledgements_file, signer, pending, datetime.datetime.now(datetime.UTC))
         return [claim.name for claim in pending]
 
     @property
@@ -239,14 +244,14 @@ class Run:
     def _target_decision(self) -> Decision:
         """The gate covers the target, too: its terms may forbid to train on what it answers."""
         policy = prompts.read_policy(self.recipe.prompts)
-        return policy.decide_target(self._target_claim, read_acknowledgements(self.acknowledgements))
+        return policy.decide_target(self._target_claim, read_acknowledgements(self.acknowledgements_file))
 
     def _prompts(self) -> None:
         prompts.run(
             self.recipe.prompts,
             self.directory("prompts"),
             self.progress,
-            self.acknowledgements,
+            self.acknowledgements_file,
             self._target_decision().to_json(),
         )
 
@@ -255,7 +260,7 @@ class Run:
             loop.run(
                 self.train_config,
                 self.place("capture"),
-                self.ends,
+                self.layerless_target,
                 self.directory("train"),
                 progress=self.progress,
                 data_card=self._data_card(),
@@ -283,17 +288,19 @@ class Run:
             return read_provenance(place(stage)).digest
 
         def of_eval() -> StageInputs:
-            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.ends.info.num_layers)
+            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.layerless_target.info.num_layers)
             features = Features(place("capture"))
-            return evaluate.origin_of(recipe.eval, stored, (features, features), self.ends)
+            return evaluate.origin_of(recipe.eval, stored, (features, features), self.layerless_target)
 
         return {
-            "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements).origin,
-            "respond": lambda: respond.origin_of(recipe.respond, digest("prompts"), self.responder(), self.scan()),
+            "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements_file).origin,
+            "respond": lambda: respond.origin_of(
+                recipe.respond, digest("prompts"), self.build_responder(), self.build_answer_scanner()
+            ),
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
-            "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.ends),
+            "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.layerless_target),
             "eval": of_eval,
-            "export": lambda: export.origin_of(self.export_inputs(), self.ends),
+            "export": lambda: export.origin_of(self.export_inputs(), self.layerless_target),
             "bench": lambda: bench.build_origin(
                 recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
             ),
@@ -306,7 +313,7 @@ class Run:
         """The directories that `export` reads."""
         before = (self.directory(stage) for stage in ("eval", "tune", "prompts"))
         return export.ExportInputs(
-            self.head_directory, *before, tree=self.recipe.eval.shape, is_own=self.recipe.target.head is None
+            self.head_directory, *before, tree=self.recipe.eval.shape, is_trained_here=self.recipe.target.head is None
         )
 
     def bench_inputs(self) -> bench.BenchInputs:
@@ -315,10 +322,15 @@ class Run:
 
     def _bench(self) -> None:
         bench.run(
-            self.recipe.bench, self.bench_inputs(), self.target, self.story(), self.directory("bench"), self.progress
+            self.recipe.bench,
+            self.bench_inputs(),
+            self.target,
+            self.summarize_stages(),
+            self.directory("bench"),
+            self.progress,
         )
 
-    def story(self) -> dict[str, object]:
+    def summarize_stages(self) -> dict[str, object]:
         """What the stages before made, for the report: read from their directories."""
         for stage in ("prompts", "respond", "capture"):
             require_finished(self.place(stage), stage)
@@ -332,17 +344,17 @@ class Run:
             "tokens": answers["tokens"],
             "feature_bytes": sum(shard.num_bytes for shard in manifest.shards),
             "train_seconds": None if trained is None else trained.seconds,
-            "head_start": _start_of(trained),
+            "head_start": _describe_head_start(trained),
         }
 
-    def scan(self) -> Scan | None:
+    def build_answer_scanner(self) -> Scan | None:
         """Looks at answers once more: a target may know what its prompts do not say. None for the grammar's prompts."""
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
             return None
-        return _AnswerScan(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
+        return _AnswerScanner(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
 
-    def responder(self) -> Responder:
+    def build_responder(self) -> Responder:
         """The target as `respond` sees it, here or on the recipe's server. InputError when it has no chat template."""
         config = self.recipe.respond
         if config.url is not None:
@@ -353,7 +365,7 @@ class Run:
         target = self.target
         target.require_chat_template()
         return Responder(
-            answer=Answers(target, config),
+            answer=EngineResponder(target, config),
             tokenizer=target.tokenizer,
             max_positions=target.info.max_positions,
             target_digest=target.digest,
@@ -363,7 +375,7 @@ class Run:
         )
 
 
-class _AnswerScan:
+class _AnswerScanner:
     """The privacy room's filter as `respond` calls it."""
 
     def __init__(self, privacy: PrivacyFilter) -> None:
@@ -374,7 +386,7 @@ class _AnswerScan:
         return self._privacy.scan(texts, languages)
 
 
-def _start_of(trained: Provenance | None) -> str:
+def _describe_head_start(trained: Provenance | None) -> str:
     """Whose weights a head started from, as the report says it."""
     if trained is None:
         return "trained before this run"

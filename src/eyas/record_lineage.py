@@ -34,14 +34,14 @@ from eyas.formats.head_dir import digest_head
 from eyas.recipe import Run
 
 
-def explain(run: Run, record_id: str) -> Iterator[str]:
+def explain_record(run: Run, record_id: str) -> Iterator[str]:
     """Lines for the terminal, without a word of what the record says. InputError for an id that did not come."""
-    number, said = _decision(run, record_id)
+    number, said = _find_decision(run, record_id)
     try:
         ledger = json.loads((run.directory("prompts") / LEDGER_FILE).read_bytes())
     except FileNotFoundError:  # it is written behind the decisions
         raise InputError("prompts that are unfinished", "finished prompts", "run `eyas prompts` first") from None
-    source = _source(ledger, number)
+    source = _find_source(ledger, number)
     yield record_id
     licence = source["licence"]
     yield f"  came from   {said['where']}, source {source['name']}, licence {licence['spdx']} ({licence['verdict']})"
@@ -51,21 +51,21 @@ def explain(run: Run, record_id: str) -> Iterator[str]:
     else:
         changed = ", ".join(f"{kind} {count}" for kind, count in sorted(said.get("changed", {}).items()))
         yield f"  prompts     kept, {f'replaced: {changed}' if changed else 'nothing changed'}"
-        yield from _later(run, record_id)
-    for line in _forgotten(run, record_id):
+        yield from _explain_later_stages(run, record_id)
+    for line in _forgotten_entries(run, record_id):
         heads = ", ".join(line["heads"]) or "none"
         yield f"  forgotten   {line['when']}; heads that had seen it: {heads}"
 
 
-def forget(run: Run, record_id: str) -> Iterator[str]:
+def forget_record(run: Run, record_id: str) -> Iterator[str]:
     """Removes the record from everything derived from it; lines that say what was done. InputError as `explain`.
 
     Also where an earlier call was killed half-way, or prompts were chosen anew since the target answered.
     """
-    number, said = _decision(run, record_id)
-    heads = _heads(run, record_id)
-    copies = _copies(run, record_id)
-    _note(run, [record_id, *copies], heads)
+    number, said = _find_decision(run, record_id)
+    heads = _heads_trained_on(run, record_id)
+    copies = _find_duplicates(run, record_id)
+    _append_forgotten(run, [record_id, *copies], heads)
     shutil.rmtree(prompts.work_directory(run.directory("prompts")), ignore_errors=True)  # of an unfinished run
     yield record_id
     renewed: dict[str, str] = {}
@@ -79,7 +79,7 @@ def forget(run: Run, record_id: str) -> Iterator[str]:
         yield f"  nor will what was dropped as a repetition of it: {', '.join(copies)}"
     for stage, remove, clear in (
         ("respond", _forget_conversation, lambda place: respond.clear(place.path)),
-        ("capture", _forget_rows, _clear_features),
+        ("capture", _forget_rows, _clear_unfinished_features),
     ):
         directory = run.place(stage)
         if has_provenance(directory):
@@ -98,7 +98,7 @@ def forget(run: Run, record_id: str) -> Iterator[str]:
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-def _decision(run: Run, record_id: str) -> tuple[int, dict[str, Any]]:
+def _find_decision(run: Run, record_id: str) -> tuple[int, dict[str, Any]]:
     """What became of the record in `eyas prompts`, and its number among all that came."""
     path = run.directory("prompts") / DECISIONS_FILE
     try:
@@ -114,13 +114,13 @@ def _decision(run: Run, record_id: str) -> tuple[int, dict[str, Any]]:
     raise InputError(f"no record {record_id} in {path}", "the id of a record that came", "check the id")
 
 
-def _copies(run: Run, record_id: str) -> list[str]:
+def _find_duplicates(run: Run, record_id: str) -> list[str]:
     """Records that were dropped as repetitions of this one: without it they would be kept."""
     with (run.directory("prompts") / DECISIONS_FILE).open("rb") as file:
         return [said["id"] for said in map(json.loads, file) if said.get("of") == record_id]
 
 
-def _source(ledger: dict[str, Any], number: int) -> dict[str, Any]:
+def _find_source(ledger: dict[str, Any], number: int) -> dict[str, Any]:
     """The ledger's entry of the source that a record came from: sources come one after the other."""
     for source in ledger["sources"]:
         if number < source["came"]:
@@ -129,9 +129,9 @@ def _source(ledger: dict[str, Any], number: int) -> dict[str, Any]:
     raise InputError("a ledger of other records than decisions.jsonl", "those of one run", "run `eyas prompts` again")
 
 
-def _later(run: Run, record_id: str) -> Iterator[str]:
+def _explain_later_stages(run: Run, record_id: str) -> Iterator[str]:
     if has_provenance(run.place("respond")):
-        found = _conversation(run, record_id)
+        found = _find_conversation(run, record_id)
         if found is None:
             yield "  respond     not answered, or dropped (see its ledger.json)"
             return
@@ -139,13 +139,13 @@ def _later(run: Run, record_id: str) -> Iterator[str]:
         ends = ", ".join(turn.finish for turn in found.turns)
         yield f"  respond     {len(found.turns)} answers, {tokens} tokens ({ends})"
     if has_provenance(run.place("capture")):
-        rows = _rows(store.read_manifest(run.place("capture")), record_id)
+        rows = _rows_of_record(store.read_manifest(run.place("capture")), record_id)
         yield f"  capture     {', '.join(f'{row.length} tokens for {row.split}' for row in rows) or 'no row'}"
-    for head in _heads(run, record_id):
+    for head in _heads_trained_on(run, record_id):
         yield f"  head        {head} was trained on it"
 
 
-def _conversation(run: Run, record_id: str) -> Conversation | None:
+def _find_conversation(run: Run, record_id: str) -> Conversation | None:
     for path in sorted(run.directory("respond").glob("*.jsonl")):
         for conversation in read_conversations(path):
             if conversation.id == record_id:
@@ -153,12 +153,12 @@ def _conversation(run: Run, record_id: str) -> Conversation | None:
     return None
 
 
-def _rows(manifest: Manifest, record_id: str) -> list[RowInfo]:
+def _rows_of_record(manifest: Manifest, record_id: str) -> list[RowInfo]:
     """A conversation has one row, or one for each answer: <id>#<turn>."""
     return [row for row in manifest.rows if row.id == record_id or row.id.rpartition("#")[0] == record_id]
 
 
-def _heads(run: Run, record_id: str) -> list[str]:
+def _heads_trained_on(run: Run, record_id: str) -> list[str]:
     """Digests of the run's heads that were trained on features with this record.
 
     Also on what the features were before other records were forgotten: those rows were there as well.
@@ -166,17 +166,17 @@ def _heads(run: Run, record_id: str) -> list[str]:
     directory, features = run.directory("train"), run.place("capture")
     if not (has_provenance(directory) and has_provenance(features)):
         return []
-    seen = {read_provenance(features).digest, *(said.get("features") for said in _all_forgotten(run))}
+    seen = {read_provenance(features).digest, *(said.get("features") for said in _read_forgotten(run))}
     same = read_provenance(directory).parents.get("features") in seen
-    rows = _rows(store.read_manifest(features), record_id)
+    rows = _rows_of_record(store.read_manifest(features), record_id)
     return [digest_head(directory)] if same and any(row.split == "train" for row in rows) else []
 
 
-def _forgotten(run: Run, record_id: str) -> list[dict[str, Any]]:
-    return [said for said in _all_forgotten(run) if said["id"] == record_id]
+def _forgotten_entries(run: Run, record_id: str) -> list[dict[str, Any]]:
+    return [said for said in _read_forgotten(run) if said["id"] == record_id]
 
 
-def _all_forgotten(run: Run) -> list[dict[str, Any]]:
+def _read_forgotten(run: Run) -> list[dict[str, Any]]:
     path = run.out / FORGOTTEN_FILE
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
 
@@ -184,7 +184,7 @@ def _all_forgotten(run: Run) -> list[dict[str, Any]]:
 # --- removing --------------------------------------------------------------------------------------------------------
 
 
-def _note(run: Run, ids: list[str], heads: list[str]) -> None:
+def _append_forgotten(run: Run, ids: list[str], heads: list[str]) -> None:
     """First of all, so that a kill in between forgets the rest with the next `eyas prompts`."""
     path = run.out / FORGOTTEN_FILE
     before = path.read_text() if path.is_file() else ""
@@ -198,7 +198,7 @@ def _note(run: Run, ids: list[str], heads: list[str]) -> None:
 def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str]) -> None:
     """number: of the record among all that came. renewed: digests of directories, as they were and as they are."""
     directory = run.directory("prompts")
-    before, origin = _reopen(directory)
+    before, origin = _reopen_directory(directory)
     all_prompts = list(read_conversations(directory / PROMPTS_FILE))
     write_atomic(directory / PROMPTS_FILE, (prompt.to_line() for prompt in all_prompts if prompt.id != record_id))
     lines = (directory / DECISIONS_FILE).read_bytes().splitlines()
@@ -208,10 +208,10 @@ def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str
     ).encode()
     write_atomic(directory / DECISIONS_FILE, (line + b"\n" for line in lines))
     ledger = json.loads((directory / LEDGER_FILE).read_bytes())
-    entry = _source(ledger, number)
+    entry = _find_source(ledger, number)
     gone = next(prompt for prompt in all_prompts if prompt.id == record_id)
     for counts in (ledger, entry):
-        _uncount(counts, gone)
+        _subtract_prompt(counts, gone)
     ledger["dropped"] = dict(sorted({**ledger["dropped"], FORGOTTEN: ledger["dropped"].get(FORGOTTEN, 0) + 1}.items()))
     places = entry["dropped"].pop(FORGOTTEN, {"count": 0, "lines": []})
     places = {"count": places["count"] + 1, "lines": [*places["lines"], said["where"]][:MAX_LINES]}
@@ -222,7 +222,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str
     renewed[before] = finish_stage(directory, origin, time.time()).digest
 
 
-def _uncount(counts: dict[str, Any], gone: Conversation) -> None:
+def _subtract_prompt(counts: dict[str, Any], gone: Conversation) -> None:
     """Takes a prompt out of what a ledger counts of those that are kept, and its surrogates out of all."""
     counted = Ledger()
     counted.keep(sum(len(message.content) for message in gone.messages if message.role == "user"), gone.tags)
@@ -238,11 +238,11 @@ def _uncount(counts: dict[str, Any], gone: Conversation) -> None:
 
 def _forget_conversation(run: Run, record_id: str, renewed: dict[str, str]) -> bool:
     directory = run.directory("respond")
-    found = _conversation(run, record_id) is not None
+    found = _find_conversation(run, record_id) is not None
     parents = read_provenance(directory).parents
     if not found and not any(digest in renewed for digest in parents.values()):
         return False
-    before, origin = _reopen(directory)
+    before, origin = _reopen_directory(directory)
     left = Tally()
     for path in sorted(directory.glob("*.jsonl")):
         conversations = list(read_conversations(path))
@@ -257,32 +257,32 @@ def _forget_conversation(run: Run, record_id: str, renewed: dict[str, str]) -> b
         dropped["count"] += 1
         dropped["ids"] = [*dropped["ids"], record_id][:MAX_NAMED]
         write_json_atomic(directory / LEDGER_FILE, ledger | left.kept_json())
-    renewed[before] = finish_stage(directory, _with_parents(origin, renewed), time.time()).digest
+    renewed[before] = finish_stage(directory, _with_new_parents(origin, renewed), time.time()).digest
     return found
 
 
 def _forget_rows(run: Run, record_id: str, renewed: dict[str, str]) -> bool:
     directory = run.place("capture")
     manifest = store.read_manifest(directory)
-    rows = _rows(manifest, record_id)
+    rows = _rows_of_record(manifest, record_id)
     if not rows and not any(digest in renewed for digest in read_provenance(directory).parents.values()):
         return False
-    _, origin = _reopen(directory)
+    _, origin = _reopen_directory(directory)
     for number in sorted({row.shard for row in rows}, reverse=True):
         manifest = store.without_rows(directory, manifest, number, {row.id for row in rows})
     directory.join(store.MANIFEST).remove()
     store.write_manifest(directory, manifest)
-    finish_stage(directory, _with_parents(origin, renewed), time.time(), known_digests=manifest.digests)
+    finish_stage(directory, _with_new_parents(origin, renewed), time.time(), known_digests=manifest.digests)
     return bool(rows)
 
 
-def _clear_features(directory: StoragePath) -> None:
+def _clear_unfinished_features(directory: StoragePath) -> None:
     """Of an unfinished capture; the next one begins anew."""
     store.remove_shards(directory, 0)
     directory.join(store.MANIFEST).remove()
 
 
-def _reopen(directory: Path | StoragePath) -> tuple[str, StageInputs]:
+def _reopen_directory(directory: Path | StoragePath) -> tuple[str, StageInputs]:
     """The directory counts as unfinished from here on; its digest, and what it was made from."""
     found = read_provenance(directory)
     mark_unfinished(directory)
@@ -290,6 +290,6 @@ def _reopen(directory: Path | StoragePath) -> tuple[str, StageInputs]:
     return found.digest, origin
 
 
-def _with_parents(origin: StageInputs, renewed: dict[str, str]) -> StageInputs:
+def _with_new_parents(origin: StageInputs, renewed: dict[str, str]) -> StageInputs:
     """Made from what its parents are now, where it was made from what they were; else it stays out of step."""
     return replace(origin, parents={name: renewed.get(digest, digest) for name, digest in origin.parents.items()})

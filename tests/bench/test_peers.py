@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from peer_drivers.lines import Done, Options, Work, closed_loop
-from peers import EYAS, Arm, Driver, NotInstalledError, Ours, PeerFailedError, Setup, beside, vllm_arms
+from peers import EYAS, Arm, Driver, EyasRun, NotInstalledError, PeerFailedError, Setup, compare_with_peer, vllm_arms
 from tests.bench.tiny_pair import TinyPair
 
 from eyas.bench.workload import interleave_tasks
@@ -99,7 +99,7 @@ def test_a_row_is_eyas_over_the_better_arm(
 ) -> None:
     some = interleave_tasks(pair.prompts)[:2]
     work = Work(2, [list(prompt.ids) for prompt in some], [4] * len(some))
-    ours = Ours(Engine(pair.target, pair.draft, 2, 128), some, work, [[0, 0, 7, 0], [7, 0, 0, 0]])
+    ours = EyasRun(Engine(pair.target, pair.draft, 2, 128), some, work, [[0, 0, 7, 0], [7, 0, 0, 0]])
     arms = {
         "slow": Arm(fake, replace(OPTIONS, target="1e9")),
         "fast": Arm(fake, replace(OPTIONS, target="1e6", head="h")),
@@ -107,7 +107,7 @@ def test_a_row_is_eyas_over_the_better_arm(
     with Driver(arms["slow"], tmp_path / "slow") as slow, Driver(arms["fast"], tmp_path / "fast") as fast:
         slow.load()
         fast.load()
-        row = beside("vllm", {"slow": slow, "fast": fast}, ours, 1)
+        row = compare_with_peer("vllm", {"slow": slow, "fast": fast}, ours, 1)
     told = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert "(fast)" in row.name
     assert row.ok

@@ -18,8 +18,8 @@ from eyas.cli import main
 from eyas.cli.deploy import launch_of_run, write_configured
 from eyas.cli.setup import open_run
 from eyas.deploy.config import DeployConfig, KubernetesConfig
-from eyas.deploy.kubernetes import DataStages, jobs_of, serving_of, write
-from eyas.deploy.launch import Launch, Parts, launch_of
+from eyas.deploy.kubernetes import DataStages, build_jobs, build_serving, write_manifests
+from eyas.deploy.launch import Launch, ServedModel, build_launch
 from eyas.doctor import examine
 from eyas.formats.head_dir import resolve_head
 from eyas.model.target_dir import resolve_target
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 def launch(head: Path, **more: object) -> Launch:
     told = {"image": "r/x:1", "storage": "gs://bucket/eyas", **more}
-    return launch_of(DeployConfig(**told), Parts("scout", "org/model", head, "sha256:" + "a" * 64))  # type: ignore[arg-type]
+    return build_launch(DeployConfig(**told), ServedModel("scout", "org/model", head, "sha256:" + "a" * 64))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ STAGES = DataStages("scout", "r/eyas:1", 'name = "scout"\n', WORLDS, None)
 
 
 def every(head: Path, config: KubernetesConfig, **more: object) -> dict:
-    return serving_of(config, launch(head, **more)) | jobs_of(config, STAGES)
+    return build_serving(config, launch(head, **more)) | build_jobs(config, STAGES)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -126,10 +126,10 @@ def test_what_no_pod_could_do_is_refused():
     config = KubernetesConfig()
     for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:80/v1", "http://0.0.0.0:8000/v1"):
         with pytest.raises(UsageError, match=r"respond\.url = '.+' in a Job, whose pod would ask itself"):
-            jobs_of(config, dataclasses.replace(STAGES, url=url))
-    assert jobs_of(config, dataclasses.replace(STAGES, url="http://vllm.default/v1")) == jobs_of(config, STAGES)
+            build_jobs(config, dataclasses.replace(STAGES, url=url))
+    assert build_jobs(config, dataclasses.replace(STAGES, url="http://vllm.default/v1")) == build_jobs(config, STAGES)
     with pytest.raises(UsageError, match=r"Jobs of a recipe named 'Pair_1'"):
-        jobs_of(config, dataclasses.replace(STAGES, name="Pair_1"))
+        build_jobs(config, dataclasses.replace(STAGES, name="Pair_1"))
 
 
 def test_every_pod_reads_one_secret_where_there_is_one(head):
@@ -147,10 +147,10 @@ def test_files_of_an_earlier_recipe_go(head, tmp_path):
     config, what = KubernetesConfig(), launch(head)
     (tmp_path / "k").mkdir()
     (tmp_path / "k" / "deployment.yaml").write_text("{}")
-    write(every(head, config), {"head": "sha256:a"}, tmp_path / "k")
+    write_manifests(every(head, config), {"head": "sha256:a"}, tmp_path / "k")
     assert len(list((tmp_path / "k" / "jobs").iterdir())) == 5
     assert not (tmp_path / "k" / "deployment.yaml").exists()
-    write(serving_of(config, what), {"head": "sha256:a"}, tmp_path / "k")
+    write_manifests(build_serving(config, what), {"head": "sha256:a"}, tmp_path / "k")
     assert list((tmp_path / "k" / "jobs").iterdir()) == []
 
 

@@ -12,14 +12,14 @@ from tests.doubles.vertex import FakeVertex
 
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
 from eyas.cli import main
-from eyas.deploy import vertex_apply
+from eyas.deploy import vertex_deployment as vertex_apply
 from eyas.deploy.config import DeployConfig, VertexConfig
-from eyas.deploy.launch import Launch, Parts, launch_of
-from eyas.deploy.vertex import DEPLOYMENT, ENDPOINT, MODEL, requests_of, write
-from eyas.deploy.vertex_api import Patience, VertexApi
+from eyas.deploy.launch import Launch, ServedModel, build_launch
+from eyas.deploy.vertex_client import RetryPolicy, VertexClient
+from eyas.deploy.vertex_requests import DEPLOYMENT, ENDPOINT, MODEL, build_requests, write_requests
 
 PARENT = "projects/my-project/locations/europe-west4"
-FAST = Patience(waits_s=(0.01, 0.01, 0.01), poll_s=0.01, limit_s=20.0)
+FAST = RetryPolicy(backoff_s=(0.01, 0.01, 0.01), poll_interval_s=0.01, timeout_s=20.0)
 
 
 def silent(_: str) -> None:
@@ -54,7 +54,7 @@ def config(api) -> VertexConfig:
 
 def launch(head: Path, digest: str = "a", **more: object) -> Launch:
     told = {"image": "europe-docker.pkg.dev/my-project/eyas/sglang:1", "storage": "gs://bucket/eyas", **more}
-    return launch_of(DeployConfig(**told), Parts("scout", "org/model", head, f"sha256:{digest * 64}"))  # type: ignore[arg-type]
+    return build_launch(DeployConfig(**told), ServedModel("scout", "org/model", head, f"sha256:{digest * 64}"))  # type: ignore[arg-type]
 
 
 def apply(config: VertexConfig, what: Launch) -> dict:
@@ -74,7 +74,7 @@ def test_the_requests_say_all_that_the_recipe_says(head):
         accelerator_type="NVIDIA_H100_80GB", accelerator_count=8, replicas=(2, 5), target_busy=70, startup_s=3605,
         inference_s=1800, shared_memory_mb=65536, spot=True,
     )  # fmt: skip
-    requests = requests_of(config, launch(head, speculation="6,4,16", arguments=("--tp=8",)))
+    requests = build_requests(config, launch(head, speculation="6,4,16", arguments=("--tp=8",)))
     model, endpoint, deployment = (requests[name] for name in (MODEL, ENDPOINT, DEPLOYMENT))
     container = model["model"]["containerSpec"]
     assert container["imageUri"] == "europe-docker.pkg.dev/my-project/eyas/sglang:1"
@@ -108,7 +108,7 @@ def test_ids_follow_what_decides_and_nothing_else(head):
     config = VertexConfig(project="my-project")
 
     def ids(config: VertexConfig, what: Launch) -> tuple[str, str, str]:
-        requests = requests_of(config, what)
+        requests = build_requests(config, what)
         deployed = requests[DEPLOYMENT]["deployedModel"]["displayName"]
         return requests[ENDPOINT]["endpointId"], requests[MODEL]["modelId"], deployed
 
@@ -123,16 +123,16 @@ def test_ids_follow_what_decides_and_nothing_else(head):
 
 def test_googles_client_takes_what_is_written(head, config, tmp_path):
     out = tmp_path / "vertex"
-    first = write(config, launch(head), out)
-    assert write(config, launch(head), out) == first, "written once"
-    api = VertexApi(config, FAST)
+    first = write_requests(config, launch(head), out)
+    assert write_requests(config, launch(head), out) == first, "written once"
+    api = VertexClient(config, FAST)
     for kind, name in (
         ("UploadModelRequest", MODEL),
         ("CreateEndpointRequest", ENDPOINT),
         ("DeployModelRequest", DEPLOYMENT),
     ):
         raw = json.loads((out / name).read_bytes())
-        message = api.message(kind, raw)
+        message = api.parse_request(kind, raw)
         kinds = type(message)
         again = json.loads(
             kinds.to_json(message, use_integers_for_enums=False, always_print_fields_with_no_presence=False)
@@ -158,7 +158,7 @@ WRONG = [
 @pytest.mark.parametrize(("vertex", "deploy", "said"), WRONG)
 def test_what_cannot_be_guessed_is_asked_for(head, config, vertex, deploy, said):
     with pytest.raises(UsageError, match=said):
-        requests_of(dataclasses.replace(config, **vertex), launch(head, **deploy))
+        build_requests(dataclasses.replace(config, **vertex), launch(head, **deploy))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_from_nothing_to_serving_and_once_more(head, config, api, bucket):
     what = launch(head, arguments=("--tp=1",))
     told = apply(config, what)
     assert api.asked() == ["POST models:upload", "POST endpoints", "POST scout:deployModel"]
-    written = requests_of(config, what)
+    written = build_requests(config, what)
     assert api.body("models:upload")["model"]["containerSpec"]["args"] == ["--tp=1"]
     assert api.body("models:upload")["modelId"] == written[MODEL]["modelId"]
     assert api.body(":deployModel")["trafficSplit"] == {"0": 100}
@@ -228,7 +228,7 @@ def test_a_target_of_this_machine_travels_with_the_head(head, config, api, bucke
     target.mkdir()
     (target / "config.json").write_bytes(b'{"a": 1}')
     told = DeployConfig(engine="eyas", image="r/x:1", storage="gs://bucket")
-    what = launch_of(told, Parts("scout", target, head, "sha256:" + "a" * 64))
+    what = build_launch(told, ServedModel("scout", target, head, "sha256:" + "a" * 64))
     config = dataclasses.replace(config, accelerator_count=0, machine_type="n2-standard-8")
     apply(config, what)
     names = {name.split("/", 3)[3] for name in bucket.objects}
@@ -268,12 +268,12 @@ def test_status_at_each_stage_and_deletion(head, config, api, bucket):
 def test_a_deployment_that_was_asked_for_is_waited_for(head, config, api, bucket):
     """The first command is stopped while machines start; the second one, elsewhere, waits for the same."""
     api.polls = 10_000
-    impatient = Patience(poll_s=0.01, limit_s=0.2)
-    endpoint = requests_of(config, launch(head))
+    impatient = RetryPolicy(poll_interval_s=0.01, timeout_s=0.2)
+    endpoint = build_requests(config, launch(head))
     api.polls = 0
-    vertex = VertexApi(config, FAST)
-    vertex.make_model(endpoint[MODEL])
-    vertex.make_endpoint(endpoint[ENDPOINT])
+    vertex = VertexClient(config, FAST)
+    vertex.create_model(endpoint[MODEL])
+    vertex.create_endpoint(endpoint[ENDPOINT])
     api.polls = 10_000
     with pytest.raises(StageError, match="lasts longer than"):
         vertex_apply.apply(config, launch(head), silent, impatient)
@@ -397,4 +397,4 @@ def test_without_the_package_the_extra_is_named(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "google.cloud.aiplatform_v1", None)
     monkeypatch.delattr("google.cloud.aiplatform_v1", raising=False)
     with pytest.raises(UsageError, match=r"pip install 'eyas\[vertex\]'"):
-        VertexApi(config, FAST)
+        VertexClient(config, FAST)

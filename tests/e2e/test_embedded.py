@@ -24,7 +24,7 @@ from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
-from eyas.quickstart import quickstart_recipe
+from eyas.quickstart import load_quickstart_recipe
 from eyas.recipe import resolve_head
 from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import acceptance_length
@@ -108,7 +108,7 @@ def test_the_target_is_an_ordinary_directory(target):
 
 
 def test_the_quickstart_trains_from_random_weights():
-    recipe = quickstart_recipe()
+    recipe = load_quickstart_recipe()
     assert recipe.target.model == EMBEDDED
     assert recipe.target.head is None, "no finished head is put in its place"
     assert recipe.train.init == "random"

@@ -160,5 +160,5 @@ def test_machines_that_share_the_prompts_leave_each_others_writes_alone(tmp_path
     for world, stands in ((2, True), (1, False)):
         half.write_bytes(b"half")
         recipe = write_recipe(tmp_path / "small.toml", tmp_path, write_prompts(tmp_path / "sums.jsonl"))
-        Run(load_recipe(recipe, {"prompts": {"world": world}}), tmp_path).run("prompts")
+        Run(load_recipe(recipe, {"prompts": {"world": world}}), tmp_path).run_stage("prompts")
         assert half.exists() == stands

@@ -20,7 +20,7 @@ def test_a_run_goes_on_from_the_head_of_another(recipe, run, finished, tmp_path,
     assert read_provenance(run / "head").parents["init"] == digest_head(first)
     assert "| loss | lk_log |" in (run / "head" / "README.md").read_text()
     assert [str(finding) for finding in examine(str(run), None) if finding.weight == "misfit"] == []
-    story = Run(load_recipe(run / "recipe.toml", {}), run).story()
+    story = Run(load_recipe(run / "recipe.toml", {}), run).summarize_stages()
     assert story["head_start"] == f"another head's ({digest_head(first)})"
     acceptance = json.loads((run / "eval" / "acceptance.json").read_bytes())
     assert acceptance

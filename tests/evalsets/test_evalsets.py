@@ -8,7 +8,7 @@ import pytest
 
 from eyas.base.provenance import digest_json
 from eyas.evalsets import FAMILIES, example
-from eyas.evalsets.template_grammar import Speaker, zipf_choice
+from eyas.evalsets.template_grammar import TemplateGrammar, zipf_choice
 
 FROZEN = {
     "chat": "sha256:ae8d7c66e154",
@@ -82,8 +82,8 @@ def test_passages_are_long():
 def test_choices_are_skewed_and_the_tone_decides_which_is_likely():
     counts = {}
     for tone in ("plain", "warm", "brisk", "formal"):
-        speaker = Speaker(random.Random(0), tone, {})
-        counts[tone] = Counter(speaker.say("{one|two|three|four}") for _ in range(2000))
+        speaker = TemplateGrammar(random.Random(0), tone, {})
+        counts[tone] = Counter(speaker.expand("{one|two|three|four}") for _ in range(2000))
     likely = {count.most_common(1)[0][0] for count in counts.values()}
     assert len(likely) > 1
     for count in counts.values():

@@ -11,8 +11,8 @@ from tests.monitoring.answers import CHAIN2, HEAD, TREE16, answer, entry, write_
 from eyas.base.config import build, load_toml
 from eyas.bench.config import BenchConfig
 from eyas.cli import main
-from eyas.deploy.launch import Parts, launch_of
-from eyas.deploy.vertex import ENDPOINT, requests_of
+from eyas.deploy.launch import ServedModel, build_launch
+from eyas.deploy.vertex_requests import ENDPOINT, build_requests
 from eyas.monitoring.acceptance_log import heard
 from eyas.recipe import Recipe
 from eyas.speculation.acceptance_trace import Evidence
@@ -250,8 +250,8 @@ def test_damaged_lines_are_left_out_and_said(run, tmp_path, capsys):
 
 def endpoint_of(recipe):
     """Where `eyas deploy vertex` would put a head of this recipe."""
-    launch = launch_of(recipe.deploy, Parts(recipe.name, "org/model", Path("head"), HEAD))
-    return requests_of(recipe.deploy.vertex, launch)[ENDPOINT]["endpointId"]
+    launch = build_launch(recipe.deploy, ServedModel(recipe.name, "org/model", Path("head"), HEAD))
+    return build_requests(recipe.deploy.vertex, launch)[ENDPOINT]["endpointId"]
 
 
 @pytest.mark.parametrize(("named", "endpoint"), [("", "first"), ('name = "live"\n', "live")])

@@ -12,8 +12,10 @@ from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import require_finished
 from eyas.cli.setup import open_run
-from eyas.deploy import kubernetes, vertex, vertex_apply
-from eyas.deploy.launch import Launch, Parts, launch_of, upload
+from eyas.deploy import kubernetes
+from eyas.deploy import vertex_deployment as vertex_apply
+from eyas.deploy import vertex_requests as vertex
+from eyas.deploy.launch import Launch, ServedModel, build_launch, upload_artifacts
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
 from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import Recipe, Run
@@ -26,7 +28,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("--apply, --status or --delete for kubernetes", "them for vertex", "use kubectl")
     if parsed.upload:
         launch = launch_of_run(work)
-        upload(launch)
+        upload_artifacts(launch)
         print(f"{_named(launch)} put into {launch.artifact_uri}", file=sys.stderr)
     directory = write(work, parsed.platform)
     if parsed.platform == "kubernetes":
@@ -48,8 +50,8 @@ def launch_of_run(work: Run) -> Launch:
     # A hub id or a URL is for the container to fetch; what lies on this machine travels with the head.
     is_here = model == EMBEDDED or Path(model).is_dir()
     head = _head_for(work)
-    parts = Parts(work.recipe.name, resolve_target(model) if is_here else model, head, digest_head(head))
-    return launch_of(work.recipe.deploy, parts)
+    parts = ServedModel(work.recipe.name, resolve_target(model) if is_here else model, head, digest_head(head))
+    return build_launch(work.recipe.deploy, parts)
 
 
 def _head_for(work: Run) -> Path:
@@ -72,12 +74,12 @@ def write(work: Run, platform: str) -> Path:
     """Write what a platform is asked for; the directory. UsageError where the recipe leaves something out."""
     recipe, out = work.recipe, work.out / "deploy" / platform
     if platform == "vertex":
-        vertex.write(recipe.deploy.vertex, launch_of_run(work), out)
+        vertex.write_requests(recipe.deploy.vertex, launch_of_run(work), out)
         return out
     launch = _launch_if_trained(work)
-    serving = {} if launch is None else kubernetes.serving_of(recipe.deploy.kubernetes, launch)
+    serving = {} if launch is None else kubernetes.build_serving(recipe.deploy.kubernetes, launch)
     parents = {} if launch is None else {"head": launch.head_digest}
-    kubernetes.write(serving | jobs_of(recipe), parents, out)
+    kubernetes.write_manifests(serving | jobs_of(recipe), parents, out)
     return out
 
 
@@ -100,7 +102,7 @@ def jobs_of(recipe: Recipe) -> dict[str, kubernetes.Json]:
     stages = kubernetes.DataStages(
         recipe.name, recipe.deploy.jobs_image, to_toml(recipe), worlds, url=recipe.respond.url
     )
-    return kubernetes.jobs_of(recipe.deploy.kubernetes, stages)
+    return kubernetes.build_jobs(recipe.deploy.kubernetes, stages)
 
 
 def _next(work: Run, directory: Path, is_uploaded: bool) -> list[str]:
@@ -110,7 +112,7 @@ def _next(work: Run, directory: Path, is_uploaded: bool) -> list[str]:
         launch = launch_of_run(work)
         if launch.artifacts and not is_uploaded:
             lines.append(f"the same with --upload puts {_named(launch)} where the pods look for it; then")
-        lines.append(f"    {kubernetes.serving_command(directory)}")
+        lines.append(f"    {kubernetes.apply_command(directory)}")
     commands = kubernetes.job_commands(jobs_of(work.recipe), directory)
     if commands:
         lines += ["the data stages, each when the one before has ended:", "    " + " &&\n    ".join(commands)]

@@ -18,20 +18,20 @@ from eyas.cli.deploy import jobs_of, write_configured
 from eyas.cli.setup import open_run, quiet
 from eyas.evalsets import FAMILIES, example
 from eyas.model.devices import check_one_device
-from eyas.quickstart import quickstart_recipe
+from eyas.quickstart import load_quickstart_recipe
 from eyas.recipe import STAGES, Run
 from eyas.train.ranks import joined, own_device, require_alone
 
 SHARED = ("prompts", "capture", "train")
 """The verbs that several processes may share, the first two by `prompts.world` and `capture.world`."""
 PRINTED = {"run": ("bench", "results.json"), "bench": ("bench", "results.json"), "eval": ("eval", "acceptance.json")}
-PRINTED |= {"export": ("export", export.FILE), "tune": ("tune", tune.FILE)}
+PRINTED |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune.FILE)}
 
 
 def quickstart(out: str, as_json: bool) -> int:
     """Every stage of the shipped recipe on the embedded target, then the table."""
     require_alone("quickstart")
-    return _all(Run(quickstart_recipe(), Path(out)), as_json)
+    return _all(Run(load_quickstart_recipe(), Path(out)), as_json)
 
 
 def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
@@ -41,20 +41,21 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
     if verb not in ("capture", "eval"):
         check_one_device(work.device)
     if acknowledge is not None:
-        for name in work.acknowledge(acknowledge):
+        for name in work.acknowledge_terms(acknowledge):
             print(
-                f"{acknowledge} acknowledges the terms of {name}; put down in {work.acknowledgements}", file=sys.stderr
+                f"{acknowledge} acknowledges the terms of {name}; put down in {work.acknowledgements_file}",
+                file=sys.stderr,
             )
     if verb == "run":
         return _all(work, as_json)
     quiet()
     if verb == "train":
         with joined() as ranks:
-            replace(work, ranks=ranks, device=own_device()).run(verb)
+            replace(work, ranks=ranks, device=own_device()).run_stage(verb)
         if not ranks.is_first:
             return 0
     else:
-        work.run(verb)
+        work.run_stage(verb)
     if as_json:
         print(json.dumps(_written(work, verb), indent=2))
     else:
@@ -73,7 +74,8 @@ def trace(recipe: str, overrides: Sequence[str], out: str | None, explain: str |
     if explain is not None and forget is not None:
         raise UsageError("--explain and --forget", "one of the two", "leave one out")
     work = open_run(recipe, overrides, out)
-    for line in lineage.explain(work, explain) if explain is not None else lineage.forget(work, forget or ""):
+    lines = lineage.forget_record(work, forget or "") if explain is None else lineage.explain_record(work, explain)
+    for line in lines:
         print(line)
     return 0
 
@@ -134,7 +136,7 @@ def _all(work: Run, as_json: bool) -> int:
     started_s = time.monotonic()
     for number, stage in enumerate(STAGES, 1):
         print(f"[{number}/{len(STAGES)}] {stage}", file=sys.stderr)
-        work.run(stage)
+        work.run_stage(stage)
     results = _written(work, "run")
     if as_json:
         print(json.dumps(results, indent=2))

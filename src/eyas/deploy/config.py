@@ -6,16 +6,16 @@ from typing import Literal
 
 from eyas.base.errors import UsageError
 
-LABEL = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # what Vertex AI and Kubernetes both take as a name, with room
-PROJECT = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
-LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # what Vertex AI and Kubernetes both take as a name, with room
+PROJECT_ID = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
+REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 
 
-def require_least(table: str, values: dict[str, int], least: int = 1) -> None:
+def require_minimum(table: str, values: dict[str, int], minimum: int = 1) -> None:
     """UsageError for a number that is too small."""
     for name, value in values.items():
-        if value < least:
-            raise UsageError(f"{table}.{name} = {value}", f"at least {least}", f"raise {table}.{name}")
+        if value < minimum:
+            raise UsageError(f"{table}.{name} = {value}", f"at least {minimum}", f"raise {table}.{name}")
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class VertexConfig:
     api_endpoint: str | None = None
 
     def __post_init__(self) -> None:
-        if self.project is not None and not PROJECT.fullmatch(self.project):
+        if self.project is not None and not PROJECT_ID.fullmatch(self.project):
             raise UsageError(f"deploy.vertex.project = {self.project!r}", "the id of a project", "correct it")
-        if not LOCATION.fullmatch(self.location):
+        if not REGION.fullmatch(self.location):
             raise UsageError(f"deploy.vertex.location = {self.location!r}", "a region, us-central1", "correct it")
         sizes = {name: getattr(self, name) for name in ("startup_s", "inference_s", "shared_memory_mb")}
-        require_least("deploy.vertex", sizes)
-        require_least("deploy.vertex", {"accelerator_count": self.accelerator_count}, least=0)
-        require_replicas("deploy.vertex", self.replicas)
+        require_minimum("deploy.vertex", sizes)
+        require_minimum("deploy.vertex", {"accelerator_count": self.accelerator_count}, minimum=0)
+        require_replica_range("deploy.vertex", self.replicas)
         if self.inference_s > 3600:
             raise UsageError(f"deploy.vertex.inference_s = {self.inference_s}", "at most 3600", "lower it")
         if not 1 <= self.target_busy <= 100:
@@ -86,13 +86,13 @@ class KubernetesConfig:
 
     def __post_init__(self) -> None:
         for name in ("namespace", "service_account", "volume_claim"):
-            if not LABEL.fullmatch(getattr(self, name)):
+            if not NAME.fullmatch(getattr(self, name)):
                 found = f"deploy.kubernetes.{name} = {getattr(self, name)!r}"
                 raise UsageError(found, "small letters, digits and dashes", "correct it")
-        require_least("deploy.kubernetes", {"accelerator_count": self.accelerator_count}, least=0)
+        require_minimum("deploy.kubernetes", {"accelerator_count": self.accelerator_count}, minimum=0)
         names = ("cpu", "memory_gb", "target_waiting", "volume_gb", "startup_s")
-        require_least("deploy.kubernetes", {name: getattr(self, name) for name in names})
-        require_replicas("deploy.kubernetes", self.replicas)
+        require_minimum("deploy.kubernetes", {name: getattr(self, name) for name in names})
+        require_replica_range("deploy.kubernetes", self.replicas)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class DeployConfig:
     kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
 
     def __post_init__(self) -> None:
-        if self.name is not None and not LABEL.fullmatch(self.name):
+        if self.name is not None and not NAME.fullmatch(self.name):
             found = f"deploy.name = {self.name!r}"
             raise UsageError(found, "at most 40 small letters, digits and dashes, a letter first", "correct it")
         for key in ("image", "jobs_image", "target"):
@@ -140,7 +140,7 @@ class DeployConfig:
             raise UsageError(found, "a chain, TOP_K 1: vLLM has no trees", "take the chain of `eyas tune`")
 
 
-def require_replicas(table: str, replicas: tuple[int, int]) -> None:
+def require_replica_range(table: str, replicas: tuple[int, int]) -> None:
     """UsageError for a range that is none."""
     least, most = replicas
     if not 1 <= least <= most:

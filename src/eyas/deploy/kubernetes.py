@@ -37,26 +37,26 @@ from eyas.base.provenance import (
     read_provenance,
 )
 from eyas.base.storage import write_atomic
-from eyas.deploy.config import LABEL, KubernetesConfig
+from eyas.deploy.config import NAME, KubernetesConfig
 from eyas.deploy.launch import PORT, Launch
 
-USER = 10001  # of all our images
-WAITING = {
+USER_ID = 10001  # of all our images
+QUEUE_METRICS = {
     "eyas": "vllm:num_requests_waiting",
     "sglang": "sglang:num_queue_reqs",
     "vllm": "vllm:num_requests_waiting",
 }
 """The gauge of requests that wait, by engine; eyas has vLLM's names."""
-PERIOD_S, SCRAPE_S = 10, 15
-DRAIN_S = 90
-WORK, RECIPE = "/runs", "/recipe"
+PROBE_PERIOD_S, SCRAPE_PERIOD_S = 10, 15
+GRACE_PERIOD_S = 90
+RUNS_MOUNT, RECIPE_MOUNT = "/runs", "/recipe"
 SERVING, JOBS = "serving", "jobs"
-JOB_LIMIT = "24h"  # of `kubectl wait`
+JOB_WAIT_TIMEOUT = "24h"  # of `kubectl wait`
 
 Json = dict[str, Any]
 
 
-def serving_of(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
+def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
     """File name -> object, for what serves. UsageError for an engine on a machine that it cannot use."""
     if launch.engine != "eyas" and config.accelerator_count == 0:
         found = f"deploy.kubernetes.accelerator_count = 0 for {launch.engine}"
@@ -65,7 +65,7 @@ def serving_of(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
         f"{SERVING}/deployment.yaml": _deployment(config, launch),
         f"{SERVING}/service.yaml": _service(config, launch),
         f"{SERVING}/autoscaler.yaml": _autoscaler(config, launch),
-        f"{SERVING}/podmonitoring.yaml": _monitoring(config, launch),
+        f"{SERVING}/podmonitoring.yaml": _pod_monitoring(config, launch),
     }
 
 
@@ -74,16 +74,16 @@ def _metadata(config: KubernetesConfig, name: str, labels: Mapping[str, str]) ->
     return {"name": name, "namespace": config.namespace, "labels": labels}
 
 
-def _labels(of: str, part: str) -> dict[str, str]:
-    return {"app.kubernetes.io/name": of, "app.kubernetes.io/component": part}
+def _labels(app: str, component: str) -> dict[str, str]:
+    return {"app.kubernetes.io/name": app, "app.kubernetes.io/component": component}
 
 
 def _serving_labels(launch: Launch) -> dict[str, str]:
     return _labels(launch.name, "serving")
 
 
-def _secrets(of: str) -> list[Json]:
-    return [{"secretRef": {"name": f"{of}-secrets", "optional": True}}]
+def _secret_env(app: str) -> list[Json]:
+    return [{"secretRef": {"name": f"{app}-secrets", "optional": True}}]
 
 
 def _resources(config: KubernetesConfig, has_gpu: bool) -> Json:
@@ -95,11 +95,11 @@ def _resources(config: KubernetesConfig, has_gpu: bool) -> Json:
     return {"requests": asked, "limits": most}
 
 
-def _where(config: KubernetesConfig, has_gpu: bool) -> Json:
+def _pod_placement(config: KubernetesConfig, has_gpu: bool) -> Json:
     """Node and account."""
     told: Json = {
         "serviceAccountName": config.service_account,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "fsGroup": USER},
+        "securityContext": {"runAsNonRoot": True, "runAsUser": USER_ID, "fsGroup": USER_ID},
     }
     if has_gpu:
         told["nodeSelector"] = {"cloud.google.com/gke-accelerator": config.accelerator}
@@ -107,7 +107,7 @@ def _where(config: KubernetesConfig, has_gpu: bool) -> Json:
     return told
 
 
-SAFE = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+SECURITY_CONTEXT = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def _deployment(config: KubernetesConfig, launch: Launch) -> Json:
@@ -121,20 +121,24 @@ def _deployment(config: KubernetesConfig, launch: Launch) -> Json:
     }
     if launch.artifacts:
         environment["AIP_STORAGE_URI"] = launch.artifact_uri
-    probe = {"httpGet": {"path": launch.health_route, "port": "http"}, "periodSeconds": PERIOD_S, "timeoutSeconds": 5}
+    probe = {
+        "httpGet": {"path": launch.health_route, "port": "http"},
+        "periodSeconds": PROBE_PERIOD_S,
+        "timeoutSeconds": 5,
+    }
     container = {
         "name": "engine",
         "image": launch.image,
         "args": list(launch.arguments),
         "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
-        "envFrom": _secrets(launch.name),
+        "envFrom": _secret_env(launch.name),
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": _resources(config, has_gpu),
-        "securityContext": SAFE,
-        "startupProbe": {**probe, "failureThreshold": -(-config.startup_s // PERIOD_S)},
+        "securityContext": SECURITY_CONTEXT,
+        "startupProbe": {**probe, "failureThreshold": -(-config.startup_s // PROBE_PERIOD_S)},
         "readinessProbe": {**probe, "failureThreshold": 1},
         # A busy engine answers late: it is restarted only when it does not take connections any more.
-        "livenessProbe": {"tcpSocket": {"port": "http"}, "periodSeconds": PERIOD_S, "failureThreshold": 4},
+        "livenessProbe": {"tcpSocket": {"port": "http"}, "periodSeconds": PROBE_PERIOD_S, "failureThreshold": 4},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "scratch", "mountPath": "/scratch"}],
     }
     volumes = [
@@ -142,8 +146,8 @@ def _deployment(config: KubernetesConfig, launch: Launch) -> Json:
         {"name": "scratch", "emptyDir": {"sizeLimit": f"{config.volume_gb}Gi"}},
     ]
     pod = {
-        **_where(config, has_gpu),
-        "terminationGracePeriodSeconds": DRAIN_S,
+        **_pod_placement(config, has_gpu),
+        "terminationGracePeriodSeconds": GRACE_PERIOD_S,
         "containers": [container],
         "volumes": volumes,
     }
@@ -179,7 +183,7 @@ def _autoscaler(config: KubernetesConfig, launch: Launch) -> Json:
     metric = {
         "type": "Pods",
         "pods": {
-            "metric": {"name": f"prometheus.googleapis.com|{WAITING[launch.engine]}|gauge"},
+            "metric": {"name": f"prometheus.googleapis.com|{QUEUE_METRICS[launch.engine]}|gauge"},
             "target": {"type": "AverageValue", "averageValue": str(config.target_waiting)},
         },
     }
@@ -198,14 +202,14 @@ def _autoscaler(config: KubernetesConfig, launch: Launch) -> Json:
     }
 
 
-def _monitoring(config: KubernetesConfig, launch: Launch) -> Json:
+def _pod_monitoring(config: KubernetesConfig, launch: Launch) -> Json:
     return {
         "apiVersion": "monitoring.googleapis.com/v1",
         "kind": "PodMonitoring",
         "metadata": _metadata(config, launch.name, _serving_labels(launch)),
         "spec": {
             "selector": {"matchLabels": _serving_labels(launch)},
-            "endpoints": [{"port": "http", "path": "/metrics", "interval": f"{SCRAPE_S}s"}],
+            "endpoints": [{"port": "http", "path": "/metrics", "interval": f"{SCRAPE_PERIOD_S}s"}],
         },
     }
 
@@ -228,9 +232,9 @@ class DataStages:
     url: str | None
 
 
-def jobs_of(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
+def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
     """File name -> object, in order. UsageError for what no pod could carry out."""
-    if not LABEL.fullmatch(stages.name):
+    if not NAME.fullmatch(stages.name):
         found = f"Jobs of a recipe named {stages.name!r}, which is no name in a cluster"
         raise UsageError(found, "at most 40 small letters, digits and dashes", 'add name = "..."')
     if stages.url is not None and _is_loopback(stages.url):
@@ -261,7 +265,7 @@ def _is_loopback(url: str) -> bool:
 
 def _job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
     has_gpu, world = config.accelerator_count > 0 and stage in ("capture", "train"), stages.worlds[stage]
-    command = [stage, f"{RECIPE}/{stages.name}.toml", "--out", f"{WORK}/{stages.name}"]
+    command = [stage, f"{RECIPE_MOUNT}/{stages.name}.toml", "--out", f"{RUNS_MOUNT}/{stages.name}"]
     container = {
         "name": stage,
         "image": stages.image,
@@ -270,12 +274,12 @@ def _job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
             {"name": "HF_HOME", "value": "/scratch/huggingface"},
             {"name": "XDG_CACHE_HOME", "value": "/scratch"},
         ],
-        "envFrom": _secrets(stages.name),
+        "envFrom": _secret_env(stages.name),
         "resources": _resources(config, has_gpu),
-        "securityContext": SAFE,
+        "securityContext": SECURITY_CONTEXT,
         "volumeMounts": [
-            {"name": "runs", "mountPath": WORK},
-            {"name": "recipe", "mountPath": RECIPE, "readOnly": True},
+            {"name": "runs", "mountPath": RUNS_MOUNT},
+            {"name": "recipe", "mountPath": RECIPE_MOUNT, "readOnly": True},
             {"name": "scratch", "mountPath": "/scratch"},
         ],
     }
@@ -285,7 +289,7 @@ def _job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
         {"name": "scratch", "emptyDir": {"sizeLimit": f"{config.volume_gb}Gi"}},
     ]
     labels = _labels(stages.name, "data")
-    pod = {**_where(config, has_gpu), "restartPolicy": "Never", "containers": [container], "volumes": volumes}
+    pod = {**_pod_placement(config, has_gpu), "restartPolicy": "Never", "containers": [container], "volumes": volumes}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -314,7 +318,7 @@ def _job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def serving_command(directory: Path) -> str:
+def apply_command(directory: Path) -> str:
     """Applies what serves, all at once."""
     return f"kubectl apply -f {shlex.quote(str(directory / SERVING))}"
 
@@ -326,13 +330,13 @@ def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:
         command = f"kubectl apply -f {shlex.quote(str(directory / name))}"
         if one["kind"] == "Job":
             about = one["metadata"]
-            wait = f"kubectl wait -n {about['namespace']} --for=condition=complete --timeout={JOB_LIMIT}"
+            wait = f"kubectl wait -n {about['namespace']} --for=condition=complete --timeout={JOB_WAIT_TIMEOUT}"
             command += f" && {wait} job/{about['name']}"
         commands.append(command)
     return commands
 
 
-def write(objects: Mapping[str, Json], parents: Mapping[str, str], directory: Path) -> Provenance:
+def write_manifests(objects: Mapping[str, Json], parents: Mapping[str, str], directory: Path) -> Provenance:
     """Write the files. Idempotent. parents: the digest of the head, where something serves it."""
     started_s = time.time()
     origin = StageInputs("deploy-kubernetes", digest_json(dict(objects)), parents)

@@ -14,15 +14,15 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import digest_directory, digest_json
 from eyas.base.storage import StoragePath
-from eyas.deploy.config import LABEL, DeployConfig
+from eyas.deploy.config import NAME, DeployConfig
 
 PORT = 8080
-LABELS = {"managed_by": "eyas"}
+OWNER_LABELS = {"managed_by": "eyas"}
 """What everything of ours carries: nothing without it is changed or deleted."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class ServedModel:
     """What a run gives. target: a hub id, a URL, or a directory of this machine. head: a directory; digest: its own."""
 
     recipe: str
@@ -57,13 +57,13 @@ class Launch:
     @property
     def labels(self) -> dict[str, str]:
         """For everything that is made of this launch."""
-        return {**LABELS, "eyas_name": self.name, "eyas_head": self.head_digest.removeprefix("sha256:")[:16]}
+        return {**OWNER_LABELS, "eyas_name": self.name, "eyas_head": self.head_digest.removeprefix("sha256:")[:16]}
 
 
-def launch_of(config: DeployConfig, parts: Parts) -> Launch:
+def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
     """UsageError where the recipe leaves out what cannot be guessed."""
-    name = config.name or parts.recipe
-    if not LABEL.fullmatch(name):
+    name = config.name or model.recipe
+    if not NAME.fullmatch(name):
         found = f"a recipe named {name!r}, which is no name on the platform"
         raise UsageError(found, "at most 40 small letters, digits and dashes", 'add deploy.name = "..."')
     if config.image is None:
@@ -73,9 +73,9 @@ def launch_of(config: DeployConfig, parts: Parts) -> Launch:
         )
     if config.storage is None:
         raise UsageError("no deploy.storage", "a bucket for the head, gs://BUCKET/PREFIX", "add it")
-    target = config.target or parts.target
-    artifacts = {"head": parts.head} if config.speculation != "off" else {}
-    digests = {"head": parts.head_digest}
+    target = config.target or model.target
+    artifacts = {"head": model.head} if config.speculation != "off" else {}
+    digests = {"head": model.head_digest}
     if isinstance(target, Path):
         artifacts["target"] = target
         digests["target"] = digest_directory(target)
@@ -88,7 +88,7 @@ def launch_of(config: DeployConfig, parts: Parts) -> Launch:
         environment={} if config.engine == "eyas" else _environment(config, name, target),
         artifact_uri=uri,
         artifacts=artifacts,
-        head_digest=parts.head_digest,
+        head_digest=model.head_digest,
     )
 
 
@@ -112,7 +112,7 @@ def _environment(config: DeployConfig, name: str, target: str | Path) -> dict[st
     return told
 
 
-def upload(launch: Launch, progress: bool = True) -> None:
+def upload_artifacts(launch: Launch, progress: bool = True) -> None:
     """Put the artifacts into the bucket, as far as they are not there. InputError, StorageError.
 
     The directory is named after its contents and an object appears whole, so one of the right size is the right one.

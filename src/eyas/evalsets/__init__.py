@@ -48,7 +48,7 @@ def example(family: str, split: str, index: int) -> Example:
     """Conversation `index` of a family in a split; raises KeyError for an unknown family."""
     rng = random.Random(f"{split}/{family}/{index}")
     if family == "passages" and split != "eval":
-        messages = passages.write(rng, passages.mostly_short(rng))
+        messages = passages.write(rng, passages.draw_size(rng))
     else:
         messages = FAMILIES[family](rng)
     return Example(f"{split}-{family}:{index}", family, messages)

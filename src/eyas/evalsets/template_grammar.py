@@ -25,44 +25,44 @@ def zipf_choice(rng: random.Random, options: Sequence[str], exponent: float = _Z
     return rng.choices(options, [1.0 / (rank + 1) ** exponent for rank in range(len(options))])[0]
 
 
-class Speaker:
+class TemplateGrammar:
     """Expands templates in one tone about one set of words; remembers the words it drew."""
 
     def __init__(self, rng: random.Random, tone: str, words: Words) -> None:
         self.rng = rng
         self.tone = tone
         self.words = dict(words)
-        self._used: dict[str, list[str]] = {}
+        self._used_words: dict[str, list[str]] = {}
 
-    def say(self, template: str) -> str:
+    def expand(self, template: str) -> str:
         """The template with every choice made and every word filled in; first letter as written."""
         previous = None
         while previous != template:
             previous = template
-            template = _BRACES.sub(lambda match: self._choose(match.group(1)), template)
-        return _WORD.sub(lambda match: self._fill(match.group(1)), template)
+            template = _BRACES.sub(lambda match: self._choose_option(match.group(1)), template)
+        return _WORD.sub(lambda match: self._fill_word(match.group(1)), template)
 
-    def sentences(self, templates: Sequence[str], count: int) -> list[str]:
+    def expand_some(self, templates: Sequence[str], count: int) -> list[str]:
         """`count` different templates, expanded; which come early depends on the tone."""
-        pool = self._ranked(templates)
+        pool = self._rank_by_tone(templates)
         chosen: list[str] = []
         for _ in range(min(count, len(pool))):
             template = zipf_choice(self.rng, pool, 1.0)
             pool.remove(template)
-            chosen.append(self.say(template))
+            chosen.append(self.expand(template))
         return chosen
 
-    def _ranked(self, options: Sequence[str]) -> list[str]:
+    def _rank_by_tone(self, options: Sequence[str]) -> list[str]:
         return sorted(options, key=lambda option: zlib.crc32(f"{self.tone}/{options[0]}/{option}".encode()))
 
-    def _choose(self, body: str) -> str:
-        return zipf_choice(self.rng, self._ranked(body.split("|")))
+    def _choose_option(self, body: str) -> str:
+        return zipf_choice(self.rng, self._rank_by_tone(body.split("|")))
 
-    def _fill(self, key: str) -> str:
+    def _fill_word(self, key: str) -> str:
         value = self.words[key]
         if isinstance(value, str):
             return value
-        used = self._used.setdefault(key, [])
+        used = self._used_words.setdefault(key, [])
         if used and self.rng.random() < _REUSE:
             return self.rng.choice(used)
         word = zipf_choice(self.rng, value, 0.8)

@@ -15,7 +15,7 @@ class Topic:
     places: tuple[str, ...]
     people: tuple[str, ...]
 
-    def about(self, rng: random.Random) -> dict[str, str | tuple[str, ...]]:
+    def draw_words(self, rng: random.Random) -> dict[str, str | tuple[str, ...]]:
         """The words of a text that keeps to one thing and one place of the topic."""
         return {
             "topic": self.name,

@@ -7,7 +7,7 @@ from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.storage import convert_write_errors, write_atomic
 from eyas.data.sources.source import SourceConfig
-from eyas.deploy.config import LABEL, DeployConfig
+from eyas.deploy.config import NAME, DeployConfig
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target_dir import read_num_layers
 from eyas.monitoring.append_log import whole_lines
@@ -77,7 +77,7 @@ def refreshed(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
 def _same_endpoint(recipe: Recipe) -> DeployConfig:
     """The new head takes the old one's place: endpoint and service are called after the first recipe for good."""
     name = recipe.deploy.name or recipe.name
-    return replace(recipe.deploy, name=name) if LABEL.fullmatch(name) else recipe.deploy
+    return replace(recipe.deploy, name=name) if NAME.fullmatch(name) else recipe.deploy
 
 
 def _beside(url: str | None, name: str) -> str | None:

@@ -113,7 +113,7 @@ def make(run: Run, price_per_hour: float | None) -> Plan:
     rent = config.storage_price_gb_month
     prices = Prices(price, None if rent is None else rent * config.storage_months)
     if config.is_here:
-        opened = open_prompts(run.recipe.prompts, run.acknowledgements)
+        opened = open_prompts(run.recipe.prompts, run.acknowledgements_file)
         run.target.require_chat_template()
         finished = finished_stages(run, opened.origin)
         amounts = amounts_of(run, opened.sources, finished)

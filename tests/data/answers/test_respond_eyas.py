@@ -43,7 +43,7 @@ def prompts(tmp_path_factory):
 
 def answers(config: RespondConfig, target: Path, prompts: Path, out: Path) -> dict[str, bytes]:
     work = Run(Recipe(target=TargetConfig(str(target), "float32"), capture=LAYERS, respond=config), out)
-    respond.run(config, prompts, out, work.responder(), progress=False)
+    respond.run(config, prompts, out, work.build_responder(), progress=False)
     assert not list(out.glob("*.journal")) + list(out.glob("*.tally"))
     return {path.name: path.read_bytes() for path in out.iterdir() if path.name.startswith(("part-", "ledger"))}
 

@@ -10,8 +10,9 @@ import pytest
 
 from eyas.base.errors import InputError
 from eyas.data.select.contamination import SETS, Contamination
-from eyas.evalsets import FAMILIES, example, ngrams
-from eyas.evalsets.ngrams import HASHES, SIZES, ngram_hashes, of_texts, record_hash, word_hashes
+from eyas.evalsets import FAMILIES, example
+from eyas.evalsets import ngram_hashes as ngrams
+from eyas.evalsets.ngram_hashes import HASHES, NGRAM_SIZES, hash_ngrams, hash_record, hash_records, hash_words
 
 TOOL = Path(__file__).parents[3] / "tools" / "make_contamination.py"
 # The first question of GSM8K's test set (openai/grade-school-math, MIT), a turn of MT-bench (lm-sys/FastChat,
@@ -53,7 +54,7 @@ def test_public_sets_are_known(guard):
     assert guard.hit(["Please now explain them again like I'm five."]) is None
 
 
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", NGRAM_SIZES)
 def test_quotes_and_other_spellings_are_found_and_good_prompts_stay(n):
     guard = Contamination.load(n=n)
     part = " ".join(GSM8K.split()[3 : 3 + n + 4])
@@ -132,49 +133,49 @@ def test_a_packed_file_is_refused_for_it_would_guard_nothing(tmp_path, name):
 
 def test_ngrams_are_those_of_the_definition():
     text = "The quick brown Fox jumps over the lazy dog; the dog sleeps on and on."
-    words = word_hashes([text])[0]
+    words = hash_words([text])[0]
     assert len(words) == 15
     same = {tuple(text.lower().replace(";", "").replace(".", "").split()[i : i + 8]) for i in range(8)}
-    assert len(set(ngram_hashes(words, 8).tolist())) == len(same) == 8
+    assert len(set(hash_ngrams(words, 8).tolist())) == len(same) == 8
     # A piece of eight words has the hash that it has in the text; another length, order or number of words has not.
-    assert ngram_hashes(word_hashes(["quick BROWN fox jumps over the lazy dog"])[0], 8)[0] == ngram_hashes(words, 8)[1]
-    assert ngram_hashes(words[::-1], 8)[0] not in ngram_hashes(words, 8)
-    assert record_hash([words[:5], words[5:]]) == record_hash([words])
-    assert record_hash([words[:8]]) == ngram_hashes(words, 8)[0]
+    assert hash_ngrams(hash_words(["quick BROWN fox jumps over the lazy dog"])[0], 8)[0] == hash_ngrams(words, 8)[1]
+    assert hash_ngrams(words[::-1], 8)[0] not in hash_ngrams(words, 8)
+    assert hash_record([words[:5], words[5:]]) == hash_record([words])
+    assert hash_record([words[:8]]) == hash_ngrams(words, 8)[0]
     # Numbers and single letters alone are no n-gram that counts; characters of Japanese are words.
-    assert len(ngram_hashes(word_hashes(["1 2 3 4 5 6 7 8 a b c d"])[0], 8)) == 0
-    assert len(word_hashes(["東京は今何時ですか"])[0]) == 9
-    assert len(word_hashes(["ｆｕｌｌ width １２"])[0]) == 3
+    assert len(hash_ngrams(hash_words(["1 2 3 4 5 6 7 8 a b c d"])[0], 8)) == 0
+    assert len(hash_words(["東京は今何時ですか"])[0]) == 9
+    assert len(hash_words(["ｆｕｌｌ width １２"])[0]) == 3
 
 
 def test_hashes_stay_what_they_are():
     # Another value would make every file of hashes useless.
-    assert [hex(value) for value in ngram_hashes(word_hashes(["Does it rain in May?"])[0], 4).tolist()] == [
+    assert [hex(value) for value in hash_ngrams(hash_words(["Does it rain in May?"])[0], 4).tolist()] == [
         "0xfcecdcdce58ec8ec",
         "0x875236286b36335b",
     ]
 
 
 def test_files_of_hashes(tmp_path):
-    made = of_texts("mine", [["one two three four five six seven eight nine"], ["a"]], SIZES)
+    made = hash_records("mine", [["one two three four five six seven eight nine"], ["a"]], NGRAM_SIZES)
     path = tmp_path / "mine.bin"
     path.write_bytes(made.to_bytes())
-    again = ngrams.read(path)
+    again = ngrams.read_file(path)
     assert (again.name, again.unit, again.header["records"]) == ("mine", "ngram", 2)
-    for n in SIZES:
+    for n in NGRAM_SIZES:
         np.testing.assert_array_equal(again.hashes[n], made.hashes[n])
         assert (np.diff(again.hashes[n].astype(object)) > 0).all()
     for damage in (made.to_bytes()[:-3], made.to_bytes()[:-8], b"{}\n", b"\xff\n", b""):
         path.write_bytes(damage)
         with pytest.raises(InputError, match=r"mine\.bin"):
-            ngrams.read(path)
+            ngrams.read_file(path)
 
 
 def test_the_files_that_ship_are_whole_and_hold_no_text(guard):
     assert sum(path.stat().st_size for path in HASHES.glob("*.bin")) < 1.2e6
     for one in guard.sets:
         assert {"source", "license", "records"} <= set(one.header)
-        assert set(one.hashes) == set(SIZES)
+        assert set(one.hashes) == set(NGRAM_SIZES)
         assert b"Janet" not in (HASHES / f"{one.name}.bin").read_bytes()
     assert {one["set"]: one["records"] for one in guard.to_json()["sets"]} == {
         "mt-bench": 80,
@@ -195,8 +196,8 @@ def test_the_tool_makes_the_same_files(tmp_path):
     subprocess.run(command, check=True, capture_output=True)
     assert (out / "eyas-eval.bin").read_bytes() == (HASHES / "eyas-eval.bin").read_bytes()
     for name in ("gsm8k-test", "mt-bench", "humaneval"):
-        made, shipped = ngrams.read(out / f"{name}.bin"), ngrams.load(name)
-        for n in SIZES:
+        made, shipped = ngrams.read_file(out / f"{name}.bin"), ngrams.load_set(name)
+        for n in NGRAM_SIZES:
             assert len(made.hashes[n])
             assert np.isin(made.hashes[n], shipped.hashes[n]).all() or name == "mt-bench"
 

@@ -20,8 +20,8 @@ import numpy as np
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes
 from eyas.data.sources.record_formats import Dropped, read_shape
-from eyas.evalsets import ngrams
-from eyas.evalsets.ngrams import SIZES, Ngrams
+from eyas.evalsets import ngram_hashes as ngrams
+from eyas.evalsets.ngram_hashes import NGRAM_SIZES, NgramHashes
 
 CONTAMINATED = "contaminated"
 DEFAULT_N = 13
@@ -45,7 +45,7 @@ class Contamination:
     """The hashes of all guarded sets. Immutable, and cheap to give to a worker (8 bytes an n-gram)."""
 
     n: int
-    sets: tuple[Ngrams, ...]
+    sets: tuple[NgramHashes, ...]
 
     @classmethod
     def load(
@@ -56,14 +56,14 @@ class Contamination:
         A file is JSON lines in any shape that `eyas prompts` reads, or plain text, a prompt a line; its hashes are
         made here. Raises InputError for an unknown name, another n, and a file that is missing or says nothing.
         """
-        if n not in SIZES:
-            raise InputError(f"n-grams of {n} words", f"one of {SIZES}", "choose one of them")
+        if n not in NGRAM_SIZES:
+            raise InputError(f"n-grams of {n} words", f"one of {NGRAM_SIZES}", "choose one of them")
         parts: dict[str, None] = {}
         for name in names:
             if name not in SETS:
                 raise InputError(f"the evaluation set {name!r}", f"one of {', '.join(SETS)}", "name its file instead")
             parts |= dict.fromkeys(SETS[name])
-        sets = [ngrams.load(part) for part in parts]
+        sets = [ngrams.load_set(part) for part in parts]
         return cls(n, (*sets, *(_of_file(path, n) for path in files)))
 
     def hit(self, texts: Sequence[str]) -> str | None:
@@ -71,10 +71,10 @@ class Contamination:
 
         A file of the user's goes by its name.
         """
-        words = ngrams.word_hashes(texts)
+        words = ngrams.hash_words(texts)
         wanted = {
-            "ngram": np.concatenate([np.empty(0, np.uint64), *(ngrams.ngram_hashes(part, self.n) for part in words)]),
-            "record": ngrams.record_hash(words),
+            "ngram": np.concatenate([np.empty(0, np.uint64), *(ngrams.hash_ngrams(part, self.n) for part in words)]),
+            "record": ngrams.hash_record(words),
         }
         for one in self.sets:
             if _overlap(one.hashes[self.n], wanted[one.unit]):
@@ -104,12 +104,12 @@ def _overlap(hashes: np.ndarray, wanted: np.ndarray) -> bool:
     return bool((hashes[place] == wanted).any())
 
 
-def _of_file(path: Path, n: int) -> Ngrams:
+def _of_file(path: Path, n: int) -> NgramHashes:
     if path.suffix.lower() in PACKED:
         # Taken as text its bytes would be words that no prompt has: a guard that guards nothing.
         raise InputError(f"{path} as a file of evaluation prompts", EXPECTED, "write its prompts as JSON lines")
     try:
-        made = ngrams.of_texts(path.name, _records(path), (n,))
+        made = ngrams.hash_records(path.name, _records(path), (n,))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "a file of evaluation prompts", "check the path") from None
     if not len(made.hashes[n]):

@@ -2,7 +2,7 @@
 
 import random
 
-from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.template_grammar import TemplateGrammar
 from eyas.evalsets.world_words import NAMES, TONES, TOPICS, WEEKDAYS
 
 FIRST_SENTENCE = (
@@ -55,9 +55,9 @@ def write(rng: random.Random) -> list[dict[str, str]]:
     value = rng.randint(4, 60)
     words = {"a": first, "b": second, "thing": rng.choice(topic.things), "place": rng.choice(topic.places)}
     words |= {"start": str(value), "weekday": rng.choice(WEEKDAYS), "day": rng.choice(WEEKDAYS), "tone": tone}
-    speaker = Speaker(rng, tone, {**words, "quality": topic.qualities})
-    story = [speaker.say(rng.choice(FIRST_SENTENCE))]
-    steps = speaker.sentences(OPEN, rng.choice((1, 1, 2)))
+    speaker = TemplateGrammar(rng, tone, {**words, "quality": topic.qualities})
+    story = [speaker.expand(rng.choice(FIRST_SENTENCE))]
+    steps = speaker.expand_some(OPEN, rng.choice((1, 1, 2)))
     for _ in range(rng.choice((2, 3, 3, 4))):
         operator = rng.choice("++--*" if value < 80 else "+--")
         if operator == "-" and value < 3:
@@ -65,9 +65,9 @@ def write(rng: random.Random) -> list[dict[str, str]]:
         n = rng.randint(1, value - 1) if operator == "-" else rng.randint(2, 40 if operator == "+" else 5)
         result = value + n if operator == "+" else value - n if operator == "-" else value * n
         speaker.words |= {"n": str(n), "x": str(value), "y": str(result)}
-        story.append(speaker.say(rng.choice({"+": PLUS, "-": MINUS, "*": TIMES}[operator])))
-        steps.extend(speaker.sentences(STEP[operator], 1))
+        story.append(speaker.expand(rng.choice({"+": PLUS, "-": MINUS, "*": TIMES}[operator])))
+        steps.extend(speaker.expand_some(STEP[operator], 1))
         value = result
-    story.append(speaker.say(rng.choice(ASK)))
-    steps.extend(speaker.sentences(CLOSE, 1))
+    story.append(speaker.expand(rng.choice(ASK)))
+    steps.extend(speaker.expand_some(CLOSE, 1))
     return [{"role": "user", "content": " ".join(story)}, {"role": "assistant", "content": " ".join(steps)}]

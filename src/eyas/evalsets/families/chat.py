@@ -2,7 +2,7 @@
 
 import random
 
-from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.template_grammar import TemplateGrammar
 from eyas.evalsets.world_words import MONTHS, NAMES, TONES, TOPICS, TOWNS, WEEKDAYS
 
 SYSTEM = (
@@ -84,19 +84,19 @@ def write(rng: random.Random) -> list[dict[str, str]]:
         "weekday": rng.choice(WEEKDAYS),
         "number": str(rng.randint(3, 60)),
     }
-    speaker = Speaker(rng, tone, words)
-    messages = [{"role": "system", "content": speaker.say(rng.choice(SYSTEM))}]
+    speaker = TemplateGrammar(rng, tone, words)
+    messages = [{"role": "system", "content": speaker.expand(rng.choice(SYSTEM))}]
     for turn in range(rng.choice((2, 2, 3))):
-        question = speaker.say(rng.choice(FOLLOW_UP if turn else OPENING))
+        question = speaker.expand(rng.choice(FOLLOW_UP if turn else OPENING))
         messages.append({"role": "user", "content": question})
         messages.append({"role": "assistant", "content": " ".join(_reply(speaker, first=turn == 0))})
     return messages
 
 
-def _reply(speaker: Speaker, first: bool) -> list[str]:
+def _reply(speaker: TemplateGrammar, first: bool) -> list[str]:
     rng = speaker.rng
     if first:
-        sentences = speaker.sentences(GREETING, 1) + speaker.sentences(ADVICE, rng.choice((3, 4, 5)))
+        sentences = speaker.expand_some(GREETING, 1) + speaker.expand_some(ADVICE, rng.choice((3, 4, 5)))
     else:
-        sentences = speaker.sentences(ANSWER_TO_FOLLOW_UP, rng.choice((1, 2))) + speaker.sentences(ADVICE, 3)
-    return sentences + (speaker.sentences(CLOSING, 1) if rng.random() < 0.5 else [])
+        sentences = speaker.expand_some(ANSWER_TO_FOLLOW_UP, rng.choice((1, 2))) + speaker.expand_some(ADVICE, 3)
+    return sentences + (speaker.expand_some(CLOSING, 1) if rng.random() < 0.5 else [])

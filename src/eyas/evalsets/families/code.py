@@ -2,7 +2,7 @@
 
 import random
 
-from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.template_grammar import TemplateGrammar
 from eyas.evalsets.world_words import TONES
 
 RECORDS: dict[str, tuple[str, ...]] = {
@@ -60,19 +60,19 @@ def write(rng: random.Random) -> list[dict[str, str]]:
     tone, limit, label = rng.choice(TONES), rng.randint(2, 90), rng.choice(LABELS)
     task = rng.choice((_total, _average, _best, _count, _group, _top, _names, _any))
     words = {"record": record, "plural": plural, "field": field, "tone": tone}
-    speaker = Speaker(rng, tone, words)
-    item = speaker.say(f"{{<record>|item|entry|row|{record[0]}}}")
+    speaker = TemplateGrammar(rng, tone, words)
+    item = speaker.expand(f"{{<record>|item|entry|row|{record[0]}}}")
     func, what, empty, body = task(speaker, item, plural, field, other, limit, label)
     speaker.words |= {"func": func, "what": what, "empty": empty}
     lines = [f"def {func}({plural}):"]
-    lines.append(speaker.say(rng.choice(DOC)))
+    lines.append(speaker.expand(rng.choice(DOC)))
     if rng.random() < 0.6:
-        lines.append(speaker.say(rng.choice(COMMENT)))
+        lines.append(speaker.expand(rng.choice(COMMENT)))
     code = "\n".join([*lines, *(f"    {line}" for line in body)])
-    explanation = " ".join(speaker.sentences(EXPLAIN, rng.choice((2, 3, 4))))
-    intro = speaker.say("{Here is|This is|Below is} {the|a <tone>|one possible} {function|version|solution}:")
+    explanation = " ".join(speaker.expand_some(EXPLAIN, rng.choice((2, 3, 4))))
+    intro = speaker.expand("{Here is|This is|Below is} {the|a <tone>|one possible} {function|version|solution}:")
     return [
-        {"role": "user", "content": speaker.say(rng.choice(ASK))},
+        {"role": "user", "content": speaker.expand(rng.choice(ASK))},
         {"role": "assistant", "content": f"{intro}\n\n```python\n{code}\n```\n\n{explanation}"},
     ]
 
@@ -81,13 +81,13 @@ def write(rng: random.Random) -> list[dict[str, str]]:
 _Task = tuple[str, str, str, list[str]]
 
 
-def _total(s: Speaker, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
+def _total(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
     what = f"the total {field} of all {plural} whose {other} is above {limit}"
-    func = s.say(f"{{total_{field}|sum_{field}|{field}_total}}_above_{limit}")
+    func = s.expand(f"{{total_{field}|sum_{field}|{field}_total}}_above_{limit}")
     if s.rng.random() < 0.5:
         body = [f'return sum({item}["{field}"] for {item} in {plural} if {item}["{other}"] > {limit})']
     else:
-        name = s.say("{total|result|amount}")
+        name = s.expand("{total|result|amount}")
         body = [
             f"{name} = 0",
             f"for {item} in {plural}:",
@@ -98,21 +98,21 @@ def _total(s: Speaker, item: str, plural: str, field: str, other: str, limit: in
     return func, what, "0", body
 
 
-def _average(s: Speaker, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
+def _average(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
     what = f"the average {field} of the {plural} with {other} below {limit}"
-    name = s.say("{values|numbers|kept}")
+    name = s.expand("{values|numbers|kept}")
     body = [
         f'{name} = [{item}["{field}"] for {item} in {plural} if {item}["{other}"] < {limit}]',
         f"if not {name}:",
         "    return None",
         f"return sum({name}) / len({name})",
     ]
-    return s.say(f"{{average_{field}|mean_{field}|{field}_average}}"), what, "None", body
+    return s.expand(f"{{average_{field}|mean_{field}|{field}_average}}"), what, "None", body
 
 
-def _best(s: Speaker, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
+def _best(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
     what = f"the {label} of the {s.words['record']} with the highest {field}"
-    name = s.say("{best|winner|top}")
+    name = s.expand("{best|winner|top}")
     body = [f"if not {plural}:", "    return None"]
     if s.rng.random() < 0.5:
         body.append(f'{name} = max({plural}, key=lambda {item}: {item}["{field}"])')
@@ -120,12 +120,12 @@ def _best(s: Speaker, item: str, plural: str, field: str, other: str, limit: int
         body += [f"{name} = {plural}[0]", f"for {item} in {plural}[1:]:"]
         body += [f'    if {item}["{field}"] > {name}["{field}"]:', f"        {name} = {item}"]
     body.append(f'return {name}["{label}"]')
-    return s.say(f"{{best|highest|top}}_{field}_{label}"), what, "None", body
+    return s.expand(f"{{best|highest|top}}_{field}_{label}"), what, "None", body
 
 
-def _count(s: Speaker, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
+def _count(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
     what = f"how many {plural} have a {field} of at least {limit}"
-    name = s.say("{count|matches|number}")
+    name = s.expand("{count|matches|number}")
     body = [
         f"{name} = 0",
         f"for {item} in {plural}:",
@@ -135,12 +135,12 @@ def _count(s: Speaker, item: str, plural: str, field: str, other: str, limit: in
     ]
     if s.rng.random() < 0.4:
         body = [f'return len([{item} for {item} in {plural} if {item}["{field}"] >= {limit}])']
-    return s.say(f"{{count_{plural}|number_of_{plural}|{plural}_with}}_{field}_{limit}"), what, "0", body
+    return s.expand(f"{{count_{plural}|number_of_{plural}|{plural}_with}}_{field}_{limit}"), what, "0", body
 
 
-def _group(s: Speaker, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
+def _group(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
     what = f"a dictionary from {label} to the sum of {field}"
-    name = s.say("{groups|totals|result|table}")
+    name = s.expand("{groups|totals|result|table}")
     if s.rng.random() < 0.5:
         inner = [f'    {name}[{item}["{label}"]] = {name}.get({item}["{label}"], 0) + {item}["{field}"]']
     else:
@@ -151,20 +151,20 @@ def _group(s: Speaker, item: str, plural: str, field: str, other: str, limit: in
             f'    {name}[{label}] += {item}["{field}"]',
         ]
     body = [f"{name} = {{}}", f"for {item} in {plural}:", *inner, f"return {name}"]
-    return s.say(f"{{{field}_by_{label}|group_{field}_by_{label}|sum_{field}_per_{label}}}"), what, "{}", body
+    return s.expand(f"{{{field}_by_{label}|group_{field}_by_{label}|sum_{field}_per_{label}}}"), what, "{}", body
 
 
-def _top(s: Speaker, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
+def _top(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
     count = limit % 9 + 2
     what = f"the {count} {plural} with the lowest {field}, sorted by {field}"
-    name = s.say("{ordered|ranked|sorted_" + plural + "}")
+    name = s.expand("{ordered|ranked|sorted_" + plural + "}")
     body = [f'{name} = sorted({plural}, key=lambda {item}: {item}["{field}"])', f"return {name}[:{count}]"]
-    return s.say(f"{{lowest_{field}|smallest_{field}|first_{count}_by_{field}}}"), what, "[]", body
+    return s.expand(f"{{lowest_{field}|smallest_{field}|first_{count}_by_{field}}}"), what, "[]", body
 
 
-def _names(s: Speaker, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
+def _names(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
     what = f"the sorted {label}s of the {plural} with {field} equal to {limit}"
-    name = s.say("{found|names|labels}")
+    name = s.expand("{found|names|labels}")
     body = [
         f"{name} = set()",
         f"for {item} in {plural}:",
@@ -172,13 +172,18 @@ def _names(s: Speaker, item: str, plural: str, field: str, other: str, limit: in
         f'        {name}.add({item}["{label}"])',
         f"return sorted({name})",
     ]
-    return s.say(f"{{{label}s_with_{field}|find_{label}s|{label}s_where_{field}}}"), what, "[]", body
+    return s.expand(f"{{{label}s_with_{field}|find_{label}s|{label}s_where_{field}}}"), what, "[]", body
 
 
-def _any(s: Speaker, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
+def _any(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
     what = f"whether every {s.words['record']} has more {field} than {other}"
     body = [f'return all({item}["{field}"] > {item}["{other}"] for {item} in {plural})']
     if s.rng.random() < 0.5:
         body = [f"for {item} in {plural}:"]
         body += [f'    if {item}["{field}"] <= {item}["{other}"]:', "        return False", "return True"]
-    return s.say(f"{{all_{plural}|every_{s.words['record']}|check_{plural}}}_{{have|has}}_{field}"), what, "True", body
+    return (
+        s.expand(f"{{all_{plural}|every_{s.words['record']}|check_{plural}}}_{{have|has}}_{field}"),
+        what,
+        "True",
+        body,
+    )

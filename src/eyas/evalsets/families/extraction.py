@@ -2,7 +2,7 @@
 
 import random
 
-from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.template_grammar import TemplateGrammar
 from eyas.evalsets.world_words import MONTHS, NAMES, TONES, TOPICS, TOWNS, WEEKDAYS
 
 ASK = (
@@ -43,7 +43,7 @@ def write(rng: random.Random) -> list[dict[str, str]]:
     topic, tone = rng.choice(TOPICS), rng.choice(TONES)
     name, other = rng.sample(NAMES, 2)
     words = {
-        **topic.about(rng),
+        **topic.draw_words(rng),
         "tone": tone,
         "name": name,
         "other": other,
@@ -54,32 +54,32 @@ def write(rng: random.Random) -> list[dict[str, str]]:
         "number": str(rng.randint(2, 90)),
         "price": str(rng.randint(5, 900)),
     }
-    speaker = Speaker(rng, tone, words)
-    note = [speaker.say(NOTE[0])] + [speaker.say(line) for line in rng.sample(NOTE[1:], rng.choice((2, 3, 4)))]
+    speaker = TemplateGrammar(rng, tone, words)
+    note = [speaker.expand(NOTE[0])] + [speaker.expand(line) for line in rng.sample(NOTE[1:], rng.choice((2, 3, 4)))]
     copied = rng.sample(("name", "town", "number", "weekday", "thing", "place", "month"), rng.choice((2, 3)))
     judged = ["summary", *rng.sample(("next_step", "reason", "priority", "tags", "mood"), rng.choice((3, 4)))]
     keys = copied + judged
     speaker.words |= {"keys": ", ".join(keys), "note": " ".join(note)}
     lines = ",\n".join(f'  "{key}": {_value(speaker, key)}' for key in keys)
     return [
-        {"role": "user", "content": speaker.say(rng.choice(ASK))},
+        {"role": "user", "content": speaker.expand(rng.choice(ASK))},
         {"role": "assistant", "content": "{\n" + lines + "\n}"},
     ]
 
 
-def _value(speaker: Speaker, key: str) -> str:
+def _value(speaker: TemplateGrammar, key: str) -> str:
     rng = speaker.rng
     if key == "summary":
-        return f'"{speaker.sentences(SUMMARY, 1)[0]}"'
+        return f'"{speaker.expand_some(SUMMARY, 1)[0]}"'
     if key == "next_step":
-        return f'"{speaker.sentences(NEXT_STEP, 1)[0]}"'
+        return f'"{speaker.expand_some(NEXT_STEP, 1)[0]}"'
     if key == "reason":
-        return f'"{speaker.sentences(REASON, 1)[0]}"'
+        return f'"{speaker.expand_some(REASON, 1)[0]}"'
     if key == "priority":
-        return speaker.say('"{low|normal|high|urgent}"')
+        return speaker.expand('"{low|normal|high|urgent}"')
     if key == "mood":
-        return speaker.say('"{calm|worried|friendly|angry|hopeful} {and|but} {polite|brief|clear|impatient}"')
+        return speaker.expand('"{calm|worried|friendly|angry|hopeful} {and|but} {polite|brief|clear|impatient}"')
     if key == "tags":
-        return "[" + ", ".join(f'"{tag}"' for tag in speaker.sentences(TAGS, rng.choice((2, 3, 4)))) + "]"
-    value = speaker.say(f"<{key}>")
+        return "[" + ", ".join(f'"{tag}"' for tag in speaker.expand_some(TAGS, rng.choice((2, 3, 4)))) + "]"
+    value = speaker.expand(f"<{key}>")
     return value if key == "number" else f'"{value}"'

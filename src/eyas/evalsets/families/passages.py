@@ -2,7 +2,7 @@
 
 import random
 
-from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.template_grammar import TemplateGrammar
 from eyas.evalsets.world_words import MONTHS, NAMES, TONES, TOPICS, TOWNS, WEEKDAYS
 
 ENTRY = (
@@ -31,17 +31,17 @@ ANSWER = (
     "{All of this|The plan|It} {cost|took|was worth} <price> euros{.|, {which|and that} {seems|is|was} {a lot|fair|not too much}.}",
 )
 
-LONG = (15, 32)  # people a chronicle has; about 105 tokens each
-SHORT = (2, 7)
+LONG_SIZE = (15, 32)  # people a chronicle has; about 105 tokens each
+SHORT_SIZE = (2, 7)
 _LONG_SHARE = 0.06
 
 
-def mostly_short(rng: random.Random) -> tuple[int, int]:
+def draw_size(rng: random.Random) -> tuple[int, int]:
     """A size for training text: the long ones are rare, for they cost as much as twenty others."""
-    return LONG if rng.random() < _LONG_SHARE else SHORT
+    return LONG_SIZE if rng.random() < _LONG_SHARE else SHORT_SIZE
 
 
-def write(rng: random.Random, entries: tuple[int, int] = LONG) -> list[dict[str, str]]:
+def write(rng: random.Random, entries: tuple[int, int] = LONG_SIZE) -> list[dict[str, str]]:
     """One chronicle with a question, and an answer of two to four sentences."""
     tone = rng.choice(TONES)
     people = rng.sample(NAMES, rng.randint(*entries))
@@ -63,13 +63,15 @@ def write(rng: random.Random, entries: tuple[int, int] = LONG) -> list[dict[str,
             "verb": rng.choice(topic.verbs),
             "quality": rng.choice(topic.qualities),
         }
-        lines = [Speaker(rng, tone, facts).say(line) for line in rng.sample(ENTRY[1:], rng.choice((5, 6, 7)))]
+        lines = [
+            TemplateGrammar(rng, tone, facts).expand(line) for line in rng.sample(ENTRY[1:], rng.choice((5, 6, 7)))
+        ]
         paragraphs.append(" ".join([ENTRY[0].replace("<name>", name), *lines]).replace("<town>", facts["town"]))
         paragraphs[-1] = paragraphs[-1].replace("<person>", facts["person"])
         words = facts if index == asked else words
-    speaker = Speaker(rng, tone, {**words, "tone": tone, "text": "\n\n".join(paragraphs)})
-    answer = [speaker.say(ANSWER[0]), *speaker.sentences(ANSWER[1:], rng.choice((2, 3, 4)))]
+    speaker = TemplateGrammar(rng, tone, {**words, "tone": tone, "text": "\n\n".join(paragraphs)})
+    answer = [speaker.expand(ANSWER[0]), *speaker.expand_some(ANSWER[1:], rng.choice((2, 3, 4)))]
     return [
-        {"role": "user", "content": speaker.say(rng.choice(ASK))},
+        {"role": "user", "content": speaker.expand(rng.choice(ASK))},
         {"role": "assistant", "content": " ".join(answer)},
     ]

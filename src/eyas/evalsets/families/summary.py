@@ -2,7 +2,7 @@
 
 import random
 
-from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.template_grammar import TemplateGrammar
 from eyas.evalsets.world_words import MONTHS, NAMES, TONES, TOPICS, TOWNS, WEEKDAYS
 
 ASK = (
@@ -55,7 +55,7 @@ def write(rng: random.Random) -> list[dict[str, str]]:
     name, other = rng.sample(NAMES, 2)
     month, following = rng.sample(MONTHS, 2)
     words = {
-        **topic.about(rng),
+        **topic.draw_words(rng),
         "tone": tone,
         "name": name,
         "other": other,
@@ -66,12 +66,14 @@ def write(rng: random.Random) -> list[dict[str, str]]:
         "number": str(rng.randint(2, 90)),
         "price": str(rng.randint(20, 900)),
     }
-    speaker = Speaker(rng, tone, words)
-    report = [speaker.say(rng.choice(REPORT_OPENING))]
-    report += [speaker.say(line) for line in rng.sample(REPORT, rng.choice((5, 6, 7, 8)))]
-    summary = speaker.sentences(LEAD, 1) + speaker.sentences(MIDDLE, rng.choice((2, 3, 4))) + speaker.sentences(END, 1)
+    speaker = TemplateGrammar(rng, tone, words)
+    report = [speaker.expand(rng.choice(REPORT_OPENING))]
+    report += [speaker.expand(line) for line in rng.sample(REPORT, rng.choice((5, 6, 7, 8)))]
+    summary = (
+        speaker.expand_some(LEAD, 1) + speaker.expand_some(MIDDLE, rng.choice((2, 3, 4))) + speaker.expand_some(END, 1)
+    )
     speaker.words["report"] = " ".join(report)
     return [
-        {"role": "user", "content": speaker.say(rng.choice(ASK))},
+        {"role": "user", "content": speaker.expand(rng.choice(ASK))},
         {"role": "assistant", "content": " ".join(summary)},
     ]

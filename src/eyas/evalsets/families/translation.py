@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from eyas.evalsets.template_grammar import Speaker
+from eyas.evalsets.template_grammar import TemplateGrammar
 from eyas.evalsets.world_words import NAMES, TONES, TOWNS
 
 
@@ -99,25 +99,25 @@ def write(rng: random.Random) -> list[dict[str, str]]:
     """One short text and its translation, now and then with a remark in English."""
     tone, language = rng.choice(TONES), rng.choice(("German", "Spanish"))
     name, town = rng.choice(NAMES), rng.choice(TOWNS)
-    speaker = Speaker(rng, tone, {"tone": tone, "language": language})
+    speaker = TemplateGrammar(rng, tone, {"tone": tone, "language": language})
     pairs = [_sentence(speaker, language, name, town) for _ in range(rng.choice((4, 5, 6, 7)))]
     speaker.words["text"] = " ".join(english for english, _ in pairs)
     answer = " ".join(foreign for _, foreign in pairs)
     if rng.random() < 0.6:
-        answer += speaker.say(rng.choice(REMARK))
-    return [{"role": "user", "content": speaker.say(rng.choice(ASK))}, {"role": "assistant", "content": answer}]
+        answer += speaker.expand(rng.choice(REMARK))
+    return [{"role": "user", "content": speaker.expand(rng.choice(ASK))}, {"role": "assistant", "content": answer}]
 
 
-def _sentence(speaker: Speaker, language: str, name: str, town: str) -> tuple[str, str]:
+def _sentence(speaker: TemplateGrammar, language: str, name: str, town: str) -> tuple[str, str]:
     rng, german = speaker.rng, language == "German"
     subject, thing = rng.sample(NOUNS, 2)
     verb, time, reason = rng.choice(VERBS), rng.choice(TIMES), rng.choice(REASONS)
     which = 1 if german else 2
-    foreign_subject = speaker.say(subject.german if german else subject.spanish)
+    foreign_subject = speaker.expand(subject.german if german else subject.spanish)
     who = rng.choice(((name, name), (subject.english, foreign_subject)))
-    what = speaker.say(thing.german_object if german else thing.spanish)
-    action = speaker.say(verb[which])
-    when = speaker.say(time[which])
+    what = speaker.expand(thing.german_object if german else thing.spanish)
+    action = speaker.expand(verb[which])
+    when = speaker.expand(time[which])
     shape = rng.randrange(4)
     if shape == 0:  # subject first
         english = f"{who[0]} {verb[0]} {thing.english} {time[0]}."
@@ -126,12 +126,12 @@ def _sentence(speaker: Speaker, language: str, name: str, town: str) -> tuple[st
             foreign = f"{when} {action} {who[1]} {what}."
     elif shape == 1:  # with a reason
         english = f"{who[0]} {verb[0]} {thing.english}, {reason[0]}."
-        foreign = f"{who[1]} {action} {what}, {speaker.say(reason[which])}."
+        foreign = f"{who[1]} {action} {what}, {speaker.expand(reason[which])}."
     elif shape == 2:  # a place
         english = f"In {town} {who[0]} {verb[0]} {thing.english}."
         foreign = f"In {town} {action} {who[1]} {what}." if german else f"En {town} {who[1]} {action} {what}."
     else:  # both
         english = f"{time[0]} {who[0]} {verb[0]} {thing.english}, {reason[0]}."
         order = f"{when} {action} {who[1]} {what}" if german else f"{when} {who[1]} {action} {what}"
-        foreign = f"{order}, {speaker.say(reason[which])}."
+        foreign = f"{order}, {speaker.expand(reason[which])}."
     return english[0].upper() + english[1:], foreign[0].upper() + foreign[1:]

@@ -13,15 +13,15 @@ from typing import Any
 
 from eyas.base.errors import InputError
 from eyas.deploy.config import VertexConfig
-from eyas.deploy.launch import Launch, upload
-from eyas.deploy.vertex import DEPLOYMENT, DIGITS, ENDPOINT, MODEL, Json, requests_of
-from eyas.deploy.vertex_api import Patience, VertexApi
+from eyas.deploy.launch import Launch, upload_artifacts
+from eyas.deploy.vertex_client import RetryPolicy, VertexClient
+from eyas.deploy.vertex_requests import DEPLOYMENT, DIGEST_CHARS, ENDPOINT, MODEL, Json, build_requests
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class DesiredState:
     """What is to be."""
 
     requests: dict[str, Json]
@@ -42,9 +42,9 @@ class Plan:
     def deployed(self) -> Json:
         return self.requests[DEPLOYMENT]["deployedModel"]
 
-    def owns(self, deployed: Any) -> bool:
+    def is_version(self, deployed: Any) -> bool:
         """Whether something deployed is a version of this name: what `requests_of` calls one, to the letter."""
-        return re.fullmatch(rf"{re.escape(self.name)}-[0-9a-f]{{{DIGITS}}}", deployed.display_name) is not None
+        return re.fullmatch(rf"{re.escape(self.name)}-[0-9a-f]{{{DIGEST_CHARS}}}", deployed.display_name) is not None
 
     def is_wanted(self, deployed: Any) -> bool:
         """Whether it is this very one. The API names a project by its number, so only a model's last part is equal."""
@@ -52,34 +52,36 @@ class Plan:
         return same_model and deployed.display_name == self.deployed["displayName"]
 
 
-def plan_of(config: VertexConfig, launch: Launch) -> Plan:
+def desired_state(config: VertexConfig, launch: Launch) -> DesiredState:
     """UsageError where the recipe leaves something out."""
-    return Plan(requests_of(config, launch))
+    return DesiredState(build_requests(config, launch))
 
 
-def apply(config: VertexConfig, launch: Launch, say: Say, patience: Patience | None = None) -> Json:
+def apply(config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPolicy | None = None) -> Json:
     """Have it run; what `status` says then. EyasError."""
-    plan = plan_of(config, launch)
-    api = VertexApi(config, patience or Patience())
-    api.message("DeployModelRequest", plan.requests[DEPLOYMENT])  # a wrong accelerator shows before anything is made
-    endpoint = api.endpoint(plan.endpoint)
-    _require_own(plan, endpoint)
-    upload(launch)
-    say(f"model {plan.requests[MODEL]['modelId']}")
-    api.make_model(plan.requests[MODEL])
-    say(f"endpoint {plan.name}")
-    api.make_endpoint(plan.requests[ENDPOINT])
-    _deploy(api, plan, say)
-    endpoint = api.endpoint(plan.endpoint)
+    plan = desired_state(config, launch)
+    api = VertexClient(config, retry_policy or RetryPolicy())
+    api.parse_request(
+        "DeployModelRequest", plan.requests[DEPLOYMENT]
+    )  # a wrong accelerator shows before anything is made
+    endpoint = api.get_endpoint(plan.endpoint)
+    _require_owned_endpoint(plan, endpoint)
+    upload_artifacts(launch)
+    log(f"model {plan.requests[MODEL]['modelId']}")
+    api.create_model(plan.requests[MODEL])
+    log(f"endpoint {plan.name}")
+    api.create_endpoint(plan.requests[ENDPOINT])
+    _deploy(api, plan, log)
+    endpoint = api.get_endpoint(plan.endpoint)
     for one in [] if endpoint is None else endpoint.deployed_models:
-        if plan.owns(one) and not plan.is_wanted(one):
-            say(f"{one.display_name} goes")
+        if plan.is_version(one) and not plan.is_wanted(one):
+            log(f"{one.display_name} goes")
             api.undeploy(plan.endpoint, one.id)
-    return status(config, launch, patience)
+    return status(config, launch, retry_policy)
 
 
-def _require_own(plan: Plan, endpoint: Any | None) -> None:
-    foreign = [] if endpoint is None else [one for one in endpoint.deployed_models if not plan.owns(one)]
+def _require_owned_endpoint(plan: DesiredState, endpoint: Any | None) -> None:
+    foreign = [] if endpoint is None else [one for one in endpoint.deployed_models if not plan.is_version(one)]
     if foreign:
         found = f"{foreign[0].display_name or foreign[0].id} on the endpoint {plan.name}, which eyas did not deploy"
         raise InputError(
@@ -87,15 +89,15 @@ def _require_own(plan: Plan, endpoint: Any | None) -> None:
         )
 
 
-def _deploy(api: VertexApi, plan: Plan, say: Say) -> None:
+def _deploy(api: VertexClient, plan: DesiredState, log: Log) -> None:
     """Deploy, unless it is deployed or being deployed; the number of replicas follows the recipe."""
-    if api.wait_for(plan.endpoint):
-        say("what an earlier command began has ended")
-    endpoint = api.endpoint(plan.endpoint)
+    if api.wait_for_operations(plan.endpoint):
+        log("what an earlier command began has ended")
+    endpoint = api.get_endpoint(plan.endpoint)
     assert endpoint is not None, "it was made just now"
     running = next((one for one in endpoint.deployed_models if plan.is_wanted(one)), None)
     if running is None:
-        say(f"deployment {plan.deployed['displayName']}: minutes, while machines start and the model loads")
+        log(f"deployment {plan.deployed['displayName']}: minutes, while machines start and the model loads")
         api.deploy(plan.requests[DEPLOYMENT])
         return
     wanted, now = plan.deployed["dedicatedResources"], running.dedicated_resources
@@ -103,15 +105,15 @@ def _deploy(api: VertexApi, plan: Plan, say: Say) -> None:
     target_now = [(one.metric_name, one.target) for one in now.autoscaling_metric_specs]
     targets = [(one["metricName"], one["target"]) for one in wanted["autoscalingMetricSpecs"]]
     if (range_now, target_now) != ((wanted["minReplicaCount"], wanted["maxReplicaCount"]), targets):
-        say(f"replicas {wanted['minReplicaCount']} to {wanted['maxReplicaCount']}")
+        log(f"replicas {wanted['minReplicaCount']} to {wanted['maxReplicaCount']}")
         api.scale(plan.endpoint, running.id, wanted)
 
 
-def status(config: VertexConfig, launch: Launch, patience: Patience | None = None) -> Json:
+def status(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | None = None) -> Json:
     """What is there now: state is absent, model, endpoint (nothing deployed on it), or serving."""
-    plan, api = plan_of(config, launch), VertexApi(config, patience or Patience())
-    model = api.model(plan.deployed["model"])
-    endpoint = api.endpoint(plan.endpoint)
+    plan, api = desired_state(config, launch), VertexClient(config, retry_policy or RetryPolicy())
+    model = api.get_model(plan.deployed["model"])
+    endpoint = api.get_endpoint(plan.endpoint)
     deployed = [] if endpoint is None else list(endpoint.deployed_models)
     state = "absent" if model is None else "model"
     state = state if endpoint is None else "endpoint"
@@ -134,23 +136,23 @@ def status(config: VertexConfig, launch: Launch, patience: Patience | None = Non
     }
 
 
-def delete(config: VertexConfig, launch: Launch, say: Say, patience: Patience | None = None) -> Json:
+def delete(config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPolicy | None = None) -> Json:
     """Remove deployments, endpoint and models of this name; what eyas did not make stays, and is told. EyasError.
 
     Artifacts stay in their bucket: a bucket has rules of its own for what is old.
     """
-    plan, api = plan_of(config, launch), VertexApi(config, patience or Patience())
-    endpoint = api.endpoint(plan.endpoint)
-    if endpoint is not None and api.wait_for(plan.endpoint):
-        endpoint = api.endpoint(plan.endpoint)
-    _require_own(plan, endpoint)
+    plan, api = desired_state(config, launch), VertexClient(config, retry_policy or RetryPolicy())
+    endpoint = api.get_endpoint(plan.endpoint)
+    if endpoint is not None and api.wait_for_operations(plan.endpoint):
+        endpoint = api.get_endpoint(plan.endpoint)
+    _require_owned_endpoint(plan, endpoint)
     if endpoint is not None:
         for one in endpoint.deployed_models:
-            say(f"{one.display_name} goes")
+            log(f"{one.display_name} goes")
             api.undeploy(plan.endpoint, one.id)
-        say(f"endpoint {plan.name} goes")
+        log(f"endpoint {plan.name} goes")
         api.delete_endpoint(plan.endpoint)
-    for model in api.models_named(plan.parent, plan.name):
-        say(f"model {model.name.rpartition('/')[2]} goes")
+    for model in api.list_models(plan.parent, plan.name):
+        log(f"model {model.name.rpartition('/')[2]} goes")
         api.delete_model(model.name)
-    return status(config, launch, patience)
+    return status(config, launch, retry_policy)

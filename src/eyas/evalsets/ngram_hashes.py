@@ -26,8 +26,8 @@ import numpy as np
 
 from eyas.base.errors import InputError
 
-VERSION = 1  # of words, n-grams and hashes: another one needs new files
-SIZES = (8, 13)  # the n that files are made for
+FORMAT_VERSION = 1  # of words, n-grams and hashes: another one needs new files
+NGRAM_SIZES = (8, 13)  # the n that files are made for
 HASHES = Path(__file__).parent / "hashes"
 
 Unit = Literal["ngram", "record"]
@@ -40,7 +40,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd, from the golden ratio
 
 
 @dataclass(frozen=True)
-class Ngrams:
+class NgramHashes:
     """The hashes of one set: uint64, sorted, each once, by n."""
 
     header: Mapping[str, Any]
@@ -59,56 +59,58 @@ class Ngrams:
     def to_bytes(self) -> bytes:
         """The file."""
         counts = {str(n): len(hashes) for n, hashes in self.hashes.items()}
-        header = {"eyas_ngrams": VERSION, **self.header, "counts": counts}
+        header = {"eyas_ngrams": FORMAT_VERSION, **self.header, "counts": counts}
         parts = [json.dumps(header).encode() + b"\n"]
         return b"".join(parts + [hashes.astype("<u8").tobytes() for hashes in self.hashes.values()])
 
 
-def word_hashes(texts: Iterable[str]) -> list[np.ndarray]:
+def hash_words(texts: Iterable[str]) -> list[np.ndarray]:
     """The hashes of the words of each text, uint64; the lowest bit says whether the word is long."""
-    return [np.array([_hash_word(word) for word in _words(text)], dtype=np.uint64) for text in texts]
+    return [np.array([_hash_word(word) for word in _split_words(text)], dtype=np.uint64) for text in texts]
 
 
-def ngram_hashes(words: np.ndarray, n: int) -> np.ndarray:
+def hash_ngrams(words: np.ndarray, n: int) -> np.ndarray:
     """The hashes of the n-grams that count, in order; that of the whole text where it has fewer words. uint64."""
     if len(words) == 0:
         return words
     if len(words) < n:
-        return record_hash([words])
+        return hash_record([words])
     value = np.convolve(words, _powers(n)[::-1], "valid")  # of integers: exact, modulo 2**64
     num_long = np.convolve(words & np.uint64(1), np.ones(n, dtype=np.uint64), "valid")
     return _finish(value, n)[num_long * np.uint64(2) >= n]
 
 
-def record_hash(words: Sequence[np.ndarray]) -> np.ndarray:
+def hash_record(words: Sequence[np.ndarray]) -> np.ndarray:
     """One hash of all texts of a record as one, uint64 [1]."""
     all_words = words[0] if len(words) == 1 else np.concatenate([np.empty(0, dtype=np.uint64), *words])
     return _finish((all_words * _powers(len(all_words))).sum(keepdims=True), len(all_words))
 
 
-def of_texts(name: str, records: Iterable[Sequence[str]], sizes: Sequence[int], unit: Unit = "ngram") -> Ngrams:
+def hash_records(
+    name: str, records: Iterable[Sequence[str]], sizes: Sequence[int], unit: Unit = "ngram"
+) -> NgramHashes:
     """The hashes of a set's records (the user turns of each), with a bare header; memory holds the hashes only."""
     found: dict[int, list[np.ndarray]] = {n: [np.empty(0, dtype=np.uint64)] for n in sizes}
     num_records = 0
     for texts in records:
         num_records += 1
-        words = word_hashes(texts)
+        words = hash_words(texts)
         for n in sizes:
-            found[n] += [record_hash(words)] if unit == "record" else [ngram_hashes(part, n) for part in words]
+            found[n] += [hash_record(words)] if unit == "record" else [hash_ngrams(part, n) for part in words]
     hashes = {n: np.unique(np.concatenate(parts)) for n, parts in found.items()}
-    return Ngrams({"set": name, "unit": unit, "records": num_records}, hashes)
+    return NgramHashes({"set": name, "unit": unit, "records": num_records}, hashes)
 
 
-def load(name: str) -> Ngrams:
+def load_set(name: str) -> NgramHashes:
     """A set that ships with eyas. Raises InputError for a name that is none, and for a damaged file."""
     path = HASHES / f"{name}.bin"
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in HASHES.glob("*.bin")))
         raise InputError(f"no hashes of {name!r}", f"one of {known}, or a file of your own", "correct the name")
-    return read(path)
+    return read_file(path)
 
 
-def read(path: Path) -> Ngrams:
+def read_file(path: Path) -> NgramHashes:
     """A file of hashes. Raises InputError for a damaged one and for one of another version."""
     line, _, data = path.read_bytes().partition(b"\n")
     try:
@@ -118,13 +120,15 @@ def read(path: Path) -> Ngrams:
         values = np.frombuffer(data, dtype="<u8").astype(np.uint64)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InputError(f"{path} is no file of n-gram hashes", "an unchanged file", "install eyas again") from None
-    if version != VERSION or len(values) != sum(counts.values()):
-        raise InputError(f"{path} of version {version}", f"version {VERSION}, whole", "install eyas again")
+    if version != FORMAT_VERSION or len(values) != sum(counts.values()):
+        raise InputError(f"{path} of version {version}", f"version {FORMAT_VERSION}, whole", "install eyas again")
     ends = np.cumsum(list(counts.values()))
-    return Ngrams(header, {n: values[end - count : end] for (n, count), end in zip(counts.items(), ends, strict=True)})
+    return NgramHashes(
+        header, {n: values[end - count : end] for (n, count), end in zip(counts.items(), ends, strict=True)}
+    )
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
     return _WORD.findall(text.lower())

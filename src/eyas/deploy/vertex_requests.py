@@ -27,14 +27,14 @@ from eyas.deploy.config import VertexConfig
 from eyas.deploy.launch import PORT, Launch
 
 MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
-PERIOD_S, PROBE_TIMEOUT_S = 10, 5
-DIGITS = 12  # of a digest, behind the name
-BUSY = "aiplatform.googleapis.com/prediction/online/"
+PROBE_PERIOD_S, PROBE_TIMEOUT_S = 10, 5
+DIGEST_CHARS = 12  # of a digest, behind the name
+METRIC_PREFIX = "aiplatform.googleapis.com/prediction/online/"
 
 Json = dict[str, Any]
 
 
-def requests_of(config: VertexConfig, launch: Launch) -> dict[str, Json]:
+def build_requests(config: VertexConfig, launch: Launch) -> dict[str, Json]:
     """File name -> request. UsageError without a project, and for an engine on a machine that it cannot use."""
     if config.project is None:
         raise UsageError("no deploy.vertex.project", "the id of a Google Cloud project", "add it to the recipe")
@@ -43,7 +43,7 @@ def requests_of(config: VertexConfig, launch: Launch) -> dict[str, Json]:
         raise UsageError(found, "at least 1: it runs on GPUs", 'raise it, or take deploy.engine = "eyas"')
     parent = f"projects/{config.project}/locations/{config.location}"
     model = _model(config, launch)
-    model_id = _version(launch, model)
+    model_id = _versioned_name(launch, model)
     account = {} if config.service_account is None else {"serviceAccount": config.service_account}
     deployed = {
         "model": f"{parent}/models/{model_id}",
@@ -52,7 +52,7 @@ def requests_of(config: VertexConfig, launch: Launch) -> dict[str, Json]:
     }
     # What a running deployment is known by: one that differs in more than its replicas is another one.
     fixed = {**deployed, "dedicatedResources": _resources(config)["machineSpec"], "spot": config.spot}
-    deployed["displayName"] = _version(launch, fixed)
+    deployed["displayName"] = _versioned_name(launch, fixed)
     return {
         MODEL: {"parent": parent, "modelId": model_id, "model": model},
         ENDPOINT: {"parent": parent, "endpointId": launch.name, "endpoint": _endpoint(config, launch)},
@@ -64,15 +64,15 @@ def requests_of(config: VertexConfig, launch: Launch) -> dict[str, Json]:
     }
 
 
-def _version(launch: Launch, what: Json) -> str:
+def _versioned_name(launch: Launch, what: Json) -> str:
     """The name and a digest."""
-    return f"{launch.name}-{digest_json(what).removeprefix('sha256:')[:DIGITS]}"
+    return f"{launch.name}-{digest_json(what).removeprefix('sha256:')[:DIGEST_CHARS]}"
 
 
 def _model(config: VertexConfig, launch: Launch) -> Json:
     probe = {
         "httpGet": {"path": launch.health_route, "port": PORT, "scheme": "HTTP"},
-        "periodSeconds": PERIOD_S,
+        "periodSeconds": PROBE_PERIOD_S,
         "timeoutSeconds": PROBE_TIMEOUT_S,
     }
     environment = [{"name": name, "value": value} for name, value in sorted(launch.environment.items())]
@@ -90,7 +90,7 @@ def _model(config: VertexConfig, launch: Launch) -> Json:
             "predictRoute": launch.predict_route,
             "deploymentTimeout": f"{config.startup_s}s",
             "sharedMemorySizeMb": str(config.shared_memory_mb),
-            "startupProbe": {**probe, "failureThreshold": -(-config.startup_s // PERIOD_S)},
+            "startupProbe": {**probe, "failureThreshold": -(-config.startup_s // PROBE_PERIOD_S)},
             "healthProbe": {**probe, "failureThreshold": 3},
         },
     }
@@ -107,10 +107,10 @@ def _endpoint(config: VertexConfig, launch: Launch) -> Json:
 
 def _resources(config: VertexConfig) -> Json:
     machine: Json = {"machineType": config.machine_type}
-    metric = f"{BUSY}cpu/utilization"
+    metric = f"{METRIC_PREFIX}cpu/utilization"
     if config.accelerator_count > 0:
         machine |= {"acceleratorType": config.accelerator_type, "acceleratorCount": config.accelerator_count}
-        metric = f"{BUSY}accelerator/duty_cycle"
+        metric = f"{METRIC_PREFIX}accelerator/duty_cycle"
     return {
         "machineSpec": machine,
         "minReplicaCount": config.replicas[0],
@@ -120,10 +120,10 @@ def _resources(config: VertexConfig) -> Json:
     }
 
 
-def write(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
+def write_requests(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
     """Write the requests. Idempotent. UsageError."""
     started_s = time.time()
-    requests = requests_of(config, launch)
+    requests = build_requests(config, launch)
     origin = StageInputs("deploy-vertex", digest_json(requests), {"head": launch.head_digest})
     if is_finished(directory, origin):
         return read_provenance(directory)

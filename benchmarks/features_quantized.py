@@ -1,6 +1,6 @@
 """What 8-bit features take and what they cost, one JSON object a row on stdout; exit 1 if one misses.
 
-    python benchmarks/features_quantised.py [--run DIR] [--conversations N]
+    python benchmarks/features_quantized.py [--run DIR] [--conversations N]
 
 The embedded target answers prompts of the evaluation split, which its head was not trained on; these conversations are
 captured as bfloat16, int8 and fp8, and the shipped head drafts them again from each (train.evaluate). Nothing is
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rows import Row, tell
-from training_work import PACK_TOKENS, lengths_of_pack, make_rows
+from rows import Row, print_rows
+from training_fixtures import PACK_TOKENS, lengths_of_pack, make_rows
 
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.prompts_config import PromptsConfig
@@ -54,7 +54,7 @@ def answers(directory: Path, count: int) -> Run:
     prompts = PromptsConfig(source="builtin:eval", limit=count)
     run = Run(Recipe(prompts=prompts, respond=RespondConfig(max_tokens=160, batch_size=24)), directory)
     for stage in ("prompts", "respond"):
-        run.run(stage)
+        run.run_stage(stage)
     return run
 
 
@@ -139,7 +139,7 @@ def outliers() -> Iterator[Row]:
             yield Row(name, round(error, 4), "told", True)
 
 
-def features_quantised(run_dir: Path | None, conversations: int) -> Iterator[Row]:
+def features_quantized(run_dir: Path | None, conversations: int) -> Iterator[Row]:
     """All rows; the answers are kept in run_dir, or taken from there."""
     for dtype in EIGHT_BITS:
         kib = token_bytes(dtype, HIDDEN, SHARE) / 1024
@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="a run directory with the answers, or for them")
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
-    return tell(features_quantised(parsed.run, parsed.conversations))
+    return print_rows(features_quantized(parsed.run, parsed.conversations))
 
 
 if __name__ == "__main__":

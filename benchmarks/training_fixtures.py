@@ -54,7 +54,7 @@ def make_target(place: Path, num_layers: int = 10) -> Path:
         rms_norm_eps=1e-5,
     )
     torch.manual_seed(0)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(place)
+    LlamaForCausalLM(config).bfloat16().save_pretrained(place)
     embedded = resolve_target(EMBEDDED)
     for name in (*TOKENIZER_FILES, "chat_template.jinja"):
         if (embedded / name).is_file():
