@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention
-from eyas.kernels.paged_attention import Rows, prepare_dense
+from eyas.kernels.paged_attention import AttentionMetadata, prepare_dense
 from eyas.model.attention import AttentionParams
 
 SHAPES = ((1, 1, 300), (1, 16, 300), (1, 16, 3000), (8, 1, 300), (8, 8, 300), (1, 512, 0))  # requests, rows, prefix
@@ -49,8 +49,8 @@ class Case:
     """One forward; kv is [layers, 2, Z, G, H]."""
 
     kv: Tensor
-    table_RC: Tensor
-    rows: Rows
+    req_to_token_RC: Tensor
+    rows: AttentionMetadata
     q_TNH: Tensor
     k_TGH: Tensor
     v_TGH: Tensor
@@ -63,12 +63,12 @@ def make_case(shape: tuple[int, int, int], dtype: torch.dtype, num_layers: int) 
     slots_BS = (torch.randperm(num_slots - 1) + 1).int().view(num_requests, -1)
     own_BE = slots_BS[:, length:].contiguous()
     visible_TE = torch.ones(num_rows, num_rows, dtype=torch.bool).tril().repeat(num_requests, 1)
-    rows = Rows(
+    rows = AttentionMetadata(
         starts_B1=torch.arange(num_requests + 1, dtype=torch.int32) * num_rows,
-        lines_B=torch.arange(num_requests, dtype=torch.int32),
+        req_slots_B=torch.arange(num_requests, dtype=torch.int32),
         lengths_B=torch.full((num_requests,), length, dtype=torch.int32),
         slots_T=own_BE.flatten(),
-        own_BE=own_BE,
+        block_slots_BE=own_BE,
         visible_TE=visible_TE if length else None,
         positions_T=(torch.arange(num_rows, dtype=torch.int32) + length).repeat(num_requests),
     )
@@ -79,18 +79,18 @@ def make_case(shape: tuple[int, int, int], dtype: torch.dtype, num_layers: int) 
 
 
 def ours(kernel: CpuKernel, case: Case) -> Arm:
-    attention = kernel(case.kv, case.table_RC, case.rows)
+    attention = kernel(case.kv, case.req_to_token_RC, case.rows)
     return lambda layer: attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, RULE)
 
 
 def dense(case: Case) -> Arm:
-    attention = prepare_dense(case.kv, case.table_RC, case.rows)
+    attention = prepare_dense(case.kv, case.req_to_token_RC, case.rows)
     return lambda layer: attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, RULE)
 
 
 def padded(case: Case) -> Arm:
-    num_requests, num_columns = case.table_RC.shape
-    slots_T, slots_BS = case.rows.slots_T.long(), case.table_RC.long()
+    num_requests, num_columns = case.req_to_token_RC.shape
+    slots_T, slots_BS = case.rows.slots_T.long(), case.req_to_token_RC.long()
     num_rows = slots_T.shape[0] // num_requests
     visible_TS = torch.ones(num_rows, num_columns, dtype=torch.bool).tril(num_columns - num_rows)
     mask = torch.zeros(num_rows, num_columns, dtype=case.kv.dtype).masked_fill_(~visible_TS, -torch.inf)

@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.kernels.paged_attention import Rows
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import AttentionParams
 
 REQUESTS, CONTEXTS, NODES = (1, 8, 32), (1024, 8192, 32768), 16
@@ -67,7 +67,7 @@ class Case:
 
     kv: Tensor
     table_BC: Tensor
-    rows: Rows
+    rows: AttentionMetadata
     q_TNH: Tensor
     k_TGH: Tensor
     v_TGH: Tensor
@@ -75,7 +75,7 @@ class Case:
     @property
     def layer_bytes(self) -> int:
         """Keys and values that one layer has to read."""
-        return len(self.rows.lines_B) * (self.table_BC.shape[1] + NODES) * 2 * G * H * DTYPE.itemsize
+        return len(self.rows.req_slots_B) * (self.table_BC.shape[1] + NODES) * 2 * G * H * DTYPE.itemsize
 
 
 def main() -> int:
@@ -152,12 +152,12 @@ def forward(num_requests: int, context: int, num_layers: int, device: torch.devi
         visible_EE[node] |= visible_EE[int(torch.randint(node, (1,)))]
     depths_E = visible_EE.sum(1) - 1
     num_rows = num_requests * NODES
-    rows = Rows(
+    rows = AttentionMetadata(
         starts_B1=torch.arange(0, num_rows + 1, NODES, dtype=torch.int32, device=device),
-        lines_B=torch.arange(num_requests, dtype=torch.int32, device=device),
+        req_slots_B=torch.arange(num_requests, dtype=torch.int32, device=device),
         lengths_B=torch.full((num_requests,), context, dtype=torch.int32, device=device),
         slots_T=own_BE.reshape(-1),
-        own_BE=own_BE,
+        block_slots_BE=own_BE,
         visible_TE=visible_EE.repeat(num_requests, 1).to(device),
         positions_T=(context + depths_E).repeat(num_requests).int().to(device),
     )
@@ -179,7 +179,7 @@ def arms(case: Case, num_layers: int) -> Iterator[Arm]:
     from eyas.kernels.triton_attention import prepare_on
 
     prepare = prepare_on(case.kv.device)
-    slots_S = torch.cat((case.table_BC, case.rows.own_BE), 1).reshape(-1)
+    slots_S = torch.cat((case.table_BC, case.rows.block_slots_BE), 1).reshape(-1)
     num_requests, context = case.table_BC.shape
     assert case.rows.visible_TE is not None
     visible_BTE = case.rows.visible_TE.view(num_requests, NODES, NODES)

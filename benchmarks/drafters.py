@@ -31,8 +31,8 @@ from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, run_paired
 from eyas.chat.conversation import read_conversation_dir
 from eyas.chat.render import render
-from eyas.drafters.eagle3 import Draft
-from eyas.drafters.other_drafters import Lookup, SmallModel
+from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.drafters.other_drafters import PromptLookupSpec, SmallModelSpec
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -81,7 +81,7 @@ def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
     model = Target.load(small, DTYPE, (0,))
-    draft = Draft.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
+    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
     size = sum(weight.numel() for weight in model.model.parameters())
     told = f"parameters of the small model; head {stored.head.num_parameters:,}, target {target.info.num_parameters:,}"
     yield Row(told, size, "told", True)
@@ -93,9 +93,9 @@ def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
             arm = Arm(f"chain{depth}", chain_shape(depth))
             engines[f"head, chain of {depth}"] = build_fixed_arm_engine(target, draft, arm, n, context)
             engines[f"small model, chain of {depth}"] = Engine(
-                target, SmallModel(model, chain_shape(depth)), n, context
+                target, SmallModelSpec(model, chain_shape(depth)), n, context
             )
-        engines["prompt lookup, chain of 5"] = Engine(target, Lookup(chain_shape(5)), n, context)
+        engines["prompt lookup, chain of 5"] = Engine(target, PromptLookupSpec(chain_shape(5)), n, context)
         yield from _rows(n, _measured(engines, prompts, n, pairs))
 
 

@@ -22,8 +22,8 @@ from rows import Row, print_rows
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eyas.bench.workload import Prompt
-from eyas.drafters.eagle3 import Draft
-from eyas.engine.cost_profiler import Rehearsal
+from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
 from eyas.model.head import Head, HeadConfig
@@ -76,12 +76,14 @@ def make_target(shape: dict[str, int], place: Path, device: torch.device) -> Tar
     return Target.load(place, torch.bfloat16, device=device)
 
 
-def make_draft(target: Target) -> Draft:
+def make_draft(target: Target) -> Eagle3Spec:
     """A head with random weights."""
     size = min(DRAFT_VOCAB, target.info.vocab_size // 2)
     config = HeadConfig.for_target(target.info, draft_vocab_size=size, aux_layer_ids=target.aux_layer_ids)
     vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size).flip(0), size)
-    return Draft.on(target.model.device, Head.init(config, 0, torch.bfloat16), vocab, TREE.shape or TreeShape(1, 1, 2))
+    return Eagle3Spec.on(
+        target.model.device, Head.init(config, 0, torch.bfloat16), vocab, TREE.shape or TreeShape(1, 1, 2)
+    )
 
 
 def bandwidth(device: torch.device) -> float:
@@ -92,12 +94,12 @@ def bandwidth(device: torch.device) -> float:
     return max(2 * COPY_BYTES / stream.launch(lambda: goal.copy_(source)).wait().seconds for _ in range(COPIES))
 
 
-def steps(target: Target, draft: Draft) -> Iterator[Row]:
+def steps(target: Target, draft: Eagle3Spec) -> Iterator[Row]:
     """One stream: a step without a head, and a whole round."""
-    plain = Rehearsal(Engine(target, None, 1, CONTEXT))
-    drafted = Rehearsal(Engine(target, draft, 1, CONTEXT))
-    step_s = [plain.round_s(OFF, 1, PROMPT) for _ in range(REPEATS)]
-    round_s = [drafted.round_s(TREE, 1, PROMPT) for _ in range(REPEATS)]
+    plain = CostProfiler(Engine(target, None, 1, CONTEXT))
+    drafted = CostProfiler(Engine(target, draft, 1, CONTEXT))
+    step_s = [plain.measure_round_s(OFF, 1, PROMPT) for _ in range(REPEATS)]
+    round_s = [drafted.measure_round_s(TREE, 1, PROMPT) for _ in range(REPEATS)]
     weights = [weight for weight in target.model.parameters() if weight is not target.embedding.weight]
     bound_s = sum(weight.nbytes for weight in weights) / bandwidth(target.model.device)
     ratio = median(step_s) / bound_s
@@ -106,7 +108,7 @@ def steps(target: Target, draft: Draft) -> Iterator[Row]:
     yield Row("a whole round (depth 5, 16 nodes) over a baseline step", round(ratio, 3), "below 1.6", ratio < 1.6)
 
 
-def overlap(target: Target, draft: Draft) -> Iterator[Row]:
+def overlap(target: Target, draft: Eagle3Spec) -> Iterator[Row]:
     """Both loops, alternating, on the same requests."""
     generator = torch.Generator().manual_seed(0)
     for streams in STREAMS:

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.device_stream import WorkerStream, stream_for
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, overlap_loop, plain_loop
+from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request
-from eyas.engine.sequences import Counters
+from eyas.engine.sequences import EngineCounters
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.devices import DTYPES
@@ -49,11 +49,11 @@ class Run:
 
 def run(engine: Engine, loop: str, prompts: list[Prompt]) -> Run:
     """All prompts, as many at a time as the engine has slots, nothing in the prefix cache."""
-    engine.forget()
-    engine.counters = Counters()
+    engine.clear_prefix_cache()
+    engine.counters = EngineCounters()
     requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in prompts]
     began_s = time.perf_counter()
-    tokens = {answer.request.id: answer.token_ids for answer in LOOPS[loop](engine, Given(requests))}
+    tokens = {answer.request.id: answer.token_ids for answer in LOOPS[loop](engine, RequestList(requests))}
     seconds = time.perf_counter() - began_s
     count = sum(len(ids) for ids in tokens.values())
     return Run(tokens, count / seconds, 1 - engine.counters.device_s / seconds, engine.counters.host_s / seconds)
@@ -64,7 +64,7 @@ def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stored = read_head(resolve_head(EMBEDDED), dtype)
     target = Target.load(EMBEDDED, dtype, stored.config.aux_layer_ids, device)
-    draft = Draft.on(target.model.device, stored.head, stored.vocab, SHAPE)
+    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, SHAPE)
     if device.type == "cpu":
         compile_pair(target, draft.head)
     prompts = interleave_tasks(load_eval_prompts(target.tokenizer, 4))

@@ -29,13 +29,13 @@ from rows import Row, print_rows
 from eyas import export
 from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, read_num_layers, resolve_target
 from eyas.speculation.arms import Arm as OwnArm
-from eyas.speculation.policy import OneArm
+from eyas.speculation.policy import FixedArm
 from eyas.tree.shape import chain_shape
 from eyas.tree.stats import AcceptanceStats, summarize
 
@@ -57,8 +57,8 @@ def answer(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -
     stored = read_head(head, torch.float32, target.info.num_layers)
     shape = chain_shape(length)
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
-    engine = Engine(target, Draft(stored.head.pack_projections(), stored.vocab, shape), 1, context)
-    engine.policy = OneArm(OwnArm(f"chain {length}", shape))
+    engine = Engine(target, Eagle3Spec(stored.head.pack_projections(), stored.vocab, shape), 1, context)
+    engine.policy = FixedArm(OwnArm(f"chain {length}", shape))
     block = run_closed_loop(engine, prompts, MAX_TOKENS)
     answers = sorted(block.answers, key=lambda one: int(one.request.id))
     return Ours(prompts, [one.token_ids for one in answers], summarize([one.rounds for one in answers], 0))

@@ -42,7 +42,7 @@ from rows import Row, print_rows
 from eyas.bench.engine_load import build_auto_engine
 from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
@@ -244,7 +244,7 @@ def load_pair(target: str, head: str) -> Pair:
     """The pair, in eyas."""
     stored = read_head(resolve_head(head), DTYPE)
     loaded = Target.load(target, DTYPE, stored.config.aux_layer_ids)
-    draft = Draft(stored.head.pack_projections(), stored.vocab, SHAPE)
+    draft = Eagle3Spec(stored.head.pack_projections(), stored.vocab, SHAPE)
     print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
     compile_pair(loaded, draft.head)
     return Pair(loaded, draft, interleave_tasks(load_eval_prompts(loaded.tokenizer, 10)))

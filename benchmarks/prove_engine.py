@@ -26,9 +26,9 @@ from rows import Row, print_rows
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
-from eyas.drafters.eagle3 import Draft, Drafter
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
+from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
@@ -56,7 +56,7 @@ class Pair:
     """The embedded target and its head, loaded once."""
 
     target: Target
-    draft: Draft
+    draft: Eagle3Spec
     prompts: list[Prompt]
 
     @property
@@ -72,7 +72,9 @@ def load(eager: bool) -> Pair:
     if not eager:
         print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
         compile_pair(target, head)
-    return Pair(target, Draft(head, stored.vocab, SHAPE), interleave_tasks(load_eval_prompts(target.tokenizer, 10)))
+    return Pair(
+        target, Eagle3Spec(head, stored.vocab, SHAPE), interleave_tasks(load_eval_prompts(target.tokenizer, 10))
+    )
 
 
 def measure_rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: str) -> dict[str, list[float]]:
@@ -157,10 +159,10 @@ def ttft(pair: Pair, pairs: int) -> Iterator[Row]:
         def first_token_s(engine: Engine, temper: str = temper) -> float:
             times = []
             for prompt in some:
-                engine.forget()
+                engine.clear_prefix_cache()
                 if temper == "warm":
-                    list(plain_loop(engine, Given([Request("before", prompt.ids, 1)])))
-                (answer,) = plain_loop(engine, Given([Request(prompt.id, prompt.ids, 8)]))
+                    list(plain_loop(engine, RequestList([Request("before", prompt.ids, 1)])))
+                (answer,) = plain_loop(engine, RequestList([Request(prompt.id, prompt.ids, 8)]))
                 times.append(answer.ttft_s)
             return median(times)
 
@@ -208,10 +210,10 @@ def rounds(pair: Pair, pairs: int) -> Iterator[Row]:
         setattr(owner, name, clock.around(getattr(owner, name)))
     shares = []
     for _ in range(pairs):
-        engine.forget()
+        engine.clear_prefix_cache()
         clock.seconds, began_s = 0.0, time.perf_counter()
         requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in some]
-        list(plain_loop(engine, Given(requests)))
+        list(plain_loop(engine, RequestList(requests)))
         shares.append(1 - clock.seconds / (time.perf_counter() - began_s))
     for owner, name in calls:
         delattr(owner, name)
@@ -227,15 +229,15 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
     size = torch.empty(0, dtype=DTYPE).element_size()
     layers = 2 * facts.num_layers * facts.num_kv_heads * facts.head_dim * size
     aux = 3 * facts.hidden_size * size
-    pool, drafter = engine.memory.pool, engine.runner.drafter
-    assert isinstance(drafter, Drafter), "an engine with a head"
+    pool, drafter = engine.kv_cache.pool, engine.runner.drafter
+    assert isinstance(drafter, Eagle3Drafter), "an engine with a head"
     assert pool.aux_ZL is not None, "keeps features"
     held = pool.kv.nbytes / (pool.num_slots + 1) + pool.aux_ZL.nbytes / (pool.num_slots + 1)
     wanted = layers + aux
     yield Row("bytes per 1,000 tokens, keys, values and features, over the arithmetic", round(held / wanted, 6), "1",
               held == wanted)  # fmt: skip
     head_bytes = 2 * config.num_kv_heads * config.head_dim * size
-    tokens = pool.num_slots + 1 + (engine.slots + 1) * drafter.scratch
+    tokens = pool.num_slots + 1 + (engine.max_running + 1) * drafter.scratch
     yield Row("bytes per 1,000 tokens of the head's keys and values, over the arithmetic",
               round(drafter.kv.nbytes / tokens / head_bytes, 6), "1",
               drafter.kv.nbytes == tokens * head_bytes)  # fmt: skip
@@ -244,17 +246,22 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
 
 def _no_growth(engine: Engine, pair: Pair) -> Row:
     """Resident memory after the first tenth of the requests and at the end."""
-    pool, drafter = engine.memory.pool, engine.runner.drafter
-    assert isinstance(drafter, Drafter), "an engine with a head"
+    pool, drafter = engine.kv_cache.pool, engine.runner.drafter
+    assert isinstance(drafter, Eagle3Drafter), "an engine with a head"
     for reserved in (pool.kv, pool.aux_ZL, drafter.kv):
         if reserved is not None:
             reserved.zero_()  # what is reserved counts from the start, not when it is first written
     short = [prompt.ids[:24] for prompt in pair.prompts]
     marks = []
     # Every batch size once, down to the last request alone: the kernels of a shape stay in memory.
-    list(plain_loop(engine, Given(Request(str(i), short[i % len(short)], 2 + i) for i in range(2 * engine.slots))))
+    list(
+        plain_loop(
+            engine, RequestList(Request(str(i), short[i % len(short)], 2 + i) for i in range(2 * engine.max_running))
+        )
+    )
     for number, _ in enumerate(
-        plain_loop(engine, Given(Request(str(i), short[i % len(short)], 2 + i % 5) for i in range(NUM_REQUESTS))), 1
+        plain_loop(engine, RequestList(Request(str(i), short[i % len(short)], 2 + i % 5) for i in range(NUM_REQUESTS))),
+        1,
     ):
         if number and number % (NUM_REQUESTS // 10) == 0:
             marks.append(_resident_bytes())

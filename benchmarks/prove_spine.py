@@ -30,7 +30,7 @@ from eyas.bench.draft_baselines import measure_draft_baselines
 from eyas.bench.peer_transformers import compare_with_generate
 from eyas.bench.single_stream import measure_tasks
 from eyas.bench.workload import interleave_tasks, load_eval_prompts
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.evalsets import FAMILIES
 from eyas.evaluation.reference_drafters import NgramTable
 from eyas.formats.fit import require_fit
@@ -72,7 +72,7 @@ def shipped() -> Iterator[Row]:
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
     require_fit(stored, target.info, target.digest)
     prompts = load_eval_prompts(target.tokenizer, CONFIG.prompts_per_task)
-    draft = Draft(stored.head.pack_projections(), stored.vocab, CONFIG.shape)
+    draft = Eagle3Spec(stored.head.pack_projections(), stored.vocab, CONFIG.shape)
     stream = measure_tasks(target, draft, prompts, CONFIG)
     free = measure_draft_baselines(stream.pairs, training_table(), CONFIG.depth, CONFIG.seed)
     speedups = {family: stream.tasks[family]["speedup"] for family in FAMILIES if family in stream.tasks}

@@ -29,7 +29,7 @@ from eyas.bench.single_stream import SingleStreamResults, measure_tasks
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import render_prompt
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -91,7 +91,7 @@ def answered(source: Path, target_dir: Path, head_dir: Path, count: int) -> Sing
     stored = read_head(head_dir, DTYPE)
     target = Target.load(target_dir, DTYPE, stored.config.aux_layer_ids)
     require_fit(stored, target.info, target.digest)
-    draft = Draft(stored.head.pack_projections(), stored.vocab, CONFIG.shape)
+    draft = Eagle3Spec(stored.head.pack_projections(), stored.vocab, CONFIG.shape)
     prompts = []
     for number, (question, _) in enumerate(read_problems(source)[:count]):
         name = f"{TASK}:{number}"

@@ -24,15 +24,15 @@ from eyas.bench.config import BenchConfig
 from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.tune_config import TuneConfig
 from eyas.bench.workload import interleave_tasks
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.engine.request import Answer
-from eyas.engine.sequences import Counters
+from eyas.engine.request import RequestOutput
+from eyas.engine.sequences import EngineCounters
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.recipe import Recipe, Run
 from eyas.speculation.arms import OFF, Arm
-from eyas.speculation.policy import OneArm
+from eyas.speculation.policy import FixedArm
 from eyas.tree.shape import TreeShape, chain_shape
 
 STREAMS = (1, 4)
@@ -58,10 +58,10 @@ def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
         off: tuple[float, float] | None = None
         for arm in ARMS:
             length = 1.0 if arm.shape is None else lengths[arm.shape]
-            engine = Engine(target, Draft(stored.head, stored.vocab, chain_shape(1), ARMS), streams, room)
-            engine.policy = OneArm(arm)
+            engine = Engine(target, Eagle3Spec(stored.head, stored.vocab, chain_shape(1), ARMS), streams, room)
+            engine.policy = FixedArm(arm)
             run_closed_loop(engine, prompts[:streams], 8)
-            engine.counters = counters = Counters()
+            engine.counters = counters = EngineCounters()
             answers = run_closed_loop(engine, prompts * TURNS[streams], max_tokens).answers
             tokens = counters.output_tokens - len(answers)  # the first of each comes from its prompt
             context = round(sum(_context(answer) for answer in answers) / tokens)
@@ -77,7 +77,7 @@ def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
             }
 
 
-def _context(answer: Answer) -> float:
+def _context(answer: RequestOutput) -> float:
     """Tokens before each token of a round, added up."""
     count = len(answer.token_ids) - 1
     return count * (len(answer.request.prompt_ids) + count / 2)

@@ -20,8 +20,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import render_prompt
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
-from eyas.engine.request import Answer, Request
+from eyas.engine.loops import RequestList, plain_loop
+from eyas.engine.request import Request, RequestOutput
 from eyas.evalsets import FAMILIES, example
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
@@ -48,9 +48,9 @@ def greedy_answers(target: Target, family: str, examples: int) -> Greedy:
         prompts[one.id] = tuple(render_prompt(parse_messages(one.prompt, one.id), target.tokenizer))
     engine = Engine(target, None, 8, max(len(ids) for ids in prompts.values()) + MAX_TOKENS)
     result = Greedy()
-    for answer in plain_loop(engine, Given(Request(name, ids, MAX_TOKENS) for name, ids in prompts.items())):
+    for answer in plain_loop(engine, RequestList(Request(name, ids, MAX_TOKENS) for name, ids in prompts.items())):
         result.texts.append(str(target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)))
-        result.ended += answer.finish == "stop"
+        result.ended += answer.finish_reason == "stop"
         top1_T = top1(target, answer)
         result.positions += len(top1_T)
         result.uncertain += int((top1_T < SURE).sum())
@@ -58,7 +58,7 @@ def greedy_answers(target: Target, family: str, examples: int) -> Greedy:
 
 
 @torch.inference_mode()
-def top1(target: Target, answer: Answer) -> torch.Tensor:
+def top1(target: Target, answer: RequestOutput) -> torch.Tensor:
     """The likeliest probability at each token of an answer."""
     ids_1T = torch.tensor([[*answer.request.prompt_ids, *answer.token_ids]])
     positions_1T = torch.arange(ids_1T.shape[1])[None]

@@ -28,8 +28,8 @@ class EngineResponder:
     def _answer(self, source: "_QuestionSource", context: int) -> Iterator[Answered]:
         engine = Engine(self.target, None, self.config.batch_size, context)
         for answer in plain_loop(engine, source):
-            assert answer.finish in ("stop", "length"), "nobody cancels these"
-            yield Answered(answer.request.id, answer.token_ids, answer.finish)
+            assert answer.finish_reason in ("stop", "length"), "nobody cancels these"
+            yield Answered(answer.request.id, answer.token_ids, answer.finish_reason)
 
 
 @dataclass
@@ -46,8 +46,10 @@ class _QuestionSource:
         question = self._next()
         return None if question is None else len(question.prompt_ids) + question.decoding.max_tokens
 
-    def feed(self, engine: Engine, may_wait: bool) -> bool:
-        while engine.has_room and (longest := self.next_length_tokens) is not None and longest <= engine.context:
+    def admit(self, engine: Engine, may_wait: bool) -> bool:
+        while (
+            engine.has_capacity and (longest := self.next_length_tokens) is not None and longest <= engine.max_context
+        ):
             question = self._next()
             assert question is not None
             self.pending, decoding = None, question.decoding

@@ -31,8 +31,8 @@ from eyas.bench.single_stream import (
 )
 from eyas.bench.workload import Prompt, interleave_tasks
 from eyas.engine.engine import Engine
-from eyas.engine.request import Answer, Request
-from eyas.engine.sequences import Counters
+from eyas.engine.request import Request, RequestOutput
+from eyas.engine.sequences import EngineCounters
 from eyas.evaluation.reference_drafters import NgramTable
 from eyas.model.target import Target
 from eyas.tree.stats import acceptance_length
@@ -79,12 +79,14 @@ def test_figures_by_task(pair: TinyPair, stream: SingleStreamResults) -> None:
 def test_times_are_medians_over_the_rounds(pair: TinyPair) -> None:
     prompt = pair.prompts["birds"][0]
 
-    def answers(*steps_s: float) -> list[Answer]:
-        return [Answer(Request("x", (1,), 2), [1, 2, 3], time_s=[9.0, 9 + s, 9 + 2 * s]) for s in steps_s]
+    def answers(*steps_s: float) -> list[RequestOutput]:
+        return [RequestOutput(Request("x", (1,), 2), [1, 2, 3], token_times_s=[9.0, 9 + s, 9 + 2 * s]) for s in steps_s]
 
     one = _pair_answers(prompt, answers(0.1, 0.3, 0.2), answers(0.4, 0.1, 0.1))
     assert (one.baseline_tpot_ms, one.speculative_tpot_ms) == pytest.approx((200, 100))
-    assert not _pair_answers(prompt, [Answer(Request("x", (1,), 1), [1], time_s=[1.0])], answers(0.1)).is_timed
+    assert not _pair_answers(
+        prompt, [RequestOutput(Request("x", (1,), 1), [1], token_times_s=[1.0])], answers(0.1)
+    ).is_timed
 
 
 def test_uncertain_positions_equal_a_slow_count(pair: TinyPair) -> None:
@@ -98,10 +100,14 @@ def test_uncertain_positions_equal_a_slow_count(pair: TinyPair) -> None:
 def test_loops_and_lone_tokens_are_counted_apart(pair: TinyPair) -> None:
     prompt = pair.prompts["birds"][0]
 
-    def answer(token_ids: list[int], accepted: list[int]) -> Answer:
+    def answer(token_ids: list[int], accepted: list[int]) -> RequestOutput:
         offered = [count - 1 for count in accepted]
-        return Answer(
-            Request("x", prompt.ids, 64), token_ids, accepted=accepted, offered=offered, time_s=[0.1] * len(token_ids)
+        return RequestOutput(
+            Request("x", prompt.ids, 64),
+            token_ids,
+            accepted=accepted,
+            offered=offered,
+            token_times_s=[0.1] * len(token_ids),
         )
 
     good = answer([5, 6, 7], [2])
@@ -110,7 +116,7 @@ def test_loops_and_lone_tokens_are_counted_apart(pair: TinyPair) -> None:
     pairs = [PairedAnswers(prompt, one, one, 3.0, 2.0) for one in (good, loop)] + [
         PairedAnswers(prompt, lone, lone, None, None)
     ]
-    found = _build_results(pair.target, {"t": pairs, "only loops": [pairs[1]]}, Counters(), 0)
+    found = _build_results(pair.target, {"t": pairs, "only loops": [pairs[1]]}, EngineCounters(), 0)
     assert set(found.tasks) == {"t"}
     entry = found.tasks["t"]
     assert (entry["prompts"], entry["looping"], entry["too_short"]) == (1, 1, 1)
@@ -161,7 +167,7 @@ def test_open_loop_keeps_the_moments(pair: TinyPair) -> None:
     order = [int(answer.request.id) for answer in block.answers]
     assert order == [0, 1, 2, 3]
     assert list(block.sent_s) == moments_s
-    ends_s = [added_s + answer.time_s[-1] for added_s, answer in zip(block.added_s, block.answers, strict=True)]
+    ends_s = [added_s + answer.token_times_s[-1] for added_s, answer in zip(block.added_s, block.answers, strict=True)]
     assert block.added_s[1] >= ends_s[0]
     assert block.added_s[2] >= ends_s[1]
     assert block.ttft_s[2] > block.ttft_s[1] > block.ttft_s[0]
@@ -174,8 +180,10 @@ def test_open_loop_keeps_the_moments(pair: TinyPair) -> None:
 
 def test_a_block_as_a_client_sees_it() -> None:
     """In the order of the requests; a step is a round."""
-    first = Answer(Request("0", (1, 2), 4), [1, 2, 3, 4], time_s=[1.0, 2.0, 2.0, 3.0], accepted=[2, 1], offered=[1, 1])
-    second = Answer(Request("1", (1,), 4), [1], time_s=[0.5], accepted=[], offered=[])
+    first = RequestOutput(
+        Request("0", (1, 2), 4), [1, 2, 3, 4], token_times_s=[1.0, 2.0, 2.0, 3.0], accepted=[2, 1], offered=[1, 1]
+    )
+    second = RequestOutput(Request("1", (1,), 4), [1], token_times_s=[0.5], accepted=[], offered=[])
     block = EngineBlock((second, first), (2.0, 0.5), (3.0, 1.0), 5.0)
     assert block.ttft_s == (1.5, 1.5)
     seen = block.to_block_result(drafts=True)
@@ -193,7 +201,8 @@ def test_a_block_as_a_client_sees_it() -> None:
 def test_point_on_known_times() -> None:
     def block(step_s: float, seconds: float, drafts: bool = False) -> load.BlockResult:
         answers = [
-            Answer(Request(name, (1,), 3), [1, 2, 3], time_s=[1.0, 1.0 + step_s, 1.0 + 2 * step_s], accepted=[2],
+            RequestOutput(Request(name, (1,), 3), [1, 2, 3],
+                   token_times_s=[1.0, 1.0 + step_s, 1.0 + 2 * step_s], accepted=[2],
                    offered=[1])
             for name in "01"
         ]  # fmt: skip
@@ -218,9 +227,9 @@ def test_point_on_known_times() -> None:
     assert found["speedup_tps"] == 2.0  # of 2, 4 and 2
     assert found["speedup_tps_ci95"] == [2.0, 4.0]
     assert "acceptance_length" not in found["baseline"]
-    lone = EngineBlock((Answer(Request("0", (1,), 1), [1], time_s=[1.0]),), (0.5,), (0.5,), 1.0).to_block_result(
-        drafts=False
-    )
+    lone = EngineBlock(
+        (RequestOutput(Request("0", (1,), 1), [1], token_times_s=[1.0]),), (0.5,), (0.5,), 1.0
+    ).to_block_result(drafts=False)
     with pytest.raises(StageError, match="one token each"):
         build_point({"baseline": [lone], "speculative": [lone]}, config)
 
@@ -276,7 +285,9 @@ def test_free_drafters_count_what_lookup_finds(pair: TinyPair) -> None:
     """1 2 3 4 stood in the prompt: behind 2 3, lookup proposes 4 5 6, which is right twice."""
     prompt = Prompt("p", (1, 2, 3, 4, 5, 6, 2))
     token_ids = [3, 4, 5, 9]
-    answer = Answer(Request("p", prompt.ids, 4), token_ids, accepted=[1, 1, 1], offered=[0, 0, 0], time_s=[0, 1, 2, 3])
+    answer = RequestOutput(
+        Request("p", prompt.ids, 4), token_ids, accepted=[1, 1, 1], offered=[0, 0, 0], token_times_s=[0, 1, 2, 3]
+    )
     rows = [(torch.tensor([2, 3, 4, 7]), torch.ones(4, dtype=torch.bool))]
     found = measure_draft_baselines({"t": [PairedAnswers(prompt, answer, answer, 1.0, 1.0)]}, NgramTable(rows), depth=3)
     # One round takes 4, 5 and the bonus 9; the table knows only what never comes: three rounds.

@@ -9,7 +9,7 @@ from tests.tiny import tiny_target
 from eyas.bench.workload import Prompt
 from eyas.chat.conversation import Message
 from eyas.chat.render import render_prompt
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
@@ -22,7 +22,7 @@ WORDS = ("a kite", "two owls", "the falcon", "some larks")
 class TinyPair:
     directory: Path
     target: Target
-    draft: Draft
+    draft: Eagle3Spec
     prompts: dict[str, list[Prompt]]
 
 
@@ -38,4 +38,4 @@ def tiny_pair(directory: Path) -> TinyPair:
         ]
         for task, count in (("birds", 3), ("sums", 2))
     }
-    return TinyPair(directory, target, Draft(head, vocab, TreeShape(3, 2, 6)), prompts)
+    return TinyPair(directory, target, Eagle3Spec(head, vocab, TreeShape(3, 2, 6)), prompts)

@@ -12,7 +12,7 @@ from tests.engine.small import CONTEXT, Spoken, Turns, check, drive, poison, tok
 from torch import Tensor
 
 from eyas.drafters import eagle3 as drafter_module
-from eyas.drafters.eagle3 import Draft, Drafter
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.model.head import Head
 from eyas.speculation.arms import Arm
@@ -37,7 +37,7 @@ class SpyGrower(TreeGrower):
         return super().grow(root_B, logits_BV, spied, to_target)
 
 
-def with_norm_output(draft: Draft) -> Draft:
+def with_norm_output(draft: Eagle3Spec) -> Eagle3Spec:
     """The same weights with the normed hidden state fed back (EAGLE 3.1)."""
     head = Head(dataclasses.replace(draft.head.config, norm_output=True)).to_empty(device="cpu")
     head.load_state_dict(draft.head.state_dict())
@@ -47,10 +47,10 @@ def with_norm_output(draft: Draft) -> Draft:
 @pytest.mark.parametrize("read_rows", [2048, 13])
 @pytest.mark.parametrize("shape", SHAPES, ids=IDS)
 def test_read_and_extend_leave_what_a_plain_pass_leaves(
-    llama: Spoken, learnt: Draft, shape: TreeShape, read_rows: int, monkeypatch: pytest.MonkeyPatch
+    llama: Spoken, learnt: Eagle3Spec, shape: TreeShape, read_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts at once and piece by piece, and rounds of every length; lines are used by one request after another."""
-    monkeypatch.setattr(drafter_module, "READ_ROWS", read_rows)
+    monkeypatch.setattr(drafter_module, "MAX_READ_ROWS", read_rows)
     engine, drafter = watched_engine(llama, dataclasses.replace(learnt, shape=shape), 3)
     assert tokens(drive(engine, llama.requests)) == llama.answers
     assert {length for length, _ in drafter.seen} >= {1, 2, 3, 4}
@@ -60,7 +60,7 @@ def test_read_and_extend_leave_what_a_plain_pass_leaves(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=IDS)
-def test_what_was_answered_without_drafts_is_read_later(llama: Spoken, learnt: Draft, shape: TreeShape) -> None:
+def test_what_was_answered_without_drafts_is_read_later(llama: Spoken, learnt: Eagle3Spec, shape: TreeShape) -> None:
     """Rounds of the target alone, and rounds in which only others draft, leave tokens that the head reads next time."""
     engine, drafter = watched_engine(llama, dataclasses.replace(learnt, shape=shape), 3)
     engine.policy = Turns([Arm("on", shape), Arm("off", None), Arm("on", shape), Arm("off", None), Arm("off", None)])
@@ -71,19 +71,21 @@ def test_what_was_answered_without_drafts_is_read_later(llama: Spoken, learnt: D
 
 @pytest.mark.parametrize("norm_output", [False, True], ids=["raw", "normed"])
 @pytest.mark.parametrize("shape", SHAPES, ids=IDS)
-def test_every_node_follows_its_own_path(llama: Spoken, learnt: Draft, shape: TreeShape, norm_output: bool) -> None:
+def test_every_node_follows_its_own_path(
+    llama: Spoken, learnt: Eagle3Spec, shape: TreeShape, norm_output: bool
+) -> None:
     draft = dataclasses.replace(learnt, shape=shape)
     if norm_output:
         draft = with_norm_output(draft)
     engine = poison(Engine(llama.target, draft, 3, CONTEXT))
     drafter = engine.runner.drafter
-    assert isinstance(drafter, Drafter)
+    assert isinstance(drafter, Eagle3Drafter)
     spy = drafter.growers[shape] = SpyGrower(shape, torch.device("cpu"))
     for index in (6, 1, 3):
         engine.add(llama.requests[index])
     branched, num_rounds = False, 0
     while num_rounds < 3:
-        texts = [list(one.job.text) for one in engine.running]
+        texts = [list(one.state.token_ids) for one in engine.running]
         step = engine.launch()
         assert step is not None
         engine.process(step)
@@ -98,7 +100,7 @@ def test_every_node_follows_its_own_path(llama: Spoken, learnt: Draft, shape: Tr
     assert branched == (shape.top_k > 1), "the nodes of a level came from different parents"
 
 
-def assert_paths(spy: SpyGrower, drafter: Drafter, request: int, text: list[int]) -> bool:
+def assert_paths(spy: SpyGrower, drafter: Eagle3Drafter, request: int, text: list[int]) -> bool:
     """Every expanded node of a request against a walk down its own path; whether a level came from several parents."""
     branched = False
     paths: list[list[int]] = [[]]

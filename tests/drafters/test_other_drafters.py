@@ -10,11 +10,11 @@ from tests.engine.small import CONTEXT, Spoken, drive, poison, speak, tokens
 from tests.model.families import family_target
 
 from eyas.base.errors import InputError
-from eyas.drafters.eagle3 import DraftPlan
-from eyas.drafters.other_drafters import Lookup, SmallModel
+from eyas.drafters.eagle3 import DrafterSpec
+from eyas.drafters.other_drafters import PromptLookupSpec, SmallModelSpec
 from eyas.engine.device_stream import WorkerStream
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, overlap_loop
+from eyas.engine.loops import RequestList, overlap_loop
 from eyas.engine.request import Request
 from eyas.evaluation.reference_drafters import PromptLookup
 from eyas.evaluation.replay import Answer, walk
@@ -36,9 +36,11 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return Target.load(family_target(tmp_path_factory.mktemp("other"), "llama", layers=2), torch.float32, (0,))
 
 
-def plan(name: str, spoken: Spoken, other: Target) -> DraftPlan:
+def plan(name: str, spoken: Spoken, other: Target) -> DrafterSpec:
     models = {"small": other, "itself": spoken.target}
-    return Lookup(chain_shape(DEPTH)) if name == "lookup" else SmallModel(models[name], chain_shape(DEPTH))
+    return (
+        PromptLookupSpec(chain_shape(DEPTH)) if name == "lookup" else SmallModelSpec(models[name], chain_shape(DEPTH))
+    )
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -51,7 +53,7 @@ def test_the_same_words(name: str, slots: int, spoken: Spoken, other: Target) ->
 @pytest.mark.parametrize("name", ["lookup", "small"])
 def test_the_same_words_where_rounds_overlap(name: str, spoken: Spoken, other: Target) -> None:
     engine = Engine(spoken.target, plan(name, spoken, other), 3, CONTEXT, stream=WorkerStream())
-    found = {answer.request.id: answer.token_ids for answer in overlap_loop(engine, Given(spoken.requests))}
+    found = {answer.request.id: answer.token_ids for answer in overlap_loop(engine, RequestList(spoken.requests))}
     assert found == spoken.answers
 
 
@@ -70,7 +72,7 @@ def test_lookup_accepts_what_a_walk_over_the_answers_accepts(spoken: Spoken) -> 
     draw = random.Random(3)
     prompts = [[draw.randrange(20, 28) for _ in range(length)] for length in (6, 30, 90, 200)]
     requests = [Request(str(i), tuple(ids), 60) for i, ids in enumerate(prompts)]
-    found = drive(Engine(spoken.target, Lookup(chain_shape(DEPTH)), 4, CONTEXT), requests)
+    found = drive(Engine(spoken.target, PromptLookupSpec(chain_shape(DEPTH)), 4, CONTEXT), requests)
     texts = [torch.tensor([*ids, *found[str(i)].token_ids]) for i, ids in enumerate(prompts)]
     answers = [Answer(i, ids_T, len(prompts[i]), len(ids_T)) for i, ids_T in enumerate(texts)]
     expected = walk(answers, PromptLookup(texts, DEPTH))
@@ -82,8 +84,8 @@ def test_a_model_of_other_words_is_refused(spoken: Spoken, tmp_path: Path) -> No
     stranger = Target.load(family_target(tmp_path, "qwen3"), torch.float32, (0,))
     stranger.tokenizer.add_tokens(["kestrel"])
     with pytest.raises(InputError, match=r"a draft model of 288 tokens, 1 of them other than the target's"):
-        Engine(spoken.target, SmallModel(stranger, chain_shape(3)), 1, CONTEXT)
+        Engine(spoken.target, SmallModelSpec(stranger, chain_shape(3)), 1, CONTEXT)
     larger = Target.load(tmp_path, torch.float32, (0,))
     larger.info = dataclasses.replace(larger.info, vocab_size=larger.info.vocab_size + 1)
     with pytest.raises(InputError, match="a draft model of 289 tokens, 0 of them other"):
-        Engine(spoken.target, SmallModel(larger, chain_shape(3)), 1, CONTEXT)
+        Engine(spoken.target, SmallModelSpec(larger, chain_shape(3)), 1, CONTEXT)

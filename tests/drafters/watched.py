@@ -10,7 +10,7 @@ import torch
 from tests.engine.small import CONTEXT, ReplayDrafter, Spoken, put_drafter
 from torch import Tensor
 
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.model.attention import DenseAttention
 from eyas.model.head import Head
@@ -55,17 +55,17 @@ class Watched(ReplayDrafter):
     left: int = 0
     lags: set[int]
 
-    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        relay = self.relay
-        assert relay.logits_RV is not None
-        assert relay.hidden_RD is not None
-        for line, length in zip(lines_B.tolist(), lengths_B.tolist(), strict=True):
-            text = relay.tokens_RC[line, : length + 1].tolist()
+    def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+        future_map = self.future_map
+        assert future_map.logits_RV is not None
+        assert future_map.hidden_RD is not None
+        for line, length in zip(req_slots_B.tolist(), lengths_B.tolist(), strict=True):
+            text = future_map.tokens_RC[line, : length + 1].tolist()
             out_D = Scratch(self.head, self.target, text).read()
-            assert_same(relay.logits_RV[line], self.head.logits(out_D))
-            assert_same(relay.hidden_RD[line], self.head.next_hidden(out_D))
+            assert_same(future_map.logits_RV[line], self.head.logits(out_D))
+            assert_same(future_map.hidden_RD[line], self.head.next_hidden(out_D))
             self.left += 1
-        return super().grow(lines_B, lengths_B, roots_B, shape)
+        return super().draft(req_slots_B, lengths_B, roots_B, shape)
 
     def read(self, lines: Sequence[int], lags: Sequence[int]) -> None:
         self.lags |= set(lags)
@@ -73,7 +73,7 @@ class Watched(ReplayDrafter):
 
 
 def watched_engine(
-    spoken: Spoken, draft: Draft, slots: int, context: int = CONTEXT, memory_tokens: int | None = None
+    spoken: Spoken, draft: Eagle3Spec, slots: int, context: int = CONTEXT, memory_tokens: int | None = None
 ) -> tuple[Engine, Watched]:
     """An engine whose drafter knows the answers, and is watched."""
     engine = Engine(spoken.target, draft, slots, context, memory_tokens=memory_tokens)

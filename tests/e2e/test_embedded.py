@@ -15,9 +15,9 @@ from eyas.bench.lossless_check import References, read_references
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.chat.conversation import parse_messages
 from eyas.chat.render import render_prompt
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
+from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request
 from eyas.evalsets import FAMILIES, example
 from eyas.formats.fit import require_fit
@@ -58,9 +58,9 @@ def differing(target: Target, references: References, shape: TreeShape | None, s
     draft = None
     if shape is not None:
         stored = read_head(resolve_head(EMBEDDED), torch.float32)
-        draft = Draft(stored.head.pack_projections(), stored.vocab, shape)
+        draft = Eagle3Spec(stored.head.pack_projections(), stored.vocab, shape)
     engine = Engine(target, draft, slots, max(len(prompt.ids) for prompt in asked) + max_tokens)
-    answers = list(plain_loop(engine, Given(Request(prompt.id, prompt.ids, max_tokens) for prompt in asked)))
+    answers = list(plain_loop(engine, RequestList(Request(prompt.id, prompt.ids, max_tokens) for prompt in asked)))
     wrong = [a.request.id for a in answers if tuple(a.token_ids) != references.answers[a.request.id][:max_tokens]]
     assert len(answers) == count
     return wrong, acceptance_length(answer.rounds for answer in answers)

@@ -7,7 +7,7 @@ import torch
 from tests.engine.small import Spoken, learn, speak
 from tests.tiny import tiny_target
 
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.model.target import Target
 from eyas.tree.shape import chain_shape
 
@@ -26,10 +26,10 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
 
 
 @pytest.fixture(scope="session")
-def learnt(llama: Spoken) -> Draft:
+def learnt(llama: Spoken) -> Eagle3Spec:
     """A head that drafts the answers of `llama` well; the shape is to be replaced."""
     head, vocab = learn(llama)
-    return Draft(head, vocab, chain_shape(4))
+    return Eagle3Spec(head, vocab, chain_shape(4))
 
 
 @pytest.fixture(scope="session")

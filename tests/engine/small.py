@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.drafters.eagle3 import Draft, Drafter, Fresh
-from eyas.engine.device_stream import Done, Event, Stream
+from eyas.drafters.eagle3 import AcceptedTokens, Eagle3Drafter, Eagle3Spec
+from eyas.engine.device_stream import DeviceStream, WorkEvent, WorkResult
 from eyas.engine.engine import Engine, OnTokens
-from eyas.engine.loops import Given, plain_loop
-from eyas.engine.request import Answer, Request
+from eyas.engine.loops import RequestList, plain_loop
+from eyas.engine.request import Request, RequestOutput
 from eyas.features.layout import Row, taught
-from eyas.kernels.paged_attention import Prepare
-from eyas.memory.future_map import Relay
+from eyas.kernels.paged_attention import PrepareAttention
+from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import DenseAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.speculation.arms import Arm, Choice, Load
-from eyas.speculation.policy import OneArm
+from eyas.speculation.arms import Arm, BatchLoad, SpeculationDecision
+from eyas.speculation.policy import FixedArm
 from eyas.train.ttt import pack, unroll
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
@@ -86,46 +86,46 @@ def generate(path: Path, requests: Iterable[Request], eos_ids: Sequence[int]) ->
 
 def poison(engine: Engine) -> Engine:
     """What is read on the device before it is written must show."""
-    engine.runner.relay.poisoned = True
+    engine.runner.future_map.poisoned = True
     return engine
 
 
 def check(engine: Engine) -> None:
     """The engine's own invariants; and where nothing is in flight, that the device holds what the host believes."""
     engine.check()
-    relay = engine.runner.relay
+    future_map = engine.runner.future_map
     for one in engine.running:
-        if one.begun and not one.growths and not one.awaits_first:
-            text = one.job.text
-            assert int(relay.lengths_R[one.holding.line]) == one.known
-            assert relay.tokens_RC[one.holding.line, : len(text)].tolist() == text
+        if one.is_started and not one.growth_in_flight and not one.awaits_first_token:
+            text = one.state.token_ids
+            assert int(future_map.lengths_R[one.kv.req_slot]) == one.num_committed
+            assert future_map.tokens_RC[one.kv.req_slot, : len(text)].tolist() == text
 
 
 def check_idle(engine: Engine) -> None:
     """Nobody holds anything: every slot is free or cached, every branch may be evicted."""
     check(engine)
     assert engine.is_idle
-    memory = engine.memory
-    assert memory.pool.num_free + memory.cache.num_slots == memory.pool.num_slots
-    assert memory.cache.num_evictable == memory.cache.num_slots
+    memory = engine.kv_cache
+    assert memory.pool.num_free + memory.prefix_cache.num_slots == memory.pool.num_slots
+    assert memory.prefix_cache.num_evictable == memory.prefix_cache.num_slots
 
 
-def drive(engine: Engine, requests: Iterable[Request], on_tokens: OnTokens | None = None) -> dict[str, Answer]:
+def drive(engine: Engine, requests: Iterable[Request], on_tokens: OnTokens | None = None) -> dict[str, RequestOutput]:
     """All answers, the invariants asserted after every step that gave tokens."""
     checked = on_tokens or (lambda *_: check(engine))
     answers = {}
-    for answer in plain_loop(poison(engine), Given(requests), checked):
+    for answer in plain_loop(poison(engine), RequestList(requests), checked):
         check(engine)
         answers[answer.request.id] = answer
     check_idle(engine)
     return answers
 
 
-def tokens(answers: dict[str, Answer]) -> dict[str, list[int]]:
+def tokens(answers: dict[str, RequestOutput]) -> dict[str, list[int]]:
     return {name: answer.token_ids for name, answer in answers.items()}
 
 
-def random_draft(target: Target, shape: TreeShape, seed: int = 0) -> Draft:
+def random_draft(target: Target, shape: TreeShape, seed: int = 0) -> Eagle3Spec:
     """A head with random weights, wide enough that its logits differ; half the vocabulary."""
     config = HeadConfig.for_target(target.info, draft_vocab_size=144, aux_layer_ids=target.aux_layer_ids)
     head = Head.init(config, seed)
@@ -133,28 +133,30 @@ def random_draft(target: Target, shape: TreeShape, seed: int = 0) -> Draft:
         for weight in head.parameters():
             if weight.ndim == 2:
                 weight.mul_(5)
-    return Draft(head.pack_projections(), DraftVocab.from_counts(torch.arange(288).flip(0), 144), shape)
+    return Eagle3Spec(head.pack_projections(), DraftVocab.from_counts(torch.arange(288).flip(0), 144), shape)
 
 
-class ReplayDrafter(Drafter):
+class ReplayDrafter(Eagle3Drafter):
     """Drafts what the target will say, hidden in random trees: right down to a random depth, wrong below.
 
     The right nodes stand at random numbers, often behind wrong siblings; padding carries the right token too. The real
     drafter drafts as well, so that its scratch rows and `extend` are those of a real round.
     """
 
-    def __init__(self, draft: Draft, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
-        super().__init__(draft, target, pool, relay, prepare)
+    def __init__(
+        self, draft: Eagle3Spec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+    ) -> None:
+        super().__init__(draft, target, pool, future_map, prepare)
         self.random = random.Random(3)
         self.texts: Sequence[Sequence[int]] = ()
         self.paths: dict[int, list[int]] = {}  # by line, the nodes that the target will accept
         self.seen: set[tuple[int, bool]] = set()  # accepted length, and whether the path was the first nodes in order
 
-    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        super().grow(lines_B, lengths_B, roots_B, shape).check()
+    def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+        super().draft(req_slots_B, lengths_B, roots_B, shape).check()
         rows = []
-        for line, length, root in zip(lines_B.tolist(), lengths_B.tolist(), roots_B.tolist(), strict=True):
-            known = self.relay.tokens_RC[line, : length + 1].tolist()
+        for line, length, root in zip(req_slots_B.tolist(), lengths_B.tolist(), roots_B.tolist(), strict=True):
+            known = self.future_map.tokens_RC[line, : length + 1].tolist()
             assert known[-1] == root, "the root is the token behind the committed ones"
             rows.append(self._plant(line, root, self._future(known), shape))
         tokens, parents, depths, scores, valid = (torch.tensor(column) for column in zip(*rows, strict=True))
@@ -162,11 +164,11 @@ class ReplayDrafter(Drafter):
         tree.check()
         return tree
 
-    def extend(self, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: Fresh) -> None:
-        for line, length in zip(lines_B.tolist(), accepted_B.tolist(), strict=True):
+    def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: AcceptedTokens) -> None:
+        for line, length in zip(req_slots_B.tolist(), accepted_B.tolist(), strict=True):
             nodes = self.paths[line][:length]
             self.seen.add((len(nodes), nodes == list(range(length))))
-        super().extend(lines_B, lengths_B, accepted_B, fresh)
+        super().extend(req_slots_B, lengths_B, accepted_B, fresh)
 
     def _future(self, known: list[int]) -> Sequence[int]:
         """How the text goes on; nothing is known where a round runs beyond the end of an answer."""
@@ -212,12 +214,12 @@ class ReplayDrafter(Drafter):
 class Recorded:
     """A stream that keeps what came of the work, and the order in which the host launched it and waited for it."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: DeviceStream) -> None:
         self._stream = stream
         self.outs: list[Any] = []
         self.order: list[tuple[str, int]] = []
 
-    def launch(self, work: Callable[[], Out]) -> Event:
+    def launch(self, work: Callable[[], Out]) -> WorkEvent:
         number = sum(kind == "launch" for kind, _ in self.order)
         self.order.append(("launch", number))
         return _RecordedEvent(self, number, self._stream.launch(work))
@@ -230,24 +232,24 @@ class Recorded:
 class _RecordedEvent:
     recorded: Recorded
     number: int
-    event: Event
+    event: WorkEvent
 
-    def wait(self) -> Done[Any]:
+    def wait(self) -> WorkResult[Any]:
         self.recorded.order.append(("wait", self.number))
         done = self.event.wait()
         self.recorded.outs.append(done.out)
         return done
 
 
-def put_drafter(engine: Engine, draft: Draft, drafter_class: type[Drafter]) -> Drafter:
+def put_drafter(engine: Engine, draft: Eagle3Spec, drafter_class: type[Eagle3Drafter]) -> Eagle3Drafter:
     """Give the engine another drafter."""
     runner = engine.runner
-    runner.drafter = drafter_class(draft, runner.target, runner.pool, runner.relay, runner.prepare)
+    runner.drafter = drafter_class(draft, runner.target, runner.pool, runner.future_map, runner.prepare_attention)
     return runner.drafter
 
 
 def replay_engine(
-    spoken: Spoken, shape: TreeShape, slots: int, context: int = CONTEXT, stream: Stream | None = None
+    spoken: Spoken, shape: TreeShape, slots: int, context: int = CONTEXT, stream: DeviceStream | None = None
 ) -> Engine:
     """An engine whose drafter knows the answers."""
     draft = random_draft(spoken.target, shape)
@@ -258,25 +260,25 @@ def replay_engine(
     return engine
 
 
-class Turns(OneArm):
+class Turns(FixedArm):
     """One arm after another, and of several requests only some draft."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
         self.arms = tuple(arms)
         self._next, self._pick = cycle(arms), random.Random(0)
 
-    def choose(self, load: Load) -> Choice:
+    def decide(self, load: BatchLoad) -> SpeculationDecision:
         arm = next(self._next)
         drafts = tuple(arm.shape is not None and self._pick.random() < 0.7 for _ in load.contexts)
-        return Choice(arm if any(drafts) else Arm("off", None), drafts, arm, load)
+        return SpeculationDecision(arm if any(drafts) else Arm("off", None), drafts, arm, load)
 
 
 class All(Turns):
     """One arm after another, for all requests."""
 
-    def choose(self, load: Load) -> Choice:
-        arm = super().choose(load).best
-        return Choice(arm, (arm.shape is not None,) * len(load.contexts), arm, load)
+    def decide(self, load: BatchLoad) -> SpeculationDecision:
+        arm = super().decide(load).best_arm
+        return SpeculationDecision(arm, (arm.shape is not None,) * len(load.contexts), arm, load)
 
 
 def row_of(target: Target, text: Sequence[int], prompt_length: int) -> Row:

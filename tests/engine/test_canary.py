@@ -10,26 +10,26 @@ import torch
 from tests.engine.small import CONTEXT, All, Spoken, Turns, check, check_idle, drive, poison, random_draft
 
 from eyas.base.errors import UsageError
-from eyas.drafters.eagle3 import Draft, Drafter
-from eyas.engine.async_engine import Service
-from eyas.engine.canary import FIRST_LOOK, CanaryOptions, Trial, ratio_of
-from eyas.engine.device_stream import InlineStream, Stream, WorkerStream
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
+from eyas.engine.async_engine import AsyncEngine
+from eyas.engine.canary import FIRST_ANALYSIS, CanaryExperiment, CanaryOptions, ratio_of
+from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, overlap_loop, plain_loop
-from eyas.engine.request import CANARY, MAIN, Answer, Request
+from eyas.engine.loops import RequestList, overlap_loop, plain_loop
+from eyas.engine.request import CANARY, MAIN, Request, RequestOutput
 from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
-from eyas.speculation.acceptance_trace import Evidence
+from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape
 
 TREE = TreeShape(4, 3, 12)
 LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
-STREAMS: dict[str, Callable[[], Stream]] = {"plain": InlineStream, "overlap": WorkerStream}
+STREAMS: dict[str, Callable[[], DeviceStream]] = {"plain": InlineStream, "overlap": WorkerStream}
 ARMS = (Arm("off", None), Arm("chain2", chain_shape(2)), Arm("tree", TREE))
 
 
-def other_draft(spoken: Spoken) -> Draft:
+def other_draft(spoken: Spoken) -> Eagle3Spec:
     """A head of other sizes: wider inside, fewer heads, a smaller vocabulary."""
     config = HeadConfig.for_target(
         spoken.target.info, 96, intermediate_size=80, aux_layer_ids=spoken.target.aux_layer_ids
@@ -40,29 +40,29 @@ def other_draft(spoken: Spoken) -> Draft:
         for weight in head.parameters():
             if weight.ndim == 2:
                 weight.mul_(5)
-    return Draft(head.pack_projections(), DraftVocab.from_counts(torch.arange(288), 96), TREE)
+    return Eagle3Spec(head.pack_projections(), DraftVocab.from_counts(torch.arange(288), 96), TREE)
 
 
-def both(spoken: Spoken, main: Draft | None = None, canary: Draft | None = None, **rest) -> Engine:
+def both(spoken: Spoken, main: Eagle3Spec | None = None, canary: Eagle3Spec | None = None, **rest) -> Engine:
     """An engine with two heads; what is read on the device before it is written must show, of both."""
     first = random_draft(spoken.target, TREE) if main is None else replace(main, shape=TREE)
     draft = replace(first, canary=other_draft(spoken) if canary is None else canary)
     slots, context = rest.pop("slots", 4), rest.pop("context", CONTEXT)
     engine = poison(Engine(spoken.target, draft, slots, context, **rest))
     drafter = engine.runner.drafter
-    assert isinstance(drafter, Drafter)
-    drafter.of(is_canary=True).relay.poisoned = True
+    assert isinstance(drafter, Eagle3Drafter)
+    drafter.of(is_canary=True).future_map.poisoned = True
     return engine
 
 
-class Split(Given):
+class Split(RequestList):
     """Requests with their heads."""
 
     def __init__(self, requests: Sequence[Request], heads: Mapping[str, str]) -> None:
         self._left, self._heads = list(requests), heads
 
-    def feed(self, engine: Engine, may_wait: bool) -> bool:
-        while self._left and engine.has_room:
+    def admit(self, engine: Engine, may_wait: bool) -> bool:
+        while self._left and engine.has_capacity:
             request = self._left.pop(0)
             engine.add(request, self._heads[request.id])
         return bool(self._left)
@@ -103,10 +103,10 @@ def test_the_words_are_the_targets_with_either(spoken: Spoken, loop: str, policy
         one.id: spoken.answers[one.id.split()[0]] for one in requests
     }
     assert {name: one.head for name, one in found.items()} == heads
-    assert len({one.head for one in found.values() if any(one.evidence)}) == 2
+    assert len({one.head for one in found.values() if any(one.traces)}) == 2
 
 
-def alone(spoken: Spoken, draft: Draft, request: Request) -> Answer:
+def alone(spoken: Spoken, draft: Eagle3Spec, request: Request) -> RequestOutput:
     return drive(Engine(spoken.target, replace(draft, shape=TREE), 1, CONTEXT), [request])[request.id]
 
 
@@ -120,17 +120,17 @@ def test_each_drafts_as_it_would_alone(llama: Spoken) -> None:
     heads = {one.id: order[(int(one.id[1]) + int(one.id[3])) % 6] for one in requests}
     found = {answer.request.id: answer for answer in plain_loop(engine, Split(requests, heads))}
     check_idle(engine)
-    assert sum(one.cached > 0 for one in found.values()) > 10
+    assert sum(one.num_cached_tokens > 0 for one in found.values()) > 10
     seen = set()
     for request in requests:
         wanted = alone(llama, drafts[heads[request.id]], request)
         assert found[request.id].accepted == wanted.accepted, request.id
-        assert found[request.id].evidence == wanted.evidence, request.id
+        assert found[request.id].traces == wanted.traces, request.id
         seen.add(tuple(wanted.accepted))
     assert any(max(accepted, default=1) > 1 for accepted in seen), "something is accepted"
 
 
-def test_rows_that_only_one_head_has_read_are_read_by_the_other(llama: Spoken, learnt: Draft) -> None:
+def test_rows_that_only_one_head_has_read_are_read_by_the_other(llama: Spoken, learnt: Eagle3Spec) -> None:
     """A head that knows the answers by heart shows it at once if it lacks a prompt's rows."""
     (request,) = (one for one in llama.requests if len(one.prompt_ids) == 17)
     wanted = alone(llama, learnt, request).accepted
@@ -144,11 +144,11 @@ def test_rows_that_only_one_head_has_read_are_read_by_the_other(llama: Spoken, l
         heads = {request.id: first, "again": second}
         drive_one(engine, request, heads)
         found = drive_one(engine, again, heads)
-        assert found.cached > 0
+        assert found.num_cached_tokens > 0
         assert found.accepted == wanted, (first, second)
 
 
-def drive_one(engine: Engine, request: Request, heads: Mapping[str, str]) -> Answer:
+def drive_one(engine: Engine, request: Request, heads: Mapping[str, str]) -> RequestOutput:
     (answer,) = plain_loop(engine, Split([request], heads))
     check_idle(engine)
     return answer
@@ -163,7 +163,7 @@ def test_cancelled_and_preempted_requests_leave_the_others_words(llama: Spoken, 
     gone = {one.id for one in requests[2::5]}
     found: dict[str, list[int]] = {}
 
-    def cancel(answer: Answer, count: int) -> None:
+    def cancel(answer: RequestOutput, count: int) -> None:
         if answer.request.id in gone and len(answer.token_ids) > 3:
             engine.cancel(answer.request.id)
 
@@ -181,13 +181,13 @@ def test_cancelled_and_preempted_requests_leave_the_others_words(llama: Spoken, 
 # --- the trial -------------------------------------------------------------------------------------------------------
 
 
-def answer_of(name: str, head: str, arm: Arm, accepted: Sequence[int]) -> Answer:
-    answer = Answer(Request(name, (1,), 99), accepted=list(accepted), head=head, finish="stop")
-    answer.evidence = [Evidence(arm, 9, tuple(range(2, n + 1)), n - 1, n - 1) for n in accepted]
+def answer_of(name: str, head: str, arm: Arm, accepted: Sequence[int]) -> RequestOutput:
+    answer = RequestOutput(Request(name, (1,), 99), accepted=list(accepted), head=head, finish_reason="stop")
+    answer.traces = [AcceptanceTrace(arm, 9, tuple(range(2, n + 1)), n - 1, n - 1) for n in accepted]
     return answer
 
 
-def told(trial: Trial, pick: random.Random, count: int, share: float, means: Mapping[str, float]) -> None:
+def told(trial: CanaryExperiment, pick: random.Random, count: int, share: float, means: Mapping[str, float]) -> None:
     """Answers of 2 to 8 rounds; how well an answer drafts differs from answer to answer."""
     for number in range(count):
         head = CANARY if pick.random() < share else MAIN
@@ -198,8 +198,8 @@ def told(trial: Trial, pick: random.Random, count: int, share: float, means: Map
         trial.observe(answer_of(f"r{number}", head, arm, rounds))
 
 
-def new_trial(share: float = 0.5, costs: Mapping[str, float] | None = None) -> Trial:
-    return Trial(CanaryOptions(share), [arm.name for arm in ARMS[1:]], costs or {}, lambda event: None)
+def new_trial(share: float = 0.5, costs: Mapping[str, float] | None = None) -> CanaryExperiment:
+    return CanaryExperiment(CanaryOptions(share), [arm.name for arm in ARMS[1:]], costs or {}, lambda event: None)
 
 
 def test_requests_get_their_head_by_a_stable_hash() -> None:
@@ -210,7 +210,7 @@ def test_requests_get_their_head_by_a_stable_hash() -> None:
     assert abs(heads.count(CANARY) / len(heads) - 0.1) < 0.007  # three standard deviations
     wider = [new_trial(0.2).assign(one) for one in requests]
     assert all(wide == CANARY for head, wide in zip(heads, wider, strict=True) if head == CANARY)
-    other = Trial(CanaryOptions(0.1, seed=1), [], {}, print)
+    other = CanaryExperiment(CanaryOptions(0.1, seed=1), [], {}, print)
     assert [other.assign(one) for one in requests] != heads
     assert all(trial.assign(replace(one, speculation="off")) == MAIN for one in requests[:200])
 
@@ -218,7 +218,7 @@ def test_requests_get_their_head_by_a_stable_hash() -> None:
 def test_a_worse_head_gets_nothing_more_and_a_better_one_everything() -> None:
     for canary, state, share in ((2.5, "returned", 0.0), (3.5, "promoted", 1.0)):
         said: list[str] = []
-        trial = Trial(CanaryOptions(0.3), [arm.name for arm in ARMS[1:]], {}, said.append)
+        trial = CanaryExperiment(CanaryOptions(0.3), [arm.name for arm in ARMS[1:]], {}, said.append)
         told(trial, random.Random(0), 4000, 0.3, {MAIN: 3.0, CANARY: canary})
         assert (trial.state, trial.share) == (state, share)
         assert "all requests go to" in said[-1]
@@ -230,8 +230,8 @@ def test_the_same_head_twice_is_rarely_told_apart() -> None:
     pick, ended = random.Random(3), 0
     for _ in range(100):
         trial = new_trial()
-        told(trial, pick, FIRST_LOOK * 2 * 9, 0.5, {MAIN: 3.0, CANARY: 3.0})
-        assert trial.state != "running" or trial._looks >= 3
+        told(trial, pick, FIRST_ANALYSIS * 2 * 9, 0.5, {MAIN: 3.0, CANARY: 3.0})
+        assert trial.state != "running" or trial._num_analyses >= 3
         ended += trial.state != "running"
     assert ended <= 11  # three standard deviations above the five that may
 
@@ -279,33 +279,33 @@ def test_a_share_is_a_share(share: float) -> None:
 
 
 @pytest.mark.parametrize("learnt_is_canary", [False, True])
-def test_a_service_returns_to_the_better_head(llama: Spoken, learnt: Draft, learnt_is_canary: bool) -> None:
+def test_a_service_returns_to_the_better_head(llama: Spoken, learnt: Eagle3Spec, learnt_is_canary: bool) -> None:
     """A head that knows the answers by heart beside a random one, on whichever side."""
     poor = random_draft(llama.target, TREE, seed=3)
     pair = (poor, learnt) if learnt_is_canary else (learnt, poor)
     engine = Engine(llama.target, replace(pair[0], shape=TREE, canary=pair[1]), 4, CONTEXT)
-    service = Service(engine, 10**6)
+    service = AsyncEngine(engine, 10**6)
     said: list[str] = []
-    service.trial = Trial(CanaryOptions(0.5), [engine.policy.arms[0].name], {}, said.append)
-    found: dict[str, Answer] = {}
+    service.canary = CanaryExperiment(CanaryOptions(0.5), [engine.policy.arms[0].name], {}, said.append)
+    found: dict[str, RequestOutput] = {}
     requests = [replace(one, id=f"{one.id} {n}") for n in range(16) for one in llama.requests if one.max_tokens > 19]
 
-    def take(answer: Answer, count: int) -> None:
-        if answer.finish is not None:
+    def take(answer: RequestOutput, count: int) -> None:
+        if answer.finish_reason is not None:
             found[answer.request.id] = answer
 
     service.start()
     for request in requests:
         service.submit(request, take)
     assert service.drain(120)
-    standing = service.stats().trial
+    standing = service.stats().canary
     assert standing is not None
     assert standing.state == ("promoted" if learnt_is_canary else "returned"), standing
     assert len(said) == 1
     assert all(one.token_ids == llama.answers[name.split()[0]] for name, one in found.items())
     assert sum(standing.rounds.values()) == sum(len(one.accepted) for one in found.values())
     late = Request("late", (1, 2, 3), 4)
-    assert service.trial.assign(late) == (CANARY if learnt_is_canary else MAIN)
+    assert service.canary.assign(late) == (CANARY if learnt_is_canary else MAIN)
 
 
 @pytest.fixture(autouse=True)

@@ -14,14 +14,14 @@ from tests.engine.small import CONTEXT, All, Spoken, check_idle, drive, poison, 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from eyas.drafters.eagle3 import Draft
-from eyas.engine.cost_profiler import Rehearsal
+from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.device_stream import WorkerStream
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, overlap_loop
-from eyas.engine.model_runner import Batch, RoundOut
-from eyas.kernels.paged_attention import PackedAttentionFn, Rows, prepare_dense
+from eyas.engine.loops import RequestList, overlap_loop
+from eyas.engine.model_runner import RoundBatch, RoundOutput
+from eyas.kernels.paged_attention import AttentionMetadata, PackedAttentionFn, prepare_dense
 from eyas.speculation.arms import Arm, default_arms
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
@@ -41,7 +41,7 @@ class Rerun:
     def state(self) -> list[Tensor]:
         """Every tensor that a round changes."""
         runner = self.engine.runner
-        holders: list[Any] = [runner.relay, runner.pool, runner.drafter, runner.sampler.penalties._tables]
+        holders: list[Any] = [runner.future_map, runner.pool, runner.drafter, runner.sampler.penalties._tables]
         return [value for holder in holders if holder for value in vars(holder).values() if isinstance(value, Tensor)]
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
@@ -64,15 +64,15 @@ def with_graphs(engine: Engine) -> tuple[Engine, Rerun]:
 
 
 def test_sizes_are_few_and_waste_little() -> None:
-    assert [RoundGraphs.size(n) for n in (*range(1, 11), 13, 17, 32, 33, 257)] == [
+    assert [RoundGraphs.padded_size(n) for n in (*range(1, 11), 13, 17, 32, 33, 257)] == [
         *range(1, 9), 10, 10, 14, 20, 32, 40, 320,
     ]  # fmt: skip
-    assert all(n <= RoundGraphs.size(n) <= n * 1.25 for n in range(1, 600))
-    assert len({RoundGraphs.size(n) for n in range(1, 257)}) == 28
+    assert all(n <= RoundGraphs.padded_size(n) <= n * 1.25 for n in range(1, 600))
+    assert len({RoundGraphs.padded_size(n) for n in range(1, 257)}) == 28
 
 
 @pytest.mark.parametrize("slots", [1, 3, 9])
-def test_the_same_words_through_recorded_rounds(llama: Spoken, learnt: Draft, slots: int) -> None:
+def test_the_same_words_through_recorded_rounds(llama: Spoken, learnt: Eagle3Spec, slots: int) -> None:
     """Nine requests over trees, chains and rounds without drafting; at nine streams a line pads the batch."""
     draft = dataclasses.replace(learnt, shape=TREE, arms=ARMS)
     engine, record = with_graphs(Engine(llama.target, draft, slots, CONTEXT))
@@ -80,7 +80,7 @@ def test_the_same_words_through_recorded_rounds(llama: Spoken, learnt: Draft, sl
     assert tokens(drive(engine, llama.requests)) == llama.answers
     graphs = engine.runner.graphs
     assert graphs is not None
-    assert graphs.reason is None
+    assert graphs.disabled_reason is None
     assert len(graphs) >= 3
     assert record.count > 5
 
@@ -132,7 +132,7 @@ def test_with_the_overlapped_loop(llama: Spoken) -> None:
     engine, record = with_graphs(
         poison(Engine(llama.target, random_draft(llama.target, TREE), 5, CONTEXT, stream=stream))
     )
-    assert {a.request.id: a.token_ids for a in overlap_loop(engine, Given(llama.requests))} == llama.answers
+    assert {a.request.id: a.token_ids for a in overlap_loop(engine, RequestList(llama.requests))} == llama.answers
     stream.close()
     check_idle(engine)
     assert record.count > 5
@@ -144,7 +144,7 @@ def test_a_later_round_changes_no_result(llama: Spoken) -> None:
     round_ = engine.runner.round
     told: list[tuple[Tensor, Tensor]] = []
 
-    def listen(batch: Batch) -> RoundOut:
+    def listen(batch: RoundBatch) -> RoundOutput:
         out = round_(batch)
         told.append((out.read_BC, out.read_BC.clone()))
         return out
@@ -155,16 +155,16 @@ def test_a_later_round_changes_no_result(llama: Spoken) -> None:
     assert all(later.equal(at_once) for later, at_once in told)
 
 
-def test_padding_changes_no_evidence(llama: Spoken, learnt: Draft, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_changes_no_evidence(llama: Spoken, learnt: Eagle3Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two requests run as sixteen: what is learnt of the two is what a round of two tells."""
-    monkeypatch.setattr(RoundGraphs, "size", staticmethod(lambda count: 16))
+    monkeypatch.setattr(RoundGraphs, "padded_size", staticmethod(lambda count: 16))
 
     def evidence(engine: Engine) -> list[list[list[int]]]:
         told: list[list[list[int]]] = []
         round_ = engine.runner.round
 
-        def listen(batch: Batch) -> RoundOut:
-            logits_RV = engine.runner.relay.logits_RV
+        def listen(batch: RoundBatch) -> RoundOutput:
+            logits_RV = engine.runner.future_map.logits_RV
             assert logits_RV is not None
             logits_RV[-1, 3] = 100.0  # a spare line that is sure of its tree
             out = round_(batch)
@@ -200,8 +200,8 @@ class Forbid(TorchDispatchMode):
 def test_a_recorded_round_never_talks_to_the_host(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     """For every default arm, greedy and drawn with penalties; attention aside, whose CUDA version is tested there."""
 
-    def prepare(kv: Tensor, table_RC: Tensor, rows: Rows) -> PackedAttentionFn:
-        attend = prepare_dense(kv, table_RC, rows)
+    def prepare(kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> PackedAttentionFn:
+        attend = prepare_dense(kv, req_to_token_RC, rows)
 
         def aside(*args: Any, **named: Any) -> Tensor:
             with _disable_current_modes():
@@ -242,15 +242,15 @@ def test_what_cannot_be_recorded_runs_as_it_is(llama: Spoken) -> None:
     engine = Engine(llama.target, random_draft(llama.target, TREE), 4, CONTEXT)
     engine.runner.graphs = RoundGraphs(refuse)
     assert tokens(drive(engine, llama.requests)) == llama.answers
-    assert engine.runner.graphs.reason is not None
-    assert "not permitted" in engine.runner.graphs.reason
+    assert engine.runner.graphs.disabled_reason is not None
+    assert "not permitted" in engine.runner.graphs.disabled_reason
     assert len(engine.runner.graphs) == 0
 
 
 def test_costs_are_measured_on_recorded_rounds(llama: Spoken) -> None:
     draft = random_draft(llama.target, TREE)
     engine, record = with_graphs(Engine(llama.target, draft, 2, CONTEXT))
-    Rehearsal(engine).round_s(Arm("tree", TREE), 2, 30)
+    CostProfiler(engine).measure_round_s(Arm("tree", TREE), 2, 30)
     assert record.count >= 1
-    assert engine.runner.is_settled(Batch((0, 1), TREE, 24, (True, True), (0, 0)))
-    assert not engine.runner.is_settled(Batch((0,), TREE, 12, (True,), (0,)))
+    assert engine.runner.is_warm(RoundBatch((0, 1), TREE, 24, (True, True), (0, 0)))
+    assert not engine.runner.is_warm(RoundBatch((0,), TREE, 12, (True,), (0,)))

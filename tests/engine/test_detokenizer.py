@@ -7,7 +7,7 @@ import pytest
 from tests.tiny import tiny_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from eyas.engine.detokenizer import UNFINISHED, Detokenizer, TextOut
+from eyas.engine.detokenizer import UNFINISHED, Detokenizer, TextStream
 from eyas.model.target_dir import EMBEDDED, resolve_target
 
 TEXTS = ["plain words", "Gärten für Żółw", "雨が降る ☂️ 🦅🦅", "", "line\n\nbreak", "aab aab aabaab", "\ufffd? \ufffd"]
@@ -64,7 +64,7 @@ def cut(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], stops: Sequence[
 def assert_streams(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], stops: Sequence[str]) -> bool:
     """Push the ids; whether a stop string ended it."""
     wanted, end = cut(tokenizer, ids, stops)
-    out, shown = TextOut(tokenizer, stops), ""
+    out, shown = TextStream(tokenizer, stops), ""
     for count, token in enumerate(ids, 1):
         stopped = out.push(token)
         assert out.text.startswith(shown), "text only grows"
@@ -123,7 +123,7 @@ def test_cut_at_the_first_stop_string(which: str, embedded: PreTrainedTokenizerB
 )
 def test_stops_by_hand(text: str, stops: tuple[str, ...], wanted: str) -> None:
     tokenizer = tiny_tokenizer()
-    out = TextOut(tokenizer, stops)
+    out = TextStream(tokenizer, stops)
     for token in tokenizer.encode(text, add_special_tokens=False):
         if out.push(token):
             break
@@ -134,7 +134,7 @@ def test_stops_by_hand(text: str, stops: tuple[str, ...], wanted: str) -> None:
 
 def test_what_could_become_a_stop_string_is_held_back() -> None:
     tokenizer = tiny_tokenizer()
-    out = TextOut(tokenizer, ("END", "D!"))
+    out = TextStream(tokenizer, ("END", "D!"))
     shown = []
     for token in tokenizer.encode("an ENED END", add_special_tokens=False):
         out.push(token)

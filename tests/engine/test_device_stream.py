@@ -6,26 +6,26 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from eyas.engine.device_stream import InlineStream, Stream, WorkerStream, stream_for, to_host
+from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream, stream_for, to_host
 
 PATIENCE_S = 30.0
 
 
 @pytest.fixture(params=[InlineStream, WorkerStream], ids=["inline", "worker"])
-def stream(request: pytest.FixtureRequest) -> Iterator[Stream]:
+def stream(request: pytest.FixtureRequest) -> Iterator[DeviceStream]:
     stream = request.param()
     yield stream
     stream.close()
 
 
 @pytest.fixture
-def worker() -> Iterator[Stream]:
+def worker() -> Iterator[DeviceStream]:
     stream = WorkerStream()
     yield stream
     stream.close()
 
 
-def test_results_come_in_order_whenever_they_are_waited_for(stream: Stream) -> None:
+def test_results_come_in_order_whenever_they_are_waited_for(stream: DeviceStream) -> None:
     done: list[int] = []
 
     def work(number: int) -> int:
@@ -38,19 +38,19 @@ def test_results_come_in_order_whenever_they_are_waited_for(stream: Stream) -> N
     assert done == list(range(20))
 
 
-def test_work_keeps_no_gradients(stream: Stream) -> None:
+def test_work_keeps_no_gradients(stream: DeviceStream) -> None:
     weight = torch.ones(3, requires_grad=True)
     assert not stream.launch(lambda: weight * 2).wait().out.requires_grad
     assert torch.is_grad_enabled()
 
 
-def test_seconds_are_those_of_the_work(stream: Stream) -> None:
+def test_seconds_are_those_of_the_work(stream: DeviceStream) -> None:
     waits = [stream.launch(lambda: threading.Event().wait(0.05)), stream.launch(lambda: None)]
     long, short = (event.wait().seconds for event in waits)
     assert long >= 0.05 > 0.0 <= short
 
 
-def test_an_error_comes_out_and_the_next_work_is_done(stream: Stream) -> None:
+def test_an_error_comes_out_and_the_next_work_is_done(stream: DeviceStream) -> None:
     def fail() -> None:
         raise ValueError("broken")
 
@@ -59,7 +59,7 @@ def test_an_error_comes_out_and_the_next_work_is_done(stream: Stream) -> None:
     assert stream.launch(lambda: 5).wait().out == 5
 
 
-def test_the_host_goes_on_while_the_device_works(worker: Stream) -> None:
+def test_the_host_goes_on_while_the_device_works(worker: DeviceStream) -> None:
     """Two pieces are queued while the first one cannot end: a stream that made the host wait would never come back."""
     may_end, order = threading.Event(), []
 

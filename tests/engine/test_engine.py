@@ -19,8 +19,8 @@ from tests.engine.small import (
 
 from eyas.engine import engine as engine_module
 from eyas.engine.engine import Engine
-from eyas.engine.model_runner import Batch, RoundOut
-from eyas.engine.request import Answer, Speculation
+from eyas.engine.model_runner import RoundBatch, RoundOutput
+from eyas.engine.request import RequestOutput, Speculation
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape
 
@@ -36,7 +36,7 @@ OFF = Arm("off", None)
 def test_chunks_change_nothing(
     llama: Spoken, shape: TreeShape | None, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "CHUNK", chunk)
+    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", chunk)
     requests = [request for request in llama.requests if chunk > 1 or len(request.prompt_ids) < 70]
     engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
     assert tokens(drive(engine, requests)) == {r.id: llama.answers[r.id] for r in requests}
@@ -48,7 +48,7 @@ def test_between_two_chunks_there_is_a_round(llama: Spoken, monkeypatch: pytest.
     steps    P R R | P R P R P R P R P R P R P R P R P R     | R ...
              short   long prompt of 130, 16 at a time          both
     """
-    monkeypatch.setattr(engine_module, "CHUNK", 16)
+    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 16)
     engine = poison(Engine(llama.target, None, 3, CONTEXT))
     short, long = llama.requests[1], llama.requests[8]
     answer = engine.add(short)
@@ -72,12 +72,12 @@ def test_between_two_chunks_there_is_a_round(llama: Spoken, monkeypatch: pytest.
 
 def test_short_prompts_are_read_together_up_to_a_chunk(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of 5, 1, 40 and 17 tokens, at most 45 at a time: the third is cut, nobody is read twice."""
-    monkeypatch.setattr(engine_module, "CHUNK", 45)
+    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 45)
     engine = poison(Engine(llama.target, None, 4, CONTEXT))
     answers = [engine.add(request) for request in llama.requests[:4]]
     step = engine.launch()
     assert step is not None
-    assert [one.filled for one in engine.running] == [5, 1, 39, 0]
+    assert [one.num_prefilled for one in engine.running] == [5, 1, 39, 0]
     engine.process(step)
     assert [len(answer.token_ids) for answer in answers] == [1, 1, 0, 0]
     drive(engine, [])
@@ -99,7 +99,7 @@ def test_who_gives_way_goes_on_where_it_was(llama: Spoken, shape: TreeShape | No
         engine.policy = engine.policy if policy == "fixed" else Turns([Arm("on", shape), OFF, OFF])
     counts: dict[str, int] = {}
 
-    def count(answer: Answer, new: int) -> None:
+    def count(answer: RequestOutput, new: int) -> None:
         check(engine)
         counts[answer.request.id] = counts.get(answer.request.id, 0) + new
         assert counts[answer.request.id] == len(answer.token_ids)
@@ -108,10 +108,10 @@ def test_who_gives_way_goes_on_where_it_was(llama: Spoken, shape: TreeShape | No
     assert tokens(answers) == {r.id: llama.answers[r.id] for r in requests}
     assert engine.counters.preemptions > 0
     for name, answer in answers.items():
-        assert counts[name] == len(answer.token_ids) == len(answer.drafted) == len(answer.time_s)
+        assert counts[name] == len(answer.token_ids) == len(answer.is_draft) == len(answer.token_times_s)
         assert sum(answer.accepted) == len(answer.token_ids) - 1, "no round counts twice, none is lost"
-        assert answer.time_s == sorted(answer.time_s)
-        assert answer.cached == 0, "what a request left itself is no hit"
+        assert answer.token_times_s == sorted(answer.token_times_s)
+        assert answer.num_cached_tokens == 0, "what a request left itself is no hit"
     assert engine.counters.prompt_tokens == sum(len(r.prompt_ids) for r in requests)
     assert engine.counters.output_tokens == sum(counts.values())
 
@@ -120,16 +120,16 @@ def test_the_newest_gives_way_and_comes_back_first(llama: Spoken) -> None:
     engine = poison(Engine(llama.target, None, 3, 110, memory_tokens=1))
     order = [engine.add(llama.requests[n]) for n in (7, 1, 6)]
     others = [engine.add(llama.requests[n]) for n in (0, 5)]
-    finished: list[Answer] = []
+    finished: list[RequestOutput] = []
     before = 0
     while not engine.is_idle:
-        running = [one.job.answer for one in engine.running]
+        running = [one.state.output for one in engine.running]
         step = engine.launch()
         if engine.counters.preemptions > before:
             before = engine.counters.preemptions
-            gone = next(answer for answer in running[::-1] if answer not in [o.job.answer for o in engine.running])
+            gone = next(answer for answer in running[::-1] if answer not in [o.state.output for o in engine.running])
             assert gone is running[-1]
-            assert engine.waiting[0].answer is gone
+            assert engine.waiting[0].output is gone
         assert step is not None
         finished += engine.process(step)
     assert before > 0
@@ -153,24 +153,24 @@ def steps(engine: Engine, count: int) -> None:
 @pytest.mark.parametrize("shape", [None, TREE], ids=["baseline", "tree"])
 def test_cancel(llama: Spoken, shape: TreeShape | None, in_flight: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that runs, one whose prompt is being read, one that waits, one that has finished, one that never was."""
-    monkeypatch.setattr(engine_module, "CHUNK", 32)
+    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 32)
     engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
     poison(engine)
     asked = {n: engine.add(llama.requests[n]) for n in (5, 6, 4, 3, 1)}
     steps(engine, 9)
-    assert asked[5].finish is not None
-    names = {one.job.answer.request.id: one.is_filled for one in engine.running}
+    assert asked[5].finish_reason is not None
+    names = {one.state.output.request.id: one.is_prefilled for one in engine.running}
     assert names == {"r6": True, "r4": False, "r3": False}
-    assert [job.answer.request.id for job in engine.waiting] == ["r1"]
+    assert [job.output.request.id for job in engine.waiting] == ["r1"]
     step = engine.launch() if in_flight else None
     shown = len(asked[6].token_ids)
     for name in ("r6", "r4", "r1"):
         assert engine.cancel(name) is asked[int(name[1:])]
-        assert asked[int(name[1:])].finish == "cancelled"
-        engine.memory.check([one.holding for one in engine.running])
+        assert asked[int(name[1:])].finish_reason == "cancelled"
+        engine.kv_cache.check([one.kv for one in engine.running])
     assert engine.cancel("r5") is engine.cancel("r4") is engine.cancel("nobody") is None
     if step is not None:
-        assert [a for a in engine.process(step) if a.finish == "cancelled"] == [], "nobody is told twice"
+        assert [a for a in engine.process(step) if a.finish_reason == "cancelled"] == [], "nobody is told twice"
     assert len(asked[6].token_ids) == shown < len(llama.answers["r6"])
     assert asked[6].token_ids == llama.answers["r6"][:shown]
     assert asked[4].token_ids == asked[1].token_ids == []
@@ -181,7 +181,7 @@ def test_cancel(llama: Spoken, shape: TreeShape | None, in_flight: bool, monkeyp
         "later6": llama.answers["r6"],
         "later4": llama.answers["r4"],
     }
-    assert answers["later6"].cached >= len(llama.requests[6].prompt_ids) - 1, "what was cancelled is known"
+    assert answers["later6"].num_cached_tokens >= len(llama.requests[6].prompt_ids) - 1, "what was cancelled is known"
     finished = engine.counters.finished
     assert (finished["cancelled"], sum(finished.values())) == (3, 7)
     everyone = {answer.request.id: answer for answer in [*asked.values(), *answers.values()]}
@@ -249,7 +249,7 @@ def test_those_who_ask_for_the_most_take_turns_with_the_others(llama: Spoken) ->
         assert step is not None
         engine.process(step)
         if step.batch is not None:
-            rounds.append({one.job.answer.request.id for one in step.members})
+            rounds.append({one.state.output.request.id for one in step.members})
     assert rounds == [{"r1", "r7"}, {"r3", "r6"}] * 3
 
 
@@ -262,8 +262,8 @@ def test_fewer_rows_change_nothing(
     engine, _ = watched_engine(llama, random_draft(llama.target, shape), 4)
     whole, accepted = engine.runner.round, []
 
-    def fewer(batch: Batch) -> RoundOut:
-        count = len(batch.lines)
+    def fewer(batch: RoundBatch) -> RoundOutput:
+        count = len(batch.req_slots)
         out = whole(dataclasses.replace(batch, nodes=count + int(share * (batch.nodes - count))))
         accepted.extend(out.read_BC[:, out.num_slots].tolist())
         return out

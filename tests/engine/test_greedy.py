@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.engine.small import CONTEXT, ReplayDrafter, Spoken, drive, random_draft, replay_engine, tokens
 
-from eyas.drafters.eagle3 import Draft, Drafter
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.kernels.dispatch import prepare_for
-from eyas.kernels.paged_attention import Prepare, prepare_dense
+from eyas.kernels.dispatch import attention_for_device
+from eyas.kernels.paged_attention import PrepareAttention, prepare_dense
 from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import acceptance_length
 
@@ -47,8 +47,10 @@ def all_kinds(seen: set[tuple[int, bool]], shape: TreeShape) -> bool:
     return {length for length, _ in seen} == lengths and (shape.top_k == 1 or out_of_order == lengths - {1})
 
 
-@pytest.mark.parametrize("prepare", [prepare_dense, prepare_for(torch.device("cpu"))], ids=["reference", "kernel"])
-def test_every_attention_gives_the_same_words(spoken: Spoken, prepare: Prepare) -> None:
+@pytest.mark.parametrize(
+    "prepare", [prepare_dense, attention_for_device(torch.device("cpu"))], ids=["reference", "kernel"]
+)
+def test_every_attention_gives_the_same_words(spoken: Spoken, prepare: PrepareAttention) -> None:
     """The plain one, which serves where there is no compiler, and what this machine runs."""
     engine = Engine(spoken.target, random_draft(spoken.target, TREE), 3, CONTEXT, prepare=prepare)
     assert tokens(drive(engine, spoken.requests)) == spoken.answers
@@ -56,7 +58,9 @@ def test_every_attention_gives_the_same_words(spoken: Spoken, prepare: Prepare) 
 
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("shape", [chain_shape(4), TreeShape(4, 2, 8)], ids=["chain", "tree"])
-def test_a_learnt_head_is_fast_and_changes_nothing(llama: Spoken, learnt: Draft, shape: TreeShape, slots: int) -> None:
+def test_a_learnt_head_is_fast_and_changes_nothing(
+    llama: Spoken, learnt: Eagle3Spec, shape: TreeShape, slots: int
+) -> None:
     engine = Engine(llama.target, dataclasses.replace(learnt, shape=shape), slots, CONTEXT)
     answers = drive(engine, llama.requests)
     assert tokens(answers) == llama.answers
@@ -64,7 +68,7 @@ def test_a_learnt_head_is_fast_and_changes_nothing(llama: Spoken, learnt: Draft,
     assert acceptance_length(rounds) > 1.3
     for answer in answers.values():
         assert sum(answer.accepted) == len(answer.token_ids) - 1, "every token but the prefill's belongs to a round"
-        assert sum(answer.drafted) == sum(answer.accepted) - len(answer.accepted) + cut_drafts(answer.drafted)
+        assert sum(answer.is_draft) == sum(answer.accepted) - len(answer.accepted) + cut_drafts(answer.is_draft)
 
 
 def cut_drafts(drafted: list[bool]) -> int:
@@ -76,15 +80,15 @@ def cut_drafts(drafted: list[bool]) -> int:
 def test_more_rows_than_the_text_are_never_read(llama: Spoken, shape: TreeShape) -> None:
     """Whatever the memory holds where no text is, the answers are the same: it is full of old requests."""
     engine = replay_engine(llama, shape, 3)
-    pool, relay, drafter = engine.runner.pool, engine.runner.relay, engine.runner.drafter
-    assert isinstance(drafter, Drafter)
+    pool, future_map, drafter = engine.runner.pool, engine.runner.future_map, engine.runner.drafter
+    assert isinstance(drafter, Eagle3Drafter)
     assert pool.aux_ZL is not None
     pool.kv.fill_(1e4)
     pool.aux_ZL.fill_(1e4)
     drafter.kv.fill_(-1e4)
-    pool.table_RC.random_(0, pool.num_slots)
-    relay.tokens_RC.random_(0, 256)
-    relay.lengths_R.random_(0, CONTEXT)
+    pool.req_to_token_RC.random_(0, pool.num_slots)
+    future_map.tokens_RC.random_(0, 256)
+    future_map.lengths_R.random_(0, CONTEXT)
     assert tokens(drive(engine, llama.requests)) == llama.answers
 
 
@@ -95,15 +99,15 @@ def test_an_engine_serves_again(llama: Spoken) -> None:
     assert drive(engine, []) == {}
 
 
-def test_no_gradients_are_kept(llama: Spoken, learnt: Draft) -> None:
+def test_no_gradients_are_kept(llama: Spoken, learnt: Eagle3Spec) -> None:
     engine = Engine(llama.target, learnt, 2, CONTEXT)
     drive(engine, llama.requests[:3])
     runner = engine.runner
-    assert isinstance(runner.drafter, Drafter)
+    assert isinstance(runner.drafter, Eagle3Drafter)
     for tensor in (runner.pool.kv, runner.pool.aux_ZL, runner.drafter.kv):
         assert tensor is not None
         assert not tensor.requires_grad
         assert torch.isfinite(tensor).all()
-    for tensor in (runner.relay.logits_RV, runner.relay.hidden_RD):
+    for tensor in (runner.future_map.logits_RV, runner.future_map.hidden_RD):
         assert tensor is not None
         assert not tensor.requires_grad

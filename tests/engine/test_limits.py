@@ -9,7 +9,7 @@ from tests.engine.small import CONTEXT, Spoken, drive, generate, random_draft, r
 
 from eyas.base.errors import InputError
 from eyas.engine.engine import Engine
-from eyas.engine.request import Request, Stop
+from eyas.engine.request import Request, StopCriteria
 from eyas.model.target import Target
 from eyas.tree.shape import TreeShape, chain_shape
 
@@ -39,8 +39,8 @@ def test_a_stop_token_inside_an_accepted_run_ends_it(
     for answer in drive(engine, stopping.requests).values():
         assert answer.token_ids == stopping.answers[answer.request.id]
         stopped = answer.token_ids[-1] in stopping.target.info.eos_ids
-        assert answer.finish == ("stop" if stopped else "length")
-        cut += stopped and answer.drafted[-1]
+        assert answer.finish_reason == ("stop" if stopped else "length")
+        cut += stopped and answer.is_draft[-1]
     assert cut > 0, "a stop token was itself a draft token"
 
 
@@ -49,7 +49,7 @@ def test_a_request_has_stop_ids_of_its_own(llama: Spoken, shape: TreeShape | Non
     """They end its answer alone, like an end of turn; and `ignore_eos` takes the target's own away."""
     places = {"r1": 3, "r3": 8, "r6": 1}
     requests = [
-        dataclasses.replace(r, stop=Stop(ids=(llama.answers[r.id][places[r.id]], 283))) if r.id in places else r
+        dataclasses.replace(r, stop=StopCriteria(ids=(llama.answers[r.id][places[r.id]], 283))) if r.id in places else r
         for r in llama.requests
     ]
     engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
@@ -57,24 +57,26 @@ def test_a_request_has_stop_ids_of_its_own(llama: Spoken, shape: TreeShape | Non
         wanted = llama.answers[name]
         end = wanted.index(wanted[places[name]]) + 1 if name in places else len(wanted)
         assert answer.token_ids == wanted[:end]
-        assert answer.finish == ("stop" if name in places or wanted[-1] in llama.target.info.eos_ids else "length")
+        assert answer.finish_reason == (
+            "stop" if name in places or wanted[-1] in llama.target.info.eos_ids else "length"
+        )
 
 
 @pytest.mark.parametrize("shape", [None, TREE])
 def test_the_end_of_a_turn_may_be_ignored(stopping: Spoken, llama: Spoken, shape: TreeShape | None) -> None:
     requests = [
-        dataclasses.replace(r, stop=Stop(ignore_eos=True))
+        dataclasses.replace(r, stop=StopCriteria(ignore_eos=True))
         for r in llama.requests
         if len(stopping.answers[r.id]) < len(llama.answers[r.id]) == r.max_tokens
     ]
     assert len(requests) >= 2
     engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
-    heeds = dataclasses.replace(requests[0], id="heeds", stop=Stop())
+    heeds = dataclasses.replace(requests[0], id="heeds", stop=StopCriteria())
     answers = drive(engine, [*requests, heeds])
     assert answers["heeds"].token_ids == stopping.answers[requests[0].id]
     for request in requests:
         assert answers[request.id].token_ids == llama.answers[request.id]
-        assert answers[request.id].finish == "length"
+        assert answers[request.id].finish_reason == "length"
 
 
 def decoded(target: Target, ids: list[int]) -> str:
@@ -92,7 +94,7 @@ def test_a_stop_string_ends_the_answer_wherever_it_stands(llama: Spoken, shape: 
         whole = decoded(target, llama.answers[request.id])
         ascii_only = [i for i in range(len(whole) - 2) if whole[i : i + 3].isascii()]
         stop = whole[(i := pick.choice(ascii_only)) : i + 3] if ascii_only else "never"
-        requests.append(dataclasses.replace(request, stop=Stop(strings=(stop, "nor this")), wants_text=True))
+        requests.append(dataclasses.replace(request, stop=StopCriteria(strings=(stop, "nor this")), wants_text=True))
         wanted[request.id] = whole.split(stop)[0]
         ends[request.id] = stop in whole
     assert sum(ends.values()) >= 3
@@ -101,7 +103,7 @@ def test_a_stop_string_ends_the_answer_wherever_it_stands(llama: Spoken, shape: 
         assert answer.text == wanted[name]
         assert answer.token_ids == llama.answers[name][: len(answer.token_ids)]
         if ends[name]:
-            assert answer.finish == "stop"
+            assert answer.finish_reason == "stop"
             assert answer.text == decoded(target, answer.token_ids)[:-3]
         else:
             assert answer.token_ids == llama.answers[name]
@@ -115,8 +117,8 @@ def test_the_limit_cuts_inside_a_run(llama: Spoken, max_tokens: int) -> None:
     for name, answer in answers.items():
         wanted = llama.answers[name][:max_tokens]
         assert answer.token_ids == wanted
-        assert answer.finish == ("stop" if wanted[-1] in llama.target.info.eos_ids else "length")
-        assert len(answer.drafted) == len(answer.time_s) == len(wanted)
+        assert answer.finish_reason == ("stop" if wanted[-1] in llama.target.info.eos_ids else "length")
+        assert len(answer.is_draft) == len(answer.token_times_s) == len(wanted)
         assert sum(answer.accepted) == len(wanted) - 1
 
 
@@ -133,7 +135,7 @@ def test_the_context_may_be_used_to_its_last_token(llama: Spoken, shape: TreeSha
     short = llama.requests[1]
     answers = drive(engine, [request, short])
     assert answers[request.id].token_ids == llama.answers[request.id][:room]
-    assert answers[request.id].finish == "length"
+    assert answers[request.id].finish_reason == "length"
     assert answers[short.id].token_ids == llama.answers[short.id]
 
 
@@ -141,9 +143,9 @@ def test_the_context_ends_where_the_target_does(llama: Spoken) -> None:
     limit = llama.target.info.max_positions
     for draft in (None, random_draft(llama.target, TREE)):
         engine = Engine(llama.target, draft, 1, 10 * limit)
-        assert engine.context == limit
+        assert engine.max_context == limit
         answer = drive(engine, [Request("long", tuple(range(250)) * 2, 10 * limit)])["long"]
-        assert 500 + len(answer.token_ids) == limit or answer.finish == "stop"
+        assert 500 + len(answer.token_ids) == limit or answer.finish_reason == "stop"
 
 
 @pytest.mark.parametrize("shape", [None, TREE])
@@ -170,13 +172,13 @@ def test_answers_of_one_token(llama: Spoken) -> None:
     requests = [dataclasses.replace(request, max_tokens=1) for request in llama.requests]
     for answer in drive(replay_engine(llama, TREE, 3), requests).values():
         assert answer.token_ids == llama.answers[answer.request.id][:1]
-        assert (answer.accepted, answer.drafted, answer.tpot_s) == ([], [False], None)
+        assert (answer.accepted, answer.is_draft, answer.tpot_s) == ([], [False], None)
         assert answer.ttft_s > 0
 
 
 def test_times_and_rounds_are_those_of_the_tokens(llama: Spoken) -> None:
     for answer in drive(replay_engine(llama, TREE, 3), llama.requests).values():
-        times = answer.time_s
+        times = answer.token_times_s
         assert len(times) == len(answer.token_ids)
         assert times == sorted(times)
         assert times[0] == answer.ttft_s > 0

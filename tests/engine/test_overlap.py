@@ -26,11 +26,11 @@ from tests.engine.small import (
 )
 from torch import Tensor
 
-from eyas.drafters.eagle3 import Draft, Drafter
-from eyas.engine.device_stream import InlineStream, Stream, WorkerStream
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
+from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, overlap_loop, plain_loop
-from eyas.engine.request import Answer, Request, Stop
+from eyas.engine.loops import RequestList, overlap_loop, plain_loop
+from eyas.engine.request import Request, RequestOutput, StopCriteria
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm
 from eyas.tree.sampling import SamplingParams
@@ -46,11 +46,11 @@ SAMPLINGS = (
     SamplingParams(frequency_penalty=0.7, repetition_penalty=1.1),
 )
 LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
-STREAMS: dict[str, Callable[[], Stream]] = {"inline": InlineStream, "worker": WorkerStream}
+STREAMS: dict[str, Callable[[], DeviceStream]] = {"inline": InlineStream, "worker": WorkerStream}
 
 
 @pytest.fixture
-def worker() -> Iterator[Stream]:
+def worker() -> Iterator[DeviceStream]:
     stream = WorkerStream()
     yield stream
     stream.close()
@@ -60,12 +60,12 @@ def worker() -> Iterator[Stream]:
 
 
 def serve(engine: Engine, requests: Sequence[Request], loop: str) -> dict[str, list[int]]:
-    found = {a.request.id: a.token_ids for a in LOOPS[loop](poison(engine), Given(requests))}
+    found = {a.request.id: a.token_ids for a in LOOPS[loop](poison(engine), RequestList(requests))}
     check_idle(engine)
     return found
 
 
-def test_the_next_round_is_launched_before_the_last_one_is_read(llama: Spoken, worker: Stream) -> None:
+def test_the_next_round_is_launched_before_the_last_one_is_read(llama: Spoken, worker: DeviceStream) -> None:
     """launch 0, launch 1, wait 0, launch 2, wait 1 ...: but for the ends, two pieces of work are on their way."""
     stream = Recorded(worker)
     engine = Engine(llama.target, random_draft(llama.target, TREE), 1, CONTEXT, stream=stream)
@@ -77,7 +77,7 @@ def test_the_next_round_is_launched_before_the_last_one_is_read(llama: Spoken, w
     assert count > 20
 
 
-def test_the_plain_loop_reads_each_step_before_the_next(llama: Spoken, worker: Stream) -> None:
+def test_the_plain_loop_reads_each_step_before_the_next(llama: Spoken, worker: DeviceStream) -> None:
     stream = Recorded(worker)
     engine = Engine(llama.target, random_draft(llama.target, TREE), 3, CONTEXT, stream=stream)
     serve(engine, llama.requests, "plain")
@@ -114,10 +114,10 @@ class Traffic:
     def __init__(self, coming: Sequence[Coming]) -> None:
         self.coming = sorted(coming, key=lambda one: one.tick)
         self.cancels: list[tuple[int, str]] = []
-        self.cancelled: dict[str, Answer] = {}
+        self.cancelled: dict[str, RequestOutput] = {}
         self.tick = 0
 
-    def feed(self, engine: Engine, may_wait: bool) -> bool:
+    def admit(self, engine: Engine, may_wait: bool) -> bool:
         self.tick += 1
         if may_wait and self.coming:
             self.tick = max(self.tick, self.coming[0].tick)
@@ -140,13 +140,13 @@ class Asked:
 
     target: Target
     requests: tuple[Request, ...]
-    answers: dict[str, Answer]
+    answers: dict[str, RequestOutput]
 
     @property
     def texts(self) -> list[list[int]]:
         return [[*request.prompt_ids, *self.answers[request.id].token_ids] for request in self.requests]
 
-    def engine(self, slots: int, context: int, memory_tokens: int | None, stream: Stream) -> Engine:
+    def engine(self, slots: int, context: int, memory_tokens: int | None, stream: DeviceStream) -> Engine:
         """With a drafter that knows the answers, and another arm in every round."""
         arms = (Arm("tree", SMALL), Arm("tree", SMALL), Arm("off", None), Arm("chain", chain_shape(2)))
         draft = dataclasses.replace(random_draft(self.target, SMALL), arms=arms)
@@ -165,14 +165,14 @@ def asked(shallow_target: Target) -> Asked:
     for n in range(20):
         begin = pick.choice(bases)
         prompt = begin[: pick.randint(0, len(begin))] + [pick.randrange(256) for _ in range(pick.randint(1, 10))]
-        stop = Stop(ids=tuple(pick.sample(range(256), 4))) if pick.random() < 0.3 else Stop()
+        stop = StopCriteria(ids=tuple(pick.sample(range(256), 4))) if pick.random() < 0.3 else StopCriteria()
         speculation = "off" if pick.random() < 0.1 else "max" if pick.random() < 0.1 else "auto"
         request = Request(f"q{n}", tuple(prompt), pick.choice((1, 15, 60)), stop=stop, speculation=speculation)
         sampling, told = pick.choice(SAMPLINGS), pick.choice((None, None, 0, 3))
         told = {"logprobs": told, "wants_rounds": n % 3 == 0}
         requests.append(dataclasses.replace(request, sampling=sampling, seed=n, **told))
     answers = {r.id: drive(Engine(shallow_target, None, 1, 90), [r])[r.id] for r in requests}
-    assert len({answer.finish for answer in answers.values()}) == 2
+    assert len({answer.finish_reason for answer in answers.values()}) == 2
     return Asked(shallow_target, tuple(requests), answers)
 
 
@@ -192,7 +192,7 @@ def test_the_same_tokens_whatever_comes(asked: Asked, stream_name: str, loop: st
         engine, traffic = asked.engine(5, 90, memory_tokens, stream), Traffic(coming)
         counts: dict[str, int] = {}
 
-        def count(answer: Answer, new: int, counts: dict[str, int] = counts, engine: Engine = engine) -> None:
+        def count(answer: RequestOutput, new: int, counts: dict[str, int] = counts, engine: Engine = engine) -> None:
             engine.check()
             trees.append(check_tree(answer, new))
             counts[answer.request.id] = counts.get(answer.request.id, 0) + new
@@ -205,17 +205,20 @@ def test_the_same_tokens_whatever_comes(asked: Asked, stream_name: str, loop: st
             alone = asked.answers[request.id]
             if request.id in traffic.cancelled:
                 some = traffic.cancelled[request.id]
-                assert some.finish == "cancelled"
+                assert some.finish_reason == "cancelled"
                 assert some.token_ids == alone.token_ids[: len(some.token_ids)]
                 assert len(some.token_ids) < len(alone.token_ids)
                 num_cut += len(some.token_ids) > 0
             else:
                 some = answers[request.id]
-                assert (some.token_ids, some.finish) == (alone.token_ids, alone.finish), (seed, request.id)
+                assert (some.token_ids, some.finish_reason) == (alone.token_ids, alone.finish_reason), (
+                    seed,
+                    request.id,
+                )
                 assert sum(some.accepted) == len(some.token_ids) - 1
             assert counts.get(request.id, 0) == len(some.token_ids)
             assert_told(some, alone)
-            num_hits += some.cached > 0
+            num_hits += some.num_cached_tokens > 0
         preemptions += engine.counters.preemptions
     assert (preemptions > 0) == (memory_tokens is not None)
     assert num_cut > 0
@@ -224,7 +227,7 @@ def test_the_same_tokens_whatever_comes(asked: Asked, stream_name: str, loop: st
     assert {0, 1, 3} <= set(told), "refused at the root, in part, never"
 
 
-def assert_told(some: Answer, alone: Answer) -> None:
+def assert_told(some: RequestOutput, alone: RequestOutput) -> None:
     """Log-probabilities belong to the tokens that came, and are those of the answer alone."""
     if some.request.logprobs is None:
         assert some.logprobs == []
@@ -236,21 +239,21 @@ def assert_told(some: Answer, alone: Answer) -> None:
         assert len(told.top) == some.request.logprobs
 
 
-def check_tree(answer: Answer, new: int) -> int | None:
+def check_tree(answer: RequestOutput, new: int) -> int | None:
     """The tree of the round that gave the newest tokens is what the answer says of them; how many it accepted."""
     if not answer.request.wants_rounds or len(answer.token_ids) == new or answer.proposed[-1] == 0:
-        assert answer.tree is None
+        assert answer.draft_tree is None
         return None
-    if answer.tree is None:  # it drafted, but others' nodes were likelier
-        assert not any(answer.drafted[-new:])
+    if answer.draft_tree is None:  # it drafted, but others' nodes were likelier
+        assert not any(answer.is_draft[-new:])
         return None
-    tokens, parents, path = answer.tree.tokens, answer.tree.parents, list(answer.tree.path)
+    tokens, parents, path = answer.draft_tree.tokens, answer.draft_tree.parents, list(answer.draft_tree.path)
     text = [*answer.request.prompt_ids, *answer.token_ids]
     assert tokens[0] == text[-new - 1]
     assert parents[0] == 0
     assert all(parent < node for node, parent in enumerate(parents) if node)
     assert [parents[node] for node in path] == [0, *path][:-1]
-    assert answer.drafted[-new:] == [True] * len(path) + [False] * (new - len(path))
+    assert answer.is_draft[-new:] == [True] * len(path) + [False] * (new - len(path))
     assert [tokens[node] for node in path] == answer.token_ids[-new:][: len(path)]
     if len(path) < new:  # the bonus, which no child of the path's end carries
         end = [0, *path][-1]
@@ -258,7 +261,7 @@ def check_tree(answer: Answer, new: int) -> int | None:
     return len(path)
 
 
-def test_overlap_with_one_line_and_with_many(llama: Spoken, worker: Stream) -> None:
+def test_overlap_with_one_line_and_with_many(llama: Spoken, worker: DeviceStream) -> None:
     for slots in (1, 8):
         engine = replay_engine(llama, TREE, slots, stream=worker)
         assert serve(engine, llama.requests, "overlap") == llama.answers
@@ -267,15 +270,15 @@ def test_overlap_with_one_line_and_with_many(llama: Spoken, worker: Stream) -> N
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_source_that_ends_while_answers_run(llama: Spoken, loop: str) -> None:
     engine = poison(Engine(llama.target, None, 9, CONTEXT))
-    answers = LOOPS[loop](engine, Given(llama.requests), lambda *_: engine.check())
+    answers = LOOPS[loop](engine, RequestList(llama.requests), lambda *_: engine.check())
     assert {a.request.id: a.token_ids for a in answers} == llama.answers
-    assert list(LOOPS[loop](engine, Given([]))) == []
+    assert list(LOOPS[loop](engine, RequestList([]))) == []
 
 
 # --- the poison ------------------------------------------------------------------------------------------------------
 
 
-class Forgetful(Drafter):
+class Forgetful(Eagle3Drafter):
     """Never reads a prompt."""
 
     def read(self, lines: Sequence[int], lags: Sequence[int]) -> None:
@@ -283,8 +286,8 @@ class Forgetful(Drafter):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_draft_without_read_is_caught(llama: Spoken, worker: Stream, loop: str) -> None:
-    draft: Draft = random_draft(llama.target, TREE)
+def test_a_draft_without_read_is_caught(llama: Spoken, worker: DeviceStream, loop: str) -> None:
+    draft: Eagle3Spec = random_draft(llama.target, TREE)
     engine = Engine(llama.target, draft, 2, CONTEXT, stream=worker)
     put_drafter(engine, draft, Forgetful)
     with pytest.raises(AssertionError, match="the head is read before it wrote"):
@@ -293,12 +296,12 @@ def test_a_draft_without_read_is_caught(llama: Spoken, worker: Stream, loop: str
 
 def test_a_round_that_publishes_no_tokens_is_caught(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(llama.target, None, 1, CONTEXT)
-    relay = engine.runner.relay
+    future_map = engine.runner.future_map
 
-    def lengths_only(lines_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor, accepted_B: Tensor) -> None:
-        relay.lengths_R[lines_B] = lengths_B + accepted_B
+    def lengths_only(req_slots_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor, accepted_B: Tensor) -> None:
+        future_map.lengths_R[req_slots_B] = lengths_B + accepted_B
 
-    monkeypatch.setattr(relay, "publish", lengths_only)
+    monkeypatch.setattr(future_map, "publish", lengths_only)
     with pytest.raises(AssertionError, match="a root is read before it is written"):
         serve(engine, llama.requests[:1], "overlap")
 
@@ -313,11 +316,11 @@ def test_each_state_of_the_head_is_used_once(llama: Spoken) -> None:
         assert step is not None
         engine.process(step)
     check(engine)
-    drafter, relay = engine.runner.drafter, engine.runner.relay
+    drafter, future_map = engine.runner.drafter, engine.runner.future_map
     assert drafter is not None
-    line_1 = torch.tensor([engine.running[0].holding.line])
-    length_1 = relay.lengths_R[line_1]
+    line_1 = torch.tensor([engine.running[0].kv.req_slot])
+    length_1 = future_map.lengths_R[line_1]
     with torch.inference_mode():
-        drafter.grow(line_1, length_1, relay.roots_B(line_1, length_1), TREE)
+        drafter.draft(line_1, length_1, future_map.roots_B(line_1, length_1), TREE)
         with pytest.raises(AssertionError, match="the head is read before it wrote"):
-            drafter.grow(line_1, length_1, relay.roots_B(line_1, length_1), TREE)
+            drafter.draft(line_1, length_1, future_map.roots_B(line_1, length_1), TREE)

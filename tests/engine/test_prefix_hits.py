@@ -13,12 +13,12 @@ import torch
 from tests.engine.small import CONTEXT, Spoken, drive, poison, put_drafter, random_draft, replay_engine
 from torch import Tensor
 
-from eyas.drafters.eagle3 import Draft, Drafter
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.engine.request import Answer, Request, Speculation
+from eyas.engine.request import Request, RequestOutput, Speculation
 from eyas.model.target import Target
-from eyas.speculation.arms import Arm, Choice, Load
-from eyas.speculation.policy import OneArm
+from eyas.speculation.arms import Arm, BatchLoad, SpeculationDecision
+from eyas.speculation.policy import FixedArm
 from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.tree import Tree
 
@@ -34,7 +34,7 @@ class Numbers:
     lags: list[int]
 
 
-class Telling(Drafter):
+class Telling(Eagle3Drafter):
     """Keeps what each tree grows from, and how many rows of text were read before it."""
 
     told: list[Tensor]
@@ -44,12 +44,12 @@ class Telling(Drafter):
         self.lags += lags
         super().read(lines, lags)
 
-    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        relay = self.relay
-        assert relay.logits_RV is not None
-        assert relay.hidden_RD is not None
-        self.told += [relay.logits_RV[lines_B].clone(), relay.hidden_RD[lines_B].clone()]
-        return super().grow(lines_B, lengths_B, roots_B, shape)
+    def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+        future_map = self.future_map
+        assert future_map.logits_RV is not None
+        assert future_map.hidden_RD is not None
+        self.told += [future_map.logits_RV[req_slots_B].clone(), future_map.hidden_RD[req_slots_B].clone()]
+        return super().draft(req_slots_B, lengths_B, roots_B, shape)
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Server:
     texts: list[list[int]] = field(default_factory=list)
 
     @staticmethod
-    def start(target: Target, draft: Draft | None, monkeypatch: pytest.MonkeyPatch) -> "Server":
+    def start(target: Target, draft: Eagle3Spec | None, monkeypatch: pytest.MonkeyPatch) -> "Server":
         engine = poison(Engine(target, draft, 1, 200))
         if draft is not None:
             drafter = put_drafter(engine, draft, Telling)
@@ -69,13 +69,13 @@ class Server:
             drafter.told, drafter.lags = [], []
         return Server(engine, monkeypatch)
 
-    def ask(self, prompt: Sequence[int], max_tokens: int = 6, speculation: Speculation = "auto") -> Answer:
+    def ask(self, prompt: Sequence[int], max_tokens: int = 6, speculation: Speculation = "auto") -> RequestOutput:
         request = Request("x", tuple(prompt), max_tokens, speculation=speculation)
         answer = drive(self.engine, [request])["x"]
         self.texts.append([*prompt, *answer.token_ids])
         return answer
 
-    def hear(self, prompt: Sequence[int]) -> tuple[Numbers, Answer]:
+    def hear(self, prompt: Sequence[int]) -> tuple[Numbers, RequestOutput]:
         """Ask, and keep the numbers."""
         numbers, target, drafter = Numbers([], [], []), self.engine.target, self.engine.runner.drafter
         assert isinstance(drafter, Telling)
@@ -121,15 +121,15 @@ BEFORE: dict[str, tuple[int, Speculation, int]] = {
 }
 
 
-class Ending(OneArm):
+class Ending(FixedArm):
     """An arm for the first rounds, then none."""
 
     def __init__(self, arm: Arm, num_rounds: int) -> None:
         self.arms, self._left = (arm,), num_rounds
 
-    def choose(self, load: Load) -> Choice:
+    def decide(self, load: BatchLoad) -> SpeculationDecision:
         self._left -= 1
-        return super().choose(load) if self._left >= 0 else OneArm(Arm("off", None)).choose(load)
+        return super().decide(load) if self._left >= 0 else FixedArm(Arm("off", None)).decide(load)
 
 
 @pytest.mark.parametrize("shape", [chain_shape(3), TREE], ids=["chain", "tree"])
@@ -152,7 +152,7 @@ def test_a_hit_gives_the_numbers_of_a_miss(
     assert (expected == 0) == (warm == "nothing in common")
     found, answer = server.hear(prompt)
     wanted, cold = Server.start(shallow_target, draft, monkeypatch).hear(prompt)
-    assert (answer.cached, cold.cached) == (expected, 0)
+    assert (answer.num_cached_tokens, cold.num_cached_tokens) == (expected, 0)
     # One round reads the prompt; the answer that follows it without drafts is only hit by the turn after it.
     has_read = before == "read" or (before == "one round with drafts" and warm != "the turn before")
     has_read |= warm == "nothing in common"
@@ -191,8 +191,8 @@ def test_what_was_said_before_is_not_computed_again(
         while True:
             expected = server.expected_hit(prompt)
             answer = server.ask(prompt)
-            assert answer.cached == expected
-            hits.append(answer.cached)
+            assert answer.num_cached_tokens == expected
+            hits.append(answer.num_cached_tokens)
             prompt = talk.send(answer.token_ids)
     except StopIteration:
         pass
@@ -209,6 +209,6 @@ def test_requests_alike_at_the_same_time(llama: Spoken) -> None:
     for engine in (Engine(llama.target, None, 3, CONTEXT), replay_engine(llama, TREE, 3)):
         answers = drive(engine, copies)
         assert all(answer.token_ids == llama.answers[request.id] for answer in answers.values())
-        assert [answers[f"copy{n}"].cached for n in range(6)] == [0] * 3 + [len(request.prompt_ids) - 1] * 3
+        assert [answers[f"copy{n}"].num_cached_tokens for n in range(6)] == [0] * 3 + [len(request.prompt_ids) - 1] * 3
         text = len(request.prompt_ids) + len(llama.answers[request.id])
-        assert engine.memory.cache.num_slots == text - 1, "the text is kept once"
+        assert engine.kv_cache.prefix_cache.num_slots == text - 1, "the text is kept once"

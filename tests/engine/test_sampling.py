@@ -16,7 +16,7 @@ from tests.engine.small import CONTEXT, Spoken, drive, random_draft, tokens
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.drafters.eagle3 import Draft, Drafter
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.grammar import Grammar, GrammarVocab
 from eyas.engine.request import Request
@@ -54,20 +54,20 @@ def asked(llama: Spoken, samplings: Sequence[SamplingParams]) -> list[Request]:
 @pytest.mark.parametrize("shape", [chain_shape(3), TREE, TreeShape(4, 2, 6)], ids=["chain", "tree", "narrow"])
 @pytest.mark.parametrize("samplings", [MIXED, PENALISED], ids=["filters", "penalties"])
 def test_a_drawn_answer_is_that_of_plain_decoding(
-    llama: Spoken, learnt: Draft, samplings: tuple[SamplingParams, ...], shape: TreeShape
+    llama: Spoken, learnt: Eagle3Spec, samplings: tuple[SamplingParams, ...], shape: TreeShape
 ) -> None:
     """Token by token, whatever is drafted and whoever shares the batch: the coin belongs to the position."""
     requests = asked(llama, samplings)
     plain = tokens(drive(Engine(llama.target, None, 1, CONTEXT), requests))
-    answers = drive(Engine(llama.target, Draft(learnt.head, learnt.vocab, shape), 5, CONTEXT), reversed(requests))
+    answers = drive(Engine(llama.target, Eagle3Spec(learnt.head, learnt.vocab, shape), 5, CONTEXT), reversed(requests))
     assert tokens(answers) == plain
     assert any(plain[f"{i}-1"] != plain[f"{i}-2"] for i in range(len(samplings))), "another seed, another answer"
     assert acceptance_length([answer.rounds for answer in answers.values()]) > 1, "drafts were accepted"
 
 
-def test_greedy_beside_sampled(llama: Spoken, learnt: Draft) -> None:
+def test_greedy_beside_sampled(llama: Spoken, learnt: Eagle3Spec) -> None:
     answers = tokens(
-        drive(Engine(llama.target, Draft(learnt.head, learnt.vocab, TREE), 4, CONTEXT), asked(llama, MIXED))
+        drive(Engine(llama.target, Eagle3Spec(learnt.head, learnt.vocab, TREE), 4, CONTEXT), asked(llama, MIXED))
     )
     assert answers["1-1"] == answers["1-2"] == llama.answers["r1"][:16]
 
@@ -84,7 +84,7 @@ def test_penalties_say_something(llama: Spoken) -> None:
 
 
 @pytest.mark.parametrize("shape", [None, TREE], ids=["plain", "tree"])
-def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Draft, shape: TreeShape | None) -> None:
+def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Eagle3Spec, shape: TreeShape | None) -> None:
     facts = llama.target.info
     vocab = GrammarVocab(llama.target.tokenizer, facts.vocab_size, facts.eos_ids)
     schema = {
@@ -100,24 +100,24 @@ def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Draft, shape: TreeSha
         for seed in range(3)
     ]
     requests.append(Request("free", llama.requests[0].prompt_ids, 10))
-    draft = None if shape is None else Draft(learnt.head, learnt.vocab, shape)
+    draft = None if shape is None else Eagle3Spec(learnt.head, learnt.vocab, shape)
     answers = drive(Engine(llama.target, draft, 4, CONTEXT), requests)
     for name, answer in answers.items():
         text = llama.target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
         if name.startswith("word"):
             assert text in ("yes", "no", "perhaps")
-            assert answer.finish == "stop"
-        elif name.startswith("json") and answer.finish == "stop":
+            assert answer.finish_reason == "stop"
+        elif name.startswith("json") and answer.finish_reason == "stop":
             assert isinstance(json.loads(str(text))["n"], int)
     assert answers["free"].token_ids == llama.answers["r0"][:10]
-    assert any(answer.finish == "stop" for name, answer in answers.items() if name.startswith("json"))
+    assert any(answer.finish_reason == "stop" for name, answer in answers.items() if name.startswith("json"))
     plain = tokens(drive(Engine(llama.target, None, 1, CONTEXT), requests))
     assert tokens(answers) == plain
 
 
 @pytest.mark.parametrize("shape", [None, chain_shape(3), TREE], ids=["plain", "chain", "tree"])
-def test_logprobs_are_those_of_one_plain_pass(llama: Spoken, learnt: Draft, shape: TreeShape | None) -> None:
-    draft = None if shape is None else Draft(learnt.head, learnt.vocab, shape)
+def test_logprobs_are_those_of_one_plain_pass(llama: Spoken, learnt: Eagle3Spec, shape: TreeShape | None) -> None:
+    draft = None if shape is None else Eagle3Spec(learnt.head, learnt.vocab, shape)
     requests = [
         dataclasses.replace(r, max_tokens=9, logprobs=n)
         for r, n in zip(llama.requests[:4], (3, 0, None, 1), strict=True)
@@ -145,7 +145,7 @@ NUM_TOKENS = 3
 NUM_SEEDS = 1500
 
 
-class KnowingDrafter(Drafter):
+class KnowingDrafter(Eagle3Drafter):
     """Drafts some of the three tokens that can come, so that tokens are accepted, refused and drawn anew.
 
     root -> a -> b, c       beside a two tokens are left to the bonus, beside b and c one
@@ -153,7 +153,7 @@ class KnowingDrafter(Drafter):
 
     support: dict[tuple[int, ...], list[int]]
 
-    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+    def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         rows = []
         for length, root in zip(lengths_B.tolist(), roots_B.tolist(), strict=True):
             if length == len(PROMPT):
@@ -198,7 +198,7 @@ def test_drawn_as_the_target_says(
     engine = Engine(shallow_target, draft, 64, 16)
     if draft is not None:
         runner = engine.runner
-        drafter = KnowingDrafter(draft, shallow_target, runner.pool, runner.relay, runner.prepare)
+        drafter = KnowingDrafter(draft, shallow_target, runner.pool, runner.future_map, runner.prepare_attention)
         drafter.support = supports(exact)
         runner.drafter = drafter
     requests = [Request(str(seed), PROMPT, NUM_TOKENS, SAMPLING, seed) for seed in range(NUM_SEEDS)]

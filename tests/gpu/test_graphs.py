@@ -11,7 +11,7 @@ from tests.tiny import tiny_target
 from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.device_stream import CudaStream
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, overlap_loop, plain_loop
+from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm
@@ -41,7 +41,7 @@ def requests(sampling: SamplingParams) -> list[Request]:
 def answers(engine: Engine, asked: list[Request], loop: str) -> dict[str, list[int]]:
     engine.policy = All(ARMS)
     loops = {"plain": plain_loop, "overlap": overlap_loop}
-    found = {a.request.id: a.token_ids for a in loops[loop](engine, Given(asked))}
+    found = {a.request.id: a.token_ids for a in loops[loop](engine, RequestList(asked))}
     torch.cuda.synchronize()
     check_idle(engine)
     return found
@@ -61,6 +61,6 @@ def test_the_same_words(target: Target, slots: int, sampling: SamplingParams, lo
         found[recorded] = answers(engine, requests(sampling), loop)
         if recorded:
             assert engine.runner.graphs is not None
-            assert engine.runner.graphs.reason is None
+            assert engine.runner.graphs.disabled_reason is None
             assert len(engine.runner.graphs) >= 3
     assert found[True] == found[False]

@@ -8,7 +8,7 @@ import torch
 from tests.kernels.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forward
 from torch import Tensor
 
-from eyas.kernels.paged_attention import dense
+from eyas.kernels.paged_attention import dense_paged_attention
 from eyas.model.attention import AttentionParams, PackedAttentionFn
 
 pytestmark = [
@@ -24,14 +24,16 @@ LLAMA = Shape((0, 1, 300, 4097, 1000), (16, 16, 16, 16, 3), heads=(32, 8), head_
 def prepare(case: Forward) -> PackedAttentionFn:
     from eyas.kernels.triton_attention import prepare_on
 
-    return prepare_on(CUDA)(case.kv, case.table_RC, case.rows)
+    return prepare_on(CUDA)(case.kv, case.req_to_token_RC, case.rows)
 
 
 def expect(case: Forward, params: AttentionParams, dtype: torch.dtype, layer: int = 1) -> tuple[Tensor, Tensor]:
     """Output and memory of the reference in float32, for numbers that are rounded to `dtype`."""
     wide = case.on("cpu", dtype).on("cpu", torch.float32)
     kv = wide.kv.clone()
-    out_TNH = dense(wide.q_TNH, wide.k_TGH, wide.v_TGH, kv[layer, 0], kv[layer, 1], wide.table_RC, wide.rows, params)
+    out_TNH = dense_paged_attention(
+        wide.q_TNH, wide.k_TGH, wide.v_TGH, kv[layer, 0], kv[layer, 1], wide.req_to_token_RC, wide.rows, params
+    )
     return out_TNH, kv
 
 
@@ -85,8 +87,8 @@ def test_memory_beyond_32_bits():
     kv = torch.zeros((1, 2, num_slots, 8, 128), dtype=torch.bfloat16, device=CUDA)
     kv[0, :, -used:] = there.kv[0]
     shift = num_slots - used
-    rows = replace(there.rows, slots_T=there.rows.slots_T + shift, own_BE=there.rows.own_BE + shift)
-    far = replace(there, kv=kv, table_RC=there.table_RC + shift, rows=rows)
+    rows = replace(there.rows, slots_T=there.rows.slots_T + shift, own_BE=there.rows.block_slots_BE + shift)
+    far = replace(there, kv=kv, req_to_token_RC=there.req_to_token_RC + shift, rows=rows)
     out_TNH = prepare(far)(0, there.q_TNH, there.k_TGH, there.v_TGH, PLAIN)
     torch.testing.assert_close(out_TNH.cpu().float(), expected_TNH, atol=TOLERANCE[torch.bfloat16], rtol=0)
 
@@ -126,5 +128,5 @@ def test_a_captured_forward_replays_with_other_lengths(params: AttentionParams):
 
 
 def tensors(case: Forward) -> list[Tensor]:
-    fields = [getattr(case, name) for name in ("kv", "table_RC", "q_TNH", "k_TGH", "v_TGH")]
+    fields = [getattr(case, name) for name in ("kv", "req_to_token_RC", "q_TNH", "k_TGH", "v_TGH")]
     return [*fields, *(part for part in vars(case.rows).values() if part is not None)]

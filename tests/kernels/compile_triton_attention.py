@@ -124,7 +124,7 @@ def main() -> None:
         for kernel in kernels:
             kernel.case = name
         case = forward(shape).on("cpu", dtype)
-        attention = TritonAttention(case.kv, case.table_RC, case.rows, num_processors=132)
+        attention = TritonAttention(case.kv, case.req_to_token_RC, case.rows, num_processors=132)
         attention(0, case.q_TNH, case.k_TGH, case.v_TGH, params)
 
 

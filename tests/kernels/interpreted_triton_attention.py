@@ -10,7 +10,7 @@ import torch
 from tests.kernels.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forward
 
 from eyas.kernels import triton_attention
-from eyas.kernels.paged_attention import dense
+from eyas.kernels.paged_attention import dense_paged_attention
 from eyas.kernels.triton_attention import Split, TritonAttention, choose_split, pack_words
 from eyas.model.attention import AttentionParams, PackedAttention
 
@@ -23,8 +23,10 @@ def both(
     """Output of the kernels and of the reference; afterwards memory must be the same, to the bit."""
     memory, reference = case.kv.clone(), case.kv.clone()
     operands = case.q_TNH, case.k_TGH, case.v_TGH
-    out_TNH = TritonAttention(memory, case.table_RC, case.rows, num_processors)(layer, *operands, params)
-    expected_TNH = dense(*operands, reference[layer, 0], reference[layer, 1], case.table_RC, case.rows, params)
+    out_TNH = TritonAttention(memory, case.req_to_token_RC, case.rows, num_processors)(layer, *operands, params)
+    expected_TNH = dense_paged_attention(
+        *operands, reference[layer, 0], reference[layer, 1], case.req_to_token_RC, case.rows, params
+    )
     assert torch.equal(memory, reference)
     return out_TNH, expected_TNH
 
@@ -77,7 +79,7 @@ def test_random_forwards(seed: int):
 def test_rows_are_written_to_their_slots_and_nowhere_else():
     case = forward(TREES)
     memory, layer = case.kv.clone(), 2
-    TritonAttention(memory, case.table_RC, case.rows, FEW)(layer, case.q_TNH, case.k_TGH, case.v_TGH, PLAIN)
+    TritonAttention(memory, case.req_to_token_RC, case.rows, FEW)(layer, case.q_TNH, case.k_TGH, case.v_TGH, PLAIN)
     slots_T = case.rows.slots_T.long()
     torch.testing.assert_close(memory[layer, 0, slots_T], case.k_TGH, atol=0, rtol=0)
     torch.testing.assert_close(memory[layer, 1, slots_T], case.v_TGH, atol=0, rtol=0)
@@ -92,7 +94,7 @@ def test_slots_that_no_row_sees_are_not_read(name: str):
     _, expected_TNH = both(case, params, FEW)
     for num_processors in (FEW, MANY):
         poisoned = case.poisoned()
-        attention = TritonAttention(poisoned.kv, case.table_RC, case.rows, num_processors)
+        attention = TritonAttention(poisoned.kv, case.req_to_token_RC, case.rows, num_processors)
         out_TNH = attention(1, case.q_TNH, case.k_TGH, case.v_TGH, params)
         torch.testing.assert_close(out_TNH, expected_TNH, atol=5e-6, rtol=0)
 
@@ -103,7 +105,7 @@ def test_a_row_that_sees_nothing_is_zero(num_processors: int):
     case = forward(Shape((0, 0), (2, 3)))
     assert case.rows.visible_TE is not None
     case.rows.visible_TE[1] = False
-    attention = TritonAttention(case.kv, case.table_RC, case.rows, num_processors)
+    attention = TritonAttention(case.kv, case.req_to_token_RC, case.rows, num_processors)
     out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, PLAIN)
     assert torch.equal(out_TNH[1], torch.zeros_like(out_TNH[1]))
     assert bool(out_TNH.isfinite().all())
@@ -118,7 +120,7 @@ def test_memory_of_16_bits(rows_dtype: torch.dtype):
     rounded = forward(TREES).on("cpu", torch.float16)
     _, expected_TNH = both(rounded.on("cpu", torch.float32), PLAIN, FEW)
     q_TNH, k_TGH, v_TGH = (part.to(rows_dtype) for part in (rounded.q_TNH, rounded.k_TGH, rounded.v_TGH))
-    attention = TritonAttention(rounded.kv, rounded.table_RC, rounded.rows, MANY)
+    attention = TritonAttention(rounded.kv, rounded.req_to_token_RC, rounded.rows, MANY)
     out_TNH = attention(1, q_TNH, k_TGH, v_TGH, PLAIN)
     assert out_TNH.dtype == rows_dtype
     torch.testing.assert_close(out_TNH.float(), expected_TNH, atol=3e-3, rtol=0)
@@ -132,14 +134,14 @@ def test_in_the_layout_of_a_model(heads_first: bool):
     whole = torch.cat((case.q_TNH, case.k_TGH, case.v_TGH), 1)[None].transpose(1, 2)
     parts = whole.split((4, 2, 2), 1)
     q_BNTH, k_BGTH, v_BGTH = (part.contiguous() if heads_first else part for part in parts)
-    attend = PackedAttention(TritonAttention(case.kv.clone(), case.table_RC, case.rows, FEW))
+    attend = PackedAttention(TritonAttention(case.kv.clone(), case.req_to_token_RC, case.rows, FEW))
     out_BNTH = attend(1, q_BNTH, k_BGTH, v_BGTH, PLAIN)
     torch.testing.assert_close(out_BNTH[0].transpose(0, 1), expected_TNH, atol=5e-6, rtol=0)
 
 
 def test_one_object_serves_layers_with_different_rules():
     case = forward(TREES)
-    attention = TritonAttention(case.kv.clone(), case.table_RC, case.rows, FEW)
+    attention = TritonAttention(case.kv.clone(), case.req_to_token_RC, case.rows, FEW)
     for layer, params in enumerate((AttentionParams(0.3, window=20), PLAIN, AttentionParams(0.3, window=9))):
         _, expected_TNH = both(case, params, FEW, layer)
         out_TNH = attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, params)
@@ -149,8 +151,8 @@ def test_one_object_serves_layers_with_different_rules():
 def test_a_table_cut_to_a_bound():
     case = forward(TREES, columns=500)
     _, expected_TNH = both(case, PLAIN, MANY)
-    bounded = replace(case, table_RC=case.table_RC[:, :70])
-    attention = TritonAttention(case.kv.clone(), bounded.table_RC, case.rows, MANY)
+    bounded = replace(case, req_to_token_RC=case.req_to_token_RC[:, :70])
+    attention = TritonAttention(case.kv.clone(), bounded.req_to_token_RC, case.rows, MANY)
     out_TNH = attention(1, case.q_TNH, case.k_TGH, case.v_TGH, PLAIN)
     torch.testing.assert_close(out_TNH, expected_TNH, atol=5e-6, rtol=0)
 
@@ -195,7 +197,7 @@ def test_the_host_asks_for_shapes_alone(name: str, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(triton_attention, kernel, recorder)
         grids.append(recorder.grids)
     case = forward(shape, columns=5000).on("meta", torch.float32)
-    attention = TritonAttention(case.kv, case.table_RC, case.rows, 132)
+    attention = TritonAttention(case.kv, case.req_to_token_RC, case.rows, 132)
     out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, params)
     assert out_TNH.shape == case.q_TNH.shape
     # 18 rows of 4 requests: tiles of 16 packed rows, which are 8 rows of 2 heads

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.kernels.paged_attention import Rows
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import AttentionParams
 
 
@@ -35,8 +35,8 @@ class Forward:
     """The operands of one forward of one layer; kv holds several layers."""
 
     kv: Tensor
-    table_RC: Tensor
-    rows: Rows
+    req_to_token_RC: Tensor
+    rows: AttentionMetadata
     q_TNH: Tensor
     k_TGH: Tensor
     v_TGH: Tensor
@@ -47,19 +47,19 @@ class Forward:
             name: part if part is None else part.to(device) for name, part in vars(self.rows).items()
         }
         q_TNH, k_TGH, v_TGH = (part.to(device, dtype) for part in (self.q_TNH, self.k_TGH, self.v_TGH))
-        table_RC = self.table_RC.to(device)
-        return Forward(self.kv.to(device, dtype), table_RC, Rows(**parts), q_TNH, k_TGH, v_TGH)
+        req_to_token_RC = self.req_to_token_RC.to(device)
+        return Forward(self.kv.to(device, dtype), req_to_token_RC, AttentionMetadata(**parts), q_TNH, k_TGH, v_TGH)
 
     def seen_slots(self) -> Tensor:
         """bool [Z]: slots that some row sees under plain rules."""
         rows, seen_Z = self.rows, torch.zeros(self.kv.shape[2], dtype=torch.bool)
-        starts, lines = rows.starts_B1.tolist(), rows.lines_B.tolist()
+        starts, lines = rows.starts_B1.tolist(), rows.req_slots_B.tolist()
         for b, length in enumerate(rows.lengths_B.tolist()):
             count = starts[b + 1] - starts[b]
             if count == 0:
                 continue
-            seen_Z[self.table_RC[lines[b], :length].long()] = True
-            own_E = rows.own_BE[b].long()
+            seen_Z[self.req_to_token_RC[lines[b], :length].long()] = True
+            own_E = rows.block_slots_BE[b].long()
             if rows.visible_TE is None:
                 seen_Z[own_E[:count]] = True
             else:
@@ -81,9 +81,9 @@ def forward(shape: Shape, seed: int = 0, columns: int | None = None) -> Forward:
     columns = columns or max(shape.lengths) + 3
     num_slots = 1 + lines * columns + num_requests * shape.num_own
     slots = torch.randperm(num_slots - 1, generator=random).int() + 1
-    table_RC = slots[: lines * columns].view(lines, columns)
+    req_to_token_RC = slots[: lines * columns].view(lines, columns)
     own_BE = slots[lines * columns :].view(num_requests, shape.num_own).clone()
-    lines_B = torch.randperm(lines, generator=random)[:num_requests].int()
+    req_slots_B = torch.randperm(lines, generator=random)[:num_requests].int()
     starts_B1 = torch.tensor([0, *shape.num_rows]).cumsum(0).int()
     visible_TE = torch.zeros(total, shape.num_own, dtype=torch.bool)
     slots_T = torch.zeros(total, dtype=torch.int32)
@@ -99,9 +99,9 @@ def forward(shape: Shape, seed: int = 0, columns: int | None = None) -> Forward:
         slots_T[begin : begin + count] = own_BE[b, first_own : first_own + count]
         positions_T[begin : begin + count] = shape.lengths[b] + depths[first_own:]
         own_BE[b, first_own + count :] = 0
-    rows = Rows(
+    rows = AttentionMetadata(
         starts_B1,
-        lines_B,
+        req_slots_B,
         torch.tensor(shape.lengths, dtype=torch.int32),
         slots_T,
         own_BE,
@@ -111,7 +111,7 @@ def forward(shape: Shape, seed: int = 0, columns: int | None = None) -> Forward:
     kv = torch.randn(3, 2, num_slots, num_groups, shape.head_dim, generator=random)
     q_TNH = torch.randn(total, num_heads, shape.head_dim, generator=random)
     k_TGH, v_TGH = torch.randn(2, total, num_groups, shape.head_dim, generator=random).unbind(0)
-    return Forward(kv, table_RC, rows, q_TNH, k_TGH, v_TGH)
+    return Forward(kv, req_to_token_RC, rows, q_TNH, k_TGH, v_TGH)
 
 
 def _tree(num_nodes: int, chain: bool, random: torch.Generator) -> tuple[Tensor, Tensor]:

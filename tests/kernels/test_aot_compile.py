@@ -9,7 +9,7 @@ import torch
 from tests.engine.small import CONTEXT, Spoken, drive, random_draft, replay_engine, speak, tokens
 from tests.model.families import family_target
 
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.kernels import aot_compile as compiled
 from eyas.kernels.aot_compile import CompileError, compile_pair
@@ -39,7 +39,7 @@ def spoken(path: Path) -> Spoken:
 
 
 @pytest.fixture
-def draft(spoken: Spoken) -> Draft:
+def draft(spoken: Spoken) -> Eagle3Spec:
     return random_draft(spoken.target, TREE)
 
 
@@ -57,10 +57,10 @@ def refuse(*_: object) -> None:
     raise AssertionError("nothing is to be compiled here")
 
 
-def test_the_same_words(stored: list[Path], spoken: Spoken, draft: Draft, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_words(stored: list[Path], spoken: Spoken, draft: Eagle3Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaded, not compiled again: prompts of one token to hundreds, without a head and with trees."""
     assert len(stored) == 2
-    monkeypatch.setattr(compiled, "_compile_elsewhere", refuse)
+    monkeypatch.setattr(compiled, "_compile_in_subprocess", refuse)
     assert compile_pair(spoken.target, draft.head, stored_only=True)
     monkeypatch.setattr(type(spoken.target.decoder), "forward", refuse)
     assert tokens(drive(Engine(spoken.target, None, 3, CONTEXT), spoken.requests)) == spoken.answers
@@ -68,7 +68,7 @@ def test_the_same_words(stored: list[Path], spoken: Spoken, draft: Draft, monkey
     assert tokens(drive(replay_engine(spoken, TREE, 3), spoken.requests)) == spoken.answers
 
 
-def test_inputs_may_lie_anyhow(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
+def test_inputs_may_lie_anyhow(stored: list[Path], spoken: Spoken, draft: Eagle3Spec) -> None:
     """Rows that share their memory, as those of a tree's first level do."""
     assert stored
     head, rows = draft.head, compiled.PackedAttention(compiled._text_only)
@@ -83,7 +83,7 @@ def test_inputs_may_lie_anyhow(stored: list[Path], spoken: Spoken, draft: Draft)
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_other_weights_are_another_package(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
+def test_other_weights_are_another_package(stored: list[Path], spoken: Spoken, draft: Eagle3Spec) -> None:
     assert stored
     with torch.no_grad():
         draft.head.norm.weight.mul_(1.5)
@@ -91,7 +91,7 @@ def test_other_weights_are_another_package(stored: list[Path], spoken: Spoken, d
     assert draft.head.compiled_forward is None
 
 
-def test_moving_or_casting_a_head_undoes_it(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
+def test_moving_or_casting_a_head_undoes_it(stored: list[Path], spoken: Spoken, draft: Eagle3Spec) -> None:
     assert stored
     assert compile_pair(spoken.target, draft.head, stored_only=True)
     assert draft.head.compiled_forward is not None
@@ -106,17 +106,19 @@ def test_a_damaged_package_is_made_again(
     target.write_bytes(whole[: len(whole) // 2])
     made = []
 
-    def again(job: compiled._Job, place: Path) -> None:
+    def again(job: compiled._CompileJob, place: Path) -> None:
         made.append(job)
         Path(job.package).write_bytes(whole)
 
-    monkeypatch.setattr(compiled, "_compile_elsewhere", again)
+    monkeypatch.setattr(compiled, "_compile_in_subprocess", again)
     assert compile_pair(spoken.target, None)
     assert len(made) == 1
     assert target.read_bytes() == whole
 
 
-def test_a_package_that_computes_something_else_is_not_used(stored: list[Path], spoken: Spoken, draft: Draft) -> None:
+def test_a_package_that_computes_something_else_is_not_used(
+    stored: list[Path], spoken: Spoken, draft: Eagle3Spec
+) -> None:
     assert stored
     with torch.no_grad():
         spoken.target.embedding.weight.mul_(1.01)  # what the digest of the files does not see

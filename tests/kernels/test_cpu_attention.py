@@ -23,8 +23,8 @@ from eyas.base.errors import InputError
 from eyas.kernels import build
 from eyas.kernels import cpu_attention as cpu
 from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention
-from eyas.kernels.dispatch import prepare_for, why_reference
-from eyas.kernels.paged_attention import dense, prepare_dense
+from eyas.kernels.dispatch import attention_for_device, fallback_reason
+from eyas.kernels.paged_attention import dense_paged_attention, prepare_dense
 from eyas.kernels.prebuild import prebuild
 from eyas.model.attention import AttentionParams
 
@@ -81,14 +81,16 @@ def one_thread() -> Iterator[None]:
 def run(kernel: CpuKernel, case: Forward, params: AttentionParams) -> tuple[Tensor, Tensor]:
     """What one layer returns, and memory afterwards."""
     memory = case.kv.clone()
-    return kernel(memory, case.table_RC, case.rows)(LAYER, case.q_TNH, case.k_TGH, case.v_TGH, params), memory
+    return kernel(memory, case.req_to_token_RC, case.rows)(LAYER, case.q_TNH, case.k_TGH, case.v_TGH, params), memory
 
 
 def expect(case: Forward, params: AttentionParams) -> tuple[Tensor, Tensor]:
     """The same from the reference in float32: its numbers are those of the types, none is rounded on the way."""
     memory = case.kv.to(F32, copy=True)
     q, k, v = case.q_TNH.float(), case.k_TGH.to(case.kv.dtype).float(), case.v_TGH.to(case.kv.dtype).float()
-    return dense(q, k, v, memory[LAYER, 0], memory[LAYER, 1], case.table_RC, case.rows, params), memory
+    return dense_paged_attention(
+        q, k, v, memory[LAYER, 0], memory[LAYER, 1], case.req_to_token_RC, case.rows, params
+    ), memory
 
 
 def assert_equals_dense(kernel: CpuKernel, case: Forward, params: AttentionParams, atol: float = ATOL) -> None:
@@ -153,13 +155,13 @@ def test_a_memory_that_the_operator_does_not_take_is_read_by_the_reference(
     asked: list[torch.dtype] = []
     real = CpuKernel.__call__
     monkeypatch.setattr(CpuKernel, "__call__", lambda self, kv, *rest: asked.append(kv.dtype) or real(self, kv, *rest))
-    said = why_reference(dtype, head_dim)
+    said = fallback_reason(dtype, head_dim)
     assert said is None if reason is None else said is not None and reason in said
     case = forward(Shape((40,), (7,), heads=(2, 1), head_dim=head_dim)).on("cpu", dtype)
     memory, expected_memory = case.kv.clone(), case.kv.clone()
-    attention = prepare_for(torch.device("cpu"))(memory, case.table_RC, case.rows)
+    attention = attention_for_device(torch.device("cpu"))(memory, case.req_to_token_RC, case.rows)
     out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, AttentionParams(0.05))
-    expected = prepare_dense(expected_memory, case.table_RC, case.rows)
+    expected = prepare_dense(expected_memory, case.req_to_token_RC, case.rows)
     expected_TNH = expected(0, case.q_TNH, case.k_TGH, case.v_TGH, AttentionParams(0.05))
     torch.testing.assert_close(out_TNH, expected_TNH, atol=ATOL, rtol=2**-8 if dtype == BF16 else 0.0)
     assert torch.equal(memory, expected_memory)
@@ -217,10 +219,10 @@ def test_weights_are_those_of_float32(kernel: CpuKernel, num_rows: int) -> None:
     q_TNH[:, 0, 3] = scores_T
     case = forward(Shape((2,), (num_rows,), num_own=num_rows, heads=(1, 1)))
     rows = replace(case.rows, visible_TE=torch.zeros(num_rows, num_rows, dtype=torch.bool))
-    zero, one = case.table_RC[rows.lines_B[0], :2].tolist()
+    zero, one = case.req_to_token_RC[rows.req_slots_B[0], :2].tolist()
     case.kv[:, :, [zero, one]] = 0
     case.kv[LAYER, 0, one, 0, 3] = case.kv[LAYER, 1, one, 0] = 1
-    out_TNH = kernel(case.kv, case.table_RC, rows)(LAYER, q_TNH, k_TGH, k_TGH, AttentionParams(1.0))
+    out_TNH = kernel(case.kv, case.req_to_token_RC, rows)(LAYER, q_TNH, k_TGH, k_TGH, AttentionParams(1.0))
     expected_TNH = scores_T.double().sigmoid()[:, None, None].expand(-1, 1, 16)
     torch.testing.assert_close(out_TNH.double(), expected_TNH, atol=0, rtol=7e-7)
 
@@ -283,7 +285,7 @@ def test_operands_that_are_parts_of_others(kernel: CpuKernel) -> None:
     heads_first = [part.transpose(0, 1).contiguous().transpose(0, 1) for part in cut]
     strided = [part.transpose(1, 2).contiguous().transpose(1, 2) for part in cut]
     expected_TNH, expected_memory = run(kernel, case, PLAIN)
-    attention = kernel(memory := case.kv.clone(), case.table_RC, case.rows)
+    attention = kernel(memory := case.kv.clone(), case.req_to_token_RC, case.rows)
     for q, k, v in (cut, heads_first, strided, cut):  # one after the other through one object, as layers would
         memory.copy_(case.kv)
         out_TNH = attention(LAYER, q, k, v, PLAIN)
@@ -294,12 +296,12 @@ def test_operands_that_are_parts_of_others(kernel: CpuKernel) -> None:
 
 def test_each_layer_has_its_memory_and_its_rule(kernel: CpuKernel) -> None:
     case = forward(Shape((40,), (9,)))
-    attention = kernel(case.kv, case.table_RC, case.rows)
+    attention = kernel(case.kv, case.req_to_token_RC, case.rows)
     rules = PLAIN, AttentionParams(0.3, window=9), AttentionParams(0.5, sinks_N=SINKS_N)
     for layer, params in enumerate(rules):
         keys_ZGH, values_ZGH = case.kv[layer].clone()
         operands = case.q_TNH + layer, case.k_TGH - layer, case.v_TGH * (layer + 1)
-        expected_TNH = dense(*operands, keys_ZGH, values_ZGH, case.table_RC, case.rows, params)
+        expected_TNH = dense_paged_attention(*operands, keys_ZGH, values_ZGH, case.req_to_token_RC, case.rows, params)
         torch.testing.assert_close(attention(layer, *operands, params), expected_TNH, atol=ATOL, rtol=0)
         assert torch.equal(case.kv[layer], torch.stack((keys_ZGH, values_ZGH)))
 
@@ -314,7 +316,7 @@ def test_a_forward_without_rows(kernel: CpuKernel) -> None:
 def test_what_does_not_fit_is_not_read(kernel: CpuKernel) -> None:
     """Addresses go to C without a shape: operands are looked at in every layer."""
     case = forward(Shape((20,), (4,)))
-    attention = kernel(case.kv, case.table_RC, case.rows)
+    attention = kernel(case.kv, case.req_to_token_RC, case.rows)
     q, k, v = case.q_TNH, case.k_TGH, case.v_TGH
     attention(0, q, k, v, PLAIN)
     of_shape = (q[:3], k, v), (q, k[:3], v), (q, k, v[:, :1]), (q[..., :8], k, v)
@@ -322,9 +324,9 @@ def test_what_does_not_fit_is_not_read(kernel: CpuKernel) -> None:
         with pytest.raises(AssertionError):
             attention(0, *operands, PLAIN)
     with pytest.raises(AssertionError):
-        kernel(case.kv.double(), case.table_RC, case.rows)
+        kernel(case.kv.double(), case.req_to_token_RC, case.rows)
     with pytest.raises(AssertionError):
-        kernel(case.kv, case.table_RC.long(), case.rows)
+        kernel(case.kv, case.req_to_token_RC.long(), case.rows)
 
 
 # --- other CPUs ------------------------------------------------------------------------------------------------------
@@ -367,7 +369,7 @@ torch.set_num_threads(1)
 case = forward(Shape((900,), (16,), head_dim=64))
 kernel = load_cpu_attention()
 before = threads()
-out_TNH = kernel(case.kv, case.table_RC, case.rows)(0, case.q_TNH, case.k_TGH, case.v_TGH, PLAIN)
+out_TNH = kernel(case.kv, case.req_to_token_RC, case.rows)(0, case.q_TNH, case.k_TGH, case.v_TGH, PLAIN)
 print(json.dumps({"sum": out_TNH.double().sum().item(), "more_threads": threads() - before}))
 """
 
@@ -465,7 +467,7 @@ def test_an_image_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     prebuild(library)
     monkeypatch.setattr(cpu, "find_compiler", lambda: None)
     assert isinstance(load_cpu_attention(), Unavailable)
-    monkeypatch.setenv(cpu.BROUGHT, str(library))
+    monkeypatch.setenv(cpu.PREBUILT_VARIABLE, str(library))
     brought = load_cpu_attention()
     assert isinstance(brought, CpuKernel), brought
     for name in ("some of each", "prompts, window", "a row behind 1100, everything"):

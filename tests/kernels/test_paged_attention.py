@@ -10,7 +10,7 @@ import torch
 from tests.kernels.paged_cases import CASES, forward
 from torch import Tensor
 
-from eyas.kernels.paged_attention import Rows, dense, prepare_dense, visible
+from eyas.kernels.paged_attention import AttentionMetadata, dense_paged_attention, prepare_dense, visibility_mask
 from eyas.model.attention import AttentionParams, DenseAttention, PackedAttention
 
 TREE = ["x...", "xx..", "x.x.", "xx.x"]  # 0 <- 1 <- 3, 0 <- 2
@@ -25,24 +25,24 @@ def picture(visible_tS: Tensor) -> list[str]:
     return ["".join("x" if cell else "." for cell in row) for row in visible_tS.tolist()]
 
 
-def one_request(length: int, depths: list[int], own: list[str] | None, num_own: int = 0) -> Rows:
+def one_request(length: int, depths: list[int], own: list[str] | None, num_own: int = 0) -> AttentionMetadata:
     """Rows of one request behind `length` columns; slots 17, 18, ... in the table, 40, 41, ... in the own block."""
     num_own = num_own or len(depths)
     own_BE = torch.arange(40, 40 + num_own, dtype=torch.int32)[None]
-    return Rows(
+    return AttentionMetadata(
         starts_B1=torch.tensor([0, len(depths)], dtype=torch.int32),
-        lines_B=torch.tensor([1], dtype=torch.int32),
+        req_slots_B=torch.tensor([1], dtype=torch.int32),
         lengths_B=torch.tensor([length], dtype=torch.int32),
         slots_T=own_BE[0, : len(depths)],
-        own_BE=own_BE,
+        block_slots_BE=own_BE,
         visible_TE=None if own is None else mask(own),
         positions_T=torch.tensor(depths, dtype=torch.int32) + length,
     )
 
 
-def seen(rows: Rows, params: AttentionParams) -> list[str]:
+def seen(rows: AttentionMetadata, params: AttentionParams) -> list[str]:
     length, count = int(rows.lengths_B[0]), int(rows.starts_B1[1])
-    return [row[:length] + "|" + row[length:] for row in picture(visible(rows, 0, 0, count, length, params))]
+    return [row[:length] + "|" + row[length:] for row in picture(visibility_mask(rows, 0, 0, count, length, params))]
 
 
 def test_a_tree_sees_the_whole_prefix_and_its_ancestors() -> None:
@@ -120,11 +120,11 @@ def test_softmax_by_hand(own: list[str] | None, params: AttentionParams) -> None
     generator = torch.Generator().manual_seed(1)
     depths = TREE_DEPTHS if own else [0, 1, 2, 3]
     rows = one_request(3, depths, own)
-    table_RC = torch.tensor([[1, 2, 3, 4, 5], [17, 30, 18, 6, 7]], dtype=torch.int32)
+    req_to_token_RC = torch.tensor([[1, 2, 3, 4, 5], [17, 30, 18, 6, 7]], dtype=torch.int32)
     keys_ZGH, values_ZGH = torch.randn(2, 50, 2, 3, generator=generator).unbind(0)
     q_TNH = torch.randn(4, 4, 3, generator=generator)
     k_TGH, v_TGH = torch.randn(2, 4, 2, 3, generator=generator).unbind(0)
-    out_TNH = dense(q_TNH, k_TGH, v_TGH, keys_ZGH, values_ZGH, table_RC, rows, params)
+    out_TNH = dense_paged_attention(q_TNH, k_TGH, v_TGH, keys_ZGH, values_ZGH, req_to_token_RC, rows, params)
     assert torch.equal(keys_ZGH[40:44], k_TGH)
     assert torch.equal(values_ZGH[40:44], v_TGH)
     for row, line in enumerate(seen(rows, params)):
@@ -146,7 +146,7 @@ def test_nothing_unseen_is_read_or_written(name: str) -> None:
     one = forward(shape)
     before = one.kv.clone()
     rows, layer = one.rows, 1
-    attend = PackedAttention(prepare_dense(one.kv, one.table_RC, rows))
+    attend = PackedAttention(prepare_dense(one.kv, one.req_to_token_RC, rows))
     q, k, v = (part.transpose(0, 1)[None] for part in (one.q_TNH, one.k_TGH, one.v_TGH))
     out_1TNH = attend(layer, q, k, v, params).transpose(1, 2)
     assert torch.equal(one.kv[layer, 0, rows.slots_T.long()], one.k_TGH)
@@ -156,7 +156,9 @@ def test_nothing_unseen_is_read_or_written(name: str) -> None:
     other = forward(shape)
     other.kv[:, :, ~other.seen_slots()] = 1e3
     keys_ZGH, values_ZGH = other.kv[layer]
-    again_TNH = dense(other.q_TNH, other.k_TGH, other.v_TGH, keys_ZGH, values_ZGH, other.table_RC, rows, params)
+    again_TNH = dense_paged_attention(
+        other.q_TNH, other.k_TGH, other.v_TGH, keys_ZGH, values_ZGH, other.req_to_token_RC, rows, params
+    )
     torch.testing.assert_close(again_TNH, out_1TNH[0])
 
 
@@ -172,12 +174,12 @@ def test_text_in_two_forwards_is_text_in_one() -> None:
     kv = torch.full((1, 2, 10, 2, 6), 1e3)
     found = []
     for begin, end in ((0, 4), (4, 5), (5, 8)):
-        rows = Rows(
+        rows = AttentionMetadata(
             starts_B1=torch.tensor([0, end - begin], dtype=torch.int32),
-            lines_B=torch.tensor([0], dtype=torch.int32),
+            req_slots_B=torch.tensor([0], dtype=torch.int32),
             lengths_B=torch.tensor([begin], dtype=torch.int32),
             slots_T=slots_T[begin:end],
-            own_BE=slots_T[None, begin:end],
+            block_slots_BE=slots_T[None, begin:end],
             visible_TE=None,
             positions_T=torch.arange(begin, end, dtype=torch.int32),
         )

@@ -52,21 +52,21 @@ def test_what_means_nothing_goes_to_slot_0(pool: KVPool) -> None:
 
 
 def test_slots_are_handed_out_once(pool: KVPool) -> None:
-    first, second = pool.take(4), pool.take(6)
+    first, second = pool.allocate(4), pool.allocate(6)
     assert sorted([*first, *second]) == list(range(1, 11)), "all of them, and never slot 0"
-    assert (pool.num_free, len(pool.take(0))) == (0, 0)
+    assert (pool.num_free, len(pool.allocate(0))) == (0, 0)
     pool.check(first, second)
     before = second.tolist()
-    pool.give(first[:3])
+    pool.free(first[:3])
     assert second.tolist() == before, "what was taken stays as it is"
     pool.check(first[3:], second)
-    assert sorted(pool.take(3)) == sorted(first[:3])
+    assert sorted(pool.allocate(3)) == sorted(first[:3])
     with pytest.raises(AssertionError):
-        pool.take(1)
+        pool.allocate(1)
 
 
 def test_slots_of_two_owners_or_of_none_are_found(pool: KVPool) -> None:
-    first, second = pool.take(4), pool.take(3)
+    first, second = pool.allocate(4), pool.allocate(3)
     pool.check(first, second)
     with pytest.raises(AssertionError):
         pool.check(first, EMPTY)
@@ -74,16 +74,16 @@ def test_slots_of_two_owners_or_of_none_are_found(pool: KVPool) -> None:
         pool.check(first, np.concatenate((second[:2], first[:1])))
     with pytest.raises(AssertionError):
         pool.check(np.concatenate((first, second)), second)
-    pool.give(first)
+    pool.free(first)
     with pytest.raises(AssertionError, match="more slots freed than there are"):
-        pool.give(np.concatenate((first, second)))
+        pool.free(np.concatenate((first, second)))
 
 
 def test_bytes_of_a_token_are_those_of_the_tensors(pool: KVPool) -> None:
     """All tensors with a row a slot, over the rows: what `memory_tokens` is counted in."""
     num_rows = pool.num_slots + 1
     assert pool.token_bytes * num_rows == pool.kv.numel() * 4
-    pool.keep_aux(21)
+    pool.allocate_aux(21)
     assert pool.aux_ZL is not None
     assert pool.token_bytes * num_rows == pool.kv.numel() * 4 + pool.aux_ZL.numel() * 4
     half = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0, dtype=torch.bfloat16))

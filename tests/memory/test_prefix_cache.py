@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eyas.memory.kv_pool import Slots
-from eyas.memory.prefix_cache import Hit, PrefixCache, pairs_of
+from eyas.memory.prefix_cache import PrefixCache, PrefixMatch, bigram_keys
 
 Prefix = tuple[int, ...]
 
@@ -87,7 +87,7 @@ def test_the_tree_knows_what_a_dictionary_knows(seed: int) -> None:
     pick = random.Random(seed)
     cache, model = PrefixCache(), Model()
     texts: list[list[int]] = []
-    held: list[tuple[Hit, list[int]]] = []
+    held: list[tuple[PrefixMatch, list[int]]] = []
     for step in range(300):
         text = random_text(pick, texts)
         doing = pick.choice(("match", "match", "insert", "insert", "insert", "hold", "release", "evict"))
@@ -98,13 +98,13 @@ def test_the_tree_knows_what_a_dictionary_knows(seed: int) -> None:
             assert cache.insert(text, slots).slots.tolist() == model.insert(text, slots.tolist())
         elif doing == "hold":
             hit = cache.match(text)
-            cache.hold(hit.node)
+            cache.lock(hit.node)
             model.match(text)
             model.hold(text, len(hit.slots), 1)
             held.append((hit, text))
         elif doing == "release" and held:
             hit, text = held.pop(pick.randrange(len(held)))
-            cache.release(hit.node)
+            cache.unlock(hit.node)
             model.hold(text, len(hit.slots), -1)
         elif doing == "evict":
             count, before = pick.randint(0, 12), model.free()
@@ -117,7 +117,7 @@ def test_the_tree_knows_what_a_dictionary_knows(seed: int) -> None:
     for text in texts:
         assert cache.match(text).slots.tolist() == model.match(text)
     for hit, _ in held:
-        cache.release(hit.node)
+        cache.unlock(hit.node)
     assert cache.num_evictable == cache.num_slots
     assert len(cache.evict(cache.num_slots)) == len(model.known)
     assert (cache.num_slots, cache.match(texts[0]).slots.tolist()) == (0, [])
@@ -138,7 +138,7 @@ def test_a_hit_ends_before_the_token_whose_successor_differs() -> None:
 
 def test_pairs_tell_large_ids_apart() -> None:
     ids = [0, 1, 262_143, 2**31 - 1, 0, 2**31 - 1]
-    assert [(int(pair) >> 32, int(pair) & 0xFFFFFFFF) for pair in pairs_of(ids)] == list(pairwise(ids))
+    assert [(int(pair) >> 32, int(pair) & 0xFFFFFFFF) for pair in bigram_keys(ids)] == list(pairwise(ids))
 
 
 def test_a_branch_is_cut_below_those_who_read_it() -> None:
@@ -149,18 +149,18 @@ def test_a_branch_is_cut_below_those_who_read_it() -> None:
     """
     cache = PrefixCache()
     long = cache.insert([1, 2, 3, 4, 5], np.array([11, 12, 13, 14], np.int32))
-    cache.hold(long.node)
+    cache.lock(long.node)
     short = cache.insert([1, 2, 9], np.array([21, 22], np.int32))
     cache.check()
     assert (short.slots.tolist(), cache.num_evictable) == ([11, 22], 1)
     upper = cache.match([1, 2])
-    cache.hold(upper.node)
+    cache.lock(upper.node)
     assert cache.evict(10).tolist() == [22]
-    cache.release(long.node)
+    cache.unlock(long.node)
     cache.check()
     assert cache.num_evictable == 3, "the first pair is read by the second reader"
     assert sorted(cache.evict(10).tolist()) == [12, 13, 14]
-    cache.release(upper.node)
+    cache.unlock(upper.node)
     assert cache.evict(10).tolist() == [11]
 
 
@@ -179,7 +179,7 @@ def test_a_leaf_goes_before_what_it_hangs_from_and_the_oldest_first() -> None:
 def test_releasing_twice_is_caught() -> None:
     cache = PrefixCache()
     hit = cache.insert([1, 2, 3], slots_of([1, 2, 3], 1))
-    cache.hold(hit.node)
-    cache.release(hit.node)
+    cache.lock(hit.node)
+    cache.unlock(hit.node)
     with pytest.raises(AssertionError, match="more often than held"):
-        cache.release(hit.node)
+        cache.unlock(hit.node)

@@ -7,10 +7,10 @@ from typing import Any
 
 from eyas.base.config import to_toml
 from eyas.base.provenance import StageInputs, finish_stage
-from eyas.engine.request import Answer, Request
+from eyas.engine.request import Request, RequestOutput
 from eyas.recipe import Recipe
 from eyas.server.openai_requests import ChatRequest
-from eyas.speculation.acceptance_trace import Evidence
+from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
@@ -20,14 +20,14 @@ TREE16 = Arm("tree16", TreeShape(6, 4, 16))
 CHAIN2 = Arm("chain2", chain_shape(2))
 
 
-def answer(accepted: Sequence[int], arm: Arm = TREE16, context: int = 20, **sampling: Any) -> Answer:
+def answer(accepted: Sequence[int], arm: Arm = TREE16, context: int = 20, **sampling: Any) -> RequestOutput:
     """One round of this arm for each number of accepted tokens."""
-    done = Answer(Request("r-0", (1, 2), 400, SamplingParams(**sampling)), finish="stop")
+    done = RequestOutput(Request("r-0", (1, 2), 400, SamplingParams(**sampling)), finish_reason="stop")
     for taken in accepted:
         # Each node of the path was among the first of the tree.
         needs = tuple(range(2, taken + 1))
         done.accepted.append(taken)
-        done.evidence.append(Evidence(arm, context, needs, taken - 1, taken - 1))
+        done.traces.append(AcceptanceTrace(arm, context, needs, taken - 1, taken - 1))
         context += taken
         done.token_ids += [context + i for i in range(taken)]
     return done

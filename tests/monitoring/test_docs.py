@@ -20,7 +20,7 @@ def test_its_figures():
         f"fewer than {compare.LEAST_ROUNDS} rounds",
         f"fewer than {compare.LEAST_REQUESTS} answers",
         f"below {1 - compare.MARGIN:.0%}".replace("%", " %"),
-        f"After {canary.FIRST_LOOK} answers of each head",
+        f"After {canary.FIRST_ANALYSIS} answers of each head",
         "|".join(OUTCOMES),
     ):
         assert said in PAGE, said

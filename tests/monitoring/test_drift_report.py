@@ -15,7 +15,7 @@ from eyas.deploy.launch import ServedModel, build_launch
 from eyas.deploy.vertex_requests import ENDPOINT, build_requests
 from eyas.monitoring.acceptance_log import heard
 from eyas.recipe import Recipe
-from eyas.speculation.acceptance_trace import Evidence
+from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape
 
@@ -154,13 +154,13 @@ def test_days(run, tmp_path, capsys):
 def test_a_larger_tree_says_what_a_smaller_one_would_have_accepted():
     """Four accepted nodes, the last of which only trees of 20 nodes or more verify."""
     tree32, chain5 = Arm("tree32", TreeShape(8, 4, 32)), Arm("chain5", chain_shape(5))
-    seen = Evidence(tree32, 10, (2, 3, 9, 20), on_chain=1, chain_offered=6)
-    assert [seen.tokens_with(TreeShape(d, 4, n)) for d, n in ((8, 32), (6, 16), (4, 8), (2, 16))] == [5, 4, 3, 3]
-    assert seen.tokens_with(chain_shape(1)) is None
-    assert seen.tokens_with(TreeShape(8, 4, 64)) is None
-    assert Evidence(chain5, 10, (2, 3, 4), 3, 5).tokens_with(chain_shape(2)) == 3
-    assert Evidence(chain5, 10, (2,), 1, 5).tokens_with(chain_shape(2)) == 2
-    assert Evidence(TREE16, 10, (2,), 1, 5).tokens_with(TreeShape(8, 4, 16)) is None
+    seen = AcceptanceTrace(tree32, 10, (2, 3, 9, 20), chain_accepted=1, chain_offered=6)
+    assert [seen.num_tokens_with(TreeShape(d, 4, n)) for d, n in ((8, 32), (6, 16), (4, 8), (2, 16))] == [5, 4, 3, 3]
+    assert seen.num_tokens_with(chain_shape(1)) is None
+    assert seen.num_tokens_with(TreeShape(8, 4, 64)) is None
+    assert AcceptanceTrace(chain5, 10, (2, 3, 4), 3, 5).num_tokens_with(chain_shape(2)) == 3
+    assert AcceptanceTrace(chain5, 10, (2,), 1, 5).num_tokens_with(chain_shape(2)) == 2
+    assert AcceptanceTrace(TREE16, 10, (2,), 1, 5).num_tokens_with(TreeShape(8, 4, 16)) is None
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------

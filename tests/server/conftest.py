@@ -9,8 +9,8 @@ import torch
 from tests.engine.pairs import shallow, shallow_target
 from tests.server.server import Server, new_service, serving
 
-from eyas.drafters.eagle3 import Draft
-from eyas.engine.async_engine import Service
+from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -42,18 +42,18 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+def service() -> Iterator[AsyncEngine]:
     """The embedded pair, trees of 16."""
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
     target = Target.load(EMBEDDED, torch.float32, stored.config.aux_layer_ids)
-    draft = Draft.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
-    service = Service(Engine(target, draft, 4, 1024), 16)
+    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
+    service = AsyncEngine(Engine(target, draft, 4, 1024), 16)
     service.start()
     yield service
     service.drain(1)
 
 
 @pytest.fixture(scope="module")
-def pair(service: Service) -> Iterator[Server]:
+def pair(service: AsyncEngine) -> Iterator[Server]:
     with serving(service) as server:
         yield server

@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 from tests.engine.small import random_draft
 
-from eyas.engine.async_engine import Service
+from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.engine import Engine
 from eyas.model.target import Target
 from eyas.server.app import Api, ApiOptions
@@ -54,7 +54,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    service: Service, keys: Sequence[str] = (), vertex: Contract | None = None, page: bool = True
+    service: AsyncEngine, keys: Sequence[str] = (), vertex: Contract | None = None, page: bool = True
 ) -> Iterator[Server]:
     """The service's HTTP server, ready; the service itself is started by the caller."""
     lines: list[str] = []
@@ -84,10 +84,10 @@ def wait_until(holds, longest_s: float = 30.0) -> None:
 
 def new_service(
     target: Target, slots: int = 4, max_waiting: int = 16, context: int = 512, drafts: bool = False
-) -> Service:
+) -> AsyncEngine:
     """Started; with `drafts`, a random head drafts in trees of `SHAPE`."""
     draft = random_draft(target, SHAPE) if drafts else None
-    service = Service(Engine(target, draft, slots, context), max_waiting)
+    service = AsyncEngine(Engine(target, draft, slots, context), max_waiting)
     service.start()
     return service
 

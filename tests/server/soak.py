@@ -12,7 +12,7 @@ import httpx
 from tests.engine.small import CONTEXT
 
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
+from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request
 from eyas.model.target import Target
 from eyas.tree.sampling import SamplingParams
@@ -64,7 +64,7 @@ def solo_cases(target: Target, count: int, seed: int) -> list[Case]:
         ids = (*begin, *(rng.randrange(256) for _ in range(rng.randint(1, 60))))
         temperature = rng.choice((0.0, 0.0, 0.8))
         request = Request(str(number), ids, MOST_TOKENS, SamplingParams(temperature), number)
-        (answer,) = plain_loop(engine, Given([request]))
+        (answer,) = plain_loop(engine, RequestList([request]))
         cases.append(Case(ids, temperature, number, tuple(answer.token_ids)))
     return cases
 

@@ -6,14 +6,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.server import MODEL, new_service, serving
 
-from eyas.engine.async_engine import Stats
-from eyas.engine.request import Answer, Request
+from eyas.engine.async_engine import EngineStats
+from eyas.engine.request import Request, RequestOutput
 from eyas.server.generation import Piece
 from eyas.server.metrics import ServerMetrics
 from eyas.server.usage import Tally, metrics_of, speculative_decoding
-from eyas.speculation.speedup import SpeedUp
+from eyas.speculation.speedup import SpeedupEstimate
 
-STATS = Stats(
+STATS = EngineStats(
     running=2,
     waiting=3,
     kv_used=30,
@@ -28,7 +28,7 @@ STATS = Stats(
     draft_tokens=50,
     accepted_tokens=12,
     accepted_per_position=(8, 4, 0),
-    speedup=SpeedUp(1.5, 1.25, 1.75, 40.0),
+    speedup=SpeedupEstimate(1.5, 1.25, 1.75, 40.0),
     arm="tree8",
 )
 
@@ -44,7 +44,9 @@ def read(text):
 
 
 def answer_of(accepted, proposed, **rest):
-    return Answer(Request("r", (1, 2, 3), 9, **rest), accepted=list(accepted), proposed=list(proposed), finish="stop")
+    return RequestOutput(
+        Request("r", (1, 2, 3), 9, **rest), accepted=list(accepted), proposed=list(proposed), finish_reason="stop"
+    )
 
 
 # --- by hand ---------------------------------------------------------------------------------------------------------
@@ -92,8 +94,10 @@ def test_labels_survive_odd_names():
 def test_latencies_of_an_answer():
     metrics = ServerMetrics("m")
     # First token at 0.25 s, then a round of three tokens and a round of one.
-    metrics.observe(Answer(Request("r", (1,), 9), token_ids=[1] * 5, time_s=[0.25, 0.625, 0.625, 0.625, 0.6875]))
-    metrics.observe(Answer(Request("r", (1,), 9), token_ids=[1], time_s=[3000.0]))
+    metrics.observe(
+        RequestOutput(Request("r", (1,), 9), token_ids=[1] * 5, token_times_s=[0.25, 0.625, 0.625, 0.625, 0.6875])
+    )
+    metrics.observe(RequestOutput(Request("r", (1,), 9), token_ids=[1], token_times_s=[3000.0]))
     samples = read(metrics.text(STATS))
 
     def histogram(name):

@@ -9,8 +9,8 @@ from tests.engine.small import random_draft
 from tests.server.server import SHAPE, serving, wait_until
 from tests.server.soak import soak, solo_cases
 
-from eyas.engine.async_engine import Service
-from eyas.engine.cost_profiler import budget_for
+from eyas.engine.async_engine import AsyncEngine
+from eyas.engine.cost_profiler import build_budget
 from eyas.engine.device_stream import WorkerStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import overlap_loop
@@ -30,8 +30,8 @@ def test_a_soak_leaves_nothing_behind(shallow_target: Target, num_requests: int,
     draft = dataclasses.replace(random_draft(shallow_target, SHAPE), arms=ARMS)
     # Less memory than the requests want at once: some wait, some are preempted.
     engine = Engine(shallow_target, draft, 8, 256, memory_tokens=420, stream=WorkerStream())
-    engine.policy = budget_for(engine, ARMS, None)
-    service = Service(engine, max_waiting=12, loop=overlap_loop)
+    engine.policy = build_budget(engine, ARMS, None)
+    service = AsyncEngine(engine, max_waiting=12, loop=overlap_loop)
     service.start()
     with serving(service) as server:
         soak(server.url, cases, 50, seed=0)
@@ -40,9 +40,9 @@ def test_a_soak_leaves_nothing_behind(shallow_target: Target, num_requests: int,
         wait_until(lambda: service.stats().running == service.stats().waiting == 0)
         grown = resident_bytes() / before - 1
     assert service.drain(10)
-    assert service.failed is None
+    assert service.failure is None
     engine.check()
-    assert engine.memory.pool.num_free + engine.memory.cache.num_slots == engine.memory.pool.num_slots
+    assert engine.kv_cache.pool.num_free + engine.kv_cache.prefix_cache.num_slots == engine.kv_cache.pool.num_slots
     assert report.wrong == []
     stats = service.stats()
     assert report.outcomes["left"] > 0

@@ -13,9 +13,9 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from tests.server.cutting import CuttingProxy, cutting
 from tests.server.server import MODEL, ROSES, Server, error_of, serving
 
-from eyas.engine.async_engine import Service
+from eyas.engine.async_engine import AsyncEngine
 from eyas.server.metrics import ServerMetrics
-from eyas.speculation.speedup import SpeedUp
+from eyas.speculation.speedup import SpeedupEstimate
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -30,7 +30,7 @@ LONG_MS = 30_000
 
 
 @pytest.fixture(scope="module")
-def locked(service: Service) -> Iterator[Server]:
+def locked(service: AsyncEngine) -> Iterator[Server]:
     """It wants a key, one that no header can carry as it is."""
     with serving(service, keys=["schlüssel"]) as server:
         yield server
@@ -65,7 +65,7 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
         )
 
 
-def test_the_page_can_be_left_out(service: Service) -> None:
+def test_the_page_can_be_left_out(service: AsyncEngine) -> None:
     with serving(service, page=False) as server, server.client() as client:
         for path in PATHS.values():
             assert error_of(client.get(path), 404)["code"] == "unknown_url"
@@ -168,8 +168,8 @@ def check_tree(page: Page) -> None:
 
 
 @in_chromium
-def test_the_speed_up_is_the_servers(page: Page, pair: Server, service: Service) -> None:
-    stats = dataclasses.replace(service.stats(), speedup=SpeedUp(2.314, 2.104, 2.546, 9))
+def test_the_speed_up_is_the_servers(page: Page, pair: Server, service: AsyncEngine) -> None:
+    stats = dataclasses.replace(service.stats(), speedup=SpeedupEstimate(2.314, 2.104, 2.546, 9))
     page.route("**/metrics", lambda route: route.fulfill(body=ServerMetrics(MODEL).text(stats)))
     page.goto(f"{pair.url}/ui")
     expect(page.locator("#speedup")).to_have_text("2.31×")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eyas.speculation.acceptance_trace import Evidence
-from eyas.speculation.arms import Arm, Load, default_arms
+from eyas.speculation.acceptance_trace import AcceptanceTrace
+from eyas.speculation.arms import Arm, BatchLoad, default_arms
 from eyas.speculation.budget import Budget, RoundReport
 from eyas.speculation.round_costs import CostTable, batch_sizes
 
@@ -219,7 +219,7 @@ def run(
             truths[key] = _truth(machine, scene)
         truth = truths[key]
         lags = (lags + [0] * len(scene.contexts))[: len(scene.contexts)]
-        choice = budget.choose(Load(scene.contexts, tuple(lags)))
+        choice = budget.decide(BatchLoad(scene.contexts, tuple(lags)))
         arms = [choice.arm if drafts else ARMS[0] for drafts in choice.drafts]
         samples = [one.samples[int(rng.integers(len(one.samples)))] for one in scene.heads]
         gained = [sample.accepted[arm.name] for arm, sample in zip(arms, samples, strict=True)]
@@ -231,7 +231,7 @@ def run(
         for place, drafts in enumerate(choice.drafts):
             lags[place] = 0 if drafts else lags[place] + 1
             if rng.random() < weather.ends:
-                lags[place] = 0 if choice.best.shape else scene.contexts[place]
+                lags[place] = 0 if choice.best_arm.shape else scene.contexts[place]
         outcome.by_arm[choice.arm.name] += 1
         outcome.names.append(choice.arm.name)
         outcome.seconds += true_s
@@ -239,7 +239,7 @@ def run(
         for name, (_, token_s) in truth.items():
             outcome.fixed_s[name] += tokens * token_s * usual
         found = [
-            Evidence(arm, context, *sample.evidence[arm.name])
+            AcceptanceTrace(arm, context, *sample.evidence[arm.name])
             for arm, context, sample in zip(arms, scene.contexts, samples, strict=True)
             if arm.shape is not None
         ]

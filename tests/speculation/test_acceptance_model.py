@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.speculation.simulation import ARMS, Head, head
 
-from eyas.speculation.acceptance_model import HALF_LIFE, LEAST_WEIGHT, PRIOR_WEIGHT, Acceptance, context_bucket
-from eyas.speculation.acceptance_trace import Evidence
+from eyas.speculation.acceptance_model import HALF_LIFE, LEAST_WEIGHT, PRIOR_WEIGHT, AcceptanceModel, context_bucket
+from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
 
 BY_NAME = {arm.name: arm for arm in ARMS}
@@ -23,25 +23,25 @@ def poor() -> Head:
     return head(0.4, 0.5, seed=2)
 
 
-def evidence(one: Head, arm: Arm, rounds: int, seed: int = 0) -> Iterable[Evidence]:
+def evidence(one: Head, arm: Arm, rounds: int, seed: int = 0) -> Iterable[AcceptanceTrace]:
     """Of one request in so many rounds of this arm."""
     for place in np.random.default_rng(seed).integers(len(one.samples), size=rounds).tolist():
-        yield Evidence(arm, 300, *one.samples[place].evidence[arm.name])
+        yield AcceptanceTrace(arm, 300, *one.samples[place].evidence[arm.name])
 
 
-def learn(acceptance: Acceptance, one: Head, name: str, rounds: int, seed: int = 0) -> None:
+def learn(acceptance: AcceptanceModel, one: Head, name: str, rounds: int, seed: int = 0) -> None:
     for item in evidence(one, BY_NAME[name], rounds, seed):
         acceptance.observe([item])
 
 
-def tokens(acceptance: Acceptance, context: int = 300) -> dict[str, float]:
+def tokens(acceptance: AcceptanceModel, context: int = 300) -> dict[str, float]:
     return dict(zip(BY_NAME, acceptance.expected(context).tokens, strict=True))
 
 
 @pytest.mark.parametrize("name", ["good", "poor"])
 def test_the_largest_tree_tells_about_every_arm(name: str, request: pytest.FixtureRequest) -> None:
     one: Head = request.getfixturevalue(name)
-    acceptance = Acceptance(ARMS)
+    acceptance = AcceptanceModel(ARMS)
     learn(acceptance, one, "tree32", 4000)
     for arm, found in tokens(acceptance).items():
         assert found == pytest.approx(one.tokens(BY_NAME[arm]), rel=0.08), arm
@@ -49,7 +49,7 @@ def test_the_largest_tree_tells_about_every_arm(name: str, request: pytest.Fixtu
 
 
 def test_a_chain_tells_about_shorter_chains(good: Head) -> None:
-    acceptance = Acceptance(ARMS)
+    acceptance = AcceptanceModel(ARMS)
     learn(acceptance, good, "chain3", 4000)
     for arm in ("chain1", "chain2", "chain3"):
         assert tokens(acceptance)[arm] == pytest.approx(good.tokens(BY_NAME[arm]), rel=0.05)
@@ -57,7 +57,7 @@ def test_a_chain_tells_about_shorter_chains(good: Head) -> None:
 
 def test_what_did_not_run_moves_with_what_did(good: Head, poor: Head) -> None:
     """Larger trees and longer chains, in both directions, and back to where they were."""
-    acceptance = Acceptance(ARMS)
+    acceptance = AcceptanceModel(ARMS)
     learn(acceptance, good, "tree32", 2000)
     before = tokens(acceptance)
     learn(acceptance, poor, "chain1", 2000)
@@ -72,7 +72,7 @@ def test_what_did_not_run_moves_with_what_did(good: Head, poor: Head) -> None:
 
 def test_a_direct_look_overrules_the_shift(good: Head) -> None:
     """Chains say that the tree is poor; its own rounds say otherwise."""
-    acceptance = Acceptance(ARMS)
+    acceptance = AcceptanceModel(ARMS)
     learn(acceptance, good, "chain1", 500)
     learn(acceptance, good, "tree16", 300)
     assert tokens(acceptance)["tree16"] == pytest.approx(good.tokens(BY_NAME["tree16"]), rel=0.1)
@@ -80,7 +80,7 @@ def test_a_direct_look_overrules_the_shift(good: Head) -> None:
 
 def test_it_does_not_return_to_the_prior() -> None:
     """Rounds without drafting take away certainty, not knowledge."""
-    acceptance, nothing = Acceptance(ARMS), Evidence(BY_NAME["tree8"], 300, (), 0, 4)
+    acceptance, nothing = AcceptanceModel(ARMS), AcceptanceTrace(BY_NAME["tree8"], 300, (), 0, 4)
     assert tokens(acceptance)["tree8"] > 3, "the prior is that of a good head"
     for _ in range(200):
         acceptance.observe([nothing])
@@ -89,14 +89,14 @@ def test_it_does_not_return_to_the_prior() -> None:
     for _ in range(20 * HALF_LIFE):
         acceptance.observe([])
     assert tokens(acceptance)["tree8"] < 1.1
-    hit = Evidence(BY_NAME["chain1"], 300, (2,), 1, 1)
+    hit = AcceptanceTrace(BY_NAME["chain1"], 300, (2,), 1, 1)
     acceptance.observe([hit])
     # One hit among LEAST_WEIGHT rounds' worth of misses, not among two hundred.
     assert tokens(acceptance)["chain1"] == pytest.approx(1 + 1 / (LEAST_WEIGHT + 1), abs=0.02)
 
 
 def test_old_rounds_fade(good: Head, poor: Head) -> None:
-    acceptance = Acceptance(ARMS)
+    acceptance = AcceptanceModel(ARMS)
     learn(acceptance, good, "tree16", 5 * HALF_LIFE)
     learn(acceptance, poor, "tree16", HALF_LIFE)
     before, after = good.tokens(BY_NAME["chain1"]), poor.tokens(BY_NAME["chain1"])
@@ -106,7 +106,7 @@ def test_old_rounds_fade(good: Head, poor: Head) -> None:
 
 
 def test_few_rounds_leave_hope(good: Head) -> None:
-    acceptance = Acceptance(ARMS)
+    acceptance = AcceptanceModel(ARMS)
 
     def hope() -> float:
         found = acceptance.expected(300)
@@ -121,13 +121,13 @@ def test_few_rounds_leave_hope(good: Head) -> None:
 
 def test_contexts_are_apart() -> None:
     assert [context_bucket(context) for context in (0, 511, 512, 1023, 1024, 2047, 8000)] == [0, 0, 1, 1, 2, 2, 4]
-    acceptance = Acceptance(ARMS)
+    acceptance = AcceptanceModel(ARMS)
     chain1 = BY_NAME["chain1"]
     for _ in range(300):
-        acceptance.observe([Evidence(chain1, 300, (2,), 1, 1)])
+        acceptance.observe([AcceptanceTrace(chain1, 300, (2,), 1, 1)])
     assert tokens(acceptance, 9000) == tokens(acceptance, 300), "the neighbour's until there is data"
     for _ in range(60):
-        acceptance.observe([Evidence(chain1, 9000, (), 0, 1), Evidence(chain1, 300, (2,), 1, 1)])
+        acceptance.observe([AcceptanceTrace(chain1, 9000, (), 0, 1), AcceptanceTrace(chain1, 300, (2,), 1, 1)])
     assert tokens(acceptance, 300)["chain1"] > 1.9
     assert tokens(acceptance, 9000)["chain1"] < 1.2
     assert tokens(acceptance, 30000) == tokens(acceptance, 9000), "the nearest bucket"
@@ -135,7 +135,7 @@ def test_contexts_are_apart() -> None:
 
 
 def test_several_requests_of_a_round_count_each() -> None:
-    acceptance, chain1 = Acceptance(ARMS), BY_NAME["chain1"]
+    acceptance, chain1 = AcceptanceModel(ARMS), BY_NAME["chain1"]
     prior = tokens(acceptance)["chain1"] - 1
-    acceptance.observe([Evidence(chain1, 300, (), 0, 1)] * 6)
+    acceptance.observe([AcceptanceTrace(chain1, 300, (), 0, 1)] * 6)
     assert tokens(acceptance)["chain1"] - 1 == pytest.approx(prior * PRIOR_WEIGHT / (PRIOR_WEIGHT + 6))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eyas.speculation.acceptance_trace import Evidence, evidence_of, trace_BC
+from eyas.speculation.acceptance_trace import AcceptanceTrace, trace_BC, trace_from_row
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.tree import Frontier, Tree, grow_tree, rerank
@@ -49,7 +49,7 @@ class World:
             states_BM[:, node : node + 1] = self.after(states_BM.gather(1, parents_B1), tree.tokens_BM[:, [node]])
         return verify(tree, self.said_N[states_BM])
 
-    def evidence(self, shape: TreeShape, states_B: Tensor) -> list[Evidence]:
+    def evidence(self, shape: TreeShape, states_B: Tensor) -> list[AcceptanceTrace]:
         """Of each request, as if it ran alone."""
         found = []
         for state in states_B.tolist():
@@ -63,9 +63,9 @@ class World:
         return (self.accept(self.grow(shape, states_B), states_B).lengths_B - 1).tolist()
 
 
-def read(arm: Arm, tree: Tree, accepted: AcceptedPath) -> list[Evidence]:
+def read(arm: Arm, tree: Tree, accepted: AcceptedPath) -> list[AcceptanceTrace]:
     rows = trace_BC(tree, accepted, len(tree.tokens_BM)).tolist()
-    return [evidence_of(arm, 0, n, row) for n, row in zip(accepted.lengths_B.tolist(), rows, strict=True)]
+    return [trace_from_row(arm, 0, n, row) for n, row in zip(accepted.lengths_B.tolist(), rows, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +82,15 @@ def test_a_smaller_tree_accepts_what_the_evidence_says(world: World, states_B: T
     found = world.evidence(TreeShape(5, 3, 30), states_B)
     for nodes in (2, 4, 8, 15, 30):
         truth = world.accepted(TreeShape(5, 3, nodes), states_B)
-        assert [one.accepted_within(nodes, 5) for one in found] == truth
-    assert len({one.accepted for one in found}) > 4, "paths of many lengths"
+        assert [one.num_accepted_within(nodes, 5) for one in found] == truth
+    assert len({one.num_tokens for one in found}) > 4, "paths of many lengths"
 
 
 def test_a_shallower_tree_accepts_no_less(world: World, states_B: Tensor) -> None:
     """Deep nodes take no rows there, so others move up: the evidence may fall short, never exceed."""
     found = world.evidence(TreeShape(6, 3, 30), states_B)
     truth = world.accepted(TreeShape(3, 3, 10), states_B)
-    said = [one.accepted_within(10, 3) for one in found]
+    said = [one.num_accepted_within(10, 3) for one in found]
     assert all(a <= b for a, b in zip(said, truth, strict=True))
     assert sum(a == b for a, b in zip(said, truth, strict=True)) >= 0.95 * len(truth)
 
@@ -98,12 +98,12 @@ def test_a_shallower_tree_accepts_no_less(world: World, states_B: Tensor) -> Non
 def test_a_chain_accepts_what_the_likeliest_path_did(world: World, states_B: Tensor) -> None:
     found = world.evidence(TreeShape(5, 3, 12), states_B)
     truth = world.accepted(chain_shape(5), states_B)
-    refused = [one.on_chain < one.chain_offered for one in found]
-    assert [one.on_chain for one, is_known in zip(found, refused, strict=True) if is_known] == [
+    refused = [one.chain_accepted < one.chain_offered for one in found]
+    assert [one.chain_accepted for one, is_known in zip(found, refused, strict=True) if is_known] == [
         count for count, is_known in zip(truth, refused, strict=True) if is_known
     ]
     for one, count in zip(found, truth, strict=True):
-        assert one.on_chain <= min(count, one.chain_offered)
+        assert one.chain_accepted <= min(count, one.chain_offered)
     assert 0 < sum(refused) < len(refused), "the likeliest path is refused in some, and runs out of rows in others"
 
 
@@ -111,8 +111,8 @@ def test_a_chain_is_its_own_evidence(world: World, states_B: Tensor) -> None:
     for one, count in zip(
         world.evidence(chain_shape(4), states_B), world.accepted(chain_shape(4), states_B), strict=True
     ):
-        assert (one.on_chain, one.accepted, one.chain_offered) == (count, count + 1, 4)
-        assert one.needs == tuple(range(2, count + 2))
+        assert (one.chain_accepted, one.num_tokens, one.chain_offered) == (count, count + 1, 4)
+        assert one.min_nodes == tuple(range(2, count + 2))
 
 
 def test_in_a_batch_the_likeliest_nodes_of_all_count(world: World, states_B: Tensor) -> None:
@@ -124,8 +124,8 @@ def test_in_a_batch_the_likeliest_nodes_of_all_count(world: World, states_B: Ten
     for nodes in (2, 3, 6, 12, 20):
         small, _ = rerank(wide, 6 * nodes)
         truth = (world.accept(small, some_B).lengths_B - 1).tolist()
-        assert [one.accepted_within(nodes, 5) for one in found] == truth
-    assert len({one.accepted for one in found}) > 1
+        assert [one.num_accepted_within(nodes, 5) for one in found] == truth
+    assert len({one.num_tokens for one in found}) > 1
 
 
 def test_requests_that_do_not_draft_take_no_part(world: World, states_B: Tensor) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.speculation.simulation import ARMS, Head, Machine, Outcome, Scene, Weather, head, run
 
-from eyas.speculation.arms import Arm, Load
+from eyas.speculation.arms import Arm, BatchLoad
 from eyas.speculation.budget import Budget
-from eyas.speculation.round_costs import CostKey, measured_table, rising, table_for
+from eyas.speculation.round_costs import CostKey, isotonic, load_or_measure, measure_cost_table
 
 ROUNDS = 3000
 MACHINE = Machine()
@@ -76,14 +76,14 @@ def test_hiccups_of_the_machine_do_not_mislead(good: Head) -> None:
 
 def test_it_does_not_flap(good: Head) -> None:
     budget, _ = play(good, 4, Weather(noise=0.1))
-    assert budget.switches < ROUNDS / 100
+    assert budget.num_switches < ROUNDS / 100
 
 
 def test_it_explores_about_one_round_in_a_hundred(good: Head) -> None:
     """Once the costs are known."""
     budget, _ = play(good, 1)
-    load = Load((300,), (0,))
-    explored = sum(budget.choose(load).explored for _ in range(10_000))
+    load = BatchLoad((300,), (0,))
+    explored = sum(budget.decide(load).is_exploration for _ in range(10_000))
     assert 10 <= explored <= 150
 
 
@@ -121,16 +121,16 @@ def test_costs_are_measured_once(tmp_path: Path) -> None:
         calls.append((arm.name, batch, context))
         return MACHINE.seconds(arm, [context] * batch)
 
-    first = table_for(key(), ARMS, 4, 4096, measure, tmp_path)
+    first = load_or_measure(key(), ARMS, 4, 4096, measure, tmp_path)
     number = len(calls)
     assert number >= 2 * 2 * len(ARMS)
-    assert table_for(key(), ARMS, 4, 4096, measure, tmp_path) == first
+    assert load_or_measure(key(), ARMS, 4, 4096, measure, tmp_path) == first
     assert len(calls) == number, "read from the cache"
-    table_for(key(threads=1), ARMS, 4, 4096, measure, tmp_path)
+    load_or_measure(key(threads=1), ARMS, 4, 4096, measure, tmp_path)
     assert len(calls) == 2 * number, "another key, another table"
     for path in tmp_path.iterdir():
         path.write_text("{")
-    assert table_for(key(), ARMS, 4, 4096, measure, tmp_path) == first
+    assert load_or_measure(key(), ARMS, 4, 4096, measure, tmp_path) == first
     assert len(calls) == 3 * number, "a damaged file is measured again"
 
 
@@ -138,25 +138,25 @@ def test_a_foreign_table_is_refused(tmp_path: Path) -> None:
     def measure(arm: Arm, batch: int, context: int) -> float:
         return MACHINE.seconds(arm, [context] * batch)
 
-    first = table_for(key(), ARMS, 4, 4096, measure, tmp_path)
+    first = load_or_measure(key(), ARMS, 4, 4096, measure, tmp_path)
     (path,) = tmp_path.iterdir()
     content = json.loads(path.read_text())
     content["key"]["machine"] = "another"
     content["seconds"] = [[1.0 for _ in row] for row in content["seconds"]]
     path.write_text(json.dumps(content))
-    assert table_for(key(), ARMS, 4, 4096, measure, tmp_path) == first
+    assert load_or_measure(key(), ARMS, 4, 4096, measure, tmp_path) == first
 
 
 def test_a_table_says_what_was_measured() -> None:
-    table = measured_table(ARMS, 8, 4096, lambda arm, batch, context: MACHINE.seconds(arm, [context] * batch))
+    table = measure_cost_table(ARMS, 8, 4096, lambda arm, batch, context: MACHINE.seconds(arm, [context] * batch))
     for number, arm in enumerate(ARMS):
         for batch in (1, 3, 8):
             contexts = (700,) * batch
-            found = table.of(number, Load(contexts, (0,) * batch))
+            found = table.seconds_for(number, BatchLoad(contexts, (0,) * batch))
             assert found == pytest.approx(MACHINE.seconds(arm, contexts), rel=0.1)
 
 
 def test_rising() -> None:
-    assert rising([1, 3, 2, 4]) == [1, 2.5, 2.5, 4]
-    assert rising([3, 2, 1]) == [2, 2, 2]
-    assert rising([1, 2, 3]) == [1, 2, 3]
+    assert isotonic([1, 3, 2, 4]) == [1, 2.5, 2.5, 4]
+    assert isotonic([3, 2, 1]) == [2, 2, 2]
+    assert isotonic([1, 2, 3]) == [1, 2, 3]

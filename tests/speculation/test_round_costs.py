@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from tests.speculation.simulation import ARMS, Machine
 
-from eyas.speculation.arms import Arm, Load
+from eyas.speculation.arms import Arm, BatchLoad
 from eyas.speculation.round_costs import (
-    ALLOWANCE_S,
-    MOST_ROUNDS,
+    MAX_ROUNDS,
+    TIME_LIMIT_S,
     CostKey,
     CostTable,
     Measure,
     batch_sizes,
-    measured_table,
-    rising,
-    table_for,
+    isotonic,
+    load_or_measure,
+    measure_cost_table,
 )
 
 MACHINE = Machine()
@@ -40,8 +40,8 @@ class Watch:
         return seconds
 
 
-def load(*contexts: int, fixed: tuple[int, ...] = ()) -> Load:
-    return Load(contexts, (0,) * len(contexts), fixed)
+def load(*contexts: int, fixed: tuple[int, ...] = ()) -> BatchLoad:
+    return BatchLoad(contexts, (0,) * len(contexts), fixed)
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -56,38 +56,41 @@ def test_batch_sizes() -> None:
 
 def test_a_table_says_what_was_measured() -> None:
     """And what was not: batch sizes between the measured ones, shorter and longer contexts, several at once."""
-    table = measured_table(ARMS, 8, 4096, Watch())
+    table = measure_cost_table(ARMS, 8, 4096, Watch())
     contexts = [(512,), (100,), (4000,), (700,) * 3, (300, 2000, 900, 40, 512), (512,) * 8]
     for (number, arm), some in itertools.product(enumerate(ARMS), contexts):
-        assert table.of(number, load(*some)) == pytest.approx(MACHINE.seconds(arm, some), rel=0.03), (arm, some)
+        assert table.seconds_for(number, load(*some)) == pytest.approx(MACHINE.seconds(arm, some), rel=0.03), (
+            arm,
+            some,
+        )
 
 
 def test_requests_that_do_not_draft_add_a_row() -> None:
-    table = measured_table(ARMS, 8, 4096, Watch())
+    table = measure_cost_table(ARMS, 8, 4096, Watch())
     for number, arm in enumerate(ARMS):
         truth = MACHINE.mixed_seconds([arm] * 3 + [ARMS[0]] * 4, (600,) * 7)
-        assert table.of(number, load(600, 600, 600, fixed=(600,) * 4)) == pytest.approx(truth, rel=0.03), arm
+        assert table.seconds_for(number, load(600, 600, 600, fixed=(600,) * 4)) == pytest.approx(truth, rel=0.03), arm
 
 
 def test_measuring_takes_a_few_seconds_at_most() -> None:
     """A target of 7 ms a step and 150 ms for a thousand rows, as the embedded one on two cores."""
     watch = Watch()
     assert watch.machine.seconds(ARMS[-1], [512] * 32) > 0.15
-    measured_table(ARMS, 32, 4096, watch)
-    assert watch.spent_s < 1.2 * ALLOWANCE_S
+    measure_cost_table(ARMS, 32, 4096, watch)
+    assert watch.spent_s < 1.2 * TIME_LIMIT_S
     slow = Watch(Machine(step_s=0.07, row_s=0.0014, level_s=0.007))
-    table = measured_table(ARMS, 32, 4096, slow)
-    assert slow.spent_s < 1.5 * ALLOWANCE_S, "ten times slower: the large rounds are not run"
+    table = measure_cost_table(ARMS, 32, 4096, slow)
+    assert slow.spent_s < 1.5 * TIME_LIMIT_S, "ten times slower: the large rounds are not run"
     assert ("tree32", 32, 512) not in slow.calls
     # They are concluded from the small ones.
-    assert table.of(len(ARMS) - 1, load(*(512,) * 32)) == pytest.approx(
+    assert table.seconds_for(len(ARMS) - 1, load(*(512,) * 32)) == pytest.approx(
         slow.machine.seconds(ARMS[-1], [512] * 32), rel=0.15
     )
 
 
 def test_every_arm_is_measured_somewhere_however_slow() -> None:
     glacial = Watch(Machine(step_s=5.0))
-    measured_table(ARMS, 32, 4096, glacial)
+    measure_cost_table(ARMS, 32, 4096, glacial)
     seen = {(name, batch) for name, batch, _ in glacial.calls}
     assert seen >= {(arm.name, batch) for arm in ARMS for batch in (1, 2)}
     assert max(batch for _, batch in seen) == 2
@@ -100,46 +103,46 @@ def test_the_first_slow_round_of_a_kind_is_outvoted() -> None:
         seen[arm.name, batch, context] += 1
         return MACHINE.seconds(arm, [context] * batch) * (5 if seen[arm.name, batch, context] == 1 else 1)
 
-    table = measured_table(ARMS, 4, 4096, measure)
-    assert table.of(0, load(512)) == pytest.approx(MACHINE.seconds(ARMS[0], [512]))
+    table = measure_cost_table(ARMS, 4, 4096, measure)
+    assert table.seconds_for(0, load(512)) == pytest.approx(MACHINE.seconds(ARMS[0], [512]))
     assert min(seen.values()) >= 3
 
 
 def test_the_time_that_is_left_is_used() -> None:
     """Sweeps over everything, one after the other, and no more of them than say something."""
     fast = Watch(Machine(step_s=1e-3, row_s=1e-6, level_s=1e-5))
-    measured_table(ARMS, 4, 4096, fast)
-    assert set(Counter(fast.calls).values()) == {MOST_ROUNDS}
+    measure_cost_table(ARMS, 4, 4096, fast)
+    assert set(Counter(fast.calls).values()) == {MAX_ROUNDS}
     cells = len(set(fast.calls))
     assert len(set(fast.calls[-cells:])) == cells
     middling = Watch(Machine(step_s=4e-3))
-    measured_table(ARMS, 32, 4096, middling)
-    assert 2 < min(Counter(middling.calls).values()) < MOST_ROUNDS
-    assert middling.spent_s <= ALLOWANCE_S
+    measure_cost_table(ARMS, 32, 4096, middling)
+    assert 2 < min(Counter(middling.calls).values()) < MAX_ROUNDS
+    assert middling.spent_s <= TIME_LIMIT_S
 
 
 def test_short_engines_are_measured_within_their_limit() -> None:
     watch = Watch()
-    table = measured_table(ARMS, 1, 200, watch)
+    table = measure_cost_table(ARMS, 1, 200, watch)
     assert {context for _, _, context in watch.calls} == {200}
-    assert table.of(1, load(150)) == pytest.approx(MACHINE.seconds(ARMS[1], [150]), rel=0.02)
+    assert table.seconds_for(1, load(150)) == pytest.approx(MACHINE.seconds(ARMS[1], [150]), rel=0.02)
 
 
 def test_no_cost_falls_to_nothing() -> None:
     """A slope that was measured too steep must not make short contexts free."""
     steep = CostTable(("off",), (1,), 512, ((0.01,),), (1.0,))
-    assert steep.of(0, load(1)) == pytest.approx(0.0025)
+    assert steep.seconds_for(0, load(1)) == pytest.approx(0.0025)
 
 
 def test_rising() -> None:
-    assert rising([1, 3, 2, 4]) == [1, 2.5, 2.5, 4]
-    assert rising([3, 2, 1]) == [2, 2, 2]
-    assert rising([1, 2, 3]) == [1, 2, 3]
+    assert isotonic([1, 3, 2, 4]) == [1, 2.5, 2.5, 4]
+    assert isotonic([3, 2, 1]) == [2, 2, 2]
+    assert isotonic([1, 2, 3]) == [1, 2, 3]
 
     def noisy(arm: Arm, batch: int, context: int) -> float:
         return 0.01 if batch != 4 else 0.008
 
-    table = measured_table(ARMS, 8, 512, noisy)
+    table = measure_cost_table(ARMS, 8, 512, noisy)
     for row in table.seconds:
         assert list(row) == sorted(row)
 
@@ -152,7 +155,7 @@ def key(**changes: str | int) -> CostKey:
 
 
 def cached(directory: Path | None, measure: Measure, one: CostKey | None = None, slots: int = 4) -> CostTable:
-    return table_for(one or key(), ARMS, slots, 4096, measure, directory)
+    return load_or_measure(one or key(), ARMS, slots, 4096, measure, directory)
 
 
 def test_costs_are_measured_once(tmp_path: Path) -> None:
@@ -182,7 +185,7 @@ def test_other_slots_or_arms_are_another_table(tmp_path: Path) -> None:
     cached(tmp_path, watch, slots=2)
     assert len(watch.calls) > number
     number = len(watch.calls)
-    table_for(key(), ARMS[:3], 4, 4096, watch, tmp_path)
+    load_or_measure(key(), ARMS[:3], 4, 4096, watch, tmp_path)
     assert len(watch.calls) > number
 
 

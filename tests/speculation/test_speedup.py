@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from eyas.speculation.speedup import HALF_LIFE, SpeedUp, SpeedUps, Stratum
+from eyas.speculation.speedup import HALF_LIFE, SpeedupEstimate, SpeedupEstimator, Stratum
 
 ONE = Stratum(1, False)
 
 
-def play(seed: int, rounds: int, truth: float, model: float = 1.0, noise: float = 0.1) -> SpeedUp | None:
+def play(seed: int, rounds: int, truth: float, model: float = 1.0, noise: float = 0.1) -> SpeedupEstimate | None:
     """Off would take `model` times what is foreseen; every 50th round runs it. Tokens vary from round to round."""
     rng = np.random.default_rng(seed)
-    found = SpeedUps()
+    found = SpeedupEstimator()
     for number in range(rounds):
         shake = float(np.exp(noise * rng.standard_normal() - noise**2 / 2))
         if number % 50 == 0:
@@ -48,8 +48,8 @@ def test_a_wrong_model_is_calibrated_away(model: float) -> None:
 def test_there_is_none_without_a_baseline() -> None:
     assert play(0, 150, 2.0) is None, "three rounds of off are too few"
     assert play(0, 300, 2.0) is not None
-    assert SpeedUps().overall() is None
-    assert SpeedUps().by_batch() == {}
+    assert SpeedupEstimator().overall() is None
+    assert SpeedupEstimator().by_batch() == {}
 
 
 def test_few_rounds_of_off_make_a_wide_interval() -> None:
@@ -62,7 +62,7 @@ def test_few_rounds_of_off_make_a_wide_interval() -> None:
 
 def test_strata_are_weighed_by_their_rounds() -> None:
     """Short texts run twice as fast as off, long ones run off: rounds of off are mostly of long ones, and slow."""
-    found = SpeedUps()
+    found = SpeedupEstimator()
     for number in range(2000):
         found.observe(Stratum(4, False), number % 100 == 0, 0.01, 0.01 if number % 100 == 0 else 0.02)
         found.observe(Stratum(4, True), True, 0.10, 0.05)
@@ -74,7 +74,7 @@ def test_strata_are_weighed_by_their_rounds() -> None:
 
 
 def test_by_batch() -> None:
-    found = SpeedUps()
+    found = SpeedupEstimator()
     for number in range(1000):
         found.observe(Stratum(1, False), number % 20 == 0, 0.01, 0.01 if number % 20 == 0 else 0.03)
         found.observe(Stratum(8, True), True, 0.02, 0.02)
@@ -89,7 +89,7 @@ def test_by_batch() -> None:
 
 
 def test_it_is_about_now() -> None:
-    found = SpeedUps()
+    found = SpeedupEstimator()
     for speed in (3.0, 1.0):
         for number in range(4 * HALF_LIFE):
             found.observe(ONE, number % 100 == 0, 0.01, 0.01 * (speed if number % 100 else 1.0))

@@ -9,9 +9,9 @@ from tests.tiny import tiny_target
 
 from eyas.chat.conversation import read_conversation_dir
 from eyas.chat.render import render_prompt
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
+from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request
 from eyas.evaluation.head_drafter import HeadDrafter
 from eyas.evaluation.replay import answers_of, walk
@@ -44,11 +44,11 @@ def test_evaluation_counts_the_rounds_of_serving(options: HeadOptions, tmp_path:
     answers = [answers_of(text, row.ids_T, row.loss_mask_T)[0] for text, row in enumerate(rows)]
     simulated = dict(zip([row.id for row in rows], walk(answers, drafter), strict=True))
 
-    engine = Engine(target, Draft(stored.head, stored.vocab, shape), slots=4, context=256)
+    engine = Engine(target, Eagle3Spec(stored.head, stored.vocab, shape), slots=4, context=256)
     requests = []
     for conversation in read_conversation_dir(tmp_path / "conversations"):
         ids = render_prompt(conversation.messages[:-1], target.tokenizer)
         requests.append(Request(conversation.id, tuple(ids), len(conversation.turns[0].token_ids)))
-    served = {answer.request.id: answer.rounds for answer in plain_loop(engine, Given(requests))}
+    served = {answer.request.id: answer.rounds for answer in plain_loop(engine, RequestList(requests))}
     assert served == simulated
     assert sum(max(rounds.accepted) > 2 for rounds in served.values()) > 6, "hardly anything was accepted"

@@ -11,10 +11,10 @@ from tests.model.families import family_target
 from tests.tiny import tiny_target
 
 from eyas.base.errors import UsageError
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
-from eyas.engine.request import Answer, Request
+from eyas.engine.loops import RequestList, plain_loop
+from eyas.engine.request import Request, RequestOutput
 from eyas.evaluation.evaluate import EvalConfig, EvalInputs, run, walk_rows
 from eyas.evaluation.head_drafter import HeadDrafter
 from eyas.evaluation.resample import answer_anew
@@ -49,14 +49,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Path:
     return out
 
 
-def served(engine: Engine, rows: list[Row], seeds: list[int], sampling: SamplingParams) -> list[Answer]:
+def served(engine: Engine, rows: list[Row], seeds: list[int], sampling: SamplingParams) -> list[RequestOutput]:
     """The engine's answers to the prompts of rows of one turn."""
     prompts = [tuple(row.ids_T[: int(row.loss_mask_T.int().argmax())].tolist()) for row in rows]
     requests = [
         Request(str(number), ids, TOKENS, sampling, seed)
         for number, (ids, seed) in enumerate(zip(prompts, seeds, strict=True))
     ]
-    found = {answer.request.id: answer for answer in plain_loop(engine, Given(requests))}
+    found = {answer.request.id: answer for answer in plain_loop(engine, RequestList(requests))}
     return [found[str(number)] for number in range(len(rows))]
 
 
@@ -65,7 +65,7 @@ def test_answers_drawn_anew_and_their_rounds_are_those_of_serving(target: Target
     stored, features = read_head(trained / "head", torch.float32), Features(trained / "features")
     rows = list(features.rows(range(16)))
     seeds = list(range(50, 66))
-    engine = Engine(target, Draft(stored.head, stored.vocab, SHAPE), slots=6, context=256)
+    engine = Engine(target, Eagle3Spec(stored.head, stored.vocab, SHAPE), slots=6, context=256)
     wanted = served(engine, rows, seeds, WARM)
     anew = answer_anew(rows, seeds, target, WARM, TOKENS)
     said = [row.ids_T[row.loss_mask_T].tolist() for row in anew]

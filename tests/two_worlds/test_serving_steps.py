@@ -10,10 +10,10 @@ import torch
 from tests.tiny import tiny_target
 from torch import Tensor
 
-from eyas.drafters.eagle3 import Draft, Drafter, Fresh
+from eyas.drafters.eagle3 import AcceptedTokens, Eagle3Drafter, Eagle3Spec
 from eyas.features.layout import Row, taught
 from eyas.kernels.paged_attention import prepare_dense
-from eyas.memory.future_map import Relay
+from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import DenseAttention
 from eyas.model.head import Head, HeadConfig
@@ -106,10 +106,10 @@ def test_step_k_of_training_is_step_k_of_serving(
     head = make_head(target, flags)
     trained = [trained_logits(head, target, row) for row in rows]
     vocab = DraftVocab.from_counts(torch.ones(target.info.vocab_size), 96)
-    drafter = make_drafter(target, Draft(head.pack_projections(), vocab, TreeShape(STEPS, width, 2)), rows)
+    drafter = make_drafter(target, Eagle3Spec(head.pack_projections(), vocab, TreeShape(STEPS, width, 2)), rows)
     compared = set()
     with torch.no_grad():
-        lines_B = torch.arange(len(rows))
+        req_slots_B = torch.arange(len(rows))
         lengths = [ANSWER + line for line in range(len(rows))]
         commit(drafter, rows, lengths)
         drafter.read(range(len(rows)), lengths)
@@ -118,7 +118,7 @@ def test_step_k_of_training_is_step_k_of_serving(
             shape = TreeShape(STEPS, width, 2)
             grower = drafter.growers[shape] = TextGrower(width, lane, texts)
             roots_B = torch.tensor([int(row.ids_T[n]) for row, n in zip(rows, lengths, strict=True)])
-            drafter.grow(lines_B, torch.tensor(lengths), roots_B, shape)
+            drafter.draft(req_slots_B, torch.tensor(lengths), roots_B, shape)
             for k, logits_BV in enumerate(grower.logits_BV):
                 for line, length in enumerate(lengths):
                     t = length - 1  # the last committed row: its chain drafts now
@@ -136,31 +136,31 @@ def test_step_k_of_training_is_step_k_of_serving(
     assert len({t for t, _ in compared}) > 10
 
 
-def make_drafter(target: Target, draft: Draft, rows: list[Row]) -> Drafter:
+def make_drafter(target: Target, draft: Eagle3Spec, rows: list[Row]) -> Eagle3Drafter:
     """A line for each text, its slots scattered over the memory; the features are those that are stored."""
     width = LENGTH + 20
     weight = draft.head.lm_head.weight
     pool = KVPool((1, 1, 1), len(rows) * width, (len(rows), width), weight)
     order = torch.randperm(pool.num_slots, generator=torch.Generator().manual_seed(5)).int() + 1
-    pool.table_RC.copy_(order.view(len(rows), width))
-    drafter = Drafter(draft, target, pool, Relay(len(rows), width, torch.device("cpu")), prepare_dense)
-    drafter.relay.poisoned = True
+    pool.req_to_token_RC.copy_(order.view(len(rows), width))
+    drafter = Eagle3Drafter(draft, target, pool, FutureMap(len(rows), width, torch.device("cpu")), prepare_dense)
+    drafter.future_map.poisoned = True
     assert pool.aux_ZL is not None
     pool.aux_ZL.fill_(100.0)
     return drafter
 
 
-def commit(drafter: Drafter, rows: list[Row], lengths: list[int]) -> None:
+def commit(drafter: Eagle3Drafter, rows: list[Row], lengths: list[int]) -> None:
     """So many tokens of each text are in memory, and one more is known. What lies behind them nobody may read."""
-    pool, relay = drafter.pool, drafter.relay
+    pool, future_map = drafter.pool, drafter.future_map
     assert pool.aux_ZL is not None
     for line, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        relay.lengths_R[line] = length
-        relay.tokens_RC[line, : length + 1] = row.ids_T[: length + 1]
-        pool.aux_ZL[pool.table_RC[line, :length].long()] = row.aux_TL[:length]
+        future_map.lengths_R[line] = length
+        future_map.tokens_RC[line, : length + 1] = row.ids_T[: length + 1]
+        pool.aux_ZL[pool.req_to_token_RC[line, :length].long()] = row.aux_TL[:length]
 
 
-def extend(drafter: Drafter, rows: list[Row], lengths: list[int], steps: list[int]) -> None:
+def extend(drafter: Eagle3Drafter, rows: list[Row], lengths: list[int], steps: list[int]) -> None:
     """An extend over the next tokens of each text; rows beyond a line's step hold what nobody may read."""
     num_slots = STEPS + 1
     tokens_BS = torch.full((len(rows), num_slots), 3)
@@ -168,7 +168,7 @@ def extend(drafter: Drafter, rows: list[Row], lengths: list[int], steps: list[in
     aux_BSL = torch.full((len(rows), num_slots, rows[0].aux_TL.shape[1]), 100.0)
     for line, (row, length, step) in enumerate(zip(rows, lengths, steps, strict=True)):
         tokens_BS[line, :step] = row.ids_T[length + 1 : length + 1 + step]
-        slots_BS[line, :step] = drafter.pool.table_RC[line, length : length + step]
+        slots_BS[line, :step] = drafter.pool.req_to_token_RC[line, length : length + step]
         aux_BSL[line, :step] = row.aux_TL[length : length + step]
-    fresh = Fresh(tokens_BS, slots_BS, aux_BSL)
+    fresh = AcceptedTokens(tokens_BS, slots_BS, aux_BSL)
     drafter.extend(torch.arange(len(rows)), torch.tensor(lengths), torch.tensor(steps), fresh)

@@ -35,7 +35,7 @@ from eyas.bench.single_stream import measure_tasks
 from eyas.bench.training_curves import training_points
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, tokenize_prompts
 from eyas.data.sources.source import HUB
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.evalsets import FAMILIES
 from eyas.evaluation.reference_drafters import NgramTable
 from eyas.features.reader import Features
@@ -96,7 +96,7 @@ def run(
     mark_unfinished(out_dir)
     acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
     prompts, num_too_long = load_workload(config, inputs.features, target)
-    draft = Draft.on(target.model.device, stored.head, stored.vocab, config.shape)
+    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape)
     if config.compile and target.model.device.type == "cpu":
         compile_pair(target, draft.head)
     same_words = check_lossless(config, inputs.head, prompts, target, progress)
@@ -192,7 +192,7 @@ def check_lossless(
             target.directory, chosen, config.lossless_tokens, progress, target.model.device
         )
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
-    draft = Draft.on(exact.model.device, stored.head, stored.vocab, config.shape)
+    draft = Eagle3Spec.on(exact.model.device, stored.head, stored.vocab, config.shape)
     slots = config.lossless_slots
     found = compare_with_references(exact, draft, chosen, references, config.lossless_tokens, slots, progress)
     return found.counts | {"differing": list(found.differing)}

@@ -18,13 +18,13 @@ from eyas.bench.request_metrics import compare_arms
 from eyas.bench.request_metrics import summarize_arm as figures_of
 from eyas.bench.single_stream import BASELINE, SPECULATIVE, WARM_UP_TOKENS
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
-from eyas.drafters.eagle3 import Draft
-from eyas.drafters.other_drafters import Lookup, SmallModel
-from eyas.engine.cost_profiler import budget_for
+from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.drafters.other_drafters import PromptLookupSpec, SmallModelSpec
+from eyas.engine.cost_profiler import build_budget
 from eyas.engine.engine import Engine
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm, default_arms
-from eyas.speculation.policy import OneArm
+from eyas.speculation.policy import FixedArm
 from eyas.tree.shape import chain_shape
 
 Points = Sequence[Mapping[str, Any]]
@@ -53,7 +53,11 @@ class LoadResults:
 
 
 def measure_load(
-    target: Target, draft: Draft, prompts: Mapping[str, Sequence[Prompt]], config: BenchConfig, progress: bool = True
+    target: Target,
+    draft: Eagle3Spec,
+    prompts: Mapping[str, Sequence[Prompt]],
+    config: BenchConfig,
+    progress: bool = True,
 ) -> LoadResults:
     """For each number of streams and each rate of the configuration all arms over the same requests, tasks mixed.
 
@@ -110,7 +114,7 @@ def _measured(
 ) -> dict[str, list[load.BlockResult]]:
     """By arm and block, as a client would have seen them; every engine is warmed up first."""
     for engine in engines.values():
-        run_closed_loop(engine, loads[0].prompts[: engine.slots], min(WARM_UP_TOKENS, config.max_tokens))
+        run_closed_loop(engine, loads[0].prompts[: engine.max_running], min(WARM_UP_TOKENS, config.max_tokens))
 
     def run(name: str, one: _Load) -> load.BlockResult:
         block = one.send(engines[name], config.max_tokens)
@@ -128,33 +132,35 @@ def _quarters(engines: Mapping[str, Engine], ramp: Sequence[_Load], config: Benc
     return [{"rate": rate} | build_point(blocks, config) for rate, blocks in cut]
 
 
-def headless_drafters(config: BenchConfig, target: Target) -> dict[str, Lookup | SmallModel]:
+def headless_drafters(config: BenchConfig, target: Target) -> dict[str, PromptLookupSpec | SmallModelSpec]:
     """What of `bench.arms` drafts without the head. InputError for a small model that cannot be loaded."""
     found = [match for name in config.arms if (match := OTHER_ARM.fullmatch(name)) is not None]
     model = None
     if config.draft_model is not None and any(match[1] == "model" for match in found):
         model = Target.load(config.draft_model, target.model.dtype, (0,), target.model.device)
-    plans: dict[str, Lookup | SmallModel] = {}
+    plans: dict[str, PromptLookupSpec | SmallModelSpec] = {}
     for match in found:
         shape = chain_shape(int(match[2]))
-        plans[match[0]] = Lookup(shape) if model is None or match[1] == "lookup" else SmallModel(model, shape)
+        plans[match[0]] = (
+            PromptLookupSpec(shape) if model is None or match[1] == "lookup" else SmallModelSpec(model, shape)
+        )
     return plans
 
 
-def build_auto_engine(target: Target, draft: Draft, slots: int, context: int) -> Engine:
+def build_auto_engine(target: Target, draft: Eagle3Spec, slots: int, context: int) -> Engine:
     """An engine with a budget; what its rounds cost is measured here and now."""
     arms = default_arms()
     engine = Engine(target, replace(draft, arms=arms), slots, context)
-    engine.policy = budget_for(engine, arms, None)
+    engine.policy = build_budget(engine, arms, None)
     return engine
 
 
-def build_fixed_arm_engine(target: Target, draft: Draft, arm: Arm, slots: int, context: int) -> Engine:
+def build_fixed_arm_engine(target: Target, draft: Eagle3Spec, arm: Arm, slots: int, context: int) -> Engine:
     """An engine that runs the same arm in every round; off has no head loaded."""
     if arm.shape is None:
         return Engine(target, None, slots, context)
     engine = Engine(target, replace(draft, shape=arm.shape), slots, context)
-    engine.policy = OneArm(arm)
+    engine.policy = FixedArm(arm)
     return engine
 
 

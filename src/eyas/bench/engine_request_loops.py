@@ -9,8 +9,8 @@ from eyas.bench.client import http_request_loops as load
 from eyas.bench.client.response_parser import RequestSample, SpecDecodeStats
 from eyas.bench.workload import Prompt
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
-from eyas.engine.request import Answer, Request
+from eyas.engine.loops import RequestList, plain_loop
+from eyas.engine.request import Request, RequestOutput
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class EngineBlock:
     sent_s: when a request was sent. added_s: when the engine took it up; the answer's own clock begins there.
     """
 
-    answers: tuple[Answer, ...]
+    answers: tuple[RequestOutput, ...]
     sent_s: tuple[float, ...]
     added_s: tuple[float, ...]
     seconds: float
@@ -49,9 +49,9 @@ def run_closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) 
 
         stream   ...answer | sent ..waits.. added, prefill -> first token
     """
-    engine.forget()
+    engine.clear_prefix_cache()
     began_s = time.perf_counter()
-    free_s = deque([0.0] * engine.slots)
+    free_s = deque([0.0] * engine.max_running)
     sent_s: list[float] = []
     added_s: list[float] = []
 
@@ -62,7 +62,7 @@ def run_closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) 
             yield Request(str(index), prompt.ids, max_tokens)
 
     answers = []
-    for answer in plain_loop(engine, Given(requests())):
+    for answer in plain_loop(engine, RequestList(requests())):
         free_s.append(time.perf_counter() - began_s)
         answers.append(answer)
     return _block(answers, sent_s, added_s, time.perf_counter() - began_s)
@@ -72,7 +72,7 @@ def run_open_loop(
     engine: Engine, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int
 ) -> EngineBlock:
     """Prompt i is sent at arrivals_s[i], not before the one before; beyond the engine's slots it waits on the clock."""
-    engine.forget()
+    engine.clear_prefix_cache()
     arriving = _Arriving(prompts, arrivals_s, max_tokens)
     answers = list(plain_loop(engine, arriving))
     return _block(answers, arrivals_s, arriving.added_s, time.perf_counter() - arriving.began_s)
@@ -87,8 +87,8 @@ class _Arriving:
         self.added_s: list[float] = []
         self.began_s = time.perf_counter()
 
-    def feed(self, engine: Engine, may_wait: bool) -> bool:
-        while self._coming and engine.has_room:
+    def admit(self, engine: Engine, may_wait: bool) -> bool:
+        while self._coming and engine.has_capacity:
             prompt, moment_s = self._coming[0]
             early_s = moment_s - (time.perf_counter() - self.began_s)
             if early_s > 0 and not may_wait:
@@ -101,14 +101,16 @@ class _Arriving:
         return bool(self._coming)
 
 
-def _block(answers: Sequence[Answer], sent_s: Sequence[float], added_s: Sequence[float], seconds: float) -> EngineBlock:
+def _block(
+    answers: Sequence[RequestOutput], sent_s: Sequence[float], added_s: Sequence[float], seconds: float
+) -> EngineBlock:
     places = [int(answer.request.id) for answer in answers]
     return EngineBlock(tuple(answers), tuple(sent_s[i] for i in places), tuple(added_s[i] for i in places), seconds)
 
 
-def _seen(answer: Answer, sent_s: float, added_s: float, drafts: bool) -> RequestSample:
+def _seen(answer: RequestOutput, sent_s: float, added_s: float, drafts: bool) -> RequestSample:
     """A step is a round: its tokens come together."""
-    steps_s = tuple(added_s + time_s for time_s in dict.fromkeys(answer.time_s))
+    steps_s = tuple(added_s + time_s for time_s in dict.fromkeys(answer.token_times_s))
     drafting = None
     if drafts and answer.accepted:
         drafted = [accepted - 1 for accepted in answer.accepted]  # without the bonus

@@ -14,9 +14,9 @@ from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.storage import write_atomic
 from eyas.bench.workload import Prompt
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
+from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request
 from eyas.model.target import Target
 from eyas.model.target_dir import digest_target, resolve_target
@@ -57,7 +57,7 @@ class LosslessResult:
 
 def compare_with_references(
     target: Target,
-    draft: Draft,
+    draft: Eagle3Spec,
     prompts: Sequence[Prompt],
     references: References,
     max_tokens: int,
@@ -76,8 +76,8 @@ def compare_with_references(
     requests = (Request(prompt.id, prompt.ids, max_tokens) for prompt in prompts)
     differing = []
     with Progress("same words", len(prompts), "answers", enabled=progress) as bar:
-        for answer in plain_loop(engine, Given(requests)):
-            wanted = references.answers[answer.request.id][: engine.limit(answer.request)]
+        for answer in plain_loop(engine, RequestList(requests)):
+            wanted = references.answers[answer.request.id][: engine.max_new_tokens(answer.request)]
             if tuple(answer.token_ids) != tuple(wanted):
                 differing.append(answer.request.id)
             bar.advance(note=f"{len(differing)} differ" if differing else "")

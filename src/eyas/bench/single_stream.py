@@ -18,11 +18,11 @@ from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.data.answers.repetition import looping
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
-from eyas.engine.request import Answer, Request
-from eyas.engine.sequences import Counters
+from eyas.engine.loops import RequestList, plain_loop
+from eyas.engine.request import Request, RequestOutput
+from eyas.engine.sequences import EngineCounters
 from eyas.evaluation.evaluate import SURE
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
@@ -37,8 +37,8 @@ class PairedAnswers:
     """One prompt in both arms. The answers are those of the first round; the times are medians over the rounds."""
 
     prompt: Prompt
-    baseline: Answer
-    speculative: Answer
+    baseline: RequestOutput
+    speculative: RequestOutput
     baseline_tpot_ms: float | None  # None: an answer of one token
     speculative_tpot_ms: float | None
 
@@ -67,7 +67,11 @@ class SingleStreamResults:
 
 
 def measure_tasks(
-    target: Target, draft: Draft, prompts: Mapping[str, Sequence[Prompt]], config: BenchConfig, progress: bool = True
+    target: Target,
+    draft: Eagle3Spec,
+    prompts: Mapping[str, Sequence[Prompt]],
+    config: BenchConfig,
+    progress: bool = True,
 ) -> SingleStreamResults:
     """Acceptance and TPOT by task, `prompts` as given. InputError for a prompt that does not fit into the target."""
     units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})
@@ -78,10 +82,10 @@ def measure_tasks(
         for some in prompts.values():
             for prompt in some[:1]:
                 generate_one(engine, prompt, min(WARM_UP_TOKENS, config.max_tokens))
-        engine.counters = Counters()
+        engine.counters = EngineCounters()
     with Progress("bench, one stream", len(units) * config.repeats * 2, "answers", enabled=progress) as bar:
 
-        def run(engine: Engine, unit: tuple[str, Prompt]) -> Answer:
+        def run(engine: Engine, unit: tuple[str, Prompt]) -> RequestOutput:
             answer = generate_one(engine, unit[1], config.max_tokens)
             bar.advance()
             return answer
@@ -94,10 +98,10 @@ def measure_tasks(
     return _build_results(target, by_task, engines[SPECULATIVE].counters, config.seed)
 
 
-def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> Answer:
+def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutput:
     """One greedy answer, alone in the engine, its prompt computed anew."""
-    engine.forget()
-    (answer,) = plain_loop(engine, Given([Request(prompt.id, prompt.ids, max_tokens)]))
+    engine.clear_prefix_cache()
+    (answer,) = plain_loop(engine, RequestList([Request(prompt.id, prompt.ids, max_tokens)]))
     return answer
 
 
@@ -111,17 +115,19 @@ def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) ->
     return int((logits_TW.float().softmax(-1).amax(-1) < SURE).sum())
 
 
-def _pair_answers(prompt: Prompt, baseline: Sequence[Answer], speculative: Sequence[Answer]) -> PairedAnswers:
+def _pair_answers(
+    prompt: Prompt, baseline: Sequence[RequestOutput], speculative: Sequence[RequestOutput]
+) -> PairedAnswers:
     return PairedAnswers(prompt, baseline[0], speculative[0], _tpot_ms(baseline), _tpot_ms(speculative))
 
 
-def _tpot_ms(answers: Sequence[Answer]) -> float | None:
+def _tpot_ms(answers: Sequence[RequestOutput]) -> float | None:
     values = [1000 * answer.tpot_s for answer in answers if answer.tpot_s is not None]
     return median(values) if values else None
 
 
 def _build_results(
-    target: Target, by_task: dict[str, list[PairedAnswers]], times: Counters, seed: int
+    target: Target, by_task: dict[str, list[PairedAnswers]], times: EngineCounters, seed: int
 ) -> SingleStreamResults:
     tasks: dict[str, dict[str, Any]] = {}
     stuck: list[PairedAnswers] = []

@@ -34,8 +34,8 @@ from eyas.base.provenance import (
 from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.bench.machine import describe_machine
 from eyas.bench.tune_config import TuneConfig
-from eyas.drafters.eagle3 import Draft
-from eyas.engine.cost_profiler import Rehearsal
+from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.engine import Engine
 from eyas.evaluation.head_drafter import embedder
 from eyas.evaluation.held_out import groups, some_held_out
@@ -49,8 +49,8 @@ from eyas.formats.head_dir import CONFIG_FILE as HEAD_FILE
 from eyas.formats.head_dir import StoredHead, digest_head, read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
-from eyas.speculation.arms import OFF, Arm, Load
-from eyas.speculation.round_costs import LONG_CONTEXT, CostTable, batch_sizes, measured_table
+from eyas.speculation.arms import OFF, Arm, BatchLoad
+from eyas.speculation.round_costs import LONG_CONTEXT, CostTable, batch_sizes, measure_cost_table
 from eyas.tree.shape import TreeShape
 
 STAGE = "tune"
@@ -159,13 +159,13 @@ class RoundCosts:
     def measure(cls, config: TuneConfig, stored: StoredHead, target: Target, progress: bool) -> "RoundCosts":
         """On an engine of its own, in the target's dtype and on its device."""
         arms = arms_to_measure(config)
-        draft = Draft.on(target.model.device, stored.head, stored.vocab, arms[-1].shape or TreeShape(1, 1, 2))
+        draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, arms[-1].shape or TreeShape(1, 1, 2))
         if config.compile and target.model.device.type == "cpu":
             compile_pair(target, draft.head)
         slots = max(config.streams)
         # Lines share their slots while rounds are rehearsed, so one line's worth is enough.
         engine = Engine(target, dataclasses.replace(draft, arms=arms), slots, LONG_CONTEXT, memory_tokens=1)
-        rehearsal = Rehearsal(engine)
+        rehearsal = CostProfiler(engine)
         cells = len(arms) * (len(batch_sizes(slots)) + 1)
         with Progress("tune, rounds", cells, "arms and batches", enabled=progress) as bar:
             seen: set[tuple[str, int, int]] = set()
@@ -174,21 +174,21 @@ class RoundCosts:
                 cell = (arm.name, batch, context)
                 bar.advance(cell not in seen)
                 seen.add(cell)
-                return min(rehearsal.round_s(arm, batch, context) for _ in range(REPEATS))
+                return min(rehearsal.measure_round_s(arm, batch, context) for _ in range(REPEATS))
 
-            table = measured_table(arms, slots, rehearsal.limit, once, config.allowance_s / REPEATS)
+            table = measure_cost_table(arms, slots, rehearsal.max_context, once, config.allowance_s / REPEATS)
         return cls(table, arms)
 
     def seconds(self, shape: TreeShape | None, streams: int, context: int) -> float:
         """Of a round of so many requests with so many tokens each."""
-        load = Load((context,) * streams, (0,) * streams)
+        load = BatchLoad((context,) * streams, (0,) * streams)
         if shape in self._numbers:
-            return self.table.of(self._numbers[shape], load)
+            return self.table.seconds_for(self._numbers[shape], load)
         assert shape is not None, "off is always measured"
         alike = [one for one in self._numbers if one is not None and _family(one) == _family(shape)]
         below = max((one for one in alike if one.depth < shape.depth), key=lambda one: one.depth)
         above = min((one for one in alike if one.depth > shape.depth), key=lambda one: one.depth)
-        low_s, high_s = (self.table.of(self._numbers[one], load) for one in (below, above))
+        low_s, high_s = (self.table.seconds_for(self._numbers[one], load) for one in (below, above))
         return low_s + (high_s - low_s) * (shape.depth - below.depth) / (above.depth - below.depth)
 
 

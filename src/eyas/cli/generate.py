@@ -13,11 +13,11 @@ from eyas.base.progress import Progress
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import render_prompt
 from eyas.cli.setup import quiet
-from eyas.drafters.eagle3 import Draft
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.detokenizer import Detokenizer
 from eyas.engine.engine import Engine
-from eyas.engine.loops import Given, plain_loop
-from eyas.engine.request import Answer, Request
+from eyas.engine.loops import RequestList, plain_loop
+from eyas.engine.request import Request, RequestOutput
 from eyas.formats.fit import check_embedding, require_fit
 from eyas.formats.head_dir import StoredHead, read_head
 from eyas.model.devices import DTYPES, check_one_device, default_device
@@ -60,7 +60,7 @@ def run(parsed: argparse.Namespace) -> int:
     context = max(len(request.prompt_ids) for request in requests) + parsed.max_tokens
     engine = Engine(target, draft, min(SLOTS, len(requests)), context)
     for request in requests:
-        engine.limit(request)  # a prompt that cannot fit is refused before anything is answered
+        engine.max_new_tokens(request)  # a prompt that cannot fit is refused before anything is answered
     if parsed.json or parsed.input is not None:
         _many(engine, requests, parsed.json)
     else:
@@ -68,7 +68,7 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
+def load(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
     """The target and what to draft with: --head, the embedded head, or nothing with --no-head."""
     if parsed.no_head and parsed.head is not None:
         raise UsageError("--head and --no-head", "one of the two", "leave one out")
@@ -82,10 +82,10 @@ def load(parsed: argparse.Namespace) -> tuple[Target, Draft | None]:
     stored = read_head(resolve_head(name), dtype, read_num_layers(parsed.target))
     target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
     _check(stored, target)
-    return target, Draft.on(target.model.device, stored.head, stored.vocab, tree_shape(parsed.tree))
+    return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, tree_shape(parsed.tree))
 
 
-def load_canary(name: str, target: Target, draft: Draft) -> Draft:
+def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
     """The draft with another head beside its own, held to the same. InputError where it reads other layers."""
     stored = read_head(resolve_head(name), target.model.dtype, target.info.num_layers)
     _check(stored, target)
@@ -93,7 +93,7 @@ def load_canary(name: str, target: Target, draft: Draft) -> Draft:
     if layers != first:
         found = f"a canary head that reads layers {layers} in {name}"
         raise InputError(found, f"{first}, as the main head does: they are captured once for both", "train it on these")
-    return replace(draft, canary=Draft.on(target.model.device, stored.head, stored.vocab, draft.shape))
+    return replace(draft, canary=Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape))
 
 
 def _check(stored: StoredHead, target: Target) -> None:
@@ -122,18 +122,18 @@ def _one(engine: Engine, request: Request) -> None:
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     detokenizer = Detokenizer(engine.target.tokenizer)
 
-    def show(answer: Answer, count: int) -> None:
+    def show(answer: RequestOutput, count: int) -> None:
         for place in range(len(answer.token_ids) - count, len(answer.token_ids)):
             text = detokenizer.push(answer.token_ids[place])
-            sys.stdout.write(f"{DRAFTED}{text}{RESET}" if color and answer.drafted[place] and text else text)
+            sys.stdout.write(f"{DRAFTED}{text}{RESET}" if color and answer.is_draft[place] and text else text)
         sys.stdout.flush()
 
-    (answer,) = plain_loop(engine, Given([request]), show)
+    (answer,) = plain_loop(engine, RequestList([request]), show)
     print(detokenizer.finish())
     print(_figures(answer), file=sys.stderr)
 
 
-def _figures(answer: Answer) -> str:
+def _figures(answer: RequestOutput) -> str:
     tpot = "no TPOT (one token)" if answer.tpot_s is None else f"TPOT {answer.tpot_s * 1000:.2f} ms"
     rounds = f"acceptance length {acceptance_length([answer.rounds]):.2f}" if answer.accepted else "no round"
     return f"{len(answer.token_ids)} tokens, {rounds}, {tpot}, TTFT {answer.ttft_s * 1000:.0f} ms"
@@ -141,10 +141,10 @@ def _figures(answer: Answer) -> str:
 
 def _many(engine: Engine, requests: list[Request], as_json: bool) -> None:
     """Answers on stdout in the input's order, each as soon as those before it are out."""
-    done: dict[int, Answer] = {}
+    done: dict[int, RequestOutput] = {}
     shown = 0
     with Progress("generate", len(requests), "answers", enabled=len(requests) > 1) as bar:
-        for answer in plain_loop(engine, Given(requests)):
+        for answer in plain_loop(engine, RequestList(requests)):
             done[int(answer.request.id)] = answer
             bar.advance()
             while shown in done:
@@ -154,7 +154,7 @@ def _many(engine: Engine, requests: list[Request], as_json: bool) -> None:
                 shown += 1
 
 
-def _object(answer: Answer, text: str) -> dict[str, Any]:
+def _object(answer: RequestOutput, text: str) -> dict[str, Any]:
     """One answer as design of the command line has it; null where a figure does not exist."""
     return {
         "prompt_ids": list(answer.request.prompt_ids),
@@ -164,7 +164,7 @@ def _object(answer: Answer, text: str) -> dict[str, Any]:
         "rounds": len(answer.accepted),
         "ttft_ms": answer.ttft_s * 1000,
         "tpot_ms": None if answer.tpot_s is None else answer.tpot_s * 1000,
-        "finish": answer.finish,
+        "finish": answer.finish_reason,
     }
 
 

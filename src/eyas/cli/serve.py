@@ -17,13 +17,13 @@ from eyas.base.fetch import fetch, is_url
 from eyas.base.storage import StoragePath
 from eyas.cli.generate import load, load_canary
 from eyas.cli.setup import quiet
-from eyas.engine.async_engine import Service, build_service, compile_in_background, try_canary
+from eyas.engine.async_engine import AsyncEngine, build_async_engine, compile_in_background, start_canary
 from eyas.engine.canary import CanaryOptions
 from eyas.engine.engine_thread import EngineThread
-from eyas.engine.options import ServeOptions
+from eyas.engine.options import EngineOptions
 from eyas.engine.request import CANARY, MAIN
 from eyas.formats.head_dir import digest_head, resolve_head
-from eyas.kernels.dispatch import why_reference
+from eyas.kernels.dispatch import fallback_reason
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.monitoring.privacy_gate import Gate
@@ -38,7 +38,7 @@ KEY_VARIABLE = "EYAS_API_KEY"
 
 def run(parsed: argparse.Namespace) -> int:
     """The verb; see the parser in `eyas.cli`. 0 after SIGTERM or SIGINT."""
-    options = ServeOptions(
+    options = EngineOptions(
         parsed.slots,
         parsed.context,
         parsed.memory_tokens,
@@ -61,9 +61,9 @@ def run(parsed: argparse.Namespace) -> int:
         if draft is not None and canary is not None:
             draft = thread.call(partial(load_canary, parsed.canary_head, target, draft))
         _say_if_slow(target)
-        service = thread.call(lambda: build_service(target, draft, options, thread))
+        service = thread.call(lambda: build_async_engine(target, draft, options, thread))
         if canary is not None:
-            thread.call(lambda: try_canary(service, canary, lambda event: _log(json.dumps({"event": event}))))
+            thread.call(lambda: start_canary(service, canary, lambda event: _log(json.dumps({"event": event}))))
         sampler = None if sample is None else _sampler(sample, service, parsed)
         api = Api(service, ApiOptions(name, keys, _log, contract, not parsed.no_ui, sampler))
         url = url_of(holder)
@@ -71,8 +71,8 @@ def run(parsed: argparse.Namespace) -> int:
         def say_ready() -> None:
             print(f"eyas serves {name} at {url}/v1 (arms: {', '.join(service.arms)})", flush=True)
             graphs = service.engine.runner.graphs
-            if graphs is not None and graphs.reason is not None:
-                _log(f"eyas: warning: no CUDA graphs, the same words but slower: {graphs.reason}")
+            if graphs is not None and graphs.disabled_reason is not None:
+                _log(f"eyas: warning: no CUDA graphs, the same words but slower: {graphs.disabled_reason}")
             if options.compile and target.model.device.type == "cpu":
                 compile_in_background(service, lambda event: _log(json.dumps({"event": event})))
 
@@ -106,7 +106,7 @@ def _sample_options(parsed: argparse.Namespace) -> SampleOptions | None:
     return SampleOptions(Path(parsed.sample_low_acceptance), parsed.sample_below, parsed.sample_limit)
 
 
-def _sampler(options: SampleOptions, service: Service, parsed: argparse.Namespace) -> Sampler:
+def _sampler(options: SampleOptions, service: AsyncEngine, parsed: argparse.Namespace) -> Sampler:
     """And a line that says what is kept and where. InputError, StorageError."""
     shapes = [arm.shape for arm in service.engine.policy.arms if arm.shape is not None]
     heads = {MAIN: digest_head(resolve_head(parsed.head or EMBEDDED))}
@@ -172,7 +172,7 @@ def _threads(asked: int | None) -> int:
 def _say_if_slow(target: Target) -> None:
     """A line on stderr where attention is the dense reference for want of the operator."""
     weight = next(target.model.parameters())
-    reason = None if weight.device.type != "cpu" else why_reference(weight.dtype, target.info.head_dim)
+    reason = None if weight.device.type != "cpu" else fallback_reason(weight.dtype, target.info.head_dim)
     if reason is not None:
         _log(
             f"eyas: warning: found attention by the dense reference, the same words but slower ({reason}); expected "

@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import InputError
-from eyas.drafters.eagle3 import pieces_of
-from eyas.kernels.paged_attention import Prepare, Rows
-from eyas.memory.future_map import Relay
+from eyas.drafters.eagle3 import chunk_reads
+from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
+from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import PackedAttention
 from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 
-LONGEST_MATCH = 3  # tokens; as transformers and vLLM look for
+MAX_MATCH = 3  # tokens; as transformers and vLLM look for
 
 
 @dataclass(frozen=True)
-class Lookup:
+class PromptLookupSpec:
     """Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding), chains as deep as `shape`."""
 
     shape: TreeShape
@@ -38,30 +38,32 @@ class Lookup:
         """All shapes that a round may have."""
         return (self.shape,)
 
-    def drafter(self, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> "LookupDrafter":
+    def build(
+        self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+    ) -> "PromptLookupDrafter":
         """It needs the text alone."""
-        return LookupDrafter(relay)
+        return PromptLookupDrafter(future_map)
 
 
-class LookupDrafter:
-    """Looks in the relay, where the text is."""
+class PromptLookupDrafter:
+    """Looks in the future_map, where the text is."""
 
     needs_features = False
 
-    def __init__(self, relay: Relay) -> None:
-        self.relay = relay
+    def __init__(self, future_map: FutureMap) -> None:
+        self.future_map = future_map
 
-    def of(self, is_canary: bool) -> "LookupDrafter":
+    def of(self, is_canary: bool) -> "PromptLookupDrafter":
         """There is one."""
         return self
 
-    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+    def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         """What followed the longest match, of those the last; a root alone where nothing matches."""
-        texts_BC = self.relay.tokens_RC[lines_B]
+        texts_BC = self.future_map.tokens_RC[req_slots_B]
         columns_C = torch.arange(texts_BC.shape[1], device=texts_BC.device)
         same_BC = torch.ones_like(texts_BC, dtype=torch.bool)
         from_B = torch.zeros_like(lengths_B)  # the column behind the match; 0: there is none
-        for size in range(1, LONGEST_MATCH + 1):
+        for size in range(1, MAX_MATCH + 1):
             # same_BC[b, c]: the `size` tokens that end in column c are the last ones of the text, root included.
             last_B1 = texts_BC.gather(1, (lengths_B - size + 1).clamp_(min=0)[:, None])
             same_BC = same_BC & (texts_BC.roll(size - 1, 1) == last_B1)
@@ -80,7 +82,7 @@ class LookupDrafter:
 
 
 @dataclass(frozen=True)
-class SmallModel:
+class SmallModelSpec:
     """A small model of the same vocabulary that drafts chains as deep as `shape` (arXiv 2211.17192)."""
 
     model: Target
@@ -91,7 +93,9 @@ class SmallModel:
         """All shapes that a round may have."""
         return (self.shape,)
 
-    def drafter(self, target: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> "ModelDrafter":
+    def build(
+        self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+    ) -> "SmallModelDrafter":
         """InputError where the two do not name tokens alike."""
         small, large = self.model.info.vocab_size, target.info.vocab_size
         ours, theirs = self.model.tokenizer.get_vocab(), target.tokenizer.get_vocab()
@@ -102,10 +106,10 @@ class SmallModel:
                 f"the target's {large:,} tokens",
                 "name a draft model of the same family",
             )
-        return ModelDrafter(self.model, pool, relay, prepare)
+        return SmallModelDrafter(self.model, pool, future_map, prepare)
 
 
-class ModelDrafter:
+class SmallModelDrafter:
     """The small model and its memory, which lies in the slots of the target's.
 
     With n committed tokens and the root x_n, `grow` reads columns n - 1, n and then each token that it proposes, into
@@ -115,26 +119,26 @@ class ModelDrafter:
 
     needs_features = False
 
-    def __init__(self, model: Target, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
+    def __init__(self, model: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> None:
         facts, weight = model.info, next(model.model.parameters())
         shape = (facts.num_layers, 2, pool.num_slots + 1, facts.num_kv_heads, facts.head_dim)
         self.model = model
         self.pool = pool
-        self.relay = relay
-        self.prepare = prepare
+        self.future_map = future_map
+        self.prepare_attention = prepare
         self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
 
-    def of(self, is_canary: bool) -> "ModelDrafter":
+    def of(self, is_canary: bool) -> "SmallModelDrafter":
         """There is one."""
         return self
 
-    def grow(self, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+    def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         """The likeliest token, `depth` times. A text has a token before its root."""
-        before_B = self.relay.tokens_RC[lines_B, lengths_B - 1]
+        before_B = self.future_map.tokens_RC[req_slots_B, lengths_B - 1]
         ids_BQ, begins_B = torch.stack((before_B, roots_B), 1), lengths_B - 1
         tokens = [roots_B]
         for _ in range(shape.depth):
-            logits_BW = self._forward(lines_B, begins_B, ids_BQ)
+            logits_BW = self._forward(req_slots_B, begins_B, ids_BQ)
             begins_B = begins_B + ids_BQ.shape[1]
             tokens.append(logits_BW.argmax(-1))
             ids_BQ = tokens[-1][:, None]
@@ -143,22 +147,22 @@ class ModelDrafter:
 
     def read(self, lines: Sequence[int], lags: Sequence[int]) -> None:
         """Read the last `lags` committed tokens of each line: prompts, and what rounds without drafting left."""
-        for pieces in pieces_of(lines, lags):
+        for pieces in chunk_reads(lines, lags):
             for line, lag, count in pieces:  # not a hot path: prompts, once each
                 line_1 = torch.tensor([line], device=self.kv.device)
-                begin_1 = self.relay.lengths_R[line_1] - lag
+                begin_1 = self.future_map.lengths_R[line_1] - lag
                 columns_1Q = begin_1[:, None] + torch.arange(count, device=self.kv.device)
-                self._forward(line_1, begin_1, self.relay.tokens_RC[line_1[:, None], columns_1Q])
+                self._forward(line_1, begin_1, self.future_map.tokens_RC[line_1[:, None], columns_1Q])
 
-    def _forward(self, lines_B: Tensor, begins_B: Tensor, ids_BQ: Tensor) -> Tensor:
+    def _forward(self, req_slots_B: Tensor, begins_B: Tensor, ids_BQ: Tensor) -> Tensor:
         """Logits [B, W] behind the last of Q tokens, which stand in columns begins.. of their lines."""
         count, num_rows = ids_BQ.shape
         device = ids_BQ.device
         positions_BQ = begins_B[:, None] + torch.arange(num_rows, device=device)
-        own_BE = self.pool.table_RC[lines_B[:, None], positions_BQ]
+        own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], positions_BQ]
         starts_B1 = torch.arange(0, (count + 1) * num_rows, num_rows, dtype=torch.int32, device=device)
         positions_T, slots_T = positions_BQ.view(-1), own_BE.reshape(-1)
-        rows = Rows(starts_B1, lines_B.int(), begins_B.int(), slots_T, own_BE, None, positions_T.int())
-        attend = PackedAttention(self.prepare(self.kv, self.pool.table_RC, rows))
+        rows = AttentionMetadata(starts_B1, req_slots_B.int(), begins_B.int(), slots_T, own_BE, None, positions_T.int())
+        attend = PackedAttention(self.prepare_attention(self.kv, self.pool.req_to_token_RC, rows))
         out = self.model.forward(ids_BQ.reshape(1, -1), positions_T[None], attend, want_aux=False)
         return self.model.logits(out.hidden_BTD[0].view(count, num_rows, -1)[:, -1])

@@ -16,21 +16,21 @@ import torch
 
 from eyas.base.environment import cache_directory
 from eyas.base.errors import EyasError, UsageError
-from eyas.drafters.eagle3 import Draft, Drafter
-from eyas.engine.canary import CanaryOptions, Standing, Trial
-from eyas.engine.cost_profiler import budget_for, canary_costs
-from eyas.engine.engine import BLOCK, Engine, OnTokens
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
+from eyas.engine.canary import CanaryExperiment, CanaryOptions, CanaryStatus
+from eyas.engine.cost_profiler import build_budget, canary_costs
+from eyas.engine.engine import SLOT_BLOCK, Engine, OnTokens
 from eyas.engine.engine_thread import EngineThread
-from eyas.engine.loops import Source, overlap_loop, plain_loop
-from eyas.engine.options import ServeOptions
-from eyas.engine.request import MAIN, Answer, Request
+from eyas.engine.loops import RequestSource, overlap_loop, plain_loop
+from eyas.engine.options import EngineOptions
+from eyas.engine.request import MAIN, Request, RequestOutput
 from eyas.kernels.aot_compile import CompileError, compile_pair
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm, default_arms
 from eyas.speculation.budget import Budget
-from eyas.speculation.policy import OneArm, Policy
-from eyas.speculation.speedup import SpeedUp
+from eyas.speculation.policy import FixedArm, Policy
+from eyas.speculation.speedup import SpeedupEstimate
 
 IDLE_S = 3600.0
 CONTEXT = 8192  # tokens, of a target that could hold more
@@ -48,11 +48,13 @@ class Draining(EyasError):
 class Loop(Protocol):
     """plain_loop or overlap_loop."""
 
-    def __call__(self, engine: Engine, source: Source, on_tokens: OnTokens | None = None) -> Iterator[Answer]: ...
+    def __call__(
+        self, engine: Engine, source: RequestSource, on_tokens: OnTokens | None = None
+    ) -> Iterator[RequestOutput]: ...
 
 
 @dataclass(frozen=True)
-class Stats:
+class EngineStats:
     """What the service is doing and has done. kv_* in tokens; drafts, draft and accepted tokens as vLLM counts them:
 
     a draft is one request's round with a tree, its tokens are the tree's nodes without the root, accepted ones do not
@@ -75,12 +77,12 @@ class Stats:
     draft_tokens: int
     accepted_tokens: int
     accepted_per_position: tuple[int, ...]
-    speedup: SpeedUp | None
+    speedup: SpeedupEstimate | None
     arm: str
-    trial: Standing | None = None
+    canary: CanaryStatus | None = None
 
 
-class Inbox:
+class RequestInbox:
     """What other threads want of the engine, as a `Source`: calls that are made on the engine's thread."""
 
     def __init__(self) -> None:
@@ -92,7 +94,7 @@ class Inbox:
         """Have this done before the next step."""
         self._calls.put(call)
 
-    def put_off(self, chore: Callable[[Engine], None]) -> None:
+    def put_when_idle(self, chore: Callable[[Engine], None]) -> None:
         """Have this done as soon as the engine has nothing else to do."""
         self._chores.append(chore)
         self._calls.put(lambda engine: None)  # in case it waits
@@ -101,7 +103,7 @@ class Inbox:
         """Nothing will come any more."""
         self._calls.put(None)
 
-    def feed(self, engine: Engine, may_wait: bool) -> bool:
+    def admit(self, engine: Engine, may_wait: bool) -> bool:
         while self._is_open:
             while may_wait and self._chores and self._calls.empty():
                 self._chores.popleft()(engine)
@@ -117,7 +119,7 @@ class Inbox:
         return self._is_open
 
 
-class Service:
+class AsyncEngine:
     """Queues, runs, cancels, drains. An exception on the engine's thread ends all requests with finish "error"."""
 
     def __init__(
@@ -126,11 +128,11 @@ class Service:
         """max_waiting: requests beyond those that run at once, before `submit` refuses. thread: None for a new one."""
         self.engine = engine
         self.max_waiting = max_waiting
-        self.failed: BaseException | None = None
-        self.trial: Trial | None = None
+        self.failure: BaseException | None = None
+        self.canary: CanaryExperiment | None = None
         self._loop = loop
-        self._inbox = Inbox()
-        self._open: dict[str, tuple[Answer, OnTokens]] = {}
+        self._inbox = RequestInbox()
+        self._open: dict[str, tuple[RequestOutput, OnTokens]] = {}
         self._changed = threading.Condition()
         self._is_draining = False
         self._thread = EngineThread() if thread is None else thread
@@ -141,7 +143,7 @@ class Service:
         return tuple(arm.name for arm in self.engine.policy.arms)
 
     @property
-    def most_drafted(self) -> int:
+    def max_draft_tokens(self) -> int:
         """The most draft tokens that a round can accept."""
         return max(arm.depth for arm in self.engine.policy.arms)
 
@@ -155,25 +157,25 @@ class Service:
         on_tokens(answer, count) is called on the engine's thread whenever the answer has grown by count tokens; the
         last call has answer.finish set.
         """
-        self.engine.limit(request)
+        self.engine.max_new_tokens(request)
         with self._changed:
-            if self._is_draining or self.failed is not None:
+            if self._is_draining or self.failure is not None:
                 raise Draining("a request while the server stops", "a server that goes on", "ask another one")
-            most = self.engine.slots + self.max_waiting
+            most = self.engine.max_running + self.max_waiting
             if len(self._open) >= most:
                 raise QueueFull(f"{len(self._open)} requests at once", f"at most {most}", "try again later")
             assert request.id not in self._open, "each request has an id of its own"
-            self._open[request.id] = (Answer(request), on_tokens)
+            self._open[request.id] = (RequestOutput(request), on_tokens)
 
         def add(engine: Engine) -> None:
-            head = MAIN if self.trial is None else self.trial.assign(request)
+            head = MAIN if self.canary is None else self.canary.assign(request)
             self._open[request.id] = (engine.add(request, head), on_tokens)
 
         self._inbox.put(add)
 
     def when_idle(self, chore: Callable[[Engine], None]) -> None:
         """Have this done on the engine's thread, between requests."""
-        self._inbox.put_off(chore)
+        self._inbox.put_when_idle(chore)
 
     def cancel(self, request_id: str) -> None:
         """End a request early; its last call has finish "cancelled". An unknown or finished id is ignored."""
@@ -201,13 +203,13 @@ class Service:
         self.engine.stream.close()
         return finished
 
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         """A view from outside, while the engine goes on."""
         engine, counters = self.engine, self.engine.counters
-        pool, cached = engine.memory.pool, engine.memory.cache.num_slots
-        running, is_promoted = len(engine.running), self.trial is not None and self.trial.state == "promoted"
+        pool, cached = engine.kv_cache.pool, engine.kv_cache.prefix_cache.num_slots
+        running, is_promoted = len(engine.running), self.canary is not None and self.canary.state == "promoted"
         policy = engine.canary_policy if is_promoted else engine.policy
-        return Stats(
+        return EngineStats(
             running=running,
             waiting=max(len(self._open) - running, 0),
             kv_used=pool.num_slots - pool.num_free - cached,
@@ -224,24 +226,24 @@ class Service:
             accepted_per_position=tuple(counters.accepted_per_position),
             speedup=policy.speed_up() if isinstance(policy, Budget) else None,
             arm=counters.arm,
-            trial=None if self.trial is None else self.trial.standing(),
+            canary=None if self.canary is None else self.canary.status(),
         )
 
     def _run(self) -> None:
         try:
             for answer in self._loop(self.engine, self._inbox, self._tell):
-                if self.trial is not None:
-                    self.trial.observe(answer)
+                if self.canary is not None:
+                    self.canary.observe(answer)
                 self._forget(answer.request.id)
         except BaseException as error:  # whatever it was: nobody may wait for ever
             with self._changed:
-                self.failed = error
+                self.failure = error
             for request_id, (answer, _) in list(self._open.items()):
-                answer.finish = "error"
+                answer.finish_reason = "error"
                 self._close(request_id)
             raise
 
-    def _tell(self, answer: Answer, count: int) -> None:
+    def _tell(self, answer: RequestOutput, count: int) -> None:
         self._open[answer.request.id][1](answer, count)
 
     def _close(self, request_id: str) -> None:
@@ -256,9 +258,9 @@ class Service:
             self._changed.notify_all()
 
 
-def build_service(
-    target: Target, draft: Draft | None, options: ServeOptions, thread: EngineThread | None = None
-) -> Service:
+def build_async_engine(
+    target: Target, draft: Eagle3Spec | None, options: EngineOptions, thread: EngineThread | None = None
+) -> AsyncEngine:
     """An engine that will run on this thread; with a head its budget is measured here, or read from the cache.
 
     Forwards that were compiled before are used. UsageError for an arm that there is not, or a memory too small for one
@@ -286,23 +288,25 @@ def build_service(
     )
     if draft is not None:
         _set_policies(engine, arms)
-    return Service(engine, options.max_waiting, overlap_loop if overlaps else plain_loop, thread)
+    return AsyncEngine(engine, options.max_waiting, overlap_loop if overlaps else plain_loop, thread)
 
 
-def try_canary(service: Service, options: CanaryOptions, say: Callable[[str], None]) -> None:
+def start_canary(engine: AsyncEngine, options: CanaryOptions, log: Callable[[str], None]) -> None:
     """Before it starts: a share of its requests goes to the draft's other head."""
-    arms = tuple(arm for arm in service.engine.policy.arms if arm.shape is not None)
-    costs = canary_costs(service.engine, arms)
-    service.trial = Trial(options, [arm.name for arm in arms], costs, say)
+    arms = tuple(arm for arm in engine.engine.policy.arms if arm.shape is not None)
+    costs = canary_costs(engine.engine, arms)
+    engine.canary = CanaryExperiment(options, [arm.name for arm in arms], costs, log)
 
 
-def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
+def compile_in_background(engine: AsyncEngine, log: Callable[[str], None]) -> None:
     """Compile what the cache did not have, on a thread; a failure is said and changes nothing.
 
     From then on rounds are faster. What they cost is measured again as soon as nobody waits for an answer.
     """
-    target, drafter = service.engine.target, service.engine.runner.drafter
-    drafters = [one for one in (drafter, drafter.canary) if one is not None] if isinstance(drafter, Drafter) else []
+    target, drafter = engine.engine.target, engine.engine.runner.drafter
+    drafters = (
+        [one for one in (drafter, drafter.canary) if one is not None] if isinstance(drafter, Eagle3Drafter) else []
+    )
     if target.compiled_forward is not None and all(one.head.compiled_forward is not None for one in drafters):
         return
 
@@ -316,10 +320,10 @@ def compile_in_background(service: Service, say: Callable[[str], None]) -> None:
             for one in drafters:
                 compile_pair(target, one.head)
         except CompileError as error:
-            say(f"forwards run as they are: {error.problem}")
+            log(f"forwards run as they are: {error.problem}")
         else:
-            say("forwards run compiled from here on")
-            service.when_idle(measure)
+            log("forwards run compiled from here on")
+            engine.when_idle(measure)
 
     threading.Thread(target=work, name="compile", daemon=True).start()
 
@@ -328,15 +332,15 @@ def _set_policies(engine: Engine, arms: tuple[Arm, ...]) -> None:
     """One for each head: what they accept and cost differs."""
     engine.policy = _policy(engine, arms, is_canary=False)
     drafter = engine.runner.drafter
-    if isinstance(drafter, Drafter) and drafter.canary is not None:
+    if isinstance(drafter, Eagle3Drafter) and drafter.canary is not None:
         engine.canary_policy = _policy(engine, arms, is_canary=True)
 
 
 def _policy(engine: Engine, arms: tuple[Arm, ...], is_canary: bool) -> Policy:
-    return OneArm(arms[0]) if len(arms) == 1 else budget_for(engine, arms, cache_directory(), is_canary=is_canary)
+    return FixedArm(arms[0]) if len(arms) == 1 else build_budget(engine, arms, cache_directory(), is_canary=is_canary)
 
 
-def _heads(draft: Draft | None) -> list[Head | None]:
+def _heads(draft: Eagle3Spec | None) -> list[Head | None]:
     """All heads, or None for none."""
     if draft is None:
         return [None]
@@ -351,7 +355,7 @@ def _arm(name: str, arms: Sequence[Arm]) -> Arm:
     return found[0]
 
 
-def _memory_tokens(target: Target, draft: Draft | None, slots: int, context: int) -> int:
+def _memory_tokens(target: Target, draft: Eagle3Spec | None, slots: int, context: int) -> int:
     """Enough for every slot to reach the context, as far as a share of the machine's memory holds it.
 
     A second head has keys and values of its own for every token.
@@ -365,4 +369,4 @@ def _memory_tokens(target: Target, draft: Draft | None, slots: int, context: int
         room_bytes = torch.cuda.mem_get_info(weight.device)[0]
     else:
         room_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(slots * (context + BLOCK), int(MEMORY_SHARE * room_bytes) // token_bytes)
+    return min(slots * (context + SLOT_BLOCK), int(MEMORY_SHARE * room_bytes) // token_bytes)

@@ -28,13 +28,13 @@ from typing import Literal
 import numpy as np
 
 from eyas.base.errors import UsageError
-from eyas.engine.request import CANARY, MAIN, Answer, Request
+from eyas.engine.request import CANARY, MAIN, Request, RequestOutput
 from eyas.tree.stats import Interval
 
-FIRST_LOOK = 30  # answers of each head
+FIRST_ANALYSIS = 30  # answers of each head
 ALPHA = 0.05
-MOST_ANSWERS = 2**17  # of both heads: then the last look is over
-LEAST_OF_ARM = 10  # main's answers with rounds of an arm, before it is compared
+MAX_OUTPUTS = 2**17  # of both heads: then the last look is over
+MIN_OUTPUTS_PER_ARM = 10  # main's answers with rounds of an arm, before it is compared
 
 State = Literal["running", "returned", "promoted"]
 
@@ -60,7 +60,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CanaryStatus:
     """How the trial stands. share: of new requests. By head: answers, drafted rounds, their tokens."""
 
     state: State
@@ -72,7 +72,7 @@ class Standing:
 
 
 @dataclass
-class _Seen:
+class _DrafterSample:
     """Answers of one head: for each, rounds and tokens by arm."""
 
     rounds: list[tuple[int, ...]]
@@ -81,7 +81,7 @@ class _Seen:
     num_tokens: int = 0
 
 
-class Trial:
+class CanaryExperiment:
     """Assigns and observes, both on the engine's thread; `standing` may be read from any."""
 
     def __init__(
@@ -94,8 +94,8 @@ class Trial:
         self._places = {arm: place for place, arm in enumerate(arms)}
         self._costs_A = np.array([costs.get(arm, 1.0) for arm in arms])
         self._say = say
-        self._seen = {MAIN: _Seen([], []), CANARY: _Seen([], [])}
-        self._looks = 0
+        self._seen = {MAIN: _DrafterSample([], []), CANARY: _DrafterSample([], [])}
+        self._num_analyses = 0
 
     @property
     def share(self) -> float:
@@ -110,28 +110,28 @@ class Trial:
         place = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
         return CANARY if place < self.share else MAIN
 
-    def observe(self, answer: Answer) -> None:
+    def observe(self, output: RequestOutput) -> None:
         """A finished answer."""
         rounds, tokens = [0] * len(self._places), [0] * len(self._places)
-        for evidence, taken in zip(answer.evidence, answer.accepted, strict=True):
+        for evidence, taken in zip(output.traces, output.accepted, strict=True):
             if evidence is not None:
                 place = self._places[evidence.arm.name]
                 rounds[place] += 1
                 tokens[place] += taken
         if not any(rounds):
             return
-        seen = self._seen[answer.head]
+        seen = self._seen[output.head]
         seen.num_rounds, seen.num_tokens = seen.num_rounds + sum(rounds), seen.num_tokens + sum(tokens)
-        if self.state != "running" or sum(len(one.rounds) for one in self._seen.values()) >= MOST_ANSWERS:
+        if self.state != "running" or sum(len(one.rounds) for one in self._seen.values()) >= MAX_OUTPUTS:
             return
         seen.rounds.append(tuple(rounds))
         seen.tokens.append(tuple(tokens))
-        if min(len(one.rounds) for one in self._seen.values()) >= FIRST_LOOK * 2**self._looks:
-            self._look()
+        if min(len(one.rounds) for one in self._seen.values()) >= FIRST_ANALYSIS * 2**self._num_analyses:
+            self._interim_analysis()
 
-    def standing(self) -> Standing:
+    def status(self) -> CanaryStatus:
         """A view from outside."""
-        return Standing(
+        return CanaryStatus(
             self.state,
             self.share,
             self.ratio,
@@ -140,10 +140,10 @@ class Trial:
             {name: seen.num_tokens for name, seen in self._seen.items()},
         )
 
-    def _look(self) -> None:
-        self._looks += 1
+    def _interim_analysis(self) -> None:
+        self._num_analyses += 1
         tables = [np.array(part, dtype=np.float64) for one in self._seen.values() for part in (one.rounds, one.tokens)]
-        level = 1 - ALPHA / (self._looks * (self._looks + 1))
+        level = 1 - ALPHA / (self._num_analyses * (self._num_analyses + 1))
         self.ratio = ratio_of(tables[0], tables[1], tables[2], tables[3], self._costs_A, level)
         if self.ratio is None:
             return
@@ -171,7 +171,7 @@ def ratio_of(
 
     The interval is that of the ratio's logarithm, by the delta method over answers: rounds of one answer hang together.
     """
-    arms_A = ((main_rounds_NA > 0).sum(axis=0) >= LEAST_OF_ARM) & (rounds_MA.sum(axis=0) > 0)
+    arms_A = ((main_rounds_NA > 0).sum(axis=0) >= MIN_OUTPUTS_PER_ARM) & (rounds_MA.sum(axis=0) > 0)
     if not arms_A.any():
         return None
     main_rounds_NA, main_tokens_NA = main_rounds_NA[:, arms_A], main_tokens_NA[:, arms_A]

@@ -17,19 +17,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eyas.engine.sampler import Lines
+from eyas.engine.sampler import SamplerBatch
 
-EXACT = 8  # up to so many requests a round is not padded; above, by less than a quarter
-MOST = 512  # graphs; each takes some megabytes of the device
+MAX_UNPADDED = 8  # up to so many requests a round is not padded; above, by less than a quarter
+MAX_GRAPHS = 512  # graphs; each takes some megabytes of the device
 
 
-class Record(Protocol):
+class GraphRecorder(Protocol):
     """Records work without doing it: where its result will lie, and what does it. RuntimeError if it cannot."""
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]: ...
 
 
-class CudaRecord:
+class CudaGraphRecorder:
     """`Record` on the current stream."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class CudaRecord:
 class _Recorded:
     """A round and the tensors that it reads and writes."""
 
-    lines: Lines
+    lines: SamplerBatch
     out_BC: Tensor
     replay: Callable[[], None]
 
@@ -55,8 +55,8 @@ class _Recorded:
 class RoundGraphs:
     """The recorded rounds. reason: why no more are recorded; None while they are."""
 
-    def __init__(self, record: Record) -> None:
-        self.reason: str | None = None
+    def __init__(self, record: GraphRecorder) -> None:
+        self.disabled_reason: str | None = None
         self._record = record
         self._recorded: dict[Hashable, _Recorded] = {}
         self._seen: set[Hashable] = set()
@@ -65,46 +65,46 @@ class RoundGraphs:
         return len(self._recorded)
 
     @staticmethod
-    def size(count: int) -> int:
+    def padded_size(count: int) -> int:
         """The batch size in which a round for so many runs: 1, 2 .. 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 .."""
-        step = max(1, (1 << (count - 1).bit_length()) // EXACT)
+        step = max(1, (1 << (count - 1).bit_length()) // MAX_UNPADDED)
         return -(-count // step) * step
 
-    def is_settled(self, shape: Hashable, lines: Lines) -> bool:
+    def is_warm(self, shape: Hashable, lines: SamplerBatch) -> bool:
         """Whether the next round of this kind costs what all later ones will."""
-        return self.reason is not None or _kind(shape, lines) in self._recorded
+        return self.disabled_reason is not None or _kind(shape, lines) in self._recorded
 
-    def run(self, shape: Hashable, lines: Lines, work: Callable[[Lines], Tensor]) -> Tensor:
+    def run(self, shape: Hashable, lines: SamplerBatch, work: Callable[[SamplerBatch], Tensor]) -> Tensor:
         """work(lines), in one command once the kind is known. The result is overwritten by the next round of its kind.
 
         work depends on `lines` and on nothing else that changes from round to round but what lies on the device.
         """
         kind = _kind(shape, lines)
         if kind not in self._recorded:
-            if kind not in self._seen or self.reason is not None:
+            if kind not in self._seen or self.disabled_reason is not None:
                 self._seen.add(kind)
                 return work(lines)
-            if not self._learn(kind, lines, work):
+            if not self._record_round(kind, lines, work):
                 return work(lines)
         known = self._recorded[kind]
-        known.lines.lines_B.copy_(lines.lines_B)
+        known.lines.req_slots_B.copy_(lines.req_slots_B)
         known.lines.settings.settings_RC.copy_(lines.settings.settings_RC)
         known.replay()
         return known.out_BC
 
-    def _learn(self, kind: Hashable, lines: Lines, work: Callable[[Lines], Tensor]) -> bool:
+    def _record_round(self, kind: Hashable, lines: SamplerBatch, work: Callable[[SamplerBatch], Tensor]) -> bool:
         settings = replace(lines.settings, settings_RC=lines.settings.settings_RC.clone())
-        own = Lines(lines.lines_B.clone(), settings)
+        own = SamplerBatch(lines.req_slots_B.clone(), settings)
         try:
             out_BC, replay = self._record(lambda: work(own))
         except RuntimeError as error:  # a target may ask the host for a number in the middle of its forward
-            self.reason = f"a round could not be recorded: {error}"
+            self.disabled_reason = f"a round could not be recorded: {error}"
             return False
         self._recorded[kind] = _Recorded(own, out_BC, replay)
-        if len(self._recorded) == MOST:
-            self.reason = f"{MOST} kinds of rounds are recorded"
+        if len(self._recorded) == MAX_GRAPHS:
+            self.disabled_reason = f"{MAX_GRAPHS} kinds of rounds are recorded"
         return True
 
 
-def _kind(shape: Hashable, lines: Lines) -> Hashable:
-    return shape, len(lines.lines_B), lines.settings.ops_key
+def _kind(shape: Hashable, lines: SamplerBatch) -> Hashable:
+    return shape, len(lines.req_slots_B), lines.settings.ops_key

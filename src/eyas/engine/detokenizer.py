@@ -38,7 +38,7 @@ class Detokenizer:
         return text
 
 
-class TextOut:
+class TextStream:
     """The text of an answer, cut before the first stop string.
 
     What could still become a stop string is held back: `text` only grows.

@@ -18,25 +18,25 @@ Out = TypeVar("Out")
 
 
 @dataclass(frozen=True, eq=False)
-class Done(Generic[Out]):
+class WorkResult(Generic[Out]):
     """What a piece of work returned, and how long the device was at it."""
 
     out: Out
     seconds: float
 
 
-class Event(Protocol):
+class WorkEvent(Protocol):
     """The end of a piece of work."""
 
-    def wait(self) -> "Done[Any]":
+    def wait(self) -> "WorkResult[Any]":
         """Block the host until the work is done; what it returned may be read from then on. Raises what it raised."""
         ...
 
 
-class Stream(Protocol):
+class DeviceStream(Protocol):
     """Work in the order in which it is launched, one piece at a time."""
 
-    def launch(self, work: Callable[[], Out]) -> Event:
+    def launch(self, work: Callable[[], Out]) -> WorkEvent:
         """Queue work for the device."""
         ...
 
@@ -48,8 +48,8 @@ class Stream(Protocol):
 class InlineStream:
     """The host does the work itself, at once."""
 
-    def launch(self, work: Callable[[], Out]) -> Event:
-        return _Past(_timed(work))
+    def launch(self, work: Callable[[], Out]) -> WorkEvent:
+        return _FinishedWork(_timed(work))
 
     def close(self) -> None:
         pass
@@ -61,8 +61,8 @@ class WorkerStream:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
-    def launch(self, work: Callable[[], Out]) -> Event:
-        return _Later(self._pool.submit(_timed, work))
+    def launch(self, work: Callable[[], Out]) -> WorkEvent:
+        return _ThreadWork(self._pool.submit(_timed, work))
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
@@ -76,20 +76,20 @@ class CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
 
-    def launch(self, work: Callable[[], Out]) -> Event:
+    def launch(self, work: Callable[[], Out]) -> WorkEvent:
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # where memory was made and filled
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream), torch.inference_mode():
             begin.record()
             out = work()
             end.record()
-        return _OnDevice(out, begin, end)
+        return _CudaWork(out, begin, end)
 
     def close(self) -> None:
         self._stream.synchronize()
 
 
-def stream_for(device: torch.device) -> Stream:
+def stream_for(device: torch.device) -> DeviceStream:
     """CUDA works while the host goes on; a CPU is the host."""
     return CudaStream(device) if device.type == "cuda" else InlineStream()
 
@@ -102,35 +102,35 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("cpu", non_blocking=True, copy=True)
 
 
-def _timed(work: Callable[[], Out]) -> Done[Out]:
+def _timed(work: Callable[[], Out]) -> WorkResult[Out]:
     began_s = time.perf_counter()
     with torch.inference_mode():
         out = work()
-    return Done(out, time.perf_counter() - began_s)
+    return WorkResult(out, time.perf_counter() - began_s)
 
 
 @dataclass(frozen=True, eq=False)
-class _Past(Generic[Out]):
-    done: Done[Out]
+class _FinishedWork(Generic[Out]):
+    done: WorkResult[Out]
 
-    def wait(self) -> Done[Out]:
+    def wait(self) -> WorkResult[Out]:
         return self.done
 
 
 @dataclass(frozen=True, eq=False)
-class _Later(Generic[Out]):
-    future: "Future[Done[Out]]"
+class _ThreadWork(Generic[Out]):
+    future: "Future[WorkResult[Out]]"
 
-    def wait(self) -> Done[Out]:
+    def wait(self) -> WorkResult[Out]:
         return self.future.result()
 
 
 @dataclass(frozen=True, eq=False)
-class _OnDevice(Generic[Out]):
+class _CudaWork(Generic[Out]):
     out: Out
     begin: torch.cuda.Event
     end: torch.cuda.Event
 
-    def wait(self) -> Done[Out]:
+    def wait(self) -> WorkResult[Out]:
         self.end.synchronize()
-        return Done(self.out, self.begin.elapsed_time(self.end) / 1000)
+        return WorkResult(self.out, self.begin.elapsed_time(self.end) / 1000)

@@ -2,7 +2,7 @@
 
 B requests, T rows, M tree nodes, S path slots, D hidden, L = 3D, W target vocabulary.
 
-    relay (by line)         one round                                                         relay
+    future_map (by line)         one round                                                         future_map
     tokens, hidden, logits  draft: trees -> rerank over the batch -> verify: target forward
                             -> accept -> compact -> publish: lengths, tokens
                             -> extend: the head reads what was accepted                    -> hidden, logits
@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.drafters.eagle3 import Drafter, Drafting, Fresh
-from eyas.engine.cuda_graphs import CudaRecord, RoundGraphs
+from eyas.drafters.eagle3 import AcceptedTokens, Drafter, Eagle3Drafter
+from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
 from eyas.engine.device_stream import to_host
-from eyas.engine.sampler import Lines, Sampler
-from eyas.kernels.paged_attention import Prepare, Rows
-from eyas.memory.future_map import Relay
+from eyas.engine.sampler import Sampler, SamplerBatch
+from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
+from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_cache_manager import TableWrite
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import PackedAttention
@@ -37,23 +37,23 @@ from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
 
 
 @dataclass(frozen=True)
-class Piece:
+class PrefillChunk:
     """A part of a text to be read into memory: ids[begin:end] of a text in a line.
 
     starts: the text is new in this line, and `begin` tokens of it are there already. samples: the row of the last token
     decides the next one; otherwise the text goes on, with a later piece or with a root that is part of `ids`.
     """
 
-    line: int
+    req_slot: int
     ids: Sequence[int]
     begin: int
     end: int
-    starts: bool
-    samples: bool
+    is_first: bool
+    samples_token: bool
 
 
 @dataclass(frozen=True)
-class Batch:
+class RoundBatch:
     """One round. shape: None for a round without drafting. drafts: which lines draft; the others are roots alone.
 
     nodes: rows that the target verifies, roots included. lags: committed tokens that the head has not read, of each
@@ -62,18 +62,18 @@ class Batch:
     is_canary: which head drafts.
     """
 
-    lines: tuple[int, ...]
+    req_slots: tuple[int, ...]
     shape: TreeShape | None = None
     nodes: int = 0
     drafts: tuple[bool, ...] = ()
-    lags: tuple[int, ...] = ()
+    draft_lags: tuple[int, ...] = ()
     num_logprobs: int | None = None
     wants_trees: bool = False
     is_canary: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Verified:
+class VerifiedTrees:
     """The round's trees and the paths that were taken, on the host; see `Tree` and `Accepted`."""
 
     tokens_BM: Tensor
@@ -83,7 +83,7 @@ class Verified:
 
 
 @dataclass(frozen=True, eq=False)
-class RoundOut:
+class RoundOutput:
     """What the host gets to see of a round, behind its event.
 
     read_BC: int64, one copy for everything: tokens of the S path slots | accepted length | 1 if the tree offered a
@@ -94,14 +94,14 @@ class RoundOut:
 
     read_BC: Tensor
     num_slots: int
-    times: "Times"
+    times: "PhaseTimes"
     logprobs: Logprobs | None = None
-    broken: frozenset[int] = frozenset()
-    trees: Verified | None = None
+    broken_req_slots: frozenset[int] = frozenset()
+    trees: VerifiedTrees | None = None
 
 
 @dataclass
-class Times:
+class PhaseTimes:
     """Where the time of a round went, in seconds: the device's on a CPU, that of queueing on CUDA, 0 for a graph."""
 
     draft_s: float = 0.0
@@ -110,194 +110,206 @@ class Times:
 
 
 @dataclass(frozen=True, eq=False)
-class PrefillOut:
+class PrefillOutput:
     """The next token of each piece that `samples`, in order."""
 
     tokens: Tensor
     logprobs: Logprobs | None = None
 
 
-class Runner:
+class ModelRunner:
     """Target, drafter and their memory. One closure of it runs at a time."""
 
-    def __init__(self, target: Target, drafter: Drafting | None, pool: KVPool, relay: Relay, prepare: Prepare) -> None:
+    def __init__(
+        self, target: Target, drafter: Drafter | None, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+    ) -> None:
         self.target = target
         self.drafter = drafter
         self.pool = pool
-        self.relay = relay
-        self.prepare = prepare
-        self.sampler = Sampler(len(pool.table_RC), target.info.vocab_size, pool.kv.device)
-        self.graphs = RoundGraphs(CudaRecord()) if pool.kv.device.type == "cuda" else None
+        self.future_map = future_map
+        self.prepare_attention = prepare
+        self.sampler = Sampler(len(pool.req_to_token_RC), target.info.vocab_size, pool.kv.device)
+        self.graphs = RoundGraphs(CudaGraphRecorder()) if pool.kv.device.type == "cuda" else None
 
     @property
     def needs_features(self) -> bool:
         """Whether the target's captured layers are kept."""
         return self.drafter is not None and self.drafter.needs_features
 
-    def write(self, writes: Sequence[TableWrite]) -> None:
+    def write_table(self, writes: Sequence[TableWrite]) -> None:
         """Give slots to lines; what earlier work reads of the table it has read by then."""
         for one in writes:
-            slots = torch.from_numpy(one.slots).to(self.pool.table_RC.device, non_blocking=True)
-            self.pool.table_RC[one.line, one.column : one.column + len(one.slots)] = slots
+            slots = torch.from_numpy(one.slots).to(self.pool.req_to_token_RC.device, non_blocking=True)
+            self.pool.req_to_token_RC[one.req_slot, one.column : one.column + len(one.slots)] = slots
 
-    def prefill(self, pieces: Sequence[Piece], num_logprobs: int | None = None) -> PrefillOut:
-        """Read parts of texts in one forward. Texts that begin are put into the relay first."""
-        device, relay, table_RC = self.pool.kv.device, self.relay, self.pool.table_RC
+    def prefill(self, pieces: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
+        """Read parts of texts in one forward. Texts that begin are put into the future_map first."""
+        device, future_map, req_to_token_RC = self.pool.kv.device, self.future_map, self.pool.req_to_token_RC
         for piece in pieces:
-            if piece.starts:
-                relay.begin(piece.line, torch.tensor(piece.ids, device=device), piece.begin)
+            if piece.is_first:
+                future_map.start_sequence(piece.req_slot, torch.tensor(piece.ids, device=device), piece.begin)
         some = [piece for piece in pieces if piece.end > piece.begin]
         if not some:
-            return PrefillOut(torch.empty(0, dtype=torch.int64))
+            return PrefillOutput(torch.empty(0, dtype=torch.int64))
         counts = [piece.end - piece.begin for piece in some]
         ids_T = torch.tensor([token for piece in some for token in piece.ids[piece.begin : piece.end]], device=device)
         positions_T = torch.cat([torch.arange(piece.begin, piece.end, device=device) for piece in some])
-        lines_T = torch.cat([torch.full((n,), p.line, device=device) for n, p in zip(counts, some, strict=True)])
+        req_slots_T = torch.cat(
+            [torch.full((n,), p.req_slot, device=device) for n, p in zip(counts, some, strict=True)]
+        )
         starts_B1 = torch.tensor([0, *counts], device=device).cumsum(0).int()
-        lines_B = torch.tensor([piece.line for piece in some], dtype=torch.int32, device=device)
+        req_slots_B = torch.tensor([piece.req_slot for piece in some], dtype=torch.int32, device=device)
         begins_B = torch.tensor([piece.begin for piece in some], dtype=torch.int32, device=device)
         columns_BE = begins_B[:, None] + torch.arange(max(counts), dtype=torch.int32, device=device)
-        own_BE = table_RC[lines_B[:, None], columns_BE.clamp_(max=table_RC.shape[1] - 1)]
-        slots_T = table_RC[lines_T, positions_T]
-        rows = Rows(starts_B1, lines_B, begins_B, slots_T, own_BE, None, positions_T.int())
+        own_BE = req_to_token_RC[req_slots_B[:, None], columns_BE.clamp_(max=req_to_token_RC.shape[1] - 1)]
+        slots_T = req_to_token_RC[req_slots_T, positions_T]
+        rows = AttentionMetadata(starts_B1, req_slots_B, begins_B, slots_T, own_BE, None, positions_T.int())
         out = self._forward(ids_T, positions_T, rows)
         if out.aux_BTL is not None:
-            self._store(slots_T, out.aux_BTL[0])
+            self._store_aux(slots_T, out.aux_BTL[0])
         ends_B = torch.tensor([piece.end for piece in some], device=device)
-        relay.lengths_R[lines_B] = ends_B
-        final = [b for b, piece in enumerate(some) if piece.samples]
+        future_map.lengths_R[req_slots_B] = ends_B
+        final = [b for b, piece in enumerate(some) if piece.samples_token]
         tokens_B, told = torch.empty(0, dtype=torch.int64), None
         if final:
             logits_BW = self.target.logits(out.hidden_BTD[0, starts_B1[1:][final].long() - 1])
-            lines_B, ends_B = lines_B[final].long(), ends_B[final]
-            lines = self.sampler.lines(tuple(some[b].line for b in final))
+            req_slots_B, ends_B = req_slots_B[final].long(), ends_B[final]
+            lines = self.sampler.batch_for(tuple(some[b].req_slot for b in final))
             tokens_B = self.sampler.next_B(logits_BW, lines, ends_B)
-            relay.tokens_RC[lines_B, ends_B] = tokens_B
-            ones_B = torch.ones_like(lines_B)
-            self.sampler.take(lines, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
-            told = _told(logits_BW, torch.arange(len(final), device=device), tokens_B, num_logprobs)
-        return PrefillOut(to_host(tokens_B), told)
+            future_map.tokens_RC[req_slots_B, ends_B] = tokens_B
+            ones_B = torch.ones_like(req_slots_B)
+            self.sampler.accept(lines, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
+            told = _logprobs_on_host(logits_BW, torch.arange(len(final), device=device), tokens_B, num_logprobs)
+        return PrefillOutput(to_host(tokens_B), told)
 
-    def round(self, batch: Batch) -> RoundOut:
+    def round(self, batch: RoundBatch) -> RoundOutput:
         """One round for these lines: each gets at least one token."""
         began_s = time.perf_counter()
         if batch.shape is not None:
-            self._drafter(batch).read(tuple(compress(batch.lines, batch.drafts)), batch.lags)
+            self._drafter(batch).read(tuple(compress(batch.req_slots, batch.drafts)), batch.draft_lags)
         if self.graphs is None or not self._is_uniform(batch):
             read_s = time.perf_counter() - began_s
-            out = self._round(batch, self.sampler.lines(batch.lines))
+            out = self._round(batch, self.sampler.batch_for(batch.req_slots))
             out.times.draft_s += read_s
             return replace(out, read_BC=to_host(out.read_BC))
-        lines = self._padded(batch.lines)
-        alike = replace(batch, lines=(), lags=())  # nothing of it changes from round to round
+        lines = self._padded(batch.req_slots)
+        alike = replace(batch, req_slots=(), draft_lags=())  # nothing of it changes from round to round
         if batch.shape is not None:
-            size = len(lines.lines_B)
+            size = len(lines.req_slots_B)
             alike = replace(alike, nodes=size * batch.shape.nodes, drafts=(True,) * size)
         read_BC = self.graphs.run(
             (batch.shape, batch.is_canary), lines, lambda lines: self._round(alike, lines).read_BC
         )
-        return RoundOut(
-            to_host(read_BC[: len(batch.lines)]), 1 if batch.shape is None else batch.shape.max_accepted, Times()
+        return RoundOutput(
+            to_host(read_BC[: len(batch.req_slots)]),
+            1 if batch.shape is None else batch.shape.max_accepted,
+            PhaseTimes(),
         )
 
-    def is_settled(self, batch: Batch) -> bool:
+    def is_warm(self, batch: RoundBatch) -> bool:
         """Whether a round like this costs what all later ones will."""
         if self.graphs is None or not self._is_uniform(batch):
             return True
-        return self.graphs.is_settled((batch.shape, batch.is_canary), self._padded(batch.lines))
+        return self.graphs.is_warm((batch.shape, batch.is_canary), self._padded(batch.req_slots))
 
-    def _is_uniform(self, batch: Batch) -> bool:
+    def _is_uniform(self, batch: RoundBatch) -> bool:
         """Whether the round does the same for all its lines, and needs nothing of the host: it may be recorded."""
         tells_more = batch.num_logprobs is not None or batch.wants_trees
-        return not tells_more and all(batch.drafts) and not self.sampler.needs_host(batch.lines)
+        return not tells_more and all(batch.drafts) and not self.sampler.needs_host(batch.req_slots)
 
-    def _padded(self, lines: tuple[int, ...]) -> Lines:
-        return self.sampler.lines(lines, RoundGraphs.size(len(lines)))
+    def _padded(self, lines: tuple[int, ...]) -> SamplerBatch:
+        return self.sampler.batch_for(lines, RoundGraphs.padded_size(len(lines)))
 
-    def _round(self, batch: Batch, lines: Lines) -> RoundOut:
+    def _round(self, batch: RoundBatch, lines: SamplerBatch) -> RoundOutput:
         """The round itself; what it tells is still on the device. Rows of the spare line are padding."""
-        times = Times()
+        times = PhaseTimes()
         began_s = time.perf_counter()
-        lines_B = lines.lines_B
+        req_slots_B = lines.req_slots_B
         if self.graphs is not None:
-            self.relay.lengths_R[-1:].zero_()  # the spare line never grows
-        lengths_B = self.relay.lengths_R[lines_B]
-        roots_B = self.relay.roots_B(lines_B, lengths_B)
-        tree, rows_T = self._draft(batch, lines_B, lengths_B, roots_B)
+            self.future_map.lengths_R[-1:].zero_()  # the spare line never grows
+        lengths_B = self.future_map.lengths_R[req_slots_B]
+        roots_B = self.future_map.roots_B(req_slots_B, lengths_B)
+        tree, rows_T = self._draft(batch, req_slots_B, lengths_B, roots_B)
         drafted_s = time.perf_counter()
-        own_BE, out = self._verify(tree, rows_T, lines_B, lengths_B)
+        own_BE, out = self._verify(tree, rows_T, req_slots_B, lengths_B)
         logits_TW = self.target.logits(out.hidden_BTD[0])
         accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, lines, lengths_B))
-        self.sampler.take(lines, accepted)
+        self.sampler.accept(lines, accepted)
         slots_BS = self._compact(accepted, own_BE, moves=batch.shape is not None and batch.shape.top_k > 1)
-        rows_BS = _rows_of(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
+        rows_BS = _forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
         aux_BSL = None
         if out.aux_BTL is not None:
             aux_BSL = out.aux_BTL[0, rows_BS]
-            self._store(slots_BS.view(-1), aux_BSL.flatten(0, 1))
-        self.relay.publish(lines_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
+            self._store_aux(slots_BS.view(-1), aux_BSL.flatten(0, 1))
+        self.future_map.publish(req_slots_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()
         if batch.shape is not None and self.needs_features:
             assert aux_BSL is not None, "the target was asked for its captured layers"
-            fresh = Fresh(accepted.tokens_BS, slots_BS, aux_BSL)
-            self._extend(batch, lines_B, lengths_B, accepted.lengths_B, fresh)
+            fresh = AcceptedTokens(accepted.tokens_BS, slots_BS, aux_BSL)
+            self._extend(batch, req_slots_B, lengths_B, accepted.lengths_B, fresh)
         times.draft_s, times.verify_s = drafted_s - began_s, verified_s - drafted_s
         times.extend_s = time.perf_counter() - verified_s
         read = [accepted.tokens_BS, accepted.lengths_B[:, None], has_rejected_child(tree, accepted)[:, None]]
         if any(batch.drafts) and batch.shape is not None and batch.shape.top_k > 1:
             read.append(self._trace_BC(batch, lines, tree, accepted))
-        told = _told(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
-        broken = frozenset(self.sampler.broken)
-        trees = _verified(tree, accepted) if batch.wants_trees and any(batch.drafts) else None
-        return RoundOut(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, told, broken, trees)
+        told = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
+        broken = frozenset(self.sampler.broken_req_slots)
+        trees = _trees_on_host(tree, accepted) if batch.wants_trees and any(batch.drafts) else None
+        return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, told, broken, trees)
 
-    def _trace_BC(self, batch: Batch, lines: Lines, tree: Tree, accepted: AcceptedPath) -> Tensor:
+    def _trace_BC(self, batch: RoundBatch, lines: SamplerBatch, tree: Tree, accepted: AcceptedPath) -> Tensor:
         """Evidence of those who draft. Padding has a tree like all others, which says nothing."""
         if self.graphs is None or not all(batch.drafts):
             return trace_BC(tree, accepted, sum(batch.drafts))
-        real_B = lines.lines_B < len(self.pool.table_RC) - 1
+        real_B = lines.req_slots_B < len(self.pool.req_to_token_RC) - 1
         is_root_M = torch.arange(tree.tokens_BM.shape[1], device=real_B.device) == 0
         told = replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M))
         return trace_BC(told, accepted, real_B.sum())
 
-    def _draft(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, roots_B: Tensor) -> tuple[Tree, Tensor | None]:
+    def _draft(
+        self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor
+    ) -> tuple[Tree, Tensor | None]:
         """Trees, and which of their nodes are verified (row by row, None: all of them)."""
         if batch.shape is None:
             return Tree.root_only(roots_B), None
         drafter = self._drafter(batch)
         if all(batch.drafts):
-            return rerank(drafter.grow(lines_B, lengths_B, roots_B, batch.shape), batch.nodes)
-        who = _drafting(batch, lines_B.device)
-        some = drafter.grow(lines_B[who], lengths_B[who], roots_B[who], batch.shape)
+            return rerank(drafter.draft(req_slots_B, lengths_B, roots_B, batch.shape), batch.nodes)
+        who = _drafting_indices(batch, req_slots_B.device)
+        some = drafter.draft(req_slots_B[who], lengths_B[who], roots_B[who], batch.shape)
         return rerank(Tree.from_subset(roots_B, some, who), batch.nodes)
 
-    def _extend(self, batch: Batch, lines_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: Fresh) -> None:
+    def _extend(
+        self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: AcceptedTokens
+    ) -> None:
         """The head reads on for those who drafted; the others' tokens it reads when they draft again."""
         drafter = self._drafter(batch)
-        assert isinstance(drafter, Drafter), "a head reads features"
+        assert isinstance(drafter, Eagle3Drafter), "a head reads features"
         if all(batch.drafts):
-            drafter.extend(lines_B, lengths_B, accepted_B, fresh)
+            drafter.extend(req_slots_B, lengths_B, accepted_B, fresh)
             return
-        who = _drafting(batch, lines_B.device)
-        some = Fresh(fresh.tokens_BS[who], fresh.slots_BS[who], fresh.aux_BSL[who])
-        drafter.extend(lines_B[who], lengths_B[who], accepted_B[who], some)
+        who = _drafting_indices(batch, req_slots_B.device)
+        some = AcceptedTokens(fresh.tokens_BS[who], fresh.slots_BS[who], fresh.aux_BSL[who])
+        drafter.extend(req_slots_B[who], lengths_B[who], accepted_B[who], some)
 
-    def _drafter(self, batch: Batch) -> Drafting:
+    def _drafter(self, batch: RoundBatch) -> Drafter:
         drafter = self.drafter
         assert drafter is not None, "drafting needs a head"
         return drafter.of(batch.is_canary)
 
     def _verify(
-        self, tree: Tree, rows_T: Tensor | None, lines_B: Tensor, lengths_B: Tensor
+        self, tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor
     ) -> tuple[Tensor, TargetOutput]:
         """The target over the chosen nodes; own_BE: the slots of all nodes."""
         count, num_nodes = tree.tokens_BM.shape
-        nodes_M = torch.arange(num_nodes, device=lines_B.device)
-        own_BE = self.pool.table_RC[lines_B[:, None], lengths_B[:, None] + nodes_M]
+        nodes_M = torch.arange(num_nodes, device=req_slots_B.device)
+        own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], lengths_B[:, None] + nodes_M]
         positions_BM = lengths_B[:, None] + tree.depths_BM
         visible_BMM = None if tree.is_chain and rows_T is None else tree.ancestors_BMM()
         if rows_T is None:
-            starts_B1 = torch.arange(0, (count + 1) * num_nodes, num_nodes, dtype=torch.int32, device=lines_B.device)
+            starts_B1 = torch.arange(
+                0, (count + 1) * num_nodes, num_nodes, dtype=torch.int32, device=req_slots_B.device
+            )
             ids_T, positions_T, slots_T = tree.tokens_BM.reshape(-1), positions_BM.view(-1), own_BE.view(-1)
             visible_TE = None if visible_BMM is None else visible_BMM.flatten(0, 1)
         else:
@@ -306,11 +318,13 @@ class Runner:
             starts_B1 = torch.cat((ends_B.new_zeros(1), ends_B)).int()
             ids_T, positions_T = tree.tokens_BM.reshape(-1)[rows_T], positions_BM.view(-1)[rows_T]
             slots_T, visible_TE = own_BE.view(-1)[rows_T], visible_BMM.flatten(0, 1)[rows_T]
-        rows = Rows(starts_B1, lines_B.int(), lengths_B.int(), slots_T, own_BE, visible_TE, positions_T.int())
+        rows = AttentionMetadata(
+            starts_B1, req_slots_B.int(), lengths_B.int(), slots_T, own_BE, visible_TE, positions_T.int()
+        )
         return own_BE, self._forward(ids_T, positions_T, rows)
 
-    def _forward(self, ids_T: Tensor, positions_T: Tensor, rows: Rows) -> TargetOutput:
-        attend = PackedAttention(self.prepare(self.pool.kv, self.pool.table_RC, rows))
+    def _forward(self, ids_T: Tensor, positions_T: Tensor, rows: AttentionMetadata) -> TargetOutput:
+        attend = PackedAttention(self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, rows))
         return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.needs_features)
 
     def _compact(self, accepted: AcceptedPath, own_BE: Tensor, moves: bool) -> Tensor:
@@ -321,18 +335,18 @@ class Runner:
             self.pool.move(own_BE.gather(1, accepted.nodes_BS).view(-1).long(), slots_BS.view(-1))
         return slots_BS
 
-    def _store(self, slots: Tensor, aux: Tensor) -> None:
+    def _store_aux(self, slots: Tensor, aux: Tensor) -> None:
         """Keep the features of these tokens for the head."""
         assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
         self.pool.aux_ZL.index_copy_(0, slots.long(), aux.to(self.pool.aux_ZL.dtype))
 
 
-def _drafting(batch: Batch, device: torch.device) -> Tensor:
+def _drafting_indices(batch: RoundBatch, device: torch.device) -> Tensor:
     """The numbers of the requests that draft."""
     return torch.tensor([b for b, drafts in enumerate(batch.drafts) if drafts], device=device)
 
 
-def _told(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | None) -> Logprobs | None:
+def _logprobs_on_host(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | None) -> Logprobs | None:
     """Log-probabilities of these tokens after these rows, if somebody asks."""
     if num_top is None:
         return None
@@ -340,12 +354,12 @@ def _told(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | No
     return Logprobs(to_host(told.token_logprobs_T), to_host(told.top_TN), to_host(told.top_ids_TN))
 
 
-def _verified(tree: Tree, accepted: AcceptedPath) -> Verified:
+def _trees_on_host(tree: Tree, accepted: AcceptedPath) -> VerifiedTrees:
     parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
-    return Verified(*(to_host(part) for part in parts))
+    return VerifiedTrees(*(to_host(part) for part in parts))
 
 
-def _rows_of(nodes_BS: Tensor, rows_T: Tensor | None, shape: Any) -> Tensor:
+def _forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: Any) -> Tensor:
     """The rows of the forward in which these nodes stood."""
     count, num_nodes = shape
     flat_BS = nodes_BS + torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]

@@ -6,7 +6,7 @@ from eyas.base.errors import UsageError
 
 
 @dataclass(frozen=True)
-class ServeOptions:
+class EngineOptions:
     """Raises UsageError.
 
     slots          requests that run at once

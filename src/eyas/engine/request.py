@@ -5,18 +5,18 @@ from typing import Literal
 
 from eyas.base.errors import InputError
 from eyas.engine.grammar import Grammar
-from eyas.speculation.acceptance_trace import Evidence
+from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.stats import RequestRounds
 
-Finish = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
 Speculation = Literal["auto", "off", "max"]
 MAIN, CANARY = "main", "canary"
 """The head that an engine has, and one that is tried beside it: the words of metrics and logs."""
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopCriteria:
     """What ends an answer beside the target's own end-of-turn ids.
 
     strings: the text is cut before the first of them, wherever in an accepted run it ends. ids: end like end-of-turn.
@@ -43,7 +43,7 @@ class Request:
     max_tokens: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
-    stop: Stop = field(default_factory=Stop)
+    stop: StopCriteria = field(default_factory=StopCriteria)
     speculation: Speculation = "auto"
     grammar: Grammar | None = None
     logprobs: int | None = None
@@ -74,7 +74,7 @@ class TokenLogprob:
 
 
 @dataclass
-class Answer:
+class RequestOutput:
     """A request's tokens as they come; complete when `finish` is set.
 
     drafted[i] says whether token i was an accepted draft token (False: the target's own, first or bonus).
@@ -88,18 +88,18 @@ class Answer:
 
     request: Request
     token_ids: list[int] = field(default_factory=list)
-    drafted: list[bool] = field(default_factory=list)
-    time_s: list[float] = field(default_factory=list)
+    is_draft: list[bool] = field(default_factory=list)
+    token_times_s: list[float] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
-    evidence: list[Evidence | None] = field(default_factory=list)
+    traces: list[AcceptanceTrace | None] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     text: str = ""
     text_ends: list[int] = field(default_factory=list)
-    tree: DraftTree | None = None
-    cached: int = 0
-    finish: Finish | None = None
+    draft_tree: DraftTree | None = None
+    num_cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
     head: str = MAIN
 
     @property
@@ -110,17 +110,17 @@ class Answer:
     @property
     def ttft_s(self) -> float:
         """Time to the first token."""
-        return self.time_s[0]
+        return self.token_times_s[0]
 
     @property
     def tpot_s(self) -> float | None:
         """(end-to-end - TTFT) / (output tokens - 1), as SGLang and vLLM define it; None for a single token."""
-        if len(self.time_s) < 2:
+        if len(self.token_times_s) < 2:
             return None
-        return (self.time_s[-1] - self.time_s[0]) / (len(self.time_s) - 1)
+        return (self.token_times_s[-1] - self.token_times_s[0]) / (len(self.token_times_s) - 1)
 
 
-def limit_of(request: Request, context: int, vocab_size: int) -> int:
+def max_new_tokens(request: Request, context: int, vocab_size: int) -> int:
     """How many tokens the request may get; InputError if it asks for none or there is no room for one."""
     if not request.prompt_ids:
         raise InputError(f"prompt {request.id} without tokens", "at least one", "write something into the prompt")

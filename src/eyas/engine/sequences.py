@@ -4,34 +4,34 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eyas.engine.detokenizer import TextOut
-from eyas.engine.device_stream import Event
-from eyas.engine.model_runner import Batch, Verified
-from eyas.engine.request import MAIN, Answer, DraftTree, TokenLogprob
-from eyas.memory.kv_cache_manager import Holding
-from eyas.speculation.arms import Choice
+from eyas.engine.detokenizer import TextStream
+from eyas.engine.device_stream import WorkEvent
+from eyas.engine.model_runner import RoundBatch, VerifiedTrees
+from eyas.engine.request import MAIN, DraftTree, RequestOutput, TokenLogprob
+from eyas.memory.kv_cache_manager import KVAllocation
+from eyas.speculation.arms import SpeculationDecision
 from eyas.tree.sampling import Logprobs
 
 
 @dataclass(eq=False)
-class Job:
+class RequestState:
     """A request on its way, whether it waits or runs. text: prompt and answer."""
 
-    answer: Answer
-    limit: int
+    output: RequestOutput
+    max_new_tokens: int
     added_s: float
-    text: list[int]
-    out: TextOut | None
+    token_ids: list[int]
+    text_stream: TextStream | None
     has_run: bool = False
 
     @property
     def is_new(self) -> bool:
         """Whether its first token is still to come: a preempted answer goes on where it was."""
-        return not self.answer.token_ids
+        return not self.output.token_ids
 
 
 @dataclass(eq=False)
-class Running:
+class RunningRequest:
     """A job in the engine. Columns are positions of its text.
 
     goal: columns that prefill has to fill; filled: those whose prefill is launched. known: committed columns, as far as
@@ -39,39 +39,42 @@ class Running:
     the end the head has not read. left: it runs no longer, what still comes for it means nothing.
     """
 
-    job: Job
-    holding: Holding
-    goal: int
-    filled: int
-    begun: bool = False
-    known: int = 0
-    growths: deque[int] = field(default_factory=deque)
-    lag: int = 0
-    awaits_first: bool = False
-    left: bool = False
+    state: RequestState
+    kv: KVAllocation
+    prefill_end: int
+    num_prefilled: int
+    is_started: bool = False
+    num_committed: int = 0
+    growth_in_flight: deque[int] = field(default_factory=deque)
+    draft_lag_tokens: int = 0
+    awaits_first_token: bool = False
+    is_removed: bool = False
 
     @property
-    def is_filled(self) -> bool:
+    def is_prefilled(self) -> bool:
         """Whether its text is in memory, or on its way there."""
-        return self.begun and self.filled == self.goal
+        return self.is_started and self.num_prefilled == self.prefill_end
 
     @property
-    def bound(self) -> int:
+    def max_committed(self) -> int:
         """Committed columns once all that is launched is done, at most."""
-        return self.known + sum(self.growths)
+        return self.num_committed + sum(self.growth_in_flight)
 
     @property
-    def may_go_on(self) -> bool:
+    def needs_round(self) -> bool:
         """Whether a token can be missing once all that is launched is read: every round gives at least one."""
-        return len(self.job.answer.token_ids) + self.awaits_first + len(self.growths) < self.job.limit
+        return (
+            len(self.state.output.token_ids) + self.awaits_first_token + len(self.growth_in_flight)
+            < self.state.max_new_tokens
+        )
 
 
 @dataclass(frozen=True, order=True)
-class Turn:
+class RoundKind:
     """A kind of round: those of one head, as the policy decides or with the largest tree at any price."""
 
     is_max: bool = False
-    head: str = MAIN
+    drafter: str = MAIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,16 +84,16 @@ class Step:
     batch, choice, contexts: of a round; the committed columns of each member as the host knew them. turn: whose it is.
     """
 
-    members: tuple[Running, ...]
-    event: Event
-    batch: Batch | None = None
-    choice: Choice | None = None
+    members: tuple[RunningRequest, ...]
+    event: WorkEvent
+    batch: RoundBatch | None = None
+    decision: SpeculationDecision | None = None
     contexts: tuple[int, ...] = ()
-    turn: Turn = Turn()
+    kind: RoundKind = RoundKind()
 
 
 @dataclass
-class Counters:
+class EngineCounters:
     """What the engine has done. Times in seconds: of the device by part, and of the host."""
 
     rounds: int = 0
@@ -111,28 +114,28 @@ class Counters:
     finished: dict[str, int] = field(default_factory=dict)
 
 
-def next_turn(going: Sequence[Running], last: Turn) -> tuple[Turn, list[Running]]:
+def next_kind(going: Sequence[RunningRequest], last: RoundKind) -> tuple[RoundKind, list[RunningRequest]]:
     """The kind that comes after the last one, of those that somebody waits for, and who they are.
 
     main | canary, the largest tree | main, the largest tree | canary | main ...
     """
-    answers = [one.job.answer for one in going]
-    turns = [Turn(answer.request.speculation == "max", answer.head) for answer in answers]
+    answers = [one.state.output for one in going]
+    turns = [RoundKind(answer.request.speculation == "max", answer.head) for answer in answers]
     turn = min([turn for turn in turns if turn > last] or turns)
     return turn, [one for one, own in zip(going, turns, strict=True) if own == turn]
 
 
-def num_logprobs(members: Sequence[Running]) -> int | None:
+def max_logprobs(members: Sequence[RunningRequest]) -> int | None:
     """The most alternatives that anybody here wants to see with each token."""
-    return max((n for one in members if (n := one.job.answer.request.logprobs) is not None), default=None)
+    return max((n for one in members if (n := one.state.output.request.logprobs) is not None), default=None)
 
 
-def wants_trees(members: Sequence[Running]) -> bool:
+def wants_trees(members: Sequence[RunningRequest]) -> bool:
     """Whether anybody here wants to see its trees."""
-    return any(one.job.answer.request.wants_rounds for one in members)
+    return any(one.state.output.request.wants_rounds for one in members)
 
 
-def tell_logprobs(answer: Answer, told: Logprobs, begin: int, count: int) -> None:
+def add_logprobs(answer: RequestOutput, told: Logprobs, begin: int, count: int) -> None:
     """The newest `count` tokens stand in rows begin.. of what was told."""
     wanted = answer.request.logprobs
     if wanted is None:
@@ -143,19 +146,19 @@ def tell_logprobs(answer: Answer, told: Logprobs, begin: int, count: int) -> Non
         answer.logprobs.append(TokenLogprob(token, float(told.token_logprobs_T[row]), top))
 
 
-def tell_tree(answer: Answer, trees: Verified | None, row: int, count: int) -> None:
+def set_draft_tree(answer: RequestOutput, trees: VerifiedTrees | None, row: int, count: int) -> None:
     """The tree of the round that gave the newest `count` tokens, without the nodes that got no row."""
     if not answer.request.wants_rounds:
         return
-    answer.tree = None
+    answer.draft_tree = None
     nodes = [] if trees is None else trees.valid_BM[row].nonzero()[:, 0].tolist()
     if trees is None or len(nodes) == 1:
         return
     tokens, parents = trees.tokens_BM[row].tolist(), trees.parents_BM[row].tolist()
     place = {node: i for i, node in enumerate(nodes)}
-    num_drafted = sum(answer.drafted[-count:])  # an answer that ends inside the path has no more of it
+    num_drafted = sum(answer.is_draft[-count:])  # an answer that ends inside the path has no more of it
     path = trees.nodes_BS[row, 1 : 1 + num_drafted].tolist()
-    answer.tree = DraftTree(
+    answer.draft_tree = DraftTree(
         tuple(tokens[node] for node in nodes),
         tuple(place[parents[node]] for node in nodes),
         tuple(place[node] for node in path),

@@ -36,7 +36,14 @@ from torch import Tensor
 from eyas.base.environment import cache_directory, remove_all_but_newest
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
-from eyas.kernels.attention_op import NO_MATTER, CompileError, attending, compiler, operator, written_down
+from eyas.kernels.attention_op import (
+    NO_FIX,
+    CompileError,
+    attention_scope,
+    cpp_compiler,
+    exported_attention,
+    load_operator,
+)
 from eyas.model import head as head_module
 from eyas.model import hook as hook_module
 from eyas.model import target as target_module
@@ -44,10 +51,10 @@ from eyas.model.attention import AttentionParams, PackedAttention, PackedAttenti
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 
-MOST_ROWS = 1 << 20
+MAX_ROWS = 1 << 20
 MEMORY_SHARE = 0.1  # of the machine's memory, for the packed copies of the weights, at most
 COMPILING = ".compiling-"
-KEPT = 16  # packages on disk
+MAX_PACKAGES = 16  # packages on disk
 TIMEOUT_S = 1800.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 EXAMPLE_ROWS, CHECK_ROWS = 16, (1, 2, 7, 40)
@@ -67,7 +74,7 @@ class _TargetGraph(torch.nn.Module):
         self._target = [target]  # in a list: no submodule
 
     def forward(self, ids_1T: Tensor, positions_1T: Tensor) -> tuple[Tensor, Tensor]:
-        out = self._target[0].forward(ids_1T, positions_1T, PackedAttention(written_down), want_aux=True)
+        out = self._target[0].forward(ids_1T, positions_1T, PackedAttention(exported_attention), want_aux=True)
         assert out.aux_BTL is not None, "asked for"
         return out.hidden_BTD, out.aux_BTL
 
@@ -80,7 +87,7 @@ class _HeadGraph(torch.nn.Module):
         self.head = head
 
     def forward(self, embeds_1TD: Tensor, hidden_1TD: Tensor, positions_1T: Tensor) -> tuple[Tensor, Tensor]:
-        return self.head.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, PackedAttention(written_down))
+        return self.head.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, PackedAttention(exported_attention))
 
 
 def target_inputs(target: Target, rows: int) -> tuple[Tensor, ...]:
@@ -99,8 +106,8 @@ def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
 
 def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
     """Export and compile; the rows, dimension 1 of every input, may be any number. Takes about a minute."""
-    operator()
-    rows = torch.export.Dim("rows", min=2, max=MOST_ROWS)
+    load_operator()
+    rows = torch.export.Dim("rows", min=2, max=MAX_ROWS)
     with torch.no_grad():
         exported = torch.export.export(graph, inputs, dynamic_shapes=[{1: rows} for _ in inputs], strict=False)
         torch._inductor.aoti_compile_and_package(
@@ -117,22 +124,20 @@ class _Package:
     """A loaded package. One thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        operator()
+        load_operator()
         try:
             # The loader itself: both graphs take and give flat tensors, and flattening them takes as long as a layer.
             self._run = torch._inductor.aoti_load_package(str(path), run_single_threaded=True).loader.boxed_run
         except Exception as error:  # a package of another processor or torch fails in many ways
-            raise CompileError(
-                f"a compiled forward that does not load ({error})", "one that does", NO_MATTER
-            ) from error
+            raise CompileError(f"a compiled forward that does not load ({error})", "one that does", NO_FIX) from error
         os.utime(path)  # the newest are kept
 
     def __call__(self, rows: PackedAttentionFn, *inputs: Tensor) -> Any:
-        with attending(rows):
+        with attention_scope(rows):
             return self._run([part.contiguous() for part in inputs])  # compiled code reads them without looking
 
 
-def _apart(found: Tensor, wanted: Tensor) -> float:
+def _relative_error(found: Tensor, wanted: Tensor) -> float:
     """Norm of the difference over the norm."""
     found, wanted = found.double(), wanted.double()
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
@@ -150,13 +155,13 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
         inputs = inputs_of(rows)
         with torch.inference_mode():
             found = package(_text_only, *inputs)
-            with attending(_text_only):
+            with attention_scope(_text_only):
                 wanted = graph(*inputs)
-        worst = max(_apart(one, other) for one, other in zip(found, wanted, strict=True))
+        worst = max(_relative_error(one, other) for one, other in zip(found, wanted, strict=True))
         bound = TOLERANCE[wanted[0].dtype]
         if not worst <= bound:
             raise CompileError(
-                f"a compiled forward that differs by {worst:.2g} at {rows} rows", f"at most {bound:g}", NO_MATTER
+                f"a compiled forward that differs by {worst:.2g} at {rows} rows", f"at most {bound:g}", NO_FIX
             )
 
 
@@ -164,7 +169,7 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
 
 
 @dataclass(frozen=True)
-class _Job:
+class _CompileJob:
     """What one process compiles. config None: a target, whose weights are read from `source`; else a head."""
 
     source: str
@@ -206,22 +211,22 @@ def _check_machine(target: Target, head: Head | None) -> None:
     weights = [*target.model.parameters(), *(head.parameters() if head is not None else ())]
     kinds = {(weight.device.type, weight.dtype) for weight in weights}
     if any(device != "cpu" or dtype not in TOLERANCE for device, dtype in kinds):
-        raise CompileError(f"weights of {sorted(map(str, kinds))}", "bfloat16 or float32 on a CPU", NO_MATTER)
-    if shutil.which(compiler()) is None:
-        raise CompileError(f"no {compiler()} on the PATH", "a C++ compiler", "install g++, or set CXX")
+        raise CompileError(f"weights of {sorted(map(str, kinds))}", "bfloat16 or float32 on a CPU", NO_FIX)
+    if shutil.which(cpp_compiler()) is None:
+        raise CompileError(f"no {cpp_compiler()} on the PATH", "a C++ compiler", "install g++, or set CXX")
     held = sum(weight.nbytes for weight in weights)
     room = int(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     if held > room:
         raise CompileError(
             f"{held / 1e9:.1f} GB of weights, which a compiled forward holds once more",
             f"at most {room / 1e9:.1f} GB here",
-            NO_MATTER,
+            NO_FIX,
         )
 
 
 def _key(digest: str, dtype: torch.dtype, form: object) -> str:
     """Everything that decides what a package holds."""
-    done = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run([cpp_compiler(), "--version"], capture_output=True, text=True, check=False)
     source = digest_bytes(b"".join(path.read_bytes() for path in SOURCES))
     versions = [torch.__version__, transformers.__version__, done.stdout.partition("\n")[0], source]
     parts = [digest, str(dtype), form, torch.get_num_threads(), _processor(), *versions]
@@ -246,21 +251,23 @@ def _flags() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _target_job(target: Target, package: Path) -> _Job:
+def _target_job(target: Target, package: Path) -> _CompileJob:
     layers = tuple(int(layer) for layer in target.aux_layer_ids)
-    return _Job(str(target.directory), None, layers, _name(target.model.dtype), torch.get_num_threads(), str(package))
+    return _CompileJob(
+        str(target.directory), None, layers, _name(target.model.dtype), torch.get_num_threads(), str(package)
+    )
 
 
-def _head_job(head: Head, weights: Path, package: Path) -> _Job:
+def _head_job(head: Head, weights: Path, package: Path) -> _CompileJob:
     config, dtype = dataclasses.asdict(head.config), _name(head.lm_head.weight.dtype)
-    return _Job(str(weights), config, (), dtype, torch.get_num_threads(), str(package))
+    return _CompileJob(str(weights), config, (), dtype, torch.get_num_threads(), str(package))
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _package(name: str, job_of: Callable[[Path], _Job] | None) -> _Package | None:
+def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Package | None:
     """The stored package of this name; compiled if there is none that loads, or None where there is no job for it."""
     directory = cache_directory()
     path = directory / f"forward-{name}.pt2"
@@ -276,15 +283,15 @@ def _package(name: str, job_of: Callable[[Path], _Job] | None) -> _Package | Non
                 shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=COMPILING) as place:
             built = Path(place) / path.name
-            _compile_elsewhere(job_of(built), Path(place))
+            _compile_in_subprocess(job_of(built), Path(place))
             os.replace(built, path)
     except OSError as error:
-        raise CompileError(f"no compiled forward ({error})", "room for it on disk", NO_MATTER) from error
-    remove_all_but_newest(directory, "forward-*.pt2", KEPT)
+        raise CompileError(f"no compiled forward ({error})", "room for it on disk", NO_FIX) from error
+    remove_all_but_newest(directory, "forward-*.pt2", MAX_PACKAGES)
     return _Package(path)
 
 
-def _compile_elsewhere(job: _Job, place: Path) -> None:
+def _compile_in_subprocess(job: _CompileJob, place: Path) -> None:
     """In a process of its own at the lowest priority: compiling takes a minute of Python, which would hold our lock."""
     spec = place / "job.json"
     spec.write_text(json.dumps(dataclasses.asdict(job)))
@@ -305,10 +312,10 @@ def _compile_elsewhere(job: _Job, place: Path) -> None:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise CompileError(f"a compiler that ran longer than {TIMEOUT_S:.0f} s", "an end", NO_MATTER) from error
+        raise CompileError(f"a compiler that ran longer than {TIMEOUT_S:.0f} s", "an end", NO_FIX) from error
     if done.returncode or not Path(job.package).is_file():
         reason = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300]
-        raise CompileError(f"a forward that does not compile ({reason})", "one that does", NO_MATTER)
+        raise CompileError(f"a forward that does not compile ({reason})", "one that does", NO_FIX)
 
 
 def _main(spec: str) -> None:
@@ -318,7 +325,7 @@ def _main(spec: str) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     stored: dict[str, Any] = json.loads(Path(spec).read_text())
     stored["layers"] = tuple(stored["layers"])
-    job = _Job(**stored)
+    job = _CompileJob(**stored)
     torch.set_num_threads(job.threads)
     graph, inputs = _target_graph(job) if job.config is None else _head_graph(job)
     try:
@@ -327,12 +334,12 @@ def _main(spec: str) -> None:
         sys.exit(f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[0]}")
 
 
-def _target_graph(job: _Job) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+def _target_graph(job: _CompileJob) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     target = Target.load(job.source, getattr(torch, job.dtype), job.layers)
     return _TargetGraph(target), target_inputs(target, EXAMPLE_ROWS)
 
 
-def _head_graph(job: _Job) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+def _head_graph(job: _CompileJob) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     assert job.config is not None, "a head has a configuration"
     fields: dict[str, Any] = job.config | {"aux_layer_ids": tuple(job.config["aux_layer_ids"])}
     head = Head(HeadConfig(**fields))

@@ -17,53 +17,55 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import EyasError, StorageError
-from eyas.kernels.build import TORCH_LIB, Source, built
+from eyas.kernels.build import TORCH_LIB, LibrarySource, build_library
 from eyas.kernels.cpu_attention import HEADER
 from eyas.model.attention import AttentionParams, PackedAttentionFn
 
-NO_MATTER = "nothing: the forwards run as they are, only slower"
+NO_FIX = "nothing: the forwards run as they are, only slower"
 
 
-_now = threading.local()
-_kept: list[torch.library.Library] = []  # what is registered lasts as long as the library object
+_thread_state = threading.local()
+_libraries: list[torch.library.Library] = []  # what is registered lasts as long as the library object
 
 
 class CompileError(EyasError):
     """There is no compiled forward here; the reason is in `found`."""
 
 
-def _source() -> Source:
+def _source() -> LibrarySource:
     from torch.utils.cpp_extension import include_paths  # brings setuptools, which takes a while
 
     headers = (f"-I{path}" for path in include_paths())
     flags = ("-std=c++20", "-O2", "-fPIC", "-shared", *headers)
-    return Source(HEADER.with_name("cpu_operator.cpp"), (HEADER,), flags, (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10"))
+    return LibrarySource(
+        HEADER.with_name("cpu_operator.cpp"), (HEADER,), flags, (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10")
+    )
 
 
 @cache
-def operator() -> Callable[..., None]:
+def load_operator() -> Callable[..., None]:
     """`eyas_enter`; with it torch knows eyas::attend. CompileError where it cannot be built."""
     try:
-        library = built(compiler(), _source())
+        library = build_library(cpp_compiler(), _source())
         torch.ops.load_library(str(library))
     except (OSError, subprocess.SubprocessError, StorageError) as error:
-        raise CompileError(f"an operator for attention that does not build ({error})", "g++", NO_MATTER) from error
+        raise CompileError(f"an operator for attention that does not build ({error})", "g++", NO_FIX) from error
     enter = ctypes.CDLL(str(library)).eyas_enter
     enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
     in_python = torch.library.Library("eyas", "IMPL")
     in_python.impl("attend_in_python", _attend, "CPU")
     torch.library.register_fake("eyas::attend", _shape, lib=in_python)
-    _kept.append(in_python)
+    _libraries.append(in_python)
     return enter
 
 
 @contextlib.contextmanager
-def attending(rows: PackedAttentionFn) -> Iterator[None]:
+def attention_scope(rows: PackedAttentionFn) -> Iterator[None]:
     """Within, this thread's forwards attend by these rows: in C++ where they are `native`, else through Python."""
-    enter = operator()
+    enter = load_operator()
     native = getattr(rows, "native", None)
     if native is None:
-        _now.rows = rows
+        _thread_state.rows = rows
         enter(None, None, None, 0, 0)
     else:
         enter(*native)
@@ -71,7 +73,7 @@ def attending(rows: PackedAttentionFn) -> Iterator[None]:
         yield
     finally:
         enter(None, None, None, 0, 0)
-        _now.rows = None
+        _thread_state.rows = None
 
 
 @cache
@@ -97,19 +99,19 @@ def _attend(  # noqa: PLR0913, the fields of a rule
         if sinks_N is None
         else AttentionParams(scale, window, chunk, softcap, sinks_N)
     )
-    return _now.rows(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
+    return _thread_state.rows(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
 
 
 def _shape(q_TNH: Tensor, *_: object) -> Tensor:
     return q_TNH.new_empty(q_TNH.shape)
 
 
-def written_down(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
+def exported_attention(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
     """The attention of a forward that is exported."""
     r = params
     return torch.ops.eyas.attend(q_TNH, k_TGH, v_TGH, layer, r.scale, r.window, r.chunk, r.softcap, r.sinks_N)
 
 
-def compiler() -> str:
+def cpp_compiler() -> str:
     """The C++ compiler: $CXX, or g++."""
     return os.environ.get("CXX") or "g++"

@@ -18,7 +18,7 @@ TORCH_LIB = Path(torch.__file__).parent / "lib"
 
 
 @dataclass(frozen=True)
-class Source:
+class LibrarySource:
     """A library's text: the file that is compiled, what it includes of ours, and how."""
 
     path: Path
@@ -27,7 +27,7 @@ class Source:
     links: tuple[str, ...] = ()
 
 
-def built(compiler: str, source: Source) -> Path:
+def build_library(compiler: str, source: LibrarySource) -> Path:
     """The library in the cache directory, built on the spot if it is not there yet.
 
     CalledProcessError, TimeoutExpired, OSError or StorageError where that fails.
@@ -53,7 +53,7 @@ def _run(command: Sequence[str]) -> str:
     return done.stderr
 
 
-def library_path(compiler: str, source: Source) -> Path:
+def library_path(compiler: str, source: LibrarySource) -> Path:
     """Named after everything that decides its content; -### makes a compiler tell its version and the CPU it found."""
     language = "c" if source.path.suffix == ".c" else "c++"
     told = _run([compiler, "-###", "-E", *source.flags, "-x", language, os.devnull])

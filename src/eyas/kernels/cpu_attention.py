@@ -4,7 +4,7 @@ T rows, B requests, N heads, G key-value heads, H head size, R lines and C colum
 
     load_cpu_attention() -> CpuKernel             once a process; or Unavailable: then use `paged.prepare_dense`
     unfit(dtype, head_dim) -> None                or why a memory is not for the operator: then likewise
-    kernel(kv, table_RC, rows) -> CpuAttention    once a forward: what its layers share, as one C struct
+    kernel(kv, req_to_token_RC, rows) -> CpuAttention    once a forward: what its layers share, as one C struct
     attention(layer, q, k, v, rule) -> out_TNH    once a layer
 """
 
@@ -21,20 +21,20 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import StorageError
-from eyas.kernels.build import Source, built, openmp
-from eyas.kernels.paged_attention import Rows
+from eyas.kernels.build import LibrarySource, build_library, openmp
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import AttentionParams
 
 HEADER = Path(__file__).with_name("cpu_attention.h")
 # No -ffast-math: a hidden score is an infinity. The two -fno-* let selections become vectors and change no result.
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
-SOURCE = Source(HEADER.with_suffix(".c"), (HEADER,), FLAGS, ("-Wl,--as-needed", *openmp(), "-lm"))
+SOURCE = LibrarySource(HEADER.with_suffix(".c"), (HEADER,), FLAGS, ("-Wl,--as-needed", *openmp(), "-lm"))
 # What prebuild.py makes: for any x86-64 with AVX2 instead of the machine that builds.
 PORTABLE = dataclasses.replace(
     SOURCE, flags=tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in FLAGS)
 )
 PORTABLE_NEEDS = ("AVX2", "AVX512")  # in torch's words, which has it from the processor
-BROUGHT = "EYAS_CPU_OPERATOR"  # the library's path, for machines without a compiler
+PREBUILT_VARIABLE = "EYAS_CPU_OPERATOR"  # the library's path, for machines without a compiler
 TYPES = (torch.float32, torch.bfloat16)
 MAX_HEAD_DIM = 1024  # ROOM of cpu_attention.c holds 16 rows of it, the longest vector
 REASON_LENGTH = 300  # characters of what a compiler said, on one line
@@ -47,7 +47,7 @@ class Unavailable:
     reason: str
 
 
-def unfit(dtype: torch.dtype, head_dim: int) -> str | None:
+def unsupported_reason(dtype: torch.dtype, head_dim: int) -> str | None:
     """Why the operator does not take a memory of this type and head size; None if it does."""
     if dtype not in TYPES:
         return f"the operator reads {' and '.join(map(str, TYPES))}, not {dtype}"
@@ -83,9 +83,9 @@ class CpuKernel:
         self.attend = library.eyas_attend
         self.attend.argtypes, self.attend.restype = (c_void_p,) * 8, c_int
 
-    def __call__(self, kv: Tensor, table_RC: Tensor, rows: Rows) -> "CpuAttention":
-        """kv is [layers, 2, Z, G, H], float32 or bfloat16; table_RC is int32."""
-        return CpuAttention(self, kv, table_RC, rows)
+    def __call__(self, kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> "CpuAttention":
+        """kv is [layers, 2, Z, G, H], float32 or bfloat16; req_to_token_RC is int32."""
+        return CpuAttention(self, kv, req_to_token_RC, rows)
 
 
 class CpuAttention:
@@ -94,19 +94,31 @@ class CpuAttention:
     Works with as many threads as torch has when this is made, with one where there is little to do.
     """
 
-    def __init__(self, kernel: CpuKernel, kv: Tensor, table_RC: Tensor, rows: Rows) -> None:
-        assert unfit(kv.dtype, kv.shape[4]) is None, unfit(kv.dtype, kv.shape[4])
+    def __init__(self, kernel: CpuKernel, kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> None:
+        assert unsupported_reason(kv.dtype, kv.shape[4]) is None, unsupported_reason(kv.dtype, kv.shape[4])
         assert kv[0, 0].is_contiguous(), kv.stride()
         assert kv.is_cpu, "the operator runs on a CPU"
-        index = (rows.starts_B1, rows.lines_B, rows.lengths_B, rows.slots_T, rows.own_BE, rows.positions_T, table_RC)
+        index = (
+            rows.starts_B1,
+            rows.req_slots_B,
+            rows.lengths_B,
+            rows.slots_T,
+            rows.block_slots_BE,
+            rows.positions_T,
+            req_to_token_RC,
+        )
         held = [_index(part) for part in index]
         visible_TE = None if rows.visible_TE is None else rows.visible_TE.contiguous()
         assert visible_TE is None or visible_TE.dtype == torch.bool, "who sees whom is bool"
         self._held = (kv, held, visible_TE)  # what the addresses below point to
         f = self._forward = _Forward(*(part.data_ptr() for part in held))
         f.visible = None if visible_TE is None else visible_TE.data_ptr()
-        f.num_columns, f.num_requests, f.num_rows = table_RC.shape[1], rows.lines_B.shape[0], rows.slots_T.shape[0]
-        f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], rows.own_BE.shape[1]
+        f.num_columns, f.num_requests, f.num_rows = (
+            req_to_token_RC.shape[1],
+            rows.req_slots_B.shape[0],
+            rows.slots_T.shape[0],
+        )
+        f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], rows.block_slots_BE.shape[1]
         f.num_threads, f.memory_is_bf16 = torch.get_num_threads(), kv.dtype == torch.bfloat16
         self._rule = _Rule()
         self._rule_from: tuple[AttentionParams, Tensor | None] | None = None
@@ -187,13 +199,13 @@ def load_cpu_attention() -> CpuKernel | Unavailable:
 
     What is built is kept in the cache directory. An image without a compiler brings one that was built elsewhere.
     """
-    compiler, brought = find_compiler(), os.environ.get(BROUGHT)
+    compiler, brought = find_compiler(), os.environ.get(PREBUILT_VARIABLE)
     if compiler is None and brought is None:
         return Unavailable("there is no gcc or cc on the PATH")
     if compiler is None and torch.backends.cpu.get_cpu_capability() not in PORTABLE_NEEDS:
-        return Unavailable(f"{BROUGHT} is for CPUs with AVX2, and there is no gcc or cc on the PATH")
+        return Unavailable(f"{PREBUILT_VARIABLE} is for CPUs with AVX2, and there is no gcc or cc on the PATH")
     try:
-        return CpuKernel(ctypes.CDLL(str(built(compiler, SOURCE)) if compiler is not None else str(brought)))
+        return CpuKernel(ctypes.CDLL(str(build_library(compiler, SOURCE)) if compiler is not None else str(brought)))
     except subprocess.CalledProcessError as error:
         return Unavailable(f"{compiler} failed: {' '.join(error.stderr.split())[:REASON_LENGTH]}")
     except (OSError, subprocess.TimeoutExpired, StorageError) as error:

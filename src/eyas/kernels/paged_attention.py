@@ -27,11 +27,11 @@ from eyas.model.attention import AttentionParams, PackedAttentionFn
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class AttentionMetadata:
     """The rows of one forward. Index tensors are int32 on the device of the memory.
 
     starts_B1    [B + 1]: rows starts[b]..starts[b + 1] - 1 belong to request b; starts[B] = T
-    lines_B      line of the table that holds the slots of request b
+    req_slots_B      line of the table that holds the slots of request b
     lengths_B    committed columns of request b: its prefix
     slots_T      where each row's key and value go
     own_BE       slots of the own block; the rows of this forward are among them
@@ -41,10 +41,10 @@ class Rows:
     """
 
     starts_B1: Tensor
-    lines_B: Tensor
+    req_slots_B: Tensor
     lengths_B: Tensor
     slots_T: Tensor
-    own_BE: Tensor
+    block_slots_BE: Tensor
     visible_TE: Tensor | None
     positions_T: Tensor
 
@@ -59,22 +59,22 @@ class PagedAttention(Protocol):
         v_TGH: Tensor,
         keys_ZGH: Tensor,
         values_ZGH: Tensor,
-        table_RC: Tensor,
-        rows: Rows,
+        req_to_token_RC: Tensor,
+        rows: AttentionMetadata,
         params: AttentionParams,
     ) -> Tensor:
         """Write the rows' keys and values to their slots, return out_TNH in the type of q."""
         ...
 
 
-def dense(  # noqa: PLR0913, the operands of a kernel
+def dense_paged_attention(  # noqa: PLR0913, the operands of a kernel
     q_TNH: Tensor,
     k_TGH: Tensor,
     v_TGH: Tensor,
     keys_ZGH: Tensor,
     values_ZGH: Tensor,
-    table_RC: Tensor,
-    rows: Rows,
+    req_to_token_RC: Tensor,
+    rows: AttentionMetadata,
     params: AttentionParams,
 ) -> Tensor:
     """The reference: gathers each request's keys and asks SDPA. Reads lengths on the host, runs on any device."""
@@ -82,12 +82,12 @@ def dense(  # noqa: PLR0913, the operands of a kernel
     keys_ZGH[slots_T] = k_TGH.to(keys_ZGH.dtype)
     values_ZGH[slots_T] = v_TGH.to(values_ZGH.dtype)
     out_TNH = torch.empty_like(q_TNH)
-    starts, lengths, lines = rows.starts_B1.tolist(), rows.lengths_B.tolist(), rows.lines_B.tolist()
+    starts, lengths, lines = rows.starts_B1.tolist(), rows.lengths_B.tolist(), rows.req_slots_B.tolist()
     for b, (begin, end) in enumerate(pairwise(starts)):
         if begin == end:
             continue
-        visible_tS = visible(rows, b, begin, end, lengths[b], params)
-        slots_S = torch.cat((table_RC[lines[b], : lengths[b]], rows.own_BE[b])).long()
+        visible_tS = visibility_mask(rows, b, begin, end, lengths[b], params)
+        slots_S = torch.cat((req_to_token_RC[lines[b], : lengths[b]], rows.block_slots_BE[b])).long()
         k_GSH, v_GSH = (held[slots_S].transpose(0, 1) for held in (keys_ZGH, values_ZGH))
         if q_TNH.device.type == "cpu":  # no fast kernel for a few rows of bfloat16 there
             k_GSH, v_GSH = k_GSH.float(), v_GSH.float()
@@ -96,9 +96,11 @@ def dense(  # noqa: PLR0913, the operands of a kernel
     return out_TNH
 
 
-def visible(rows: Rows, b: int, begin: int, end: int, length: int, params: AttentionParams) -> Tensor:
+def visibility_mask(
+    rows: AttentionMetadata, b: int, begin: int, end: int, length: int, params: AttentionParams
+) -> Tensor:
     """bool [t, S]: what rows begin..end - 1 of request b see of prefix and own block."""
-    num_own, device = rows.own_BE.shape[1], rows.own_BE.device
+    num_own, device = rows.block_slots_BE.shape[1], rows.block_slots_BE.device
     if rows.visible_TE is None:
         own_tE = torch.ones(end - begin, num_own, dtype=torch.bool, device=device).tril()
     else:
@@ -130,16 +132,16 @@ def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, par
     return torch.bmm(scores_NtS.softmax(-1), v_NSH)
 
 
-class Prepare(Protocol):
+class PrepareAttention(Protocol):
     """Does once a forward what all layers share. kv is [layers, 2, Z, G, H]."""
 
-    def __call__(self, kv: Tensor, table_RC: Tensor, rows: Rows) -> PackedAttentionFn: ...
+    def __call__(self, kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> PackedAttentionFn: ...
 
 
-def prepare_dense(kv: Tensor, table_RC: Tensor, rows: Rows) -> PackedAttentionFn:
+def prepare_dense(kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> PackedAttentionFn:
     """The reference as `Prepare`."""
 
     def attend(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-        return dense(q_TNH, k_TGH, v_TGH, kv[layer, 0], kv[layer, 1], table_RC, rows, params)
+        return dense_paged_attention(q_TNH, k_TGH, v_TGH, kv[layer, 0], kv[layer, 1], req_to_token_RC, rows, params)
 
     return attend

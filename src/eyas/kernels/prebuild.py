@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eyas.base.errors import EyasError, InputError, StageError
 from eyas.base.storage import write_atomic
-from eyas.kernels.build import built
+from eyas.kernels.build import build_library
 from eyas.kernels.cpu_attention import PORTABLE, find_compiler
 
 
@@ -20,7 +20,7 @@ def prebuild(path: Path) -> None:
     if compiler is None:
         raise InputError("no gcc or cc on the PATH", "a C compiler", "install gcc")
     try:
-        write_atomic(path, built(compiler, PORTABLE).read_bytes())
+        write_atomic(path, build_library(compiler, PORTABLE).read_bytes())
     except subprocess.CalledProcessError as error:
         said = " ".join(error.stderr.split())[:300]
         raise StageError(f"{compiler} that failed: {said}", "a library", "mend what it says") from None

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import InputError
-from eyas.kernels.paged_attention import Prepare, Rows
+from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.model.attention import AttentionParams
 
 try:
@@ -109,7 +109,7 @@ def power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def prepare_on(device: torch.device) -> Prepare:
+def prepare_on(device: torch.device) -> PrepareAttention:
     """`Prepare` for this CUDA device."""
     return partial(TritonAttention, num_processors=torch.cuda.get_device_properties(device).multi_processor_count)
 
@@ -117,17 +117,17 @@ def prepare_on(device: torch.device) -> Prepare:
 class TritonAttention:
     """Attention prepared for one forward (`PackedAttentionFn`).
 
-    The host bounds the prefixes with the columns of the table that it passes: table_RC[:, :bound] is such a table.
+    The host bounds the prefixes with the columns of the table that it passes: req_to_token_RC[:, :bound].
     """
 
-    def __init__(self, kv: Tensor, table_RC: Tensor, rows: Rows, num_processors: int) -> None:
+    def __init__(self, kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata, num_processors: int) -> None:
         """kv is [L, 2, Z, G, H], contiguous. num_processors: of the device, for the number of parts."""
         assert kv.is_contiguous()
-        assert table_RC.stride(1) == 1
+        assert req_to_token_RC.stride(1) == 1
         self._kv = kv
-        self._table_RC = table_RC
+        self._table_RC = req_to_token_RC
         self._rows = rows
-        self._own_BE = rows.own_BE.contiguous()
+        self._own_BE = rows.block_slots_BE.contiguous()
         self._words_TW = None if rows.visible_TE is None else pack_words(rows.visible_TE)
         self._num_processors = num_processors
         self._first_T: dict[tuple[int | None, int | None], Tensor | None] = {}
@@ -153,7 +153,7 @@ class TritonAttention:
         self, keys_ZGH: Tensor, values_ZGH: Tensor, q_TNH: Tensor, padded_dim: int, params: AttentionParams
     ) -> Tensor:
         """Launch `_parts`, and `_merge` where there is more than one part."""
-        rows, num_requests, num_own = self._rows, len(self._rows.lines_B), self._own_BE.shape[1]
+        rows, num_requests, num_own = self._rows, len(self._rows.req_slots_B), self._own_BE.shape[1]
         (num_rows, num_heads, head_dim), num_groups = q_TNH.shape, keys_ZGH.shape[1]
         group = num_heads // num_groups
         tile = choose_tile(ceil_div(num_rows, num_requests), group, padded_dim, keys_ZGH.dtype)
@@ -170,7 +170,7 @@ class TritonAttention:
             logs_PTN = torch.empty(parts_PTNH.shape[:3], dtype=torch.float32, device=q_TNH.device)
         # A request of n rows needs at most n // tile_rows + 1 tiles: see `_parts`.
         _parts[(num_rows // tile_rows + num_requests, num_groups, split.parts)](
-            q_TNH, keys_ZGH, values_ZGH, self._table_RC, rows.starts_B1, rows.lines_B, rows.lengths_B,
+            q_TNH, keys_ZGH, values_ZGH, self._table_RC, rows.starts_B1, rows.req_slots_B, rows.lengths_B,
             self._own_BE, self._words_TW, rows.positions_T, self._first(params), params.sinks_N, parts_PTNH, logs_PTN,
             params.scale * LOG2_E if params.softcap is None else 2 * LOG2_E * params.scale / params.softcap,
             None if params.softcap is None else params.softcap * LOG2_E,

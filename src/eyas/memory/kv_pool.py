@@ -7,8 +7,8 @@ Z slots, R lines of the table, C columns, G key-value heads, H head size, L = 3D
     kv      [layers, 2, Z, G, H]                      one tensor, so that rows of all layers move in one operation
 
 The host decides which slots a line has, so it knows the table at every moment; how many of them hold committed text
-only the device knows (`relay`). Slot 0 belongs to nobody: what means nothing is written there. The last line of the
-table belongs to nobody either, and all its columns name slot 0: rows that pad a batch are its rows.
+only the device knows (`future_map`). Slot 0 belongs to nobody: what means nothing is written there. The last line of
+the table belongs to nobody either, and all its columns name slot 0: rows that pad a batch are its rows.
 """
 
 import numpy as np
@@ -32,12 +32,12 @@ class KVPool:
         self.kv = torch.zeros(
             (num_layers, 2, num_slots + 1, num_kv_heads, head_dim), dtype=weight.dtype, device=weight.device
         )
-        self.table_RC = torch.zeros(table, dtype=torch.int32, device=weight.device)
+        self.req_to_token_RC = torch.zeros(table, dtype=torch.int32, device=weight.device)
         self.aux_ZL: Tensor | None = None
         self._free = np.arange(num_slots, 0, -1, dtype=np.int32)  # a stack: the last one is taken first
         self._num_free = num_slots
 
-    def keep_aux(self, size: int) -> None:
+    def allocate_aux(self, size: int) -> None:
         """Make room for the captured features, `size` numbers a token; once, for all heads."""
         if self.aux_ZL is not None:
             assert self.aux_ZL.shape[1] == size, "all heads read the same layers"
@@ -55,13 +55,13 @@ class KVPool:
         size = self.kv.shape[0] * 2 * self.kv.shape[3] * self.kv.shape[4]
         return (size + (0 if self.aux_ZL is None else self.aux_ZL.shape[1])) * self.kv.element_size()
 
-    def take(self, count: int) -> Slots:
+    def allocate(self, count: int) -> Slots:
         """So many free slots; ask `num_free` before."""
         assert 0 <= count <= self._num_free, (count, self._num_free)
         self._num_free -= count
         return self._free[self._num_free : self._num_free + count].copy()
 
-    def give(self, slots: Slots) -> None:
+    def free(self, slots: Slots) -> None:
         """Free these slots."""
         assert self._num_free + len(slots) <= self.num_slots, "more slots freed than there are"
         self._free[self._num_free : self._num_free + len(slots)] = slots

@@ -25,26 +25,26 @@ Pairs = NDArray[np.int64]
 
 
 @dataclass(eq=False)
-class Node:
+class RadixNode:
     """A piece of text below its parent. users: running requests that read it or something below it."""
 
     pairs: Pairs
     slots: Slots
-    parent: "Node | None"
-    children: "dict[int, Node]" = field(default_factory=dict)
-    users: int = 0
-    used: int = 0  # a counter, not a clock: which nodes were needed last
+    parent: "RadixNode | None"
+    children: "dict[int, RadixNode]" = field(default_factory=dict)
+    num_readers: int = 0
+    last_used: int = 0  # a counter, not a clock: which nodes were needed last
 
 
 @dataclass(frozen=True, eq=False)
-class Hit:
+class PrefixMatch:
     """The longest known prefix: the slots of its tokens, and the node where it ends."""
 
     slots: Slots
-    node: Node
+    node: RadixNode
 
 
-def pairs_of(ids: Sequence[int]) -> Pairs:
+def bigram_keys(ids: Sequence[int]) -> Pairs:
     """Each token joined with its successor, n - 1 of them."""
     tokens = np.asarray(ids, dtype=np.int64)
     return (tokens[:-1] << 32) | tokens[1:]
@@ -54,25 +54,25 @@ class PrefixCache:
     """The tree. It owns the slots of its nodes; `hold` keeps a branch from being evicted while a request reads it."""
 
     def __init__(self) -> None:
-        self._root = Node(np.empty(0, np.int64), np.empty(0, np.int32), None, users=1)
+        self._root = RadixNode(np.empty(0, np.int64), np.empty(0, np.int32), None, num_readers=1)
         self._ticks = itertools.count(1)
         self.num_slots = 0
         self.num_evictable = 0  # slots of branches that nobody reads
 
-    def match(self, ids: Sequence[int]) -> Hit:
+    def match(self, ids: Sequence[int]) -> PrefixMatch:
         """The longest prefix of the text that is known."""
-        node, found, rest = self._root, [], pairs_of(ids)
+        node, found, rest = self._root, [], bigram_keys(ids)
         tick = next(self._ticks)
         while len(rest) and (child := node.children.get(int(rest[0]))) is not None:
             shared = _shared(child.pairs, rest)
             if shared < len(child.pairs):
                 child = self._split(child, shared)
-            child.used = tick
+            child.last_used = tick
             found.append(child.slots)
             node, rest = child, rest[shared:]
-        return Hit(np.concatenate(found) if found else np.empty(0, np.int32), node)
+        return PrefixMatch(np.concatenate(found) if found else np.empty(0, np.int32), node)
 
-    def insert(self, ids: Sequence[int], slots: Slots) -> Hit:
+    def insert(self, ids: Sequence[int], slots: Slots) -> PrefixMatch:
         """Add a text whose first n - 1 tokens are in these slots; the slots that the tree has for it afterwards.
 
         Where it already knew a part, it keeps its own slots there: the caller frees those of its own that are not in
@@ -83,29 +83,31 @@ class PrefixCache:
         done = len(known.slots)
         if done == len(slots):
             return known
-        pairs = pairs_of(ids)[done:]
-        leaf = Node(pairs, slots[done:].copy(), known.node, used=next(self._ticks))
+        pairs = bigram_keys(ids)[done:]
+        leaf = RadixNode(pairs, slots[done:].copy(), known.node, last_used=next(self._ticks))
         known.node.children[int(pairs[0])] = leaf
         self.num_slots += len(pairs)
         self.num_evictable += len(pairs)
-        return Hit(np.concatenate((known.slots, leaf.slots)), leaf)
+        return PrefixMatch(np.concatenate((known.slots, leaf.slots)), leaf)
 
-    def hold(self, node: Node) -> None:
+    def lock(self, node: RadixNode) -> None:
         """A request reads this branch."""
         for above in _upwards(node):
-            self.num_evictable -= len(above.slots) if above.users == 0 else 0
-            above.users += 1
+            self.num_evictable -= len(above.slots) if above.num_readers == 0 else 0
+            above.num_readers += 1
 
-    def release(self, node: Node) -> None:
+    def unlock(self, node: RadixNode) -> None:
         """It does no longer."""
         for above in _upwards(node):
-            above.users -= 1
-            self.num_evictable += len(above.slots) if above.users == 0 else 0
-            assert above.users >= 0, "released more often than held"
+            above.num_readers -= 1
+            self.num_evictable += len(above.slots) if above.num_readers == 0 else 0
+            assert above.num_readers >= 0, "released more often than held"
 
     def evict(self, count: int) -> Slots:
         """Forget what was needed longest ago, at least `count` slots if so many are evictable; the freed slots."""
-        leaves = [(node.used, id(node), node) for node in self._nodes() if not node.children and node.users == 0]
+        leaves = [
+            (node.last_used, id(node), node) for node in self._nodes() if not node.children and node.num_readers == 0
+        ]
         heapq.heapify(leaves)
         freed: list[Slots] = []
         missing = count
@@ -116,8 +118,8 @@ class PrefixCache:
             del parent.children[int(node.pairs[0])]
             freed.append(node.slots)
             missing -= len(node.slots)
-            if not parent.children and parent.users == 0:
-                heapq.heappush(leaves, (parent.used, id(parent), parent))
+            if not parent.children and parent.num_readers == 0:
+                heapq.heappush(leaves, (parent.last_used, id(parent), parent))
         slots = np.concatenate(freed) if freed else np.empty(0, np.int32)
         self.num_slots -= len(slots)
         self.num_evictable -= len(slots)
@@ -131,23 +133,31 @@ class PrefixCache:
     def check(self) -> None:
         """Assert that the tree is one: children under their first pair, users counted upwards, every node with text."""
         assert self.num_slots == len(self.slots()), (self.num_slots, len(self.slots()))
-        assert self.num_evictable == sum(len(node.slots) for node in self._nodes() if node.users == 0)
+        assert self.num_evictable == sum(len(node.slots) for node in self._nodes() if node.num_readers == 0)
         for node in self._nodes():
             assert len(node.pairs) == len(node.slots) > 0, "a node has text"
             assert node.parent is not None, "only the root has no parent"
             assert node.parent.children[int(node.pairs[0])] is node, "it hangs in the tree"
-            assert node.users >= sum(child.users for child in node.children.values()), "who reads below reads here"
+            assert node.num_readers >= sum(child.num_readers for child in node.children.values()), (
+                "who reads below reads here"
+            )
 
-    def _split(self, node: Node, length: int) -> Node:
+    def _split(self, node: RadixNode, length: int) -> RadixNode:
         """Cut a node in two; the upper part, to which all who read the node belong as well."""
-        upper = Node(node.pairs[:length], node.slots[:length], node.parent, users=node.users, used=node.used)
+        upper = RadixNode(
+            node.pairs[:length],
+            node.slots[:length],
+            node.parent,
+            num_readers=node.num_readers,
+            last_used=node.last_used,
+        )
         assert node.parent is not None, "the root has no text to cut"
         node.parent.children[int(upper.pairs[0])] = upper
         node.pairs, node.slots, node.parent = node.pairs[length:], node.slots[length:], upper
         upper.children[int(node.pairs[0])] = node
         return upper
 
-    def _nodes(self) -> Iterator[Node]:
+    def _nodes(self) -> Iterator[RadixNode]:
         stack = list(self._root.children.values())
         while stack:
             node = stack.pop()
@@ -162,8 +172,8 @@ def _shared(one: Pairs, other: Pairs) -> int:
     return int(differs[0]) if len(differs) else length
 
 
-def _upwards(node: Node) -> Iterator[Node]:
-    above: Node | None = node
+def _upwards(node: RadixNode) -> Iterator[RadixNode]:
+    above: RadixNode | None = node
     while above is not None:
         yield above
         above = above.parent

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from eyas.data.answers.repetition import looping
-from eyas.engine.request import Answer
+from eyas.engine.request import RequestOutput
 from eyas.evaluation.evaluate import context_of
-from eyas.speculation.acceptance_trace import Evidence
+from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.shape import TreeShape
 
 TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program gives, not what a person said
@@ -41,13 +41,13 @@ class Heard:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-def drafted(answer: Answer) -> list[tuple[Evidence, int]]:
+def drafted(answer: RequestOutput) -> list[tuple[AcceptanceTrace, int]]:
     """The rounds that drafted, with the tokens that the answer took of each: less than accepted where it ended."""
-    pairs = zip(answer.evidence, answer.accepted, strict=True)
+    pairs = zip(answer.traces, answer.accepted, strict=True)
     return [(evidence, taken) for evidence, taken in pairs if evidence is not None]
 
 
-def is_plain(answer: Answer) -> bool:
+def is_plain(answer: RequestOutput) -> bool:
     """Whether it was drawn as a report's answers are: no grammar, penalty or bias, and it did not get stuck."""
     sampling = answer.request.sampling
     steered = (
@@ -60,13 +60,13 @@ def is_plain(answer: Answer) -> bool:
     return not steered and not looping(answer.token_ids)
 
 
-def heard(answer: Answer, head: str, task: str | None, shapes: Sequence[TreeShape]) -> Heard:
+def heard(answer: RequestOutput, head: str, task: str | None, shapes: Sequence[TreeShape]) -> Heard:
     """The line of an answer. shapes: trees to count for."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for evidence, taken in drafted(answer):
         trees = found.setdefault(context_of(evidence.context), {})
         for shape in shapes:
-            tokens = evidence.tokens_with(shape)
+            tokens = evidence.num_tokens_with(shape)
             if tokens is not None:
                 rounds, accepted = trees.get(shape.name, (0, 0))
                 trees[shape.name] = rounds + 1, accepted + min(tokens, taken)

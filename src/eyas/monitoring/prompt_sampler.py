@@ -21,7 +21,7 @@ from typing import Any
 
 from eyas.base.errors import UsageError
 from eyas.chat.conversation import Conversation, read_conversations
-from eyas.engine.request import Answer
+from eyas.engine.request import RequestOutput
 from eyas.monitoring.acceptance_log import TASK, drafted, heard, is_plain
 from eyas.monitoring.append_log import Lines, whole_lines
 from eyas.monitoring.privacy_gate import Unfit, digest_of
@@ -81,7 +81,7 @@ class Usual:
     def __init__(self) -> None:
         self._means: dict[str, _Mean] = {}
 
-    def share(self, answer: Answer) -> float | None:
+    def share(self, answer: RequestOutput) -> float | None:
         """Tokens of an answer over those of average rounds of the same arms; None where too little is known."""
         rounds = [(self._means.get(evidence.arm.name), taken) for evidence, taken in drafted(answer)]
         known = [(mean.value, taken) for mean, taken in rounds if mean is not None and mean.rounds >= KNOWN_ROUNDS]
@@ -89,7 +89,7 @@ class Usual:
             return None
         return sum(taken for _, taken in known) / sum(value for value, _ in known)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: RequestOutput) -> None:
         """Learn from an answer."""
         for evidence, taken in drafted(answer):
             self._means.setdefault(evidence.arm.name, _Mean()).add(taken)
@@ -116,12 +116,12 @@ class Sampler:
         self._tasks: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._has_failed = False
-        self._queue: queue.Queue[tuple[Generation, int, Answer] | None] = queue.Queue(QUEUE)
+        self._queue: queue.Queue[tuple[Generation, int, RequestOutput] | None] = queue.Queue(QUEUE)
         self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
         self._thread.start()
 
-    def hear(self, body: Generation, place: int, answer: Answer) -> None:
-        if not any(answer.evidence):  # nothing was drafted
+    def hear(self, body: Generation, place: int, answer: RequestOutput) -> None:
+        if not any(answer.traces):  # nothing was drafted
             return
         try:
             self._queue.put_nowait((body, place, answer))
@@ -155,7 +155,7 @@ class Sampler:
             self._say(f"eyas: warning: {what}; prompts are not kept meanwhile, answers go on (counted in /metrics)")
         self._has_failed = True
 
-    def _take(self, body: Generation, place: int, answer: Answer) -> str:
+    def _take(self, body: Generation, place: int, answer: RequestOutput) -> str:
         """What became of an answer, one of OUTCOMES. OSError."""
         asked = asked_of(body, place)
         share = self._usual.share(answer)

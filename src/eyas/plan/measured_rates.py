@@ -10,9 +10,9 @@ from collections.abc import Callable, Set
 import torch
 
 from eyas.costs.cost_model import Amounts, Rates
-from eyas.engine.engine import CHUNK, Engine
-from eyas.engine.loops import Given
-from eyas.engine.request import Request, Stop
+from eyas.engine.engine import PREFILL_CHUNK, Engine
+from eyas.engine.loops import RequestList
+from eyas.engine.request import Request, StopCriteria
 from eyas.features.extract import PrefillAttend
 from eyas.features.layout import Row, taught
 from eyas.model.devices import DTYPES
@@ -88,13 +88,13 @@ def _writing(run: Run, longest: int, generator: torch.Generator) -> float | None
     room = target.info.max_positions
     most = min(max(1, longest), room // 2)
     # Short enough for the prompts of all answers to be read at once: every round is a full one.
-    length = max(1, min(MEASURED_PROMPT, CHUNK // config.batch_size, room - most))
+    length = max(1, min(MEASURED_PROMPT, PREFILL_CHUNK // config.batch_size, room - most))
     engine = Engine(target, None, config.batch_size, length + most)
     prompts = _random_ids(target, (MEASURED_REQUESTS * config.batch_size, length), generator).tolist()
-    stop = Stop(ignore_eos=True)  # random tokens may end a turn at once, again and again
-    source = Given(Request(str(index), tuple(ids), most, stop=stop) for index, ids in enumerate(prompts))
+    stop = StopCriteria(ignore_eos=True)  # random tokens may end a turn at once, again and again
+    source = RequestList(Request(str(index), tuple(ids), most, stop=stop) for index, ids in enumerate(prompts))
     num_tokens, spent_s = 0, 0.0
-    while spent_s < MEASURED_S and (source.feed(engine, may_wait=False) or not engine.is_idle):
+    while spent_s < MEASURED_S and (source.admit(engine, may_wait=False) or not engine.is_idle):
         began_s = time.perf_counter()
         step = engine.launch()
         assert step is not None, "one that waits or runs can go on"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from eyas.engine.request import Answer
+from eyas.engine.request import RequestOutput
 from eyas.tree.stats import acceptance_length
 
 
@@ -31,10 +31,10 @@ class Record:
     error: str | None = None
     started_s: float = field(default_factory=time.perf_counter)
 
-    def add(self, prompt_tokens: int, output_tokens: int, answers: Sequence[Answer], is_complete: bool) -> None:
+    def add(self, prompt_tokens: int, output_tokens: int, answers: Sequence[RequestOutput], is_complete: bool) -> None:
         """The finished answers of a call; not complete: the others were cancelled."""
         self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
-        finishes = {str(answer.finish) for answer in answers} | (set() if is_complete else {"cancelled"})
+        finishes = {str(answer.finish_reason) for answer in answers} | (set() if is_complete else {"cancelled"})
         self.finish = ",".join(sorted(finishes))
         if answers:
             self.ttft_ms = answers[0].ttft_s * 1000

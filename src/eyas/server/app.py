@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from eyas import __version__
 from eyas.base.errors import EyasError
-from eyas.engine.async_engine import Service
+from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.request import Request as EngineRequest
 from eyas.server.access_log import Record
 from eyas.server.auth import RECORD, Gate
@@ -91,12 +91,12 @@ class _Work:
 class Api:
     """The server's state beside the engine: its phase, its metrics, the thread that reads bodies."""
 
-    def __init__(self, service: Service, options: ApiOptions) -> None:
+    def __init__(self, service: AsyncEngine, options: ApiOptions) -> None:
         target = service.engine.target
         self.service = service
         self.options = options
         self.phase: Phase = "warming"
-        self.reader = Reader(target, service.engine.context)
+        self.reader = Reader(target, service.engine.max_context)
         self.texts = TokenTexts(target.tokenizer)
         self.metrics = ServerMetrics(options.served_name)
         self.created = int(time.time())
@@ -163,7 +163,7 @@ class Api:
 
     async def health(self) -> Response:
         """Whether the process works: 503 when the engine has failed and only a restart helps."""
-        if self.service.failed is not None:
+        if self.service.failure is not None:
             message = EyasError("an engine that failed", "one that runs", "restart the server")
             raise ApiError(503, str(message), kind="server_error", code="engine_failed")
         return _json(Health(status="up"))
@@ -212,7 +212,9 @@ class Api:
         call = work.call
         call.submit()
         options = body.stream_options or StreamOptions()
-        parts = events(call, work.form, work.tally, options, lambda: metrics_of(call.done, self.service.most_drafted))
+        parts = events(
+            call, work.form, work.tally, options, lambda: metrics_of(call.done, self.service.max_draft_tokens)
+        )
         return EventStream(parts, lambda: self._end([work], request))
 
     async def _begin(
@@ -233,7 +235,7 @@ class Api:
             replies = []
             for one in work:  # the engine works on all of them at once
                 done = await one.call.finished(one.tally.add)
-                metrics = metrics_of(done, self.service.most_drafted)
+                metrics = metrics_of(done, self.service.max_draft_tokens)
                 replies.append(one.form.whole(done, one.tally.usage, metrics).json_bytes())
             return replies
 

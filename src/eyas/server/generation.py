@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from eyas.base.errors import EyasError
-from eyas.engine.async_engine import Service
-from eyas.engine.request import Answer, DraftTree, Finish, Request, TokenLogprob
+from eyas.engine.async_engine import AsyncEngine
+from eyas.engine.request import DraftTree, FinishReason, Request, RequestOutput, TokenLogprob
 from eyas.server.http_errors import ApiError, failed, from_eyas, shutting_down
 
 Result = TypeVar("Result")
@@ -44,28 +44,28 @@ class Piece:
     text: str
     logprobs: tuple[TokenLogprob, ...]
     cached: int
-    finish: Finish | None
+    finish: FinishReason | None
     part: Part | None = None
 
 
 class Call:
     """The requests of one HTTP call; whoever submits it cancels it at the end, whatever the end was."""
 
-    def __init__(self, service: Service, requests: Sequence[Request]) -> None:
+    def __init__(self, service: AsyncEngine, requests: Sequence[Request]) -> None:
         self.service = service
         self.requests = requests
-        self._answers: list[Answer | None] = [None] * len(requests)  # an answer is here once it is finished
-        self._pieces: asyncio.Queue[tuple[Piece, Answer]] = asyncio.Queue()
+        self._answers: list[RequestOutput | None] = [None] * len(requests)  # an answer is here once it is finished
+        self._pieces: asyncio.Queue[tuple[Piece, RequestOutput]] = asyncio.Queue()
         self._submitted = 0
         self._loop = asyncio.get_running_loop()
 
     @property
-    def done(self) -> list[Answer]:
+    def done(self) -> list[RequestOutput]:
         """The finished answers, in order."""
         return [answer for _, answer in self.placed]
 
     @property
-    def placed(self) -> list[tuple[int, Answer]]:
+    def placed(self) -> list[tuple[int, RequestOutput]]:
         """The finished answers with their places among all."""
         return [(place, answer) for place, answer in enumerate(self._answers) if answer is not None]
 
@@ -97,21 +97,23 @@ class Call:
                 self._answers[piece.index] = answer
             yield piece
 
-    async def finished(self, add: Callable[[Piece], None]) -> list[Answer]:
+    async def finished(self, add: Callable[[Piece], None]) -> list[RequestOutput]:
         """All answers, finished; `add` sees each piece. ApiError as above."""
         async for piece in self.pieces():
             add(piece)
         return self.done
 
-    def _receiver(self, index: int) -> Callable[[Answer, int], None]:
+    def _receiver(self, index: int) -> Callable[[RequestOutput, int], None]:
         """Runs on the engine's thread, which goes on changing the answer: what is new is copied here."""
         num_tokens = num_chars = 0
 
-        def receive(answer: Answer, _: int) -> None:
+        def receive(answer: RequestOutput, _: int) -> None:
             nonlocal num_tokens, num_chars
             tokens, logprobs = tuple(answer.token_ids[num_tokens:]), tuple(answer.logprobs[num_tokens:])
             part = _part(answer, num_tokens, num_chars) if answer.request.wants_rounds else None
-            piece = Piece(index, tokens, answer.text[num_chars:], logprobs, answer.cached, answer.finish, part)
+            piece = Piece(
+                index, tokens, answer.text[num_chars:], logprobs, answer.num_cached_tokens, answer.finish_reason, part
+            )
             num_tokens, num_chars = num_tokens + len(tokens), len(answer.text)
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended, nobody waits
                 self._loop.call_soon_threadsafe(self._pieces.put_nowait, (piece, answer))
@@ -119,11 +121,11 @@ class Call:
         return receive
 
 
-def _part(answer: Answer, num_tokens: int, num_chars: int) -> Part:
+def _part(answer: RequestOutput, num_tokens: int, num_chars: int) -> Part:
     """What is new behind so many tokens and characters. What the end of the answer released is the last token's."""
     ends = [num_chars, *answer.text_ends[num_tokens:-1], len(answer.text)]
     texts = tuple(answer.text[begin:end] for begin, end in pairwise(ends))
-    return Part(texts, tuple(answer.drafted[num_tokens:]), answer.tree)
+    return Part(texts, tuple(answer.is_draft[num_tokens:]), answer.draft_tree)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

@@ -6,9 +6,9 @@ Counters and gauges are read from the engine when they are asked for; histograms
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from eyas.engine.async_engine import Stats
-from eyas.engine.canary import Standing
-from eyas.engine.request import Answer
+from eyas.engine.async_engine import EngineStats
+from eyas.engine.canary import CanaryStatus
+from eyas.engine.request import RequestOutput
 from eyas.server.observer import Sampled
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -69,17 +69,17 @@ class ServerMetrics:
         self.itl_s = Histogram((*FINE_ITL_S, *ITL_S))
         self.e2e_s = Histogram(E2E_S)
 
-    def observe(self, answer: Answer) -> None:
+    def observe(self, answer: RequestOutput) -> None:
         """A finished answer."""
-        self.ttft_s.observe(answer.time_s[0])
-        self.e2e_s.observe(answer.time_s[-1])
-        before_s = answer.time_s[0]
-        for time_s, tokens in groupby(answer.time_s[1:]):  # tokens of one round share its time
+        self.ttft_s.observe(answer.token_times_s[0])
+        self.e2e_s.observe(answer.token_times_s[-1])
+        before_s = answer.token_times_s[0]
+        for time_s, tokens in groupby(answer.token_times_s[1:]):  # tokens of one round share its time
             count = sum(1 for _ in tokens)
             self.itl_s.observe((time_s - before_s) / count, count)
             before_s = time_s
 
-    def text(self, stats: Stats, sampled: Sampled | None = None) -> str:
+    def text(self, stats: EngineStats, sampled: Sampled | None = None) -> str:
         """The whole page. sampled: what became of prompts that went badly, where they are kept."""
         page = _Page(self.labels)
         page.gauge("vllm:num_requests_running", "Requests that run.", stats.running)
@@ -99,8 +99,8 @@ class ServerMetrics:
         page.histogram("vllm:e2e_request_latency_seconds", "Time to the last token.", self.e2e_s)
         self._speculation(page, stats)
         self._speedup(page, stats)
-        if stats.trial is not None:
-            self._trial(page, stats.trial)
+        if stats.canary is not None:
+            self._trial(page, stats.canary)
         if sampled is not None:
             what = "Answers with drafted rounds by what became of their prompts: kept, or why not."
             outcomes = [({"outcome": name}, count) for name, count in sampled.outcomes.items()]
@@ -109,7 +109,7 @@ class ServerMetrics:
             page.gauge("eyas_sampled_bytes", "Bytes of that file.", sampled.num_bytes)
         return "".join(f"{line}\n" for line in page.lines)
 
-    def _speculation(self, page: "_Page", stats: Stats) -> None:
+    def _speculation(self, page: "_Page", stats: EngineStats) -> None:
         page.counter("vllm:spec_decode_num_drafts_total", "Draft trees: one a request and round.", stats.drafts)
         what = "Nodes of the draft trees, roots left out."
         page.counter("vllm:spec_decode_num_draft_tokens_total", what, stats.draft_tokens)
@@ -119,7 +119,7 @@ class ServerMetrics:
         what = "Draft trees that were accepted down to depth position + 1."
         page.add("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", what, positions)
 
-    def _speedup(self, page: "_Page", stats: Stats) -> None:
+    def _speedup(self, page: "_Page", stats: EngineStats) -> None:
         page.add("eyas_arm_info", "gauge", "What the last round ran.", [({"arm": stats.arm}, 1)])
         if stats.speedup is not None:
             what = "Tokens per second over those without speculation, measured on this server's own rounds"
@@ -127,7 +127,7 @@ class ServerMetrics:
             page.gauge("eyas_speedup_low", f"{what}: lower end of the 95% interval.", stats.speedup.low)
             page.gauge("eyas_speedup_high", f"{what}: upper end of the 95% interval.", stats.speedup.high)
 
-    def _trial(self, page: "_Page", trial: Standing) -> None:
+    def _trial(self, page: "_Page", trial: CanaryStatus) -> None:
         def by_head(counts: Mapping[str, int]) -> list[tuple[Labels, float]]:
             return [({"head": name}, count) for name, count in counts.items()]
 

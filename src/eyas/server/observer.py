@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from eyas.engine.request import Answer
+from eyas.engine.request import RequestOutput
 from eyas.server.openai_requests import ChatRequest, Generation
 
 OUTCOMES = ("unjudged", "well", "kept", "repeated", "refused", "unreadable", "full", "missed", "failed")
@@ -31,7 +31,7 @@ class Sampled:
 class Watch(Protocol):
     """`monitoring.prompt_sampler.Sampler`."""
 
-    def hear(self, body: Generation, place: int, answer: Answer) -> None:
+    def hear(self, body: Generation, place: int, answer: RequestOutput) -> None:
         """A finished answer to the place-th request of a body; returns at once."""
         ...
 

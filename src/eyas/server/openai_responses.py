@@ -130,14 +130,14 @@ class AssistantReply(Reply):
     refusal: None
 
 
-FinishReason = Literal["stop", "length"]
+ReplyFinishReason = Literal["stop", "length"]
 
 
 class ChatChoice(Reply):
     index: int
     message: AssistantReply
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ReplyFinishReason
     token_ids: list[int] = Field(default=[])
 
 
@@ -163,7 +163,7 @@ class ChatChunkChoice(Reply):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ReplyFinishReason | None
     token_ids: list[int] = Field(default=[])
     round: Round | None = None
 
@@ -195,7 +195,7 @@ class CompletionChoice(Reply):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ReplyFinishReason
     token_ids: list[int] = Field(default=[])
     prompt_token_ids: list[int] = Field(default=[])
 
@@ -216,7 +216,7 @@ class CompletionChunkChoice(Reply):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ReplyFinishReason | None
     token_ids: list[int] = Field(default=[])
     prompt_token_ids: list[int] = Field(default=[])
     round: Round | None = None

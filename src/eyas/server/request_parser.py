@@ -7,7 +7,7 @@ from functools import cached_property
 
 from eyas.base.errors import EyasError
 from eyas.engine.grammar import Grammar, GrammarVocab
-from eyas.engine.request import Request, Stop
+from eyas.engine.request import Request, StopCriteria
 from eyas.model.target import Target
 from eyas.server.chat_prompt import chat_ids, text_ids
 from eyas.server.http_errors import ApiError, from_eyas, refusal
@@ -141,11 +141,11 @@ class Reader:
         except EyasError as error:
             raise from_eyas(error) from None
 
-    def _stop(self, body: Generation) -> Stop:
+    def _stop(self, body: Generation) -> StopCriteria:
         strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         ids = tuple(body.stop_token_ids or ())
         self._require_known(ids, "stop_token_ids")
-        return Stop(strings, ids, bool(body.ignore_eos))
+        return StopCriteria(strings, ids, bool(body.ignore_eos))
 
     def _grammar(self, body: Generation) -> Grammar | None:
         """The one constraint that the body asks for, whichever name it has. ApiError."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
-from eyas.engine.request import Answer, Finish, Request, TokenLogprob
+from eyas.engine.request import FinishReason, Request, RequestOutput, TokenLogprob
 from eyas.server.generation import Part, Piece
 from eyas.server.openai_responses import (
     AssistantReply,
@@ -21,9 +21,9 @@ from eyas.server.openai_responses import (
     CompletionLogprobs,
     CompletionReply,
     Delta,
-    FinishReason,
     Metrics,
     Reply,
+    ReplyFinishReason,
     Round,
     TokenLogprobs,
     TopLogprob,
@@ -72,7 +72,7 @@ class Form(Protocol):
 
     envelope: Envelope
 
-    def whole(self, answers: Sequence[Answer], usage: Usage, metrics: Metrics | None) -> Reply:
+    def whole(self, answers: Sequence[RequestOutput], usage: Usage, metrics: Metrics | None) -> Reply:
         """The reply of a call that does not stream."""
         ...
 
@@ -92,7 +92,7 @@ class ChatForm:
         self.envelope = envelope
         self._begun: set[int] = set()
 
-    def whole(self, answers: Sequence[Answer], usage: Usage, metrics: Metrics | None) -> ChatReply:
+    def whole(self, answers: Sequence[RequestOutput], usage: Usage, metrics: Metrics | None) -> ChatReply:
         rest: dict[str, Any] = {}
         if self.envelope.wants_ids:
             rest = {"prompt_token_ids": answers[0].request.prompt_ids}
@@ -105,14 +105,14 @@ class ChatForm:
             metrics=metrics,
         )
 
-    def _choice(self, index: int, answer: Answer) -> ChatChoice:
+    def _choice(self, index: int, answer: RequestOutput) -> ChatChoice:
         rest = {"token_ids": answer.token_ids} if self.envelope.wants_ids else {}
         return ChatChoice(
             **rest,
             index=index,
             message=AssistantReply(role="assistant", content=answer.text, refusal=None),
             logprobs=self._logprobs(answer.request, answer.logprobs),
-            finish_reason=_reason(answer.finish),
+            finish_reason=_reason(answer.finish_reason),
         )
 
     def piece(self, piece: Piece, request: Request, usage: dict[str, Any]) -> ChatChunk:
@@ -155,7 +155,7 @@ class CompletionForm:
         self.envelope = envelope
         self._offsets: dict[int, int] = {}  # answer -> characters of the tokens that went out
 
-    def whole(self, answers: Sequence[Answer], usage: Usage, metrics: Metrics | None) -> CompletionReply:
+    def whole(self, answers: Sequence[RequestOutput], usage: Usage, metrics: Metrics | None) -> CompletionReply:
         return CompletionReply(
             **self.envelope.fields("cmpl"),
             object="text_completion",
@@ -164,7 +164,7 @@ class CompletionForm:
             metrics=metrics,
         )
 
-    def _choice(self, index: int, answer: Answer) -> CompletionChoice:
+    def _choice(self, index: int, answer: RequestOutput) -> CompletionChoice:
         rest: dict[str, Any] = {}
         if self.envelope.wants_ids:
             rest = {"token_ids": answer.token_ids, "prompt_token_ids": answer.request.prompt_ids}
@@ -173,7 +173,7 @@ class CompletionForm:
             index=index,
             text=answer.text,
             logprobs=self._logprobs(index, answer.request, answer.logprobs),
-            finish_reason=_reason(answer.finish),
+            finish_reason=_reason(answer.finish_reason),
         )
 
     def piece(self, piece: Piece, request: Request, usage: dict[str, Any]) -> CompletionChunk:
@@ -214,6 +214,6 @@ class CompletionForm:
         return CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=offsets)
 
 
-def _reason(finish: Finish | None) -> FinishReason:
+def _reason(finish: FinishReason | None) -> ReplyFinishReason:
     assert finish in ("stop", "length"), finish
-    return cast(FinishReason, finish)
+    return cast(ReplyFinishReason, finish)

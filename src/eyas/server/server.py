@@ -86,7 +86,7 @@ async def _serve(api: Api, holder: socket.socket, drain_s: float, on_ready: Call
     stopping = asyncio.create_task(_until_stopped(api, stop))
     try:
         await asyncio.wait({warming, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
-        if warming.done() and api.service.failed is None:
+        if warming.done() and api.service.failure is None:
             warming.result()
             api.phase = "ready"
             on_ready()
@@ -100,15 +100,15 @@ async def _serve(api: Api, holder: socket.socket, drain_s: float, on_ready: Call
         warming.cancel()
         stopping.cancel()
         await asyncio.wait({serving, warming, stopping})
-    if api.service.failed is not None:
-        reason = f"{type(api.service.failed).__name__}: {api.service.failed}"
+    if api.service.failure is not None:
+        reason = f"{type(api.service.failure).__name__}: {api.service.failure}"
         raise StageError(f"an engine that failed ({reason})", "one that runs", "read the traceback above")
     await serving
 
 
 async def _warm_up(api: Api) -> None:
     """Answer one short request, so that the first client does not pay for what happens only once."""
-    num_tokens = min(WARM_UP_TOKENS, api.service.engine.context - 1)
+    num_tokens = min(WARM_UP_TOKENS, api.service.engine.max_context - 1)
     call = Call(api.service, [Request("warm-up", (0,), num_tokens, wants_text=True)])
     call.submit()
     await call.finished(lambda piece: None)
@@ -116,6 +116,6 @@ async def _warm_up(api: Api) -> None:
 
 async def _until_stopped(api: Api, stop: asyncio.Event) -> None:
     """Return on a signal, or when the engine has failed."""
-    while not stop.is_set() and api.service.failed is None:
+    while not stop.is_set() and api.service.failure is None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), POLL_S)

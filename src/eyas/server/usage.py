@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eyas.engine.request import CANARY, Answer, Request
+from eyas.engine.request import CANARY, Request, RequestOutput
 from eyas.server.generation import Piece
 from eyas.server.openai_responses import CanaryDecoding, Metrics, PromptDetails, SpeculativeDecoding, Usage
 
@@ -35,14 +35,14 @@ class Tally:
         )
 
 
-def metrics_of(answers: Sequence[Answer], most_drafted: int) -> Metrics | None:
+def metrics_of(answers: Sequence[RequestOutput], most_drafted: int) -> Metrics | None:
     """vLLM's figures of one answer. most_drafted: the deepest that a round may draft, 0 without a head."""
     if most_drafted == 0 or len(answers) != 1 or answers[0].request.speculation == "off":
         return None
     return Metrics(speculative_decoding=speculative_decoding(answers[0], most_drafted))
 
 
-def speculative_decoding(answer: Answer, most_drafted: int) -> SpeculativeDecoding:
+def speculative_decoding(answer: RequestOutput, most_drafted: int) -> SpeculativeDecoding:
     """Over the rounds that drafted; one without is none of vLLM's steps. A tree's draft tokens are its nodes."""
     steps = [(kept - 1, nodes) for kept, nodes in zip(answer.accepted, answer.proposed, strict=True) if nodes]
     accepted, drafted = [step[0] for step in steps], [step[1] for step in steps]

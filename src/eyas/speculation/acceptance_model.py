@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eyas.speculation.acceptance_trace import Evidence
+from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
 
 HALF_LIFE = 400  # rounds
@@ -38,7 +38,7 @@ def context_bucket(context: int) -> int:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedTokens:
     """Tokens of one request in one round, the bonus included, by arm; and an optimistic figure, for exploring."""
 
     tokens: tuple[float, ...]
@@ -52,7 +52,7 @@ class _Table:
     hazards_FD: np.ndarray
     weights_FD: np.ndarray
     round: int
-    expected: Expected | None = None
+    expected: ExpectedTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Counts:
     lead_depth: int = field(default=0)
 
 
-class Acceptance:
+class AcceptanceModel:
     """Expected tokens by arm and context, from evidence. All on the host."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
@@ -103,7 +103,7 @@ class Acceptance:
         self._counted_arm: Arm | None = None
         self._learnt_round = 0
 
-    def expected(self, context: int) -> Expected:
+    def expected(self, context: int) -> ExpectedTokens:
         """Of a request with this many tokens before the root; the nearest bucket that has data decides."""
         table = self._nearest(context_bucket(context))
         if table.expected is None:
@@ -111,21 +111,21 @@ class Acceptance:
             # 1 / 4n: nothing is certain after a few rounds without a hit.
             spread_FD = np.sqrt((hazards_FD * (1 - hazards_FD) + 0.25 / weights_FD) / weights_FD)
             tokens = self._by_arm(hazards_FD)
-            table.expected = Expected(tokens, self._by_arm(np.minimum(hazards_FD + spread_FD, 1.0)))
+            table.expected = ExpectedTokens(tokens, self._by_arm(np.minimum(hazards_FD + spread_FD, 1.0)))
         return table.expected
 
-    def observe(self, evidence: Sequence[Evidence]) -> None:
+    def observe(self, traces: Sequence[AcceptanceTrace]) -> None:
         """Learn from one round; of a round that drafted nothing only that it passed.
 
         Rounds of one arm are learnt together, those of LEARN_ROUNDS, but for the first: learning takes longer than
         counting.
         """
         self._round += 1
-        if evidence and evidence[0].arm != self._counted_arm:
+        if traces and traces[0].arm != self._counted_arm:
             self._learn_counted()
-            self._counted_arm = evidence[0].arm
+            self._counted_arm = traces[0].arm
         shape = self._prior.hazards_FD.shape
-        for item in evidence:
+        for item in traces:
             bucket = context_bucket(item.context)
             if bucket not in self._counted:
                 self._counted[bucket] = _Counts(np.zeros(shape), np.zeros(shape), [0] * shape[0])
@@ -139,7 +139,7 @@ class Acceptance:
         if self._counted:
             self._counted, self._learnt_round = {}, self._round
 
-    def _count(self, item: Evidence, counts: _Counts) -> None:
+    def _count(self, item: AcceptanceTrace, counts: _Counts) -> None:
         """What one request says about each family that its arm contains."""
         ran = item.arm
         place = self._place[ran]
@@ -150,10 +150,10 @@ class Acceptance:
             if family.top_k == 1:
                 # Where the likeliest path ran out of rows, nothing was refused: the rest of it is unknown.
                 depth = min(family.depth, ran.depth)
-                kept, refused = min(item.on_chain, depth), item.on_chain < min(item.chain_offered, depth)
-            elif ran.shape is not None and family.top_k == ran.shape.top_k and _holds(ran, family):
+                kept, refused = min(item.chain_accepted, depth), item.chain_accepted < min(item.chain_offered, depth)
+            elif ran.shape is not None and family.top_k == ran.shape.top_k and _contains(ran, family):
                 depth = family.depth
-                kept = item.accepted_within(family.nodes, depth)
+                kept = item.num_accepted_within(family.nodes, depth)
                 refused = kept < depth
             else:
                 continue
@@ -198,7 +198,7 @@ class Acceptance:
         )
 
 
-def _holds(ran: Arm, family: _Family) -> bool:
+def _contains(ran: Arm, family: _Family) -> bool:
     """Whether every tree of the family is a piece of the tree that ran."""
     return family.nodes <= ran.nodes and family.depth <= ran.depth
 

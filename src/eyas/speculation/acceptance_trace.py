@@ -23,7 +23,7 @@ from eyas.tree.verify import AcceptedPath, verify
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class AcceptanceTrace:
     """One request in one round: the path that the target took through its tree, before a stop token cut the answer.
 
     arm            what this request drafted with
@@ -35,20 +35,20 @@ class Evidence:
 
     arm: Arm
     context: int
-    needs: tuple[int, ...]
-    on_chain: int
+    min_nodes: tuple[int, ...]
+    chain_accepted: int
     chain_offered: int
 
     @property
-    def accepted(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens, the bonus included."""
-        return len(self.needs) + 1
+        return len(self.min_nodes) + 1
 
-    def accepted_within(self, nodes: int, depth: int) -> int:
+    def num_accepted_within(self, nodes: int, depth: int) -> int:
         """Accepted nodes that a tree of this size would have verified, the bonus not counted."""
-        return min(bisect_right(self.needs, nodes), depth)
+        return min(bisect_right(self.min_nodes, nodes), depth)
 
-    def tokens_with(self, shape: TreeShape) -> int | None:
+    def num_tokens_with(self, shape: TreeShape) -> int | None:
         """Tokens that a round of this shape would have accepted, the bonus included; None where this one cannot say.
 
         A chain is a piece of a longer chain, a tree one of a larger tree with the same top-k.
@@ -57,7 +57,7 @@ class Evidence:
         assert ran is not None, "off drafts nothing"
         if ran.top_k != shape.top_k or ran.nodes < shape.nodes or self.arm.depth < depth:
             return None
-        return self.accepted_within(shape.nodes, depth) + 1
+        return self.num_accepted_within(shape.nodes, depth) + 1
 
 
 def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> Tensor:
@@ -93,11 +93,13 @@ def _likeliest_BM(tree: Tree) -> Tensor:
     return tokens_BM.masked_fill(~is_child_BMM.any(dim=2), -1)
 
 
-def evidence_of(arm: Arm, context: int, length: int, row: list[int]) -> Evidence:
+def trace_from_row(arm: Arm, context: int, length: int, row: list[int]) -> AcceptanceTrace:
     """Evidence from one row of `trace_BC` on the host; length: accepted.lengths_B of that request.
 
     Of a chain, all of whose nodes are verified, the length says everything: there the row may be empty.
     """
     if arm.is_chain:
-        return Evidence(arm, context, tuple(range(2, length + 1)), on_chain=length - 1, chain_offered=arm.depth)
-    return Evidence(arm, context, tuple(row[: length - 1]), on_chain=row[-2], chain_offered=row[-1])
+        return AcceptanceTrace(
+            arm, context, tuple(range(2, length + 1)), chain_accepted=length - 1, chain_offered=arm.depth
+        )
+    return AcceptanceTrace(arm, context, tuple(row[: length - 1]), chain_accepted=row[-2], chain_offered=row[-1])

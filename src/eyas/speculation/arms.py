@@ -57,7 +57,7 @@ def default_arms() -> tuple[Arm, ...]:
 
 
 @dataclass(frozen=True)
-class Load:
+class BatchLoad:
     """Who takes part in a round.
 
     contexts   tokens before the root, of each request that follows the arm
@@ -66,17 +66,17 @@ class Load:
     """
 
     contexts: tuple[int, ...]
-    lags: tuple[int, ...]
-    fixed: tuple[int, ...] = ()
+    draft_lags: tuple[int, ...]
+    plain_contexts: tuple[int, ...] = ()
 
     @property
-    def batch(self) -> int:
+    def num_requests(self) -> int:
         """Requests of the round."""
-        return len(self.contexts) + len(self.fixed)
+        return len(self.contexts) + len(self.plain_contexts)
 
 
 @dataclass(frozen=True)
-class Choice:
+class SpeculationDecision:
     """What the budget decided for one round; the engine hands it back with what came out.
 
     arm     the arm to run
@@ -86,13 +86,13 @@ class Choice:
 
     arm: Arm
     drafts: tuple[bool, ...]
-    best: Arm
-    load: Load
+    best_arm: Arm
+    load: BatchLoad
 
     @property
-    def explored(self) -> bool:
+    def is_exploration(self) -> bool:
         """Whether the round is run to learn from it."""
-        return self.arm != self.best
+        return self.arm != self.best_arm
 
     @property
     def is_partial(self) -> bool:

@@ -13,17 +13,17 @@ import math
 
 import numpy as np
 
-from eyas.speculation.arms import Load
+from eyas.speculation.arms import BatchLoad
 from eyas.speculation.round_costs import CostTable
 
 DRIFT_SD, OFFSET_SD, NOISE_SD = 0.3, 0.2, 0.1  # at first; logarithms, so about shares
 DRIFT_STEP_SD, OFFSET_STEP_SD = 0.01, 0.001  # what a round may change
-LEAST_NOISE_SD = 0.01
+MIN_NOISE_SD = 0.01
 CLIP_SD = 3.0  # further off is a hiccup; if the arm's next round is too, it is a change, and counts as this far
 NOISE_GAIN = 0.03
 
 
-class _Filter:
+class _KalmanFilter:
     """Drift and offsets of one batch bucket: mean_X and covariance_XX, X = 1 + A, the drift first."""
 
     def __init__(self, mean_X: np.ndarray) -> None:
@@ -36,7 +36,7 @@ class _Filter:
         self._noise = NOISE_SD**2
         self._suspects_A = [0.0] * (len(mean_X) - 1)  # the side on which an arm's last round was too far off
 
-    def doubt(self, one: int, other: int) -> float:
+    def ratio_sd(self, one: int, other: int) -> float:
         """How far the ratio of two arms' seconds may be off: one standard deviation."""
         covariance_XX, a, b = self._covariance_XX, 1 + one, 1 + other
         variance = covariance_XX[a, a] + covariance_XX[b, b] - 2 * covariance_XX[a, b]
@@ -59,15 +59,15 @@ class _Filter:
         gain_X = column_X / variance
         self.mean_X += gain_X * surprise
         self._covariance_XX -= np.outer(gain_X, column_X)
-        self._noise = max(self._noise + NOISE_GAIN * (surprise**2 - variance), LEAST_NOISE_SD**2)
+        self._noise = max(self._noise + NOISE_GAIN * (surprise**2 - variance), MIN_NOISE_SD**2)
 
 
-class Pace:
+class LatencyModel:
     """Seconds of the next round by arm."""
 
     def __init__(self, table: CostTable) -> None:
         self.table = table
-        self._filters: dict[int, _Filter] = {}
+        self._filters: dict[int, _KalmanFilter] = {}
         self._buckets: dict[int, int] = {}
 
     def bucket(self, batch: int) -> int:
@@ -76,33 +76,33 @@ class Pace:
             self._buckets[batch] = min(self.table.batches, key=lambda size: abs(math.log(size / batch)))
         return self._buckets[batch]
 
-    def seconds(self, load: Load) -> list[float]:
+    def seconds(self, load: BatchLoad) -> list[float]:
         """By arm, for a round of this load."""
-        drift, *offsets = self._mean_X(self.bucket(load.batch)).tolist()
-        return [self.table.of(arm, load) * math.exp(drift + offset) for arm, offset in enumerate(offsets)]
+        drift, *offsets = self._mean_X(self.bucket(load.num_requests)).tolist()
+        return [self.table.seconds_for(arm, load) * math.exp(drift + offset) for arm, offset in enumerate(offsets)]
 
-    def expected(self, arm: int, load: Load) -> float:
+    def seconds_of(self, arm: int, load: BatchLoad) -> float:
         """Of one arm."""
-        mean_X = self._mean_X(self.bucket(load.batch))
-        return self.table.of(arm, load) * math.exp(float(mean_X[0] + mean_X[1 + arm]))
+        mean_X = self._mean_X(self.bucket(load.num_requests))
+        return self.table.seconds_for(arm, load) * math.exp(float(mean_X[0] + mean_X[1 + arm]))
 
-    def foreseen(self, arm: int, load: Load) -> float:
+    def seconds_without_offset(self, arm: int, load: BatchLoad) -> float:
         """Seconds of the table times the drift: without the arm's offset, of which the estimate still moves."""
-        return self.table.of(arm, load) * math.exp(float(self._mean_X(self.bucket(load.batch))[0]))
+        return self.table.seconds_for(arm, load) * math.exp(float(self._mean_X(self.bucket(load.num_requests))[0]))
 
-    def doubts(self, bucket: int, best: int) -> list[float]:
+    def ratio_sds(self, bucket: int, best: int) -> list[float]:
         """By arm: how far its seconds over those of the best arm may be off, as a share; one standard deviation."""
         known = self._filters.get(bucket)
         if known is None:
             return [math.sqrt(2) * OFFSET_SD * (arm != best) for arm in range(len(self.table.arms))]
-        return [known.doubt(arm, best) for arm in range(len(self.table.arms))]
+        return [known.ratio_sd(arm, best) for arm in range(len(self.table.arms))]
 
-    def observe(self, arm: int, load: Load, seconds: float) -> None:
+    def observe(self, arm: int, load: BatchLoad, seconds: float) -> None:
         """A round of this arm took so long."""
-        bucket = self.bucket(load.batch)
+        bucket = self.bucket(load.num_requests)
         if bucket not in self._filters:
-            self._filters[bucket] = _Filter(self._mean_X(bucket).copy())
-        self._filters[bucket].update(arm, math.log(seconds / self.table.of(arm, load)))
+            self._filters[bucket] = _KalmanFilter(self._mean_X(bucket).copy())
+        self._filters[bucket].update(arm, math.log(seconds / self.table.seconds_for(arm, load)))
 
     def _mean_X(self, bucket: int) -> np.ndarray:
         """Drift and offsets of this bucket, or of the nearest that has seen a round."""

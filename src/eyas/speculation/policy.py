@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from eyas.speculation.arms import Arm, Choice, Load
+from eyas.speculation.arms import Arm, BatchLoad, SpeculationDecision
 from eyas.speculation.budget import RoundReport
 
 
@@ -11,7 +11,7 @@ class Policy(Protocol):
 
     arms: tuple[Arm, ...]
 
-    def choose(self, load: Load) -> Choice:
+    def decide(self, load: BatchLoad) -> SpeculationDecision:
         """The arm of the next round; at least one request follows it."""
         ...
 
@@ -20,15 +20,15 @@ class Policy(Protocol):
         ...
 
 
-class OneArm:
+class FixedArm:
     """The same arm in every round: the baseline, a fixed chain, a fixed tree."""
 
     def __init__(self, arm: Arm) -> None:
         self.arms = (arm,)
 
-    def choose(self, load: Load) -> Choice:
+    def decide(self, load: BatchLoad) -> SpeculationDecision:
         arm = self.arms[0]
-        return Choice(arm, (arm.shape is not None,) * len(load.contexts), arm, load)
+        return SpeculationDecision(arm, (arm.shape is not None,) * len(load.contexts), arm, load)
 
     def observe(self, report: RoundReport) -> None:
         pass

@@ -22,17 +22,17 @@ from typing import Any
 from eyas.base.errors import StorageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import write_json_atomic
-from eyas.speculation.arms import Arm, Load
+from eyas.speculation.arms import Arm, BatchLoad
 
 Measure = Callable[[Arm, int, int], float]
 """(arm, batch, context) -> seconds of one round of that many requests, each with that many tokens before its root."""
 
 SCHEMA = 1
-ALLOWANCE_S = 6.0  # for the whole table; what is not measured by then is taken from the smaller batch sizes
-MOST_ROUNDS = 9  # of one arm, batch size and context
+TIME_LIMIT_S = 6.0  # for the whole table; what is not measured by then is taken from the smaller batch sizes
+MAX_ROUNDS = 9  # of one arm, batch size and context
 CONTEXT, LONG_CONTEXT = 512, 2048  # tokens
-AGREE = 1.1  # of two rounds that differ by more one was disturbed
-LEAST_SHARE = 0.25  # of the table's figure: what shorter contexts can save at most
+MAX_DISAGREEMENT = 1.1  # of two rounds that differ by more one was disturbed
+MIN_SHARE = 0.25  # of the table's figure: what shorter contexts can save at most
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class CostTable:
     seconds: tuple[tuple[float, ...], ...]
     per_token: tuple[float, ...]
 
-    def at(self, arm: int, batch: int) -> float:
+    def seconds_at(self, arm: int, batch: int) -> float:
         """Seconds on the line through the nearest two measured batch sizes."""
         batches, seconds = self.batches, self.seconds[arm]
         if len(batches) == 1:
@@ -68,14 +68,14 @@ class CostTable:
         share = (batch - batches[right - 1]) / (batches[right] - batches[right - 1])
         return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
 
-    def of(self, arm: int, load: Load) -> float:
+    def seconds_for(self, arm: int, load: BatchLoad) -> float:
         """Seconds of a round for this load: those who follow the arm, and a row each for the others."""
-        following, alone = len(load.contexts), sum(load.fixed)
+        following, alone = len(load.contexts), sum(load.plain_contexts)
         long = sum(load.contexts) - following * self.context
-        fixed = self.at(0, load.batch) - self.at(0, following) if load.fixed else 0.0
-        fixed += self.per_token[0] * (alone - len(load.fixed) * self.context)
-        base = self.at(arm, following)
-        return max(base + self.per_token[arm] * long + fixed, LEAST_SHARE * base)
+        fixed = self.seconds_at(0, load.num_requests) - self.seconds_at(0, following) if load.plain_contexts else 0.0
+        fixed += self.per_token[0] * (alone - len(load.plain_contexts) * self.context)
+        base = self.seconds_at(arm, following)
+        return max(base + self.per_token[arm] * long + fixed, MIN_SHARE * base)
 
 
 def batch_sizes(slots: int) -> tuple[int, ...]:
@@ -83,8 +83,8 @@ def batch_sizes(slots: int) -> tuple[int, ...]:
     return (*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots)
 
 
-def measured_table(
-    arms: Sequence[Arm], slots: int, limit: int, measure: Measure, allowance_s: float = ALLOWANCE_S
+def measure_cost_table(
+    arms: Sequence[Arm], slots: int, limit: int, measure: Measure, time_limit_s: float = TIME_LIMIT_S
 ) -> CostTable:
     """Measure within allowance_s. limit: the longest context that the engine holds.
 
@@ -107,7 +107,7 @@ def measured_table(
         """Two rounds, or three where they disagree: the first of a kind is often slow."""
         run(cell)
         run(cell)
-        if max(found[cell]) > AGREE * min(found[cell]):
+        if max(found[cell]) > MAX_DISAGREEMENT * min(found[cell]):
             run(cell)
         return statistics.median(found[cell])
 
@@ -117,10 +117,10 @@ def measured_table(
         first((arm, 1, long))
     for place, batch in enumerate(batches[2:], start=2):
         for arm, row in enumerate(grid):
-            guess_s = _onwards(row, batches, place)
-            row.append(first((arm, batch, context)) if spent_s + 2 * guess_s <= allowance_s else guess_s)
-    for _ in range(MOST_ROUNDS - 2):
-        if spent_s + sum(map(min, found.values())) > allowance_s:
+            guess_s = _extrapolate(row, batches, place)
+            row.append(first((arm, batch, context)) if spent_s + 2 * guess_s <= time_limit_s else guess_s)
+    for _ in range(MAX_ROUNDS - 2):
+        if spent_s + sum(map(min, found.values())) > time_limit_s:
             break
         for cell in list(found):
             run(cell)
@@ -130,8 +130,8 @@ def measured_table(
         row: list[float] = []
         for place, batch in enumerate(batches):
             cell = (arm, batch, context)
-            row.append(medians[cell] if cell in medians else _onwards(row, batches, place))
-        seconds.append(tuple(rising(row)))
+            row.append(medians[cell] if cell in medians else _extrapolate(row, batches, place))
+        seconds.append(tuple(isotonic(row)))
         per_token.append(max(medians.get((arm, 1, long), 0.0) - row[0], 0.0) / max(long - context, 1))
     return CostTable(tuple(arm.name for arm in arms), batches, context, tuple(seconds), tuple(per_token))
 
@@ -140,13 +140,13 @@ _Cell = tuple[int, int, int]
 """Arm, batch size, context."""
 
 
-def _onwards(row: Sequence[float], batches: Sequence[int], place: int) -> float:
+def _extrapolate(row: Sequence[float], batches: Sequence[int], place: int) -> float:
     """The figure of the next batch size, on the line through the last two."""
     step = (row[-1] - row[-2]) / (batches[place - 1] - batches[place - 2])
     return row[-1] + max(step, 0.0) * (batches[place] - batches[place - 1])
 
 
-def rising(values: Sequence[float]) -> list[float]:
+def isotonic(values: Sequence[float]) -> list[float]:
     """The nearest sequence that never falls (pool adjacent violators): a larger batch is not faster."""
     pools: list[tuple[float, int]] = []
     for value in values:
@@ -158,7 +158,7 @@ def rising(values: Sequence[float]) -> list[float]:
     return [mean for mean, count in pools for _ in range(count)]
 
 
-def table_for(
+def load_or_measure(
     key: CostKey, arms: Sequence[Arm], slots: int, limit: int, measure: Measure, directory: Path | None
 ) -> CostTable:
     """The cached table of this key, arms and slots, or a fresh one, which is kept. directory None: no cache."""
@@ -167,7 +167,7 @@ def table_for(
     path = None if directory is None else directory / f"round-costs-{digest_json(fields).rpartition(':')[2][:20]}.json"
     if path is not None and (found := _read(path, fields)) is not None:
         return found
-    table = measured_table(arms, slots, limit, measure)
+    table = measure_cost_table(arms, slots, limit, measure)
     if path is not None:
         # A cache that cannot be written costs the next start a few seconds; this one can go on.
         with contextlib.suppress(StorageError):

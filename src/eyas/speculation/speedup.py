@@ -17,12 +17,12 @@ import math
 from dataclasses import dataclass
 
 HALF_LIFE = 4000  # rounds
-LEAST_ROUNDS = 5.0  # of off, before a stratum counts
+MIN_ROUNDS = 5.0  # of off, before a stratum counts
 CAP = 2.0
 
 
 @dataclass(frozen=True)
-class SpeedUp:
+class SpeedupEstimate:
     """Tokens per second over those of off, with its 95% interval. baseline_rounds: of off, faded, that it rests on."""
 
     value: float
@@ -78,7 +78,7 @@ class Stratum:
     off_is_best: bool
 
 
-class SpeedUps:
+class SpeedupEstimator:
     """Keeps the sums; figures on request."""
 
     def __init__(self) -> None:
@@ -95,17 +95,17 @@ class SpeedUps:
             self._off.setdefault(stratum, _Sums()).add(self._round, seconds, foreseen_s)
             self._off_anywhere.add(self._round, seconds, foreseen_s)
 
-    def overall(self) -> SpeedUp | None:
+    def overall(self) -> SpeedupEstimate | None:
         """Over all rounds; None until off has run a few times. Strata where it has not take the baseline of all."""
         return self._over(list(self._all), self._off_anywhere)
 
-    def by_batch(self) -> dict[int, SpeedUp]:
+    def by_batch(self) -> dict[int, SpeedupEstimate]:
         """The same by batch bucket, where there is one."""
         buckets = sorted({stratum.bucket for stratum in self._all})
         found = {bucket: self._over([s for s in self._all if s.bucket == bucket], None) for bucket in buckets}
         return {bucket: speed_up for bucket, speed_up in found.items() if speed_up is not None}
 
-    def _over(self, strata: list[Stratum], other: _Sums | None) -> SpeedUp | None:
+    def _over(self, strata: list[Stratum], other: _Sums | None) -> SpeedupEstimate | None:
         with_s = without_s = with_variance = baseline_rounds = 0.0
         variances: list[tuple[float, float]] = []  # of each baseline, and its degrees of freedom
         for stratum in strata:
@@ -127,13 +127,13 @@ class SpeedUps:
         freedom = variance**2 / shares if shares else math.inf
         spread = math.sqrt(variance / without_s**2 + with_variance / with_s**2)
         value, reach = without_s / with_s, math.exp(_student(freedom) * spread)
-        return SpeedUp(value, value / reach, value * reach, baseline_rounds)
+        return SpeedupEstimate(value, value / reach, value * reach, baseline_rounds)
 
     def _baseline(self, stratum: Stratum, other: _Sums | None) -> _Sums | None:
         """The rounds of off in this stratum, or else in the other one of the same batch bucket, or else `other`."""
         twin = Stratum(stratum.bucket, not stratum.off_is_best)
         for sums in (self._off.get(stratum), self._off.get(twin), other):
-            if sums is not None and sums.rounds >= LEAST_ROUNDS:
+            if sums is not None and sums.rounds >= MIN_ROUNDS:
                 return sums
         return None
 
