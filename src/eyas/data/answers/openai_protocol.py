@@ -1,8 +1,8 @@
-"""One question as a request to an OpenAI-compatible server, and the server's reply as an answer.
+"""Builds chat completion requests from questions and parses the replies of OpenAI-compatible servers.
 
-Token ids: with `return_token_ids` eyas and vLLM give `prompt_token_ids` beside the choices and `token_ids` in the
-choice. SGLang gives both in the choice since its pull request 30917 (July 2026), except in streams; before, it ignored
-the key. The ids are those generated, before reasoning and tool calls are split off. Replies are asked for whole.
+With `return_token_ids`, eyas and vLLM return `prompt_token_ids` beside the choices and `token_ids` in the choice.
+SGLang returns both in the choice since its pull request 30917 (July 2026), except in streams; older versions ignore the
+key. The ids are those generated, before reasoning and tool calls are split off. Requests do not stream.
 """
 
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from eyas.chat.conversation import Finish, Message, ToolCall
 from eyas.data.answers.responder import Question, seed_of
 
 FINISHES: dict[str, Finish] = {"stop": "stop", "tool_calls": "stop", "function_call": "stop", "length": "length"}
-FILTERED = "content_filter"
+CONTENT_FILTER = "content_filter"
 
 
 class MalformedReplyError(Exception):
-    """A reply that is no answer; its text says what is wrong without a word of the reply."""
+    """A reply that does not follow the protocol. Its text says what is wrong and repeats no word of the reply."""
 
 
 class ContentFilteredError(Exception):
-    """The server keeps the answer back."""
+    """A reply whose answer the server withholds."""
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What a server answered. ids: None where it gave none."""
+    """The answer in a server's reply. token_ids, prompt_ids: None if the server does not return them."""
 
     message: Message
     finish: Finish
@@ -34,11 +34,11 @@ class ChatReply:
 
 
 def build_request(question: Question, model: str, seed: int, with_ids: bool) -> dict[str, Any]:
-    """The body of POST /chat/completions. with_ids: ask for token ids."""
+    """Returns the body of POST /chat/completions. with_ids: request token ids."""
     decoding = question.decoding
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_wire_message(message) for message in question.messages],
+        "messages": [_to_wire(message) for message in question.messages],
         "max_tokens": decoding.max_tokens,
         "temperature": decoding.temperature,
     }
@@ -53,8 +53,8 @@ def build_request(question: Question, model: str, seed: int, with_ids: bool) -> 
     return body
 
 
-def _wire_message(message: Message) -> dict[str, Any]:
-    """An earlier answer goes back as it came. vLLM reads `reasoning`, SGLang `reasoning_content`."""
+def _to_wire(message: Message) -> dict[str, Any]:
+    """Returns the message with its reasoning under both names: vLLM reads `reasoning`, SGLang `reasoning_content`."""
     value = message.to_json()
     if "reasoning_content" in value:
         value["reasoning"] = value["reasoning_content"]
@@ -62,70 +62,72 @@ def _wire_message(message: Message) -> dict[str, Any]:
 
 
 def parse_reply(value: Any, max_tokens: int) -> ChatReply:
-    """The first choice of a reply. GarbledError, FilteredError."""
-    choice = _object(_first(_object(value, "a reply").get("choices")), "a choice")
-    message = _object(choice.get("message"), "a message")
+    """Returns the first choice of a reply.
+
+    Raises:
+        MalformedReplyError: The reply does not follow the protocol, or the answer is longer than max_tokens.
+        ContentFilteredError: The server withholds the answer.
+    """
+    choices = _require_list(_require_object(value, "the reply").get("choices"), "choices")
+    if not choices:
+        raise MalformedReplyError("the reply has no choices")
+    choice = _require_object(choices[0], "the choice")
+    message = _require_object(choice.get("message"), "the message")
     finish = choice.get("finish_reason")
-    if finish == FILTERED:
+    if finish == CONTENT_FILTER:
         raise ContentFilteredError
     if not isinstance(finish, str) or finish not in FINISHES:
-        raise MalformedReplyError("a finish_reason that is none of stop, length, tool_calls")
-    token_ids = _ids(choice.get("token_ids"))
+        raise MalformedReplyError("finish_reason is not stop, length or tool_calls")
+    token_ids = _parse_ids(choice.get("token_ids"))
     if token_ids is not None and len(token_ids) > max_tokens:
-        raise MalformedReplyError(f"an answer of {len(token_ids)} tokens where {max_tokens} were asked for")
+        raise MalformedReplyError(f"the answer has {len(token_ids)} tokens, above max_tokens={max_tokens}")
     prompt_ids = value.get("prompt_token_ids")
     return ChatReply(
         Message(
             "assistant",
-            _text(message.get("content")) or "",
-            reasoning=_text(message.get("reasoning_content")) or _text(message.get("reasoning")),
-            tool_calls=tuple(_call(call) for call in _list(message.get("tool_calls") or [])),
+            _parse_text(message.get("content")) or "",
+            reasoning=_parse_text(message.get("reasoning_content")) or _parse_text(message.get("reasoning")),
+            tool_calls=tuple(map(_parse_call, _require_list(message.get("tool_calls") or [], "tool_calls"))),
         ),
         FINISHES[finish],
         token_ids or None,
-        _ids(choice.get("prompt_token_ids") if prompt_ids is None else prompt_ids) or None,
+        _parse_ids(choice.get("prompt_token_ids") if prompt_ids is None else prompt_ids) or None,
     )
 
 
-def _first(choices: Any) -> Any:
-    if not _list(choices):
-        raise MalformedReplyError("a reply without choices")
-    return choices[0]
-
-
-def _list(value: Any) -> list[Any]:
+def _require_list(value: Any, name: str) -> list[Any]:
     if not isinstance(value, list):
-        raise MalformedReplyError("something else where a list should be")
+        raise MalformedReplyError(f"{name} is not a list")
     return value
 
 
-def _object(value: Any, name: str) -> dict[str, Any]:
+def _require_object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise MalformedReplyError(f"{name} that is no object")
+        raise MalformedReplyError(f"{name} is not an object")
     return value
 
 
-def _text(value: Any) -> str | None:
+def _parse_text(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise MalformedReplyError("a text that is no string")
-    # JSON can spell half a surrogate pair, which no file in UTF-8 holds.
+        raise MalformedReplyError("a text field is not a string")
+    # JSON can contain half a surrogate pair, which a file in UTF-8 cannot.
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _call(value: Any) -> ToolCall:
-    call = _object(value, "a tool call")
-    function = _object(call.get("function"), "a function")
-    name, arguments = _text(function.get("name")), _text(function.get("arguments"))
+def _parse_call(value: Any) -> ToolCall:
+    call = _require_object(value, "the tool call")
+    function = _require_object(call.get("function"), "the function of the tool call")
+    name, arguments = _parse_text(function.get("name")), _parse_text(function.get("arguments"))
     if not name:
-        raise MalformedReplyError("a tool call without a name")
-    return ToolCall(_text(call.get("id")) or "", name, arguments or "")
+        raise MalformedReplyError("a tool call has no name")
+    return ToolCall(_parse_text(call.get("id")) or "", name, arguments or "")
 
 
-def _ids(value: Any) -> tuple[int, ...] | None:
+def _parse_ids(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
-        raise MalformedReplyError("token ids that are no whole numbers")
+        raise MalformedReplyError("the token ids are not whole numbers")
     return tuple(value)

@@ -1,7 +1,7 @@
-"""The target's answers from an OpenAI-compatible server (eyas, vLLM, SGLang, ...): what `respond` is handed for a URL.
+"""Answers of the target from an OpenAI-compatible server (eyas, vLLM, SGLang and others), for `respond.url`.
 
-Nobody is asked twice for an answer that was paid for: when the run must end, requests in flight may still finish, and
-their answers are yielded before the error is raised.
+No answer is paid for twice: when the run must end, requests in flight may finish, and their answers are yielded before
+the error is raised.
 """
 
 import time
@@ -17,44 +17,51 @@ from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, Event, Question, Questions, Refused, Retried
 from eyas.data.ledger.shard_stats import REFUSED, UNRENDERED
 
-REQUESTS_AHEAD = 2  # questions rendered for each request in flight, those in flight included
-DRAIN_S = 60.0  # that requests in flight get when the run must end
-MIN_REFUSED = 3  # questions that a server may refuse, and
-MAX_REFUSED_SHARE = 0.05  # this share of those that it answered; more is a mistake in the recipe, not in some prompts
+QUESTIONS_PER_REQUEST = 2  # questions rendered for each request in flight, those in flight included
+DRAIN_TIMEOUT_S = 60.0  # for requests in flight when the run must end
+# A server may reject this many questions plus this share of the answered ones. More is a mistake in the recipe.
+MAX_REJECTED, MAX_REJECTED_SHARE = 3, 0.05
 
 
 @dataclass(frozen=True)
 class RemoteResponder:
-    """Asks `respond.url`. tokenizer: the target's own, for answers that come without token ids."""
+    """An `Answer` that sends the questions to `respond.url`.
+
+    tokenizer: the target's own. It renders answers that come without token ids.
+    """
 
     config: RespondConfig
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(self, questions: Questions) -> Generator[Event, None, None]:
-        """InputError for a key that is not set; StageError for a server that gives no answers, see `Asking`."""
-        with CompletionClient(self.config) as asking:
-            yield from _Answering(self, asking, questions).events()
+        """Yields the events of all questions.
+
+        Raises:
+            InputError: The API key is not set.
+            StageError: The server gives no usable answers.
+        """
+        with CompletionClient(self.config) as client:
+            yield from _RemoteRun(self, client, questions).events()
 
 
 @dataclass
-class _Answering:
-    """One run: what is open, and why it must end."""
+class _RemoteRun:
+    """One run: the counts of open, answered and rejected questions, and the error that ends it."""
 
     remote: RemoteResponder
-    asking: CompletionClient
+    client: CompletionClient
     questions: Questions
     num_open: int = 0
     num_answered: int = 0
-    num_refused: int = 0
+    num_rejected: int = 0
     error: EyasError | None = None
-    until_s: float = 0.0  # when it must end: how long to wait for what is in flight
+    deadline_s: float = 0.0  # with an error: when to stop waiting for requests in flight
 
     def events(self) -> Generator[Event, None, None]:
-        self._fill()
+        self._submit_questions()
         while self.num_open:
-            outcome = self.asking.next_outcome(
-                None if self.error is None else max(0.0, self.until_s - time.monotonic())
-            )
+            timeout_s = None if self.error is None else max(0.0, self.deadline_s - time.monotonic())
+            outcome = self.client.next_outcome(timeout_s)
             if outcome is None:
                 break
             if isinstance(outcome, Retrying):
@@ -64,47 +71,47 @@ class _Answering:
             if isinstance(outcome, Failed):
                 self._end(outcome.error)
             elif isinstance(outcome, Rejected):
-                self._refuse(outcome)
+                self._count_rejected(outcome)
                 yield Refused(outcome.question.id, REFUSED)
             elif isinstance(outcome, Completed):
-                event = self._read(outcome)
+                event = self._to_event(outcome)
                 if event is not None:
                     yield event
             else:
                 assert isinstance(outcome, Cancelled), outcome
-            self._fill()
+            self._submit_questions()
         if self.error is not None:
             raise self.error
 
-    def _fill(self) -> None:
-        """Hands out questions, a few more than can be in flight."""
-        while self.error is None and self.num_open < REQUESTS_AHEAD * self.remote.config.concurrency:
+    def _submit_questions(self) -> None:
+        """Submits questions until a few more are open than can be in flight."""
+        while self.error is None and self.num_open < QUESTIONS_PER_REQUEST * self.remote.config.concurrency:
             question = self.questions.next()
             if question is None:
                 return
             self.num_open += 1
-            self.asking.submit(question)
+            self.client.submit(question)
 
     def _end(self, error: EyasError) -> None:
         if self.error is None:
-            self.error, self.until_s = error, time.monotonic() + DRAIN_S
-            self.asking.stop()
+            self.error, self.deadline_s = error, time.monotonic() + DRAIN_TIMEOUT_S
+            self.client.stop()
 
-    def _refuse(self, declined: Rejected) -> None:
-        self.num_refused += 1
-        if self.num_refused > MIN_REFUSED + MAX_REFUSED_SHARE * self.num_answered:
+    def _count_rejected(self, rejected: Rejected) -> None:
+        self.num_rejected += 1
+        if self.num_rejected > MAX_REJECTED + MAX_REJECTED_SHARE * self.num_answered:
+            total = self.num_rejected + self.num_answered
             self._end(
                 StageError(
-                    f"{self.num_refused} of {self.num_refused + self.num_answered} questions refused by "
-                    f"{self.remote.config.url}, the last one {declined.question.id} ({declined.reason})",
-                    "a server that answers them",
-                    "correct the recipe's respond.* or the server, and run the same command again",
+                    f"{self.remote.config.url} rejects {self.num_rejected} of {total} questions, the last one "
+                    f"{rejected.question.id} with {rejected.reason}",
+                    "Correct the recipe's respond.* keys or the server, and run the same command again",
                 )
             )
 
-    def _read(self, replied: Completed) -> Answered | Refused | None:
-        """The answer with its ids; None where it cannot be trained on and the run ends."""
-        question, reply = replied.question, replied.reply
+    def _to_event(self, completed: Completed) -> Answered | Refused | None:
+        """Returns the answer with its token ids; None if training cannot use it and the run ends."""
+        question, reply = completed.question, completed.reply
         self.num_answered += 1
         if reply.token_ids is not None:
             return Answered(question.id, reply.token_ids, reply.finish, reply.message)
@@ -113,18 +120,17 @@ class _Answering:
         except InputError:
             if not reply.message.tool_calls:
                 raise
-            ids = None  # a template that takes no calls
+            ids = None  # the template does not accept tool calls
         if ids is not None:
             return Answered(question.id, ids, reply.finish, reply.message, "rendered")
         if reply.message.tool_calls:
             return Refused(question.id, UNRENDERED)
-        self._end(_unrendered(question))
+        self._end(_unrendered_error(question))
         return None
 
 
-def _unrendered(question: Question) -> StageError:
+def _unrendered_error(question: Question) -> StageError:
     return StageError(
-        f"an answer to {question.id} without token ids, which the chat template does not render as it was generated",
-        "token ids from the server (return_token_ids), or a template that writes answers with their reasoning",
-        "ask a server that returns them: eyas, vLLM, SGLang from mid 2026 on",
+        f"The answer to {question.id} has no token ids, and the chat template does not render it as it was generated",
+        "Use a server that returns token ids (eyas, vLLM, SGLang from mid 2026), or a template that renders reasoning",
     )
