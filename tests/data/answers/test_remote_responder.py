@@ -316,7 +316,8 @@ def test_without_token_ids_answers_are_rendered_once_and_marked(prompts, tmp_pat
         ["rendered"] * len(each.turns) for each in without
     ]
     # The fake's words are one token a character, so here both ways give the same ids.
-    unmarked = [replace(each, turns=tuple(replace(turn, ids_source="generated") for turn in each.turns)) for each in without]
+    sources = [tuple(replace(turn, ids_source="generated") for turn in each.turns) for each in without]
+    unmarked = [replace(each, turns=turns) for each, turns in zip(without, sources, strict=True)]
     assert unmarked == with_ids
     assert json.loads((tmp_path / "without" / "ledger.json").read_text())["rendered"] == NUM_ANSWERS
 
