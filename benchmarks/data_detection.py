@@ -107,9 +107,9 @@ def _by_list(planted: Sequence[Outcome]) -> list[list[str]]:
 
 def describe_detected_languages(made: Sequence[LabeledText]) -> str:
     """Lines about the language that the pipeline itself would find, and what the filter makes of it."""
-    from eyas.data.select.language import language_of
+    from eyas.data.select.language import detect_language
 
-    languages = [language_of(labeled.text) for labeled in made]
+    languages = [detect_language(labeled.text) for labeled in made]
     pairs = list(zip(made, languages, strict=True))
     wrong = Counter(labeled.language for labeled, language in pairs if language != labeled.language)
     by_language = ", ".join(f"{language} {wrong[language]}" for language in LANGUAGES)

@@ -73,15 +73,15 @@ def length_distance(some: Sequence[Prompt], others: Sequence[Prompt]) -> float:
 
 def traffic(options: Options) -> Iterator[Row]:
     """The median over some mixtures, chosen and uniform."""
-    from eyas.data.select.traffic import Traffic
+    from eyas.data.select.traffic import TrafficModel
 
     found: dict[str, list[tuple[float, float]]] = {"chosen": [], "uniform": []}
     for number in range(ROUNDS):
         pool, production = mixture(f"{options.seed}:{number}")
         texts = [prompt.text for prompt in pool]
-        fitted = Traffic.fit([prompt.text for prompt in production], texts, options.seed)
+        fitted = TrafficModel.fit([prompt.text for prompt in production], texts, options.seed)
         lengths = np.array([len(text) for text in texts])
-        selection = fitted.select(fitted.cells(texts), lengths, CHOSEN, options.seed)
+        selection = fitted.select(fitted.assign_cells(texts), lengths, CHOSEN, options.seed)
         assert len(selection.indices) == CHOSEN, "as many as asked for"
         uniform = random.Random(f"{options.seed}:{number}:uniform").sample(pool, CHOSEN)
         for name, some in (("chosen", [pool[place] for place in selection.indices]), ("uniform", uniform)):

@@ -4,7 +4,8 @@
 
 DATA is a directory with mt-bench.jsonl (lm-sys/FastChat, Apache-2.0), humaneval.jsonl (openai/human-eval, MIT) and
 gsm8k-test.jsonl (openai/grade-school-math, MIT), as their projects publish them; the date says when they were fetched.
-Of the prompts only hashes are kept. Spec-Bench has no file of its own: see SETS in eyas.data.select.contamination.
+Only hashes of the prompts are kept. Spec-Bench has no file of its own: see EVALSET_FILES in
+eyas.data.select.contamination.
 """
 
 import argparse

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Answered, Question, Questions, seed_of
+from eyas.data.answers.responder import Answered, Question, QuestionQueue, derive_seed
 from eyas.engine.engine import Engine
 from eyas.engine.loops import plain_loop
 from eyas.engine.request import Request
@@ -19,7 +19,7 @@ class EngineResponder:
     target: Target
     config: RespondConfig
 
-    def __call__(self, questions: Questions) -> Generator[Answered, None, None]:
+    def __call__(self, questions: QuestionQueue) -> Generator[Answered, None, None]:
         """One engine after another, each with twice the context of the one before: few prompts are long."""
         source = _QuestionSource(questions, self.config.seed)
         while (longest := source.next_length_tokens) is not None:
@@ -36,7 +36,7 @@ class EngineResponder:
 class _QuestionSource:
     """Questions as the engine's source. One that does not fit into this engine waits until the engine is idle."""
 
-    questions: Questions
+    questions: QuestionQueue
     seed: int
     pending: Question | None = None
 
@@ -54,7 +54,7 @@ class _QuestionSource:
             assert question is not None
             self.pending, decoding = None, question.decoding
             sampling = SamplingParams(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
-            seed = seed_of(self.seed, question.id)
+            seed = derive_seed(self.seed, question.id)
             engine.add(Request(question.id, tuple(question.prompt_ids), decoding.max_tokens, sampling, seed))
         return not engine.is_idle
 

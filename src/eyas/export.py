@@ -31,7 +31,7 @@ from eyas.base.provenance import (
     read_provenance,
 )
 from eyas.base.storage import write_atomic, write_json_atomic
-from eyas.data.ledger.prompt_card import data_section
+from eyas.data.ledger.prompt_card import render_data_section
 from eyas.export_card import ExportCard, render_card
 from eyas.formats.engine_formats import ENGINE_FORMATS, write_engine_dir
 from eyas.formats.fit import require_fit
@@ -168,7 +168,7 @@ def _build_card(inputs: ExportInputs, stored: StoredHead, target: Target) -> Exp
     ledger = inputs.read_finished("prompts", "ledger.json") if inputs.is_trained_here else None
     name, data = _hub_name(target), ""
     if ledger is not None and ledger.get("target"):
-        data = data_section(ledger, ledger["target"] | {"name": name})
+        data = render_data_section(ledger, ledger["target"] | {"name": name})
     return ExportCard(
         stored=stored,
         target_name=name,

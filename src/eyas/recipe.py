@@ -28,14 +28,14 @@ from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.remote_responder import RemoteResponder
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Responder, Scan
-from eyas.data.ledger.prompt_card import data_section
-from eyas.data.licenses.acknowledgements import FILE as ACKNOWLEDGEMENTS
-from eyas.data.licenses.acknowledgements import acknowledge, read_acknowledgements
-from eyas.data.licenses.license_gate import Decision
-from eyas.data.licenses.license_metadata import TargetClaim, read_target
+from eyas.data.answers.responder import AnswerScanner, Responder
+from eyas.data.ledger.prompt_card import render_data_section
+from eyas.data.licenses.acknowledgements import ACKNOWLEDGEMENTS_FILE as ACKNOWLEDGEMENTS
+from eyas.data.licenses.acknowledgements import append_acknowledgements, read_acknowledgements
+from eyas.data.licenses.license_gate import LicenseDecision
+from eyas.data.licenses.license_metadata import TargetClaim, read_target_claim
 from eyas.data.prompts_config import PromptsConfig
-from eyas.data.surrogate_key import surrogate_key
+from eyas.data.surrogate_key import load_surrogate_key
 from eyas.deploy.config import DeployConfig
 from eyas.engine_responder import EngineResponder
 from eyas.evaluation import evaluate
@@ -230,20 +230,20 @@ class Run:
 
     def acknowledge_terms(self, signer: str) -> list[str]:
         """Puts down that `who` answers for all that the licence gate asks about; the names of what that was."""
-        claims = [self._target_claim, *prompts.claims_of(self.recipe.prompts)]
-        policy = prompts.read_policy(self.recipe.prompts)
-        pending = policy.pending(claims, read_acknowledgements(self.acknowledgements_file))
-        acknowledge(self.acknowledgements_file, signer, pending, datetime.datetime.now(datetime.UTC))
+        claims = [self._target_claim, *prompts.read_claims(self.recipe.prompts)]
+        policy = prompts.load_gate(self.recipe.prompts)
+        pending = policy.find_pending(claims, read_acknowledgements(self.acknowledgements_file))
+        append_acknowledgements(self.acknowledgements_file, signer, pending, datetime.datetime.now(datetime.UTC))
         return [claim.name for claim in pending]
 
     @property
     def _target_claim(self) -> TargetClaim:
         target = self.recipe.target
-        return read_target(resolve_target(target.model), target.model, target.license)
+        return read_target_claim(resolve_target(target.model), target.model, target.license)
 
-    def _target_decision(self) -> Decision:
+    def _target_decision(self) -> LicenseDecision:
         """The gate covers the target, too: its terms may forbid to train on what it answers."""
-        policy = prompts.read_policy(self.recipe.prompts)
+        policy = prompts.load_gate(self.recipe.prompts)
         return policy.decide_target(self._target_claim, read_acknowledgements(self.acknowledgements_file))
 
     def _prompts(self) -> None:
@@ -271,7 +271,7 @@ class Run:
         """What the licence gate decided, for the head's card."""
         path = self.directory("prompts") / prompts.LEDGER_FILE
         ledger = json.loads(path.read_bytes()) if path.is_file() else {}
-        return data_section(ledger, ledger["target"]) if ledger.get("target") else ""
+        return render_data_section(ledger, ledger["target"]) if ledger.get("target") else ""
 
     def origin(self, stage: str) -> StageInputs:
         """What decides the work of a stage, by this recipe and by what its parents hold now.
@@ -294,7 +294,7 @@ class Run:
 
         return {
             "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements_file).origin,
-            "respond": lambda: respond.origin_of(
+            "respond": lambda: respond.build_origin(
                 recipe.respond, digest("prompts"), self.build_responder(), self.build_answer_scanner()
             ),
             "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
@@ -347,12 +347,12 @@ class Run:
             "head_start": _describe_head_start(trained),
         }
 
-    def build_answer_scanner(self) -> Scan | None:
+    def build_answer_scanner(self) -> AnswerScanner | None:
         """Looks at answers once more: a target may know what its prompts do not say. None for the grammar's prompts."""
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
             return None
-        return _AnswerScanner(PrivacyFilter(config.privacy, surrogate_key(config.privacy.key_file)))
+        return _AnswerScanner(PrivacyFilter(config.privacy, load_surrogate_key(config.privacy.key_file)))
 
     def build_responder(self) -> Responder:
         """The target as `respond` sees it, here or on the recipe's server. InputError when it has no chat template."""

@@ -23,9 +23,9 @@ from eyas.chat.conversation import Conversation, read_conversations
 from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.respond import LEDGER_FILE
-from eyas.data.ledger.ledger import MAX_LINES, Ledger
-from eyas.data.ledger.prompt_card import card
-from eyas.data.ledger.shard_stats import MAX_NAMED, Tally
+from eyas.data.answers.shard_stats import MAX_IDS, ShardStats
+from eyas.data.ledger.ledger import MAX_LOCATIONS, Ledger
+from eyas.data.ledger.prompt_card import render_card
 from eyas.data.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
 from eyas.data.select.screen import FORGOTTEN
 from eyas.features import store
@@ -66,7 +66,7 @@ def forget_record(run: Run, record_id: str) -> Iterator[str]:
     heads = _heads_trained_on(run, record_id)
     copies = _find_duplicates(run, record_id)
     _append_forgotten(run, [record_id, *copies], heads)
-    shutil.rmtree(prompts.work_directory(run.directory("prompts")), ignore_errors=True)  # of an unfinished run
+    shutil.rmtree(prompts.job_directory(run.directory("prompts")), ignore_errors=True)  # of an unfinished run
     yield record_id
     renewed: dict[str, str] = {}
     if said["dropped"] is None:
@@ -78,7 +78,7 @@ def forget_record(run: Run, record_id: str) -> Iterator[str]:
     if copies:
         yield f"  nor will what was dropped as a repetition of it: {', '.join(copies)}"
     for stage, remove, clear in (
-        ("respond", _forget_conversation, lambda place: respond.clear(place.path)),
+        ("respond", _forget_conversation, lambda place: respond.clear_output(place.path)),
         ("capture", _forget_rows, _clear_unfinished_features),
     ):
         directory = run.place(stage)
@@ -214,10 +214,10 @@ def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str
         _subtract_prompt(counts, gone)
     ledger["dropped"] = dict(sorted({**ledger["dropped"], FORGOTTEN: ledger["dropped"].get(FORGOTTEN, 0) + 1}.items()))
     places = entry["dropped"].pop(FORGOTTEN, {"count": 0, "lines": []})
-    places = {"count": places["count"] + 1, "lines": [*places["lines"], said["where"]][:MAX_LINES]}
+    places = {"count": places["count"] + 1, "lines": [*places["lines"], said["where"]][:MAX_LOCATIONS]}
     entry["dropped"] = dict(sorted({**entry["dropped"], FORGOTTEN: places}.items()))
     write_json_atomic(directory / LEDGER_FILE, ledger)
-    write_atomic(directory / "card.md", card(ledger))
+    write_atomic(directory / "card.md", render_card(ledger))
     write_croissant(directory, ledger)
     renewed[before] = finish_stage(directory, origin, time.time()).digest
 
@@ -225,7 +225,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, renewed: dict[str, str
 def _subtract_prompt(counts: dict[str, Any], gone: Conversation) -> None:
     """Takes a prompt out of what a ledger counts of those that are kept, and its surrogates out of all."""
     counted = Ledger()
-    counted.keep(sum(len(message.content) for message in gone.messages if message.role == "user"), gone.tags)
+    counted.count_kept(sum(len(message.content) for message in gone.messages if message.role == "user"), gone.tags)
     counts["kept"] -= 1
     for name, mine in (("tasks", counted.tasks), ("languages", counted.languages)):
         counts[name] = {key: left for key, count in counts[name].items() if (left := count - mine[key])}
@@ -243,20 +243,20 @@ def _forget_conversation(run: Run, record_id: str, renewed: dict[str, str]) -> b
     if not found and not any(digest in renewed for digest in parents.values()):
         return False
     before, origin = _reopen_directory(directory)
-    left = Tally()
+    left = ShardStats()
     for path in sorted(directory.glob("*.jsonl")):
         conversations = list(read_conversations(path))
         kept = [one for one in conversations if one.id != record_id]
         if len(kept) < len(conversations):
             write_atomic(path, (one.to_line() for one in kept))
         for one in kept:
-            left.keep(one)
+            left.count_kept(one)
     if found:
         ledger = json.loads((directory / LEDGER_FILE).read_bytes())
         dropped = ledger["dropped"].setdefault(FORGOTTEN, {"count": 0, "ids": []})
         dropped["count"] += 1
-        dropped["ids"] = [*dropped["ids"], record_id][:MAX_NAMED]
-        write_json_atomic(directory / LEDGER_FILE, ledger | left.kept_json())
+        dropped["ids"] = [*dropped["ids"], record_id][:MAX_IDS]
+        write_json_atomic(directory / LEDGER_FILE, ledger | left.to_json())
     renewed[before] = finish_stage(directory, _with_new_parents(origin, renewed), time.time()).digest
     return found
 

@@ -3,8 +3,8 @@
 import datetime
 from typing import Any
 
-from eyas.data.licenses.acknowledgements import acknowledge
-from eyas.data.licenses.license_gate import Decision, Policy
+from eyas.data.licenses.acknowledgements import append_acknowledgements
+from eyas.data.licenses.license_gate import LicenseDecision, LicenseGate
 from eyas.data.licenses.license_metadata import SourceClaim, TargetClaim
 
 NOW = datetime.datetime(2026, 11, 20, 12, 30, tzinfo=datetime.UTC)
@@ -12,10 +12,12 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 LLAMA = b"LLAMA 3.1 COMMUNITY LICENSE AGREEMENT\nLlama 3.1 Version Release Date: July 23, 2024\n"
 
 
-def answered(tmp_path, claim) -> Decision:
+def answered(tmp_path, claim) -> LicenseDecision:
     """The decision of a claim that somebody answered for."""
-    policy = Policy.load()
-    made = acknowledge(tmp_path / "acknowledgements.jsonl", "A. Person, counsel", policy.pending([claim]), NOW)
+    policy = LicenseGate.load()
+    made = append_acknowledgements(
+        tmp_path / "acknowledgements.jsonl", "A. Person, counsel", policy.find_pending([claim]), NOW
+    )
     return policy.decide_target(claim, made) if isinstance(claim, TargetClaim) else policy.decide(claim, made)
 
 
@@ -28,8 +30,8 @@ def llama_target() -> TargetClaim:
     )
 
 
-def a_ledger(logs: Decision | None = None) -> dict[str, Any]:
-    policy = Policy.load()
+def a_ledger(logs: LicenseDecision | None = None) -> dict[str, Any]:
+    policy = LicenseGate.load()
     mine = policy.decide(SourceClaim("mine", license="MIT"))
     logs = logs or policy.decide(
         SourceClaim("logs", "allenai/WildChat-1M", "odc-by", "ODC\nBY\n", REVISION, is_hub=True)

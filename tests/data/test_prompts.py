@@ -306,10 +306,12 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("where", ["eyas.data.select.deduplicate.Duplicates.add", "py3langid.langid._load_model_file"])
+@pytest.mark.parametrize(
+    "where", ["eyas.data.select.deduplicate.NearDuplicates.add", "py3langid.langid._load_model_file"]
+)
 def test_a_full_disk_in_the_middle(tmp_path, monkeypatch, where):
     source = write(tmp_path / "q.jsonl", *questions(asked(1)))
-    language._identifier.cache_clear()
+    language._load_identifier.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(where, full)
         with pytest.raises(StorageError, match="no space left"):

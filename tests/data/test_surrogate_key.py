@@ -4,7 +4,7 @@ import stat
 import pytest
 
 from eyas.base.errors import InputError
-from eyas.data.surrogate_key import VARIABLE, key_id, surrogate_key
+from eyas.data.surrogate_key import VARIABLE, key_id, load_surrogate_key
 
 
 @pytest.fixture(autouse=True)
@@ -14,31 +14,31 @@ def home(monkeypatch, tmp_path):
 
 
 def test_a_key_is_made_once_and_is_for_this_user_alone(tmp_path):
-    first = surrogate_key(None)
+    first = load_surrogate_key(None)
     path = tmp_path / "data" / "eyas" / "privacy.key"
     assert len(first) >= 32
-    assert surrogate_key(None) == first
+    assert load_surrogate_key(None) == first
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     path.unlink()
-    assert surrogate_key(None) != first
+    assert load_surrogate_key(None) != first
 
 
 def test_a_file_goes_before_the_variable_and_that_before_the_users(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "sixteen bytes and more")
-    assert surrogate_key(None) == b"sixteen bytes and more"
+    assert load_surrogate_key(None) == b"sixteen bytes and more"
     (tmp_path / "key").write_text("another key of enough bytes\n")
-    assert surrogate_key(str(tmp_path / "key")) == b"another key of enough bytes"
+    assert load_surrogate_key(str(tmp_path / "key")) == b"another key of enough bytes"
     assert not (tmp_path / "data").exists()
 
 
 def test_keys_that_are_none(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "short")
     with pytest.raises(InputError, match=VARIABLE):
-        surrogate_key(None)
+        load_surrogate_key(None)
     (tmp_path / "key").write_text("short")
     for name in ("key", "nowhere"):
         with pytest.raises(InputError) as caught:
-            surrogate_key(str(tmp_path / name))
+            load_surrogate_key(str(tmp_path / name))
         assert "short" not in str(caught.value)
 
 

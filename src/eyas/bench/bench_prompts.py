@@ -12,8 +12,8 @@ from typing import Any
 from eyas.base.errors import InputError
 from eyas.bench.client.config import SYNTHETIC_WORDS
 from eyas.chat.conversation import Message, parse_messages
-from eyas.data.sources.record_formats import Shaped, read_shape
-from eyas.data.sources.records import Record, read_piece
+from eyas.data.sources.record_formats import ParsedRecord, parse_record
+from eyas.data.sources.records import Record, read_shard
 from eyas.data.sources.source import SourceConfig, open_source
 from eyas.evalsets import FAMILIES, example
 
@@ -68,10 +68,10 @@ def _from_file(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
     source = open_source(SourceConfig(path), 0)
     found: dict[str, list[ChatPrompt]] = {}
     count = 0
-    for piece in source.pieces:
-        for record in read_piece(source, piece):
-            shaped = read_shape(record.value, keep_system=True) if record.is_json else None
-            if not isinstance(shaped, Shaped) or (limit is not None and count >= limit):
+    for piece in source.shards:
+        for record in read_shard(source, piece):
+            shaped = parse_record(record.value, keep_system=True) if record.is_json else None
+            if not isinstance(shaped, ParsedRecord) or (limit is not None and count >= limit):
                 continue
             found.setdefault(_task(record), []).append(ChatPrompt(record.id, _first_turn(shaped.messages)))
             count += 1

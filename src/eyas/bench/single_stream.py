@@ -17,7 +17,7 @@ import torch
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
-from eyas.data.answers.repetition import looping
+from eyas.data.answers.repetition import is_looping
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
@@ -50,7 +50,7 @@ class PairedAnswers:
     @property
     def is_looping(self) -> bool:
         """Whether the baseline's answer got stuck."""
-        return looping(self.baseline.token_ids)
+        return is_looping(self.baseline.token_ids)
 
 
 @dataclass(frozen=True)

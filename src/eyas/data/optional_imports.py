@@ -6,7 +6,7 @@ from typing import Any
 from eyas.base.errors import InputError
 
 
-def need(module: str) -> Any:
+def import_extra(module: str) -> Any:
     """The module; InputError that names the extra where it is not installed."""
     try:
         return importlib.import_module(module)

@@ -31,19 +31,26 @@ from eyas.base.provenance import (
     read_provenance,
 )
 from eyas.base.storage import StoragePath, convert_write_errors, write_atomic, write_json_atomic
-from eyas.data.ledger.croissant import PromptsFile, croissant
+from eyas.data.ledger.croissant import PromptsFile, build_croissant
 from eyas.data.ledger.ledger import Ledger
-from eyas.data.ledger.prompt_card import card
+from eyas.data.ledger.prompt_card import render_card
 from eyas.data.licenses.acknowledgements import read_acknowledgements
-from eyas.data.licenses.license_gate import Decision, Policy
+from eyas.data.licenses.license_gate import LicenseDecision, LicenseGate
 from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim
-from eyas.data.licenses.license_tables import read_front_matter
+from eyas.data.licenses.license_policy import read_front_matter
 from eyas.data.prompts_config import PromptsConfig
-from eyas.data.select.screen import NOT_JSON, Work
-from eyas.data.select.selection import Choice, choose, digest_of_log, ledger_of, name_of, screened
-from eyas.data.select.workers import screen_all, wait_for_others
+from eyas.data.select.screen import NOT_JSON, ScreeningJob
+from eyas.data.select.selection import (
+    Selection,
+    digest_log,
+    read_screened,
+    read_shard_ledger,
+    select_prompts,
+    source_name,
+)
+from eyas.data.select.workers import screen_shards, wait_for_other_ranks
 from eyas.data.sources.source import BUILTIN_LICENSE, HUB, Source, open_source
-from eyas.data.surrogate_key import key_id, surrogate_key
+from eyas.data.surrogate_key import key_id, load_surrogate_key
 from eyas.privacy.filter import PrivacyFilter
 
 STAGE = "prompts"
@@ -51,7 +58,7 @@ PROMPTS_FILE = "prompts.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
 LEDGER_FILE = "ledger.json"
 ORIGIN_FILE = "origin.json"
-CREATOR = "whoever ran eyas"
+DEFAULT_CREATOR = "whoever ran eyas"
 OVER_LIMIT = "over_limit"
 FORGOTTEN_FILE = "forgotten.jsonl"
 """Beside the stages: ids that were removed and must not come back."""
@@ -59,53 +66,53 @@ MAX_NOT_JSON = 0.05  # share of the lines
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedPrompts:
     """Sources that may be used, and what decides the prompts made from them."""
 
     sources: tuple[Source, ...]
-    decisions: tuple[Decision, ...]
-    policy: Policy
-    key: bytes
-    detectors: str | None  # digest; None where nothing is screened
+    decisions: tuple[LicenseDecision, ...]
+    gate: LicenseGate
+    surrogate_key: bytes
+    detectors_digest: str | None  # digest; None where nothing is screened
     origin: StageInputs
 
 
-def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) -> Opened:
+def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) -> OpenedPrompts:
     """Digests the sources and asks the gate; writes nothing. InputError for one that is missing, empty or refused.
 
     acknowledgements: the file in which people have put down what they acknowledge.
     """
-    policy = read_policy(config)
+    policy = load_gate(config)
     said = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
     sources, decisions = [], []
     for number, one in enumerate(config.all_sources()):
         source = open_source(one, number)
-        decisions.append(policy.decide(claim_of(source), said))
+        decisions.append(policy.decide(read_claim(source), said))
         sources.append(source)
-    _require_own_names(sources)
+    _require_unique_names(sources)
     own = all(source.config.is_builtin for source in sources)
-    key = b"" if own else surrogate_key(config.privacy.key_file)
+    key = b"" if own else load_surrogate_key(config.privacy.key_file)
     deciding = {
-        **asdict(config.deciding()),
+        **asdict(config.without_runtime_keys()),
         # The path is no part of the origin: the same files elsewhere give the same bytes.
-        "sources": [_deciding(source) for source in sources],
+        "sources": [_source_identity(source) for source in sources],
         "licences": [decision.spdx for decision in decisions],
         "policy": policy.digest,
-        "production": None if config.production is None else digest_of_log(config.production),
+        "production": None if config.production is None else digest_log(config.production),
         "decontaminate": [digest_bytes(StoragePath(path).read_bytes()) for path in config.decontaminate],
         "detectors": None if own else PrivacyFilter(config.privacy, key).digest,
         "key": key_id(key),
     }
     files = digest_json([source.digests for source in sources])
     origin = StageInputs(STAGE, digest_json(deciding), {"source": files}, undigested=("croissant.json",))
-    return Opened(tuple(sources), tuple(decisions), policy, key, deciding["detectors"], origin)
+    return OpenedPrompts(tuple(sources), tuple(decisions), policy, key, deciding["detectors"], origin)
 
 
-def _require_own_names(sources: list[Source]) -> None:
+def _require_unique_names(sources: list[Source]) -> None:
     """Ids begin with the name: two sources of one name would have the same. InputError."""
     seen: set[str] = set()
     for source in sources:
-        names = {source.config.path} if source.config.is_builtin else {file.source for file in source.files}
+        names = {source.config.path} if source.config.is_builtin else {file.source_name for file in source.files}
         if seen & names:
             raise InputError(
                 f"two sources with the name {min(seen & names)}, which their records' ids begin with",
@@ -115,19 +122,19 @@ def _require_own_names(sources: list[Source]) -> None:
         seen |= names
 
 
-def read_policy(config: PromptsConfig) -> Policy:
+def load_gate(config: PromptsConfig) -> LicenseGate:
     """The recipe's licence policy."""
-    return Policy.load(None if config.policy is None else Path(config.policy))
+    return LicenseGate.load(None if config.policy is None else Path(config.policy))
 
 
-def claims_of(config: PromptsConfig) -> list[SourceClaim]:
+def read_claims(config: PromptsConfig) -> list[SourceClaim]:
     """What the gate is asked about the sources of a recipe."""
-    return [claim_of(open_source(one, number)) for number, one in enumerate(config.all_sources())]
+    return [read_claim(open_source(one, number)) for number, one in enumerate(config.all_sources())]
 
 
-def claim_of(source: Source) -> SourceClaim:
+def read_claim(source: Source) -> SourceClaim:
     """What is said of a source, by the recipe and by its card."""
-    config, root = source.config, source.root
+    config, root = source.config, source.hub_directory
     text: Path | str | None = None
     if config.license_file is not None:
         place = StoragePath(config.license_file)
@@ -137,7 +144,7 @@ def claim_of(source: Source) -> SourceClaim:
         text = texts[0] if texts else None
     card = None if root is None or not (root / "README.md").is_file() else read_front_matter(root / "README.md")
     return SourceClaim(
-        name=name_of(source),
+        name=source_name(source),
         dataset=config.dataset if root is None else config.path.removeprefix(HUB),
         license=config.license or (BUILTIN_LICENSE if config.is_builtin else None),
         license_text=text,
@@ -166,26 +173,26 @@ def run(
     opened = open_prompts(config, acknowledgements)
     if is_finished(out_dir, opened.origin):
         return read_provenance(out_dir)
-    work = _begin(config, opened, out_dir)
-    total = sum(piece.count for piece in work.pieces)
+    work = _prepare_job(config, opened, out_dir)
+    total = sum(piece.num_records for piece in work.shards)
     with Progress(STAGE, total, "records", enabled=progress) as bar:
-        for count in screen_all(work):
+        for count in screen_shards(work):
             bar.advance(count)
         if config.world > 1:
             if read_rank("prompts.world", config.world):
                 return None
-            for count in wait_for_others(work):
+            for count in wait_for_other_ranks(work):
                 bar.advance(count)
-    ledgers = _screened(config, work)
-    choice = choose(work)
+    ledgers = _collect_ledgers(config, work)
+    choice = select_prompts(work)
     if progress:
-        _say_traffic(choice.traffic)
+        _print_traffic(choice.traffic)
     mark_unfinished(out_dir)
-    write_atomic(out_dir / PROMPTS_FILE, _kept(work, choice, ledgers))
-    write_atomic(out_dir / DECISIONS_FILE, _decisions(work, choice, ledgers))
-    record = _record(config, opened, ledgers, choice, target)
+    write_atomic(out_dir / PROMPTS_FILE, _prompt_lines(work, choice, ledgers))
+    write_atomic(out_dir / DECISIONS_FILE, _decision_lines(work, choice, ledgers))
+    record = _build_ledger_json(config, opened, ledgers, choice, target)
     write_json_atomic(out_dir / LEDGER_FILE, record)
-    write_atomic(out_dir / "card.md", card(record))
+    write_atomic(out_dir / "card.md", render_card(record))
     write_croissant(out_dir, record)
     done = finish_stage(out_dir, opened.origin, started_s)
     shutil.rmtree(work.directory, ignore_errors=True)
@@ -198,19 +205,20 @@ def write_croissant(out_dir: Path, record: Mapping[str, Any]) -> None:
     file = PromptsFile(path.name, digest_file(path), path.stat().st_size)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     write_atomic(
-        out_dir / "croissant.json", croissant(record, file, f"prompts of {out_dir.parent.name}", CREATOR, today)
+        out_dir / "croissant.json",
+        build_croissant(record, file, f"prompts of {out_dir.parent.name}", DEFAULT_CREATOR, today),
     )
 
 
-def work_directory(out_dir: Path) -> Path:
+def job_directory(out_dir: Path) -> Path:
     """Where an unfinished run keeps what it screened."""
     return out_dir.with_name(out_dir.name + ".work")
 
 
-def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
+def _prepare_job(config: PromptsConfig, opened: OpenedPrompts, out_dir: Path) -> ScreeningJob:
     """The work beside the directory. What an unfinished run of this origin screened is kept, anything else cleared."""
-    directory = work_directory(out_dir)
-    forgotten = _forgotten(out_dir.with_name(FORGOTTEN_FILE))
+    directory = job_directory(out_dir)
+    forgotten = _read_forgotten_ids(out_dir.with_name(FORGOTTEN_FILE))
     wanted = {"origin": digest_json([asdict(opened.origin), sorted(forgotten)])}
     path = directory / ORIGIN_FILE
     try:
@@ -223,17 +231,17 @@ def _begin(config: PromptsConfig, opened: Opened, out_dir: Path) -> Work:
                 shutil.rmtree(directory, ignore_errors=True)
             write_json_atomic(path, wanted)
         else:
-            _wait_for(path, wanted)
-    return Work(config, opened.sources, directory, opened.key, forgotten)
+            _wait_for_origin(path, wanted)
+    return ScreeningJob(config, opened.sources, directory, opened.surrogate_key, forgotten)
 
 
-def _forgotten(path: Path) -> frozenset[str]:
+def _read_forgotten_ids(path: Path) -> frozenset[str]:
     """Ids that somebody had removed."""
     lines = path.read_text().splitlines() if path.is_file() else []
     return frozenset(json.loads(line)["id"] for line in lines)
 
 
-def _wait_for(path: Path, wanted: object) -> None:
+def _wait_for_origin(path: Path, wanted: object) -> None:
     """Until the first of several machines has cleared what an older run left."""
     while True:
         try:
@@ -247,20 +255,20 @@ def _wait_for(path: Path, wanted: object) -> None:
 # --- what came -------------------------------------------------------------------------------------------------------
 
 
-def _screened(config: PromptsConfig, work: Work) -> list[Ledger]:
+def _collect_ledgers(config: PromptsConfig, work: ScreeningJob) -> list[Ledger]:
     """One ledger a source. InputError, with the work removed, where the sources are no good."""
     ledgers = [Ledger() for _ in work.sources]
-    for number, piece in enumerate(work.pieces):
-        ledgers[piece.source].add(ledger_of(work, number))
+    for number, piece in enumerate(work.shards):
+        ledgers[piece.source_index].merge(read_shard_ledger(work, number))
     for source, ledger in zip(work.sources, ledgers, strict=True):
-        error = _trouble(source, ledger)
+        error = _find_source_error(source, ledger)
         if error is not None:
             shutil.rmtree(work.directory, ignore_errors=True)
             raise error
     return ledgers
 
 
-def _trouble(source: Source, ledger: Ledger) -> InputError | None:
+def _find_source_error(source: Source, ledger: Ledger) -> InputError | None:
     """Why nothing can be made of a source."""
     path = source.config.path
     num_bad = ledger.dropped[NOT_JSON]
@@ -285,48 +293,52 @@ def _trouble(source: Source, ledger: Ledger) -> InputError | None:
 # --- what goes -------------------------------------------------------------------------------------------------------
 
 
-def _kept(work: Work, choice: Choice, ledgers: list[Ledger]) -> Iterator[bytes]:
+def _prompt_lines(work: ScreeningJob, choice: Selection, ledgers: list[Ledger]) -> Iterator[bytes]:
     """The lines of prompts.jsonl; the ledgers learn what was kept."""
-    for number, (source, conversation) in enumerate(screened(work)):
-        if choice.kept_N[number]:
+    for number, (source, conversation) in enumerate(read_screened(work)):
+        if choice.keep_N[number]:
             length = sum(len(message.content) for message in conversation.messages if message.role == "user")
-            ledgers[source].keep(length, conversation.tags)
+            ledgers[source].count_kept(length, conversation.tags)
             yield conversation.to_line()
 
 
-def _decisions(work: Work, choice: Choice, ledgers: list[Ledger]) -> Iterator[bytes]:
+def _decision_lines(work: ScreeningJob, choice: Selection, ledgers: list[Ledger]) -> Iterator[bytes]:
     """The lines of decisions.jsonl, one for each record that came; the ledgers learn what was left out."""
     at = 0
     ids: dict[int, str] = {}
-    wanted = {repeat.of for repeat in choice.repeats.values()}
-    for number, piece in enumerate(work.pieces):
+    wanted = {repeat.original for repeat in choice.duplicates.values()}
+    for number, piece in enumerate(work.shards):
         for line in work.path(number, ".decisions.jsonl").read_bytes().splitlines():
             said = json.loads(line)
             if said["dropped"] is None:
                 if at in wanted:
                     ids[at] = said["id"]
-                if at in choice.repeats:
-                    repeat = choice.repeats[at]
-                    said |= {"dropped": repeat.reason, "of": ids[repeat.of]}
-                    ledgers[piece.source].drop(repeat.reason, said["where"])
-                elif not choice.kept_N[at]:
+                if at in choice.duplicates:
+                    repeat = choice.duplicates[at]
+                    said |= {"dropped": repeat.reason, "of": ids[repeat.original]}
+                    ledgers[piece.source_index].count_dropped(repeat.reason, said["where"])
+                elif not choice.keep_N[at]:
                     said["dropped"] = OVER_LIMIT
-                    ledgers[piece.source].over_limit += 1
+                    ledgers[piece.source_index].over_limit += 1
                 at += 1
             yield json.dumps(said, ensure_ascii=False).encode() + b"\n"
 
 
-def _record(
-    config: PromptsConfig, opened: Opened, ledgers: list[Ledger], choice: Choice, target: Mapping[str, Any] | None
+def _build_ledger_json(
+    config: PromptsConfig,
+    opened: OpenedPrompts,
+    ledgers: list[Ledger],
+    choice: Selection,
+    target: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """ledger.json."""
     total = Ledger()
     for ledger in ledgers:
         ledger.check()
-        total.add(ledger)
+        total.merge(ledger)
     sources = [
         {
-            "name": name_of(source),
+            "name": source_name(source),
             "url": source.config.path if source.config.is_builtin or source.config.path.startswith(HUB) else None,
             "format": ", ".join(sorted({file.format for file in source.files})),
             "files": source.digests,
@@ -344,19 +356,19 @@ def _record(
         "limit": config.limit,
         "seed": config.seed,
         "settings": config.settings(),
-        "policy": {"name": opened.policy.name, "digest": opened.policy.digest},
-        "detectors": {"digest": opened.detectors, "names": list(config.privacy.detectors)},
-        "digests": {"privacy key": key_id(opened.key)} if opened.key else {},
+        "policy": {"name": opened.gate.name, "digest": opened.gate.digest},
+        "detectors": {"digest": opened.detectors_digest, "names": list(config.privacy.detectors)},
+        "digests": {"privacy key": key_id(opened.surrogate_key)} if opened.surrogate_key else {},
         "target": None if target is None else dict(target),
     }
 
 
-def _deciding(source: Source) -> dict[str, Any]:
+def _source_identity(source: Source) -> dict[str, Any]:
     fields = asdict(source.config) | {"digests": sorted(source.digests.items())}
     return {name: value for name, value in fields.items() if name not in ("path", "license_file", "license")}
 
 
-def _say_traffic(traffic: Mapping[str, Any] | None) -> None:
+def _print_traffic(traffic: Mapping[str, Any] | None) -> None:
     """How far each source, and the choice, is from production."""
     if traffic is None:
         return

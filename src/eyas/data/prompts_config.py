@@ -73,7 +73,7 @@ class PromptsConfig:
         )
         return (first, *self.sources)
 
-    def deciding(self) -> "PromptsConfig":
+    def without_runtime_keys(self) -> "PromptsConfig":
         """The part that decides the bytes: not where files lie, nor who works on them."""
         return replace(
             self,
@@ -90,5 +90,5 @@ class PromptsConfig:
 
     def settings(self) -> dict[str, object]:
         """For the ledger: how records were judged. Sources, policy, seed and limit have places of their own there."""
-        deciding = asdict(self.deciding())
+        deciding = asdict(self.without_runtime_keys())
         return {name: deciding[name] for name in ("privacy", "quality", "evalsets", "duplicate")}

@@ -13,7 +13,7 @@ from eyas.privacy.config import MIN_KEY_BYTES, read_key
 VARIABLE = "EYAS_PRIVACY_KEY"
 
 
-def surrogate_key(key_file: str | None) -> bytes:
+def load_surrogate_key(key_file: str | None) -> bytes:
     """Of the file, of the variable, else of this user: made once and kept in $XDG_DATA_HOME/eyas (~/.local/share/eyas).
 
     Processes on several machines need one key: give them the variable or the file. InputError for a short or unreadable

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from eyas.data.answers.repetition import looping
+from eyas.data.answers.repetition import is_looping
 from eyas.engine.request import RequestOutput
 from eyas.evaluation.evaluate import context_of
 from eyas.speculation.acceptance_trace import AcceptanceTrace
@@ -57,7 +57,7 @@ def is_plain(answer: RequestOutput) -> bool:
         or sampling.frequency_penalty
         or sampling.logit_bias
     )
-    return not steered and not looping(answer.token_ids)
+    return not steered and not is_looping(answer.token_ids)
 
 
 def heard(answer: RequestOutput, head: str, task: str | None, shapes: Sequence[TreeShape]) -> Heard:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from eyas.chat.conversation import Conversation, Message
-from eyas.data.select.language import languages_of
-from eyas.data.select.quality import QualityConfig, check
-from eyas.data.select.screen import hardest
-from eyas.data.sources.record_formats import Dropped, read_shape
-from eyas.data.surrogate_key import surrogate_key
+from eyas.data.select.language import detect_languages
+from eyas.data.select.quality import QualityConfig, find_quality_issue
+from eyas.data.select.screen import pick_screening_language
+from eyas.data.sources.record_formats import RejectedRecord, parse_record
+from eyas.data.surrogate_key import load_surrogate_key
 from eyas.privacy.config import PrivacyConfig
 from eyas.privacy.filter import DroppedRecord, PrivacyFilter
 
@@ -39,20 +39,20 @@ class Gate:
 
     def __init__(self) -> None:
         self._quality = QualityConfig()
-        self._privacy = PrivacyFilter(PrivacyConfig(), surrogate_key(None))
-        self._privacy.clean([(SAMPLE, languages_of(SAMPLE)[0])])
+        self._privacy = PrivacyFilter(PrivacyConfig(), load_surrogate_key(None))
+        self._privacy.clean([(SAMPLE, detect_languages(SAMPLE)[0])])
 
     def __call__(self, asked: Any, task: str | None) -> Conversation | Unfit:
         """asked: a JSON value in one of the shapes of `data.sources.record_formats`."""
-        shaped = read_shape(asked, keep_system=True)
-        if isinstance(shaped, Dropped):
+        shaped = parse_record(asked, keep_system=True)
+        if isinstance(shaped, RejectedRecord):
             return Unfit("unreadable")
         users = [message.content for message in shaped.messages if message.role == "user"]
-        languages = languages_of(users)
-        if check(self._quality, users, languages[0]) is not None:
+        languages = detect_languages(users)
+        if find_quality_issue(self._quality, users, languages[0]) is not None:
             return Unfit("refused")
         texts = [message.content for message in shaped.messages]
-        (found,) = self._privacy.clean([(texts, hardest(languages, self._privacy.name_languages))])
+        (found,) = self._privacy.clean([(texts, pick_screening_language(languages, self._privacy.name_languages))])
         if isinstance(found, DroppedRecord):
             return Unfit("refused")
         messages = tuple(Message(old.role, text) for old, text in zip(shaped.messages, found.texts, strict=True))

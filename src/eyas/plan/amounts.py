@@ -13,8 +13,8 @@ from eyas.costs.config import PlanConfig
 from eyas.costs.cost_model import Amounts
 from eyas.data.answers.respond import LEDGER_FILE
 from eyas.data.prompts import PROMPTS_FILE
-from eyas.data.sources.record_formats import Shaped, read_shape
-from eyas.data.sources.records import read_piece
+from eyas.data.sources.record_formats import ParsedRecord, parse_record
+from eyas.data.sources.records import read_shard
 from eyas.data.sources.source import Source
 from eyas.features.reader import Features
 from eyas.recipe import STAGES, Run
@@ -72,7 +72,7 @@ def amounts_of(run: Run, sources: Sequence[Source], finished: set[str]) -> Amoun
     prompt_tokens = round(count * _mean(few, [len(render_prompt(one.messages, tokenizer)) for one in few]))
     num_answers = round(count * _mean(prompts, [one.turns for one in prompts]))
     if "respond" not in finished:
-        most = [one.turns * respond.decoding(one.task).max_tokens for one in prompts]
+        most = [one.turns * respond.decoding_for(one.task).max_tokens for one in prompts]
         answer_tokens = round(count * _mean(prompts, most))
         return Amounts(count, num_answers, prompt_tokens, answer_tokens, "prompts" in finished, False)
     ledger = json.loads((run.directory("respond") / LEDGER_FILE).read_bytes())
@@ -96,14 +96,14 @@ def _finished_prompts(run: Run) -> tuple[int, list[Sampled]]:
 def _prompts_to_come(run: Run, sources: Sequence[Source]) -> tuple[int, list[Sampled]]:
     """How many at most, and some of all over the sources; what the screens will drop is not known yet."""
     found: list[Sampled] = []
-    pieces = [(source, piece) for source in sources for piece in source.pieces]
+    pieces = [(source, piece) for source in sources for piece in source.shards]
     chosen = pieces[:: -(-len(pieces) // SAMPLE)]
     for source, piece in chosen:
         some: list[tuple[tuple[Message, ...], str]] = []
-        for record in islice(read_piece(source, piece), max(1, SAMPLE // len(chosen))):
-            shaped = read_shape(record.value, source.config.keep_system) if record.is_json else None
-            if isinstance(shaped, Shaped):
+        for record in islice(read_shard(source, piece), max(1, SAMPLE // len(chosen))):
+            shaped = parse_record(record.value, source.config.keep_system) if record.is_json else None
+            if isinstance(shaped, ParsedRecord):
                 some.append((shaped.messages, source.config.task or record.task or record.source))
-        found += [Sampled(messages, task, piece.count / len(some)) for messages, task in some]
-    count = sum(source.count for source in sources)
+        found += [Sampled(messages, task, piece.num_records / len(some)) for messages, task in some]
+    count = sum(source.num_records for source in sources)
     return min(count, run.recipe.prompts.limit or count), found

@@ -14,7 +14,7 @@ from tests.tiny import tiny_tokenizer
 
 from eyas.data.answers.respond import run
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Answered, Event, Question, Questions, Responder
+from eyas.data.answers.responder import Answered, Question, QuestionQueue, Responder, ResponderEvent
 
 CONFIG = RespondConfig(max_tokens=12, part_size=5)
 AT_ONCE = 5
@@ -27,7 +27,7 @@ class SlowTarget:
         self.seconds = seconds
         self.asked: dict[str, list[int]] = {}
 
-    def __call__(self, questions: Questions) -> Generator[Event, None, None]:
+    def __call__(self, questions: QuestionQueue) -> Generator[ResponderEvent, None, None]:
         while batch := list(itertools.islice(iter(questions.next, None), AT_ONCE)):
             for question in reversed(batch):
                 assert question.id not in self.asked, "asked twice"
@@ -35,7 +35,7 @@ class SlowTarget:
                 time.sleep(self.seconds)
                 yield self.answer(question)
 
-    def answer(self, question: Question) -> Event:
+    def answer(self, question: Question) -> ResponderEvent:
         end = tiny_tokenizer().eos_token_id
         assert isinstance(end, int)
         rng = random.Random(str(question.prompt_ids))

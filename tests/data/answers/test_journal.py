@@ -3,16 +3,16 @@ import json
 import pytest
 
 from eyas.chat.conversation import Message, ToolCall, Turn
-from eyas.data.answers.journal import Journal, Reply, Withheld
+from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
 
-FULL = Reply(
+FULL = KeptAnswer(
     Turn((5, 258), (True, True), "stop", "rendered"),
     Message("assistant", "é\u2028", reasoning="so", tool_calls=(ToolCall("c", "add", "{}"),)),
     {"PERSON": 1},
 )
-PLAIN = Reply(Turn((1,), (True,), "length"), Message("assistant", "a"))
-EMPTY = Reply(Turn((), (), "stop"), Message("assistant", ""))
-HELD = Withheld({"CARD": 2})
+PLAIN = KeptAnswer(Turn((1,), (True,), "length"), Message("assistant", "a"))
+EMPTY = KeptAnswer(Turn((), (), "stop"), Message("assistant", ""))
+HELD = WithheldAnswer({"CARD": 2})
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from eyas.base.provenance import verify_contents
 from eyas.chat.conversation import Finish, Message, read_conversation_dir
 from eyas.chat.render import render, render_prompt
 from eyas.data.answers import respond
-from eyas.data.answers.repetition import looping
+from eyas.data.answers.repetition import is_looping
 from eyas.data.answers.respond import run
 from eyas.data.answers.respond_config import Decoding, RespondConfig, TaskDecoding
 from eyas.data.answers.responder import Answered
-from eyas.data.ledger.shard_stats import REASONS
+from eyas.data.answers.shard_stats import REASONS
 
 ROOT = Path(__file__).parents[3]
 NUM_PROMPTS = 13  # with one, two or three user turns in turn
@@ -438,7 +438,7 @@ def test_progress_ends_at_its_total(prompts, tmp_path, capsys):
     ],
 )
 def test_looping(token_ids, expected):
-    assert looping(token_ids) is expected
+    assert is_looping(token_ids) is expected
 
 
 @pytest.mark.parametrize(
@@ -471,5 +471,5 @@ def test_keys_that_mean_nothing_are_refused(keys, match):
 def test_a_task_has_its_own_decoding():
     recipe = {"temperature": 0.7, "top_k": 5, "tasks": {"math": {"temperature": 0, "max_tokens": 9}}}
     config = build(RespondConfig, recipe, "respond")
-    assert config.decoding("math") == Decoding(9, 0.0, None, 5)
-    assert config.decoding("chat") == config.decoding(None) == Decoding(256, 0.7, None, 5)
+    assert config.decoding_for("math") == Decoding(9, 0.0, None, 5)
+    assert config.decoding_for("chat") == config.decoding_for(None) == Decoding(256, 0.7, None, 5)

@@ -6,9 +6,9 @@ import pytest
 import yaml
 from tests.data.ledgers import REVISION, a_ledger, answered, llama_target
 
-from eyas.data.ledger.prompt_card import MAX_ROWS, NO_ADVICE, card, data_section
-from eyas.data.licenses.license_gate import Policy
-from eyas.data.licenses.license_metadata import EMBEDDED, SourceClaim, read_target
+from eyas.data.ledger.prompt_card import MAX_ROWS, NO_ADVICE, render_card, render_data_section
+from eyas.data.licenses.license_gate import LicenseGate
+from eyas.data.licenses.license_metadata import EMBEDDED_TARGET, SourceClaim, read_target_claim
 
 
 def sections(text):
@@ -23,7 +23,7 @@ def rows(text):
 
 
 def test_the_head_is_what_the_hub_reads():
-    text = card(a_ledger())
+    text = render_card(a_ledger())
     head = yaml.safe_load(text.split("---")[1])
     assert head["license"] == "other"
     assert head["license_name"] == "MIT AND ODC-By-1.0"
@@ -31,12 +31,12 @@ def test_the_head_is_what_the_hub_reads():
     assert head["source_datasets"] == ["original", "allenai/WildChat-1M"]
     ledger = a_ledger()
     ledger["sources"] = ledger["sources"][:1]
-    assert yaml.safe_load(card(ledger).split("---")[1])["license"] == "mit"
+    assert yaml.safe_load(render_card(ledger).split("---")[1])["license"] == "mit"
 
 
 def test_what_a_reviewer_looks_for():
     ledger = a_ledger()
-    found = sections(card(ledger))
+    found = sections(render_card(ledger))
     assert [*found] == [
         "Licences",
         "Sources",
@@ -48,7 +48,7 @@ def test_what_a_reviewer_looks_for():
         "Settings and digests",
         "What was not done",
     ]
-    summary = rows(card(ledger).split("## Licences")[0])
+    summary = rows(render_card(ledger).split("## Licences")[0])
     assert ["**prompts kept**", "100"] in summary
     assert ["dropped", "23"] in summary
     assert ["good, but over the limit of 100", "7"] in summary
@@ -69,13 +69,13 @@ def test_what_a_reviewer_looks_for():
     assert ["**all, as kept**", "0.072", "0.046"] in rows(traffic)
     assert ["topic 3, 200-400 characters", "10", "4"] in rows(traffic)
     assert "6 prompts that the traffic asks for were not there" in traffic
-    assert ["policy digest", f"`{Policy.load().digest}`"] in rows(found["Settings and digests"])
+    assert ["policy digest", f"`{LicenseGate.load().digest}`"] in rows(found["Settings and digests"])
     assert ["quality.min_characters", "`3`"] in rows(found["Settings and digests"])
     assert NO_ADVICE in found["What was not done"]
 
 
 def test_bars_are_as_long_as_what_they_stand_for():
-    contents = sections(card(a_ledger()))["What is in them"]
+    contents = sections(render_card(a_ledger()))["What is in them"]
     bars = {row[0]: row[3].count("█") for row in rows(contents) if len(row) == 4 and row[1].isdigit()}
     assert bars["en"] == 30
     assert bars["de"] == 8  # 20 of 80, rounded up
@@ -91,7 +91,7 @@ def test_nothing_to_say_is_said():
     ledger["lengths"]["counts"] = [0] * 8
     for source in ledger["sources"]:
         source["dropped"] = {}
-    found = sections(card(ledger))
+    found = sections(render_card(ledger))
     assert "No production log was named" in found["Likeness to production traffic"]
     assert "not compared with production traffic" in found["What was not done"]
     assert "None was found" in found["Personal data and secrets"]
@@ -102,7 +102,7 @@ def test_nothing_to_say_is_said():
 def test_lengths_without_an_open_end():
     ledger = a_ledger()
     ledger["lengths"] = {"edges": [0, 10, 20], "counts": [3, 4]}
-    contents = sections(card(ledger))["What is in them"]
+    contents = sections(render_card(ledger))["What is in them"]
     assert ["0 to 9", "3"] in [row[:2] for row in rows(contents)]
     assert "and more" not in contents
 
@@ -115,9 +115,9 @@ def test_names_of_others_cannot_change_the_card():
     ledger["sources"][0]["licence"]["name"] = bad
     ledger["tasks"] = {bad: 3}
     ledger["settings"] = {"key": "a`b|c\nd"}
-    text = card(ledger)
+    text = render_card(ledger)
     assert [line for line in text.splitlines() if line.startswith("## ")] == [
-        line for line in card(a_ledger()).splitlines() if line.startswith("## ")
+        line for line in render_card(a_ledger()).splitlines() if line.startswith("## ")
     ]
     assert "<b>" not in text
     assert "](javascript" not in text
@@ -125,7 +125,7 @@ def test_names_of_others_cannot_change_the_card():
     for line in text.splitlines():
         if line.startswith("| "):
             widths.setdefault(line.replace("\\|", "").count("|"), []).append(line)
-    plain = {line.count("|") for line in card(a_ledger()).splitlines() if line.startswith("| ")}
+    plain = {line.count("|") for line in render_card(a_ledger()).splitlines() if line.startswith("| ")}
     assert set(widths) <= plain
     assert "`a'b\\|c d`" in text
 
@@ -133,7 +133,7 @@ def test_names_of_others_cannot_change_the_card():
 def test_long_tables_end():
     ledger = a_ledger()
     ledger["sources"][0]["files"] = {f"{index}.jsonl": "sha256:00" for index in range(400)}
-    text = card(ledger)
+    text = render_card(ledger)
     assert f"{400 + 1 - MAX_ROWS} more stand in ledger.json." in text
     assert len(text.splitlines()) < 250
 
@@ -145,12 +145,12 @@ def test_equal_ledgers_give_equal_bytes():
         items = [*mixed[key].items()]
         random.Random(1).shuffle(items)
         mixed[key] = dict(items[::-1])
-    assert card(json.loads(json.dumps(mixed))) == card(ledger)
+    assert render_card(json.loads(json.dumps(mixed))) == render_card(ledger)
 
 
 def test_acknowledgements_stand_on_the_card(tmp_path):
     decision = answered(tmp_path, SourceClaim("ours", license="own", license_text="Consent\nform 3\n"))
-    licences = sections(card(a_ledger(decision)))["Licences"]
+    licences = sections(render_card(a_ledger(decision)))["Licences"]
     assert ["ours", "A. Person, counsel", "2026-11-20T12:30:00+00:00", f"`{decision.claim}`"] in rows(licences)
     assert "Keep what shows that the people whose data it is agreed" in licences
     assert "Nothing needed" not in licences
@@ -158,7 +158,7 @@ def test_acknowledgements_stand_on_the_card(tmp_path):
 
 def test_the_part_of_a_heads_card(tmp_path):
     target = answered(tmp_path, llama_target())
-    text = data_section(a_ledger(), target.to_json())
+    text = render_data_section(a_ledger(), target.to_json())
     assert "The name of this head must begin with **Llama**." in text
     assert "LicenseRef-Llama-3.1" in text
     assert target.license_files["LICENSE"] in text
@@ -171,8 +171,8 @@ def test_the_part_of_a_heads_card(tmp_path):
 
 
 def test_a_free_target_asks_for_no_name(tmp_path):
-    target = Policy.load().decide_target(read_target(EMBEDDED, "embedded"))
-    text = data_section(a_ledger(), target.to_json())
+    target = LicenseGate.load().decide_target(read_target_claim(EMBEDDED_TARGET, "embedded"))
+    text = render_data_section(a_ledger(), target.to_json())
     assert "must begin" not in text
     assert "| embedded |" in text
     assert "Apache-2.0" in text
@@ -183,6 +183,6 @@ def test_old_knowledge_is_marked(verified):
     ledger = a_ledger()
     decision = ledger["sources"][0]["licence"]
     decision["facts"] = [{"text": "t", "source": "s", "looked_up": "2026-11-20", "verified": verified}]
-    text = card(ledger)
+    text = render_card(ledger)
     assert ("not looked up again" in text) is not verified
     assert ("background knowledge" in text) is not verified

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eyas.data.licenses.license_gate import Policy
-from eyas.data.licenses.license_tables import Fact, load_tables
+from eyas.data.licenses.license_gate import LicenseGate
+from eyas.data.licenses.license_policy import Fact, load_tables
 
 DOCS = Path(__file__).parents[3] / "docs" / "licences.md"
 
@@ -20,7 +20,7 @@ def rendered(text: str) -> str:
 
 
 def tables() -> dict[str, str]:
-    known, verdicts = load_tables(), Policy.load().verdicts
+    known, verdicts = load_tables(), LicenseGate.load().verdicts
     licenses = [
         (
             f"`{entry.id}`",

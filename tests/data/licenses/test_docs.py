@@ -8,7 +8,7 @@ from tests.data.ledgers import REVISION
 from tests.data.licenses.docs_tables import DOCS, rendered
 
 from eyas.base.errors import InputError
-from eyas.data.licenses.license_gate import Policy
+from eyas.data.licenses.license_gate import LicenseGate
 from eyas.data.licenses.license_metadata import SourceClaim
 
 
@@ -26,7 +26,7 @@ def test_the_tables_are_those_of_the_shipped_files():
 def test_the_example_is_a_policy_and_does_what_is_said_of_it(tmp_path):
     path = tmp_path / "acme.toml"
     path.write_text(example())
-    policy = Policy.load(path)
+    policy = LicenseGate.load(path)
     assert policy.name == "ACME, 2026-11-20"
     public = SourceClaim("x", "acme/x", card={"language_creators": "crowdsourced"})
     assert policy.decide(replace(public, license="LicenseRef-ACME-Support-Contract")).verdict == "allowed"

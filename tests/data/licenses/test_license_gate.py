@@ -9,11 +9,16 @@ from tests.data.ledgers import LLAMA, NOW, REVISION, llama_target
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_bytes
-from eyas.data.licenses.acknowledgements import Acknowledgement, acknowledge, held, read_acknowledgements
-from eyas.data.licenses.license_gate import Policy
-from eyas.data.licenses.license_metadata import EMBEDDED, SourceClaim, TargetClaim, read_target
+from eyas.data.licenses.acknowledgements import (
+    Acknowledgement,
+    append_acknowledgements,
+    find_acknowledgement,
+    read_acknowledgements,
+)
+from eyas.data.licenses.license_gate import LicenseGate
+from eyas.data.licenses.license_metadata import EMBEDDED_TARGET, SourceClaim, TargetClaim, read_target_claim
 
-POLICY = Policy.load()
+POLICY = LicenseGate.load()
 TEXT = "Terms\nof use\n"
 
 
@@ -189,10 +194,10 @@ def test_an_acknowledgement_holds_for_exactly_one_claim(tmp_path):
     path = tmp_path / "acknowledgements.jsonl"
     error = refused(ASKED, "must answer")
     assert "--acknowledge" in error.do
-    pending = POLICY.pending([ASKED, SourceClaim("q", license="MIT")])
+    pending = POLICY.find_pending([ASKED, SourceClaim("q", license="MIT")])
     assert [(each.name, each.license_text) for each in pending] == [("chats", digest_bytes(TEXT.encode()))]
     assert pending[0].digest in error.fix
-    made = acknowledge(path, " A. Person ", pending, NOW)
+    made = append_acknowledgements(path, " A. Person ", pending, NOW)
     decision = POLICY.decide(ASKED, read_acknowledgements(path))
     assert decision.verdict == "acknowledged"
     assert decision.acknowledgement == made[0]
@@ -200,7 +205,7 @@ def test_an_acknowledgement_holds_for_exactly_one_claim(tmp_path):
         "A. Person", "2026-11-20T12:30:00+00:00", pending[0].digest, digest_bytes(TEXT.encode())
     )
     assert "Do not pass prompts on." in decision.duties
-    assert POLICY.pending([ASKED], made) == []
+    assert POLICY.find_pending([ASKED], made) == []
     # Called otherwise it is the same set; with anything else changed it is not.
     again = SourceClaim("other name", ASKED.dataset, "LMSYS-Chat-1M", TEXT, REVISION, is_hub=True)
     assert POLICY.decide(again, made).verdict == "acknowledged"
@@ -217,17 +222,17 @@ def test_an_acknowledgement_holds_for_exactly_one_claim(tmp_path):
 
 def test_a_file_of_ones_own_goes_by_its_name(tmp_path):
     mine = SourceClaim("logs", license="own")
-    made = acknowledge(tmp_path / "a.jsonl", "A. Person", POLICY.pending([mine]), NOW)
+    made = append_acknowledgements(tmp_path / "a.jsonl", "A. Person", POLICY.find_pending([mine]), NOW)
     assert POLICY.decide(mine, made).spdx == "LicenseRef-Own"
     refused(SourceClaim("other logs", license="own"), "must answer", made)
     refused(TargetClaim("logs", license="llama3.1"), "must answer", made)
     # What was answered for is the difference that was there.
     differs = SourceClaim("x", license="MIT", card={"license": "apache-2.0"})
-    made = acknowledge(tmp_path / "a.jsonl", "A. Person", POLICY.pending([differs]), NOW)
+    made = append_acknowledgements(tmp_path / "a.jsonl", "A. Person", POLICY.find_pending([differs]), NOW)
     assert POLICY.decide(differs, made).duties[1].startswith("Pass on the licence and the NOTICE")
     refused(SourceClaim("x", license="MIT", card={"license": "cc-by-sa-4.0"}), "must answer", made)
     tuned = TargetClaim("x", license="MIT", names=("meta-llama/Llama-3.1-8B",))
-    made = acknowledge(tmp_path / "a.jsonl", "A. Person", POLICY.pending([tuned]), NOW)
+    made = append_acknowledgements(tmp_path / "a.jsonl", "A. Person", POLICY.find_pending([tuned]), NOW)
     assert POLICY.decide_target(tuned, made).name_prefix == "Llama"
     refused(TargetClaim("x", license="MIT", names=("meta-llama/Llama-3.2-1B",)), "must answer", made)
 
@@ -235,28 +240,28 @@ def test_a_file_of_ones_own_goes_by_its_name(tmp_path):
 def test_nobody_can_acknowledge_what_is_denied(tmp_path):
     denied = hub("tatsu-lab/alpaca", "cc-by-nc-4.0")
     with pytest.raises(InputError, match="Stanford Alpaca"):
-        POLICY.pending([ASKED, denied])
+        POLICY.find_pending([ASKED, denied])
     forged = Acknowledgement("A. Person", "2026-11-20T12:30:00+00:00", "sha256:00", None)
     refused(denied, "Stanford Alpaca", [forged])
-    assert held(POLICY.pending([ASKED])[0], [forged]) is None
+    assert find_acknowledgement(POLICY.find_pending([ASKED])[0], [forged]) is None
 
 
 def test_the_file_grows_line_by_line_and_keeps_what_is_there(tmp_path):
     path = tmp_path / "deep" / "acknowledgements.jsonl"
     assert read_acknowledgements(path) == []
-    assert acknowledge(path, "A", [], NOW) == []
+    assert append_acknowledgements(path, "A", [], NOW) == []
     assert not path.exists()
-    first = acknowledge(path, "A", POLICY.pending([ASKED]), NOW)
+    first = append_acknowledgements(path, "A", POLICY.find_pending([ASKED]), NOW)
     path.write_bytes(path.read_bytes().rstrip(b"\n"))  # an editor took the last line end
     later = datetime.datetime(2026, 11, 21, 1, 0, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
-    second = acknowledge(path, "B", POLICY.pending([SourceClaim("logs", license="own")]), later)
+    second = append_acknowledgements(path, "B", POLICY.find_pending([SourceClaim("logs", license="own")]), later)
     assert read_acknowledgements(path) == first + second
     assert second[0].when == "2026-11-20T23:00:00+00:00"
     record = json.loads(path.read_text().splitlines()[0])
     assert (record["dataset"], record["license"]) == ("lmsys/lmsys-chat-1m", "LicenseRef-LMSYS-Chat-1M")
     assert record["reasons"]
     # Who acknowledged first stays.
-    third = acknowledge(path, "C", POLICY.pending([ASKED]), NOW)
+    third = append_acknowledgements(path, "C", POLICY.find_pending([ASKED]), NOW)
     kept = POLICY.decide(ASKED, read_acknowledgements(path)).acknowledgement
     assert kept is not None
     assert (kept.who, third[0].who) == ("A", "C")
@@ -265,7 +270,7 @@ def test_the_file_grows_line_by_line_and_keeps_what_is_there(tmp_path):
 @pytest.mark.parametrize("who", ["", "  ", "a\nb", "x" * 201, "\x1b[31m"])
 def test_nobody_is_nobody(tmp_path, who):
     with pytest.raises(UsageError, match="--acknowledge"):
-        acknowledge(tmp_path / "a.jsonl", who, POLICY.pending([ASKED]), NOW)
+        append_acknowledgements(tmp_path / "a.jsonl", who, POLICY.find_pending([ASKED]), NOW)
     assert not (tmp_path / "a.jsonl").exists()
 
 
@@ -274,13 +279,13 @@ def test_nobody_is_nobody(tmp_path, who):
 )
 def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "a.jsonl"
-    acknowledge(path, "A", POLICY.pending([ASKED]), NOW)
+    append_acknowledgements(path, "A", POLICY.find_pending([ASKED]), NOW)
     before = path.read_bytes()
     path.write_bytes(before + line.encode() + b"\n")
     with pytest.raises(InputError, match=r"a\.jsonl:2 is no acknowledgement"):
         read_acknowledgements(path)
     with pytest.raises(InputError, match=r"a\.jsonl:2"):
-        acknowledge(path, "A", POLICY.pending([ASKED]), NOW)
+        append_acknowledgements(path, "A", POLICY.find_pending([ASKED]), NOW)
     assert path.read_bytes() == before + line.encode() + b"\n"
 
 
@@ -297,10 +302,10 @@ deny = ["MIT"]
 [generators]
 deny = ["unstated"]
 """
-    policy = Policy.load(written(tmp_path, text))
+    policy = LicenseGate.load(written(tmp_path, text))
     assert policy.name == "ACME"
     assert policy.digest != POLICY.digest
-    assert policy.digest == Policy.load(written(tmp_path, text)).digest
+    assert policy.digest == LicenseGate.load(written(tmp_path, text)).digest
     refused(SourceClaim("x", license="Apache-2.0"), "not stated", policy=policy)
     assert policy.decide(hub("OpenAssistant/oasst1", "apache-2.0")).verdict == "allowed"
     refused(hub("openai/gsm8k", "mit"), "MIT is denied", policy=policy)
@@ -310,7 +315,7 @@ deny = ["unstated"]
 
 
 def test_a_set_that_the_policy_names_is_decided_by_it(tmp_path):
-    policy = Policy.load(written(tmp_path, '[datasets]\nallow = ["tatsu-lab/Alpaca"]\ndeny = ["openai/gsm8k"]\n'))
+    policy = LicenseGate.load(written(tmp_path, '[datasets]\nallow = ["tatsu-lab/Alpaca"]\ndeny = ["openai/gsm8k"]\n'))
     assert policy.name == "policy"
     decision = policy.decide(hub("tatsu-lab/alpaca", "cc-by-nc-4.0"))
     assert decision.verdict == "allowed"
@@ -347,9 +352,9 @@ def test_the_advice_works(tmp_path, claim):
     for name, table in re.findall(r"(\S+) under \[(\w+)\]", error.do):
         tables.setdefault(table, []).append(name)
     text = "".join(f"[{table}]\nacknowledge = {json.dumps(names)}\n" for table, names in tables.items())
-    policy = Policy.load(written(tmp_path, text))
+    policy = LicenseGate.load(written(tmp_path, text))
     refused(claim, "must answer", policy=policy)
-    made = acknowledge(tmp_path / "a.jsonl", "A. Person", policy.pending([claim]), NOW)
+    made = append_acknowledgements(tmp_path / "a.jsonl", "A. Person", policy.find_pending([claim]), NOW)
     assert decided(policy, claim, made).verdict == "acknowledged"
 
 
@@ -373,12 +378,12 @@ def test_policies_that_are_wrong(tmp_path, text, error, match):
     path = tmp_path / "policy.toml"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(error, match=match):
-        Policy.load(path)
+        LicenseGate.load(path)
 
 
 def test_a_policy_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match="policy in TOML"):
-        Policy.load(tmp_path / "none.toml")
+        LicenseGate.load(tmp_path / "none.toml")
 
 
 # --- targets ---------------------------------------------------------------------------------------------------------
@@ -394,11 +399,11 @@ def target_dir(tmp_path, card=None, texts=(), **config):
 
 
 def test_the_embedded_target_passes_and_a_copy_needs_a_word(tmp_path):
-    decision = POLICY.decide_target(read_target(EMBEDDED, "embedded"))
+    decision = POLICY.decide_target(read_target_claim(EMBEDDED_TARGET, "embedded"))
     assert (decision.verdict, decision.spdx, decision.name_prefix) == ("allowed", "Apache-2.0", None)
     copy = target_dir(tmp_path, model_type="llama")
-    refused(read_target(copy, str(copy)), "no licence for target .*target.license=")
-    assert POLICY.decide_target(read_target(copy, str(copy), "apache 2.0")).spdx == "Apache-2.0"
+    refused(read_target_claim(copy, str(copy)), "no licence for target .*target.license=")
+    assert POLICY.decide_target(read_target_claim(copy, str(copy), "apache 2.0")).spdx == "Apache-2.0"
 
 
 def test_a_llama_asks_for_an_answer_and_for_its_name(tmp_path):
@@ -408,20 +413,20 @@ def test_a_llama_asks_for_an_answer_and_for_its_name(tmp_path):
         {"LICENSE": LLAMA, "USE_POLICY.md": b"be good\n", "x.txt": b"no"},
         model_type="llama",
     )
-    claim = read_target(directory, str(directory))
+    claim = read_target_claim(directory, str(directory))
     refused(claim, "must answer: LicenseRef-Llama-3.1")
-    made = acknowledge(tmp_path / "a.jsonl", "A. Person", POLICY.pending([claim]), NOW)
+    made = append_acknowledgements(tmp_path / "a.jsonl", "A. Person", POLICY.find_pending([claim]), NOW)
     decision = POLICY.decide_target(claim, made)
     assert decision.name_prefix == "Llama"
     assert decision.license_files == {"LICENSE": digest_bytes(LLAMA), "USE_POLICY.md": digest_bytes(b"be good\n")}
     assert any("Built with Llama" in duty for duty in decision.duties)
     (directory / "LICENSE").write_bytes(LLAMA + b"changed\n")
-    refused(read_target(directory, str(directory)), "must answer", made)
+    refused(read_target_claim(directory, str(directory)), "must answer", made)
 
 
 def test_llama_3_keeps_its_outputs_to_itself(tmp_path):
     claim = TargetClaim("x", card={"license": "llama3"})
-    made = acknowledge(tmp_path / "a.jsonl", "A. Person", POLICY.pending([claim]), NOW)
+    made = append_acknowledgements(tmp_path / "a.jsonl", "A. Person", POLICY.find_pending([claim]), NOW)
     decision = POLICY.decide_target(claim, made)
     assert decision.name_prefix == "Llama 3"
     assert any("not Llama 3 or made from it" in duty for duty in decision.duties)
@@ -455,7 +460,7 @@ def test_llama_3_keeps_its_outputs_to_itself(tmp_path):
     ],
 )
 def test_targets(tmp_path, card, texts, outcome):
-    claim = read_target(target_dir(tmp_path, card, texts, model_type="llama"), "some/where")
+    claim = read_target_claim(target_dir(tmp_path, card, texts, model_type="llama"), "some/where")
     if outcome == "allowed":
         assert POLICY.decide_target(claim).verdict == "allowed"
     else:
@@ -465,28 +470,31 @@ def test_targets(tmp_path, card, texts, outcome):
 def test_what_a_target_may_be_called(tmp_path):
     made = "license: mit"
     assert (
-        read_target(target_dir(tmp_path, made), "deepseek-ai/DeepSeek-R1-Distill-Llama-8B")
+        read_target_claim(target_dir(tmp_path, made), "deepseek-ai/DeepSeek-R1-Distill-Llama-8B")
         .names[0]
         .startswith("deepseek")
     )
-    refused(read_target(target_dir(tmp_path, made), "/models/deepseek-ai/DeepSeek-R1-Distill-Llama-8B"), "Llama-3.1")
     refused(
-        read_target(target_dir(tmp_path, made, _name_or_path="meta-llama/Llama-3.3-70B-Instruct"), "x"), "Llama-3.3"
+        read_target_claim(target_dir(tmp_path, made), "/models/deepseek-ai/DeepSeek-R1-Distill-Llama-8B"), "Llama-3.1"
+    )
+    refused(
+        read_target_claim(target_dir(tmp_path, made, _name_or_path="meta-llama/Llama-3.3-70B-Instruct"), "x"),
+        "Llama-3.3",
     )
     cached = tmp_path / "models--meta-llama--Llama-3.2-1B" / "snapshots" / REVISION
     cached.mkdir(parents=True)
-    claim = read_target(target_dir(cached, made), "mine")
+    claim = read_target_claim(target_dir(cached, made), "mine")
     assert claim.revision == REVISION
     refused(claim, "Llama-3.2")
-    assert POLICY.decide_target(read_target(target_dir(tmp_path, made), "mine")).verdict == "allowed"
+    assert POLICY.decide_target(read_target_claim(target_dir(tmp_path, made), "mine")).verdict == "allowed"
 
 
 def test_a_family_is_no_licence_but_tells_where_to_look(tmp_path):
-    by_name = refused(read_target(target_dir(tmp_path), "Qwen/Qwen3-8B"), "no licence for target")
+    by_name = refused(read_target_claim(target_dir(tmp_path), "Qwen/Qwen3-8B"), "no licence for target")
     assert "other sizes had Apache-2.0 on 2026-11-20: check yours" in by_name.do
-    by_type = refused(read_target(target_dir(tmp_path, model_type="gemma2"), "x"), "no licence for target")
+    by_type = refused(read_target_claim(target_dir(tmp_path, model_type="gemma2"), "x"), "no licence for target")
     assert "LicenseRef-Gemma" in by_type.do
-    assert POLICY.decide_target(read_target(tmp_path, "Qwen/Qwen3-8B", "Apache-2.0")).verdict == "allowed"
+    assert POLICY.decide_target(read_target_claim(tmp_path, "Qwen/Qwen3-8B", "Apache-2.0")).verdict == "allowed"
 
 
 def test_a_directory_that_is_odd(tmp_path):
@@ -494,16 +502,16 @@ def test_a_directory_that_is_odd(tmp_path):
     (tmp_path / "LICENSE").mkdir()
     (tmp_path / "README.md").write_text("---\n- x\n---\n")
     with pytest.raises(InputError, match="no YAML mapping"):
-        read_target(tmp_path, "x")
+        read_target_claim(tmp_path, "x")
     (tmp_path / "README.md").write_text("---\nlicense: mit\nbase_model: 3\n---\n")
-    claim = read_target(tmp_path, "x")
+    claim = read_target_claim(tmp_path, "x")
     assert claim.texts == {}
     assert POLICY.decide_target(claim).verdict == "allowed"
 
 
 def test_a_decision_survives_json(tmp_path):
     claim = llama_target()
-    made = acknowledge(tmp_path / "a.jsonl", "A. Person", POLICY.pending([claim]), NOW)
+    made = append_acknowledgements(tmp_path / "a.jsonl", "A. Person", POLICY.find_pending([claim]), NOW)
     record = POLICY.decide_target(claim, made).to_json()
     assert json.loads(json.dumps(record)) == record
     assert record["acknowledgement"]["who"] == "A. Person"

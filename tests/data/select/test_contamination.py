@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eyas.base.errors import InputError
-from eyas.data.select.contamination import SETS, Contamination
+from eyas.data.select.contamination import EVALSET_FILES, ContaminationFilter
 from eyas.evalsets import FAMILIES, example
 from eyas.evalsets import ngram_hashes as ngrams
 from eyas.evalsets.ngram_hashes import HASHES, NGRAM_SIZES, hash_ngrams, hash_record, hash_records, hash_words
@@ -42,54 +42,54 @@ def users(split, family, index):
 
 @pytest.fixture(scope="module")
 def guard():
-    return Contamination.load()
+    return ContaminationFilter.load()
 
 
 def test_public_sets_are_known(guard):
-    assert guard.hit([GSM8K]) == "gsm8k-test"
-    assert guard.hit([MT_BENCH]) == "mt-bench"
-    assert guard.hit([HUMANEVAL]) == "humaneval"
-    assert guard.hit(["Something else.", GSM8K]) == "gsm8k-test"
-    assert guard.hit(["Now, explain them again like I'm five."]) == "mt-bench"  # shorter than n: whole
-    assert guard.hit(["Please now explain them again like I'm five."]) is None
+    assert guard.find_evalset([GSM8K]) == "gsm8k-test"
+    assert guard.find_evalset([MT_BENCH]) == "mt-bench"
+    assert guard.find_evalset([HUMANEVAL]) == "humaneval"
+    assert guard.find_evalset(["Something else.", GSM8K]) == "gsm8k-test"
+    assert guard.find_evalset(["Now, explain them again like I'm five."]) == "mt-bench"  # shorter than n: whole
+    assert guard.find_evalset(["Please now explain them again like I'm five."]) is None
 
 
 @pytest.mark.parametrize("n", NGRAM_SIZES)
 def test_quotes_and_other_spellings_are_found_and_good_prompts_stay(n):
-    guard = Contamination.load(n=n)
+    guard = ContaminationFilter.load(n=n)
     part = " ".join(GSM8K.split()[3 : 3 + n + 4])
-    assert guard.hit([f"My homework says: {part.upper()} -- so what now?"]) == "gsm8k-test"
-    assert guard.hit([part.replace(" ", "\n\t")]) == "gsm8k-test"
-    assert [text for text in CLEAN if guard.hit([text])] == []
+    assert guard.find_evalset([f"My homework says: {part.upper()} -- so what now?"]) == "gsm8k-test"
+    assert guard.find_evalset([part.replace(" ", "\n\t")]) == "gsm8k-test"
+    assert [text for text in CLEAN if guard.find_evalset([text])] == []
 
 
 def test_eight_words_find_more_than_thirteen():
     part = "I say: " + " ".join(GSM8K.split()[8:18]) + " and no more"
-    assert Contamination.load(n=8).hit([part]) == "gsm8k-test"
-    assert Contamination.load(n=13).hit([part]) is None
+    assert ContaminationFilter.load(n=8).find_evalset([part]) == "gsm8k-test"
+    assert ContaminationFilter.load(n=13).find_evalset([part]) is None
 
 
 def test_our_own_evaluation_prompts_are_guarded(guard):
     for family in FAMILIES:
-        assert guard.hit(users("eval", family, 3)) == "eyas-eval"
-        assert guard.hit(users("eval", family, 249)) == "eyas-eval"
+        assert guard.find_evalset(users("eval", family, 3)) == "eyas-eval"
+        assert guard.find_evalset(users("eval", family, 249)) == "eyas-eval"
     # The other splits share phrases with it, and stay.
     others = [
         users(split, family, index) for split in ("train", "quickstart") for family in FAMILIES for index in range(40)
     ]
-    assert [texts for texts in others if guard.hit(texts)] == []
+    assert [texts for texts in others if guard.find_evalset(texts)] == []
 
 
 def test_names(guard):
-    spec_bench = Contamination.load(["spec-bench"])
+    spec_bench = ContaminationFilter.load(["spec-bench"])
     assert [one.name for one in spec_bench.sets] == ["mt-bench", "gsm8k-test"]
     assert [one.name for one in guard.sets] == ["mt-bench", "humaneval", "gsm8k-test", "eyas-eval"]
-    assert Contamination.load([]).hit([GSM8K]) is None
+    assert ContaminationFilter.load([]).find_evalset([GSM8K]) is None
     with pytest.raises(InputError, match="mtbench"):
-        Contamination.load(["mtbench"])
+        ContaminationFilter.load(["mtbench"])
     with pytest.raises(InputError, match="9 words"):
-        Contamination.load(n=9)
-    assert set(SETS) == {"mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eval"}
+        ContaminationFilter.load(n=9)
+    assert set(EVALSET_FILES) == {"mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eval"}
 
 
 def test_a_file_of_the_users(tmp_path):
@@ -99,10 +99,10 @@ def test_a_file_of_the_users(tmp_path):
     plain = tmp_path / "exam.txt"
     plain.write_text(f"{text}\n\nshort one\n")
     for path in (lines, plain):
-        guard = Contamination.load([], [path])
-        assert guard.hit(["Well: " + text]) == path.name
-        assert guard.hit(["Short one!"]) == path.name
-        assert guard.hit(["a short one"]) is None
+        guard = ContaminationFilter.load([], [path])
+        assert guard.find_evalset(["Well: " + text]) == path.name
+        assert guard.find_evalset(["Short one!"]) == path.name
+        assert guard.find_evalset(["a short one"]) is None
         assert guard.to_json()["sets"][0]["records"] == 2
         assert text[:10].encode() not in pickle.dumps(guard)
 
@@ -112,23 +112,23 @@ def test_a_file_with_a_bad_line_is_refused_without_quoting_it(tmp_path, content)
     path = tmp_path / "exam.jsonl"
     path.write_text('{"prompt": "a"}\n' + content)
     with pytest.raises(InputError, match=r"line 2 of .*exam\.jsonl") as caught:
-        Contamination.load([], [path])
+        ContaminationFilter.load([], [path])
     assert content.strip() not in str(caught.value)
 
 
 def test_a_file_that_is_missing_or_empty(tmp_path):
     with pytest.raises(InputError, match="No such file"):
-        Contamination.load([], [tmp_path / "nothing.jsonl"])
+        ContaminationFilter.load([], [tmp_path / "nothing.jsonl"])
     (tmp_path / "empty.txt").write_text("\n ?! \n")
     with pytest.raises(InputError, match="no prompt"):
-        Contamination.load([], [tmp_path / "empty.txt"])
+        ContaminationFilter.load([], [tmp_path / "empty.txt"])
 
 
 @pytest.mark.parametrize("name", ["exam.parquet", "exam.jsonl.GZ"])
 def test_a_packed_file_is_refused_for_it_would_guard_nothing(tmp_path, name):
     (tmp_path / name).write_bytes(b"PAR1 no words of a prompt")
     with pytest.raises(InputError, match=r"write its prompts as JSON lines"):
-        Contamination.load([], [tmp_path / name])
+        ContaminationFilter.load([], [tmp_path / name])
 
 
 def test_ngrams_are_those_of_the_definition():
@@ -204,16 +204,16 @@ def test_the_tool_makes_the_same_files(tmp_path):
 
 def test_it_is_quick(guard):
     text = CLEAN[1] * 6
-    guard.hit([text])
+    guard.find_evalset([text])
     start = time.process_time()
     for _ in range(200):
-        guard.hit([text[:500]])
+        guard.find_evalset([text[:500]])
     assert (time.process_time() - start) / 200 < 0.5e-3  # 0.06 ms on an idle core
 
 
 @pytest.mark.parametrize("text", ["a ", "日本", "\ufdfa", "!?.", "x1 ", "ab"])
 def test_the_worst_input_is_quick(guard, text):
-    guard.hit([text])
+    guard.find_evalset([text])
     start = time.process_time()
-    guard.hit([(text * 50_000)[:50_000]])
+    guard.find_evalset([(text * 50_000)[:50_000]])
     assert time.process_time() - start < 0.5

@@ -8,14 +8,14 @@ from tests.data.select.mixture import POOL, WORDS, draw
 
 from eyas.base.errors import UsageError
 from eyas.data.select import deduplicate as dedupe
-from eyas.data.select.deduplicate import NUM_ROWS, Duplicates, signature
+from eyas.data.select.deduplicate import NUM_ROWS, NearDuplicates, minhash_signature
 
 
 def decide(tmp_path, signatures, piece=100, threshold=0.8):
-    with Duplicates(tmp_path, threshold) as duplicates:
+    with NearDuplicates(tmp_path, threshold) as duplicates:
         for start in range(0, len(signatures), piece):
             duplicates.add(signatures[start : start + piece])
-        return duplicates.decide()
+        return duplicates.find()
 
 
 def by_the_rule(signatures, threshold=0.8):
@@ -49,7 +49,7 @@ def planted():
     groups = [*range(1000), *made]
     order = list(range(len(texts)))
     rng.shuffle(order)
-    return np.stack([signature([texts[place]]) for place in order]), [groups[place] for place in order]
+    return np.stack([minhash_signature([texts[place]]) for place in order]), [groups[place] for place in order]
 
 
 def test_planted_near_duplicates_are_found_and_little_else(tmp_path, planted):
@@ -105,33 +105,35 @@ def test_none_and_one(tmp_path):
 
 def test_a_threshold_that_the_bands_cannot_find(tmp_path):
     with pytest.raises(UsageError, match=r"0\.5"):
-        Duplicates(tmp_path, 0.5)
+        NearDuplicates(tmp_path, 0.5)
 
 
 def test_signatures():
-    one = signature(["Write a poem about rain.", "Now in French."])
+    one = minhash_signature(["Write a poem about rain.", "Now in French."])
     assert one.dtype == np.uint32
     assert one.shape == (NUM_ROWS,)
-    np.testing.assert_array_equal(one, signature([" write  a POEM about\nrain.", "now in french."]))
-    assert (signature(["2+2"]) == signature(["2+3"])).mean() < 0.1  # shorter than a shingle
-    assert (signature([""]) == signature([" \n"])).all()
+    np.testing.assert_array_equal(one, minhash_signature([" write  a POEM about\nrain.", "now in french."]))
+    assert (minhash_signature(["2+2"]) == minhash_signature(["2+3"])).mean() < 0.1  # shorter than a shingle
+    assert (minhash_signature([""]) == minhash_signature([" \n"])).all()
     # Another release of the hash would make stored signatures useless: then this number changes.
-    assert int(signature(["The quick brown fox jumps over the lazy dog."]).astype(np.uint64).sum()) == 265274285014
+    assert (
+        int(minhash_signature(["The quick brown fox jumps over the lazy dog."]).astype(np.uint64).sum()) == 265274285014
+    )
 
 
 MEMORY = """
 import resource, sys, tempfile
 from pathlib import Path
 import numpy as np
-from eyas.data.select.deduplicate import Duplicates
+from eyas.data.select.deduplicate import NearDuplicates
 rng = np.random.default_rng(0)
-with tempfile.TemporaryDirectory() as scratch, Duplicates(Path(scratch)) as duplicates:
+with tempfile.TemporaryDirectory() as scratch, NearDuplicates(Path(scratch)) as duplicates:
     for piece in range(int(sys.argv[1]) // 1000):
         rows = rng.integers(0, 2**32, (1000, 128), dtype=np.uint32)
         rows[900:] = rows[:100]
         rows[950:, :12] += 1
         duplicates.add(rows)
-    found = duplicates.decide()
+    found = duplicates.find()
 assert len(found) == duplicates.num_records // 10, len(found)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from eyas.data.select.language import LABELS, language_of, languages_of
+from eyas.data.select.language import LABELS, detect_language, detect_languages
 
 SHORT = {
     "en": [
@@ -311,53 +311,55 @@ NO_LANGUAGE = [
 
 @pytest.mark.parametrize("language", SHORT)
 def test_sentences_of_fourteen_languages(language):
-    wrong = [text for text in SHORT[language] if language_of(text) != language]
+    wrong = [text for text in SHORT[language] if detect_language(text) != language]
     assert len(wrong) <= 2, wrong  # Russian is told from Bulgarian by whole sentences
-    assert [text for text in LONG[language] if language_of(text) != language] == []
+    assert [text for text in LONG[language] if detect_language(text) != language] == []
 
 
 def test_short_sentences_as_a_whole():
-    pairs = [(language, language_of(text)) for language, texts in SHORT.items() for text in texts]
+    pairs = [(language, detect_language(text)) for language, texts in SHORT.items() for text in texts]
     assert sum(want == found for want, found in pairs) >= 0.97 * len(pairs)
 
 
 @pytest.mark.parametrize("text", NO_LANGUAGE)
 def test_what_has_no_language_is_taken_for_english(text):
-    assert language_of(text) == "en"
+    assert detect_language(text) == "en"
 
 
 def test_code_in_fences_and_addresses_do_not_count():
     code = "```python\nfor line in file:\n    print(line, end='')\nreturn the_result_of(this, and_that)\n```\n"
-    assert language_of(f"Was macht dieses Programm?\n{code * 5}") == "de"
-    assert language_of("https://example.com/what-is-the-weather-like-today-in-town Worum geht es hier genau?") == "de"
+    assert detect_language(f"Was macht dieses Programm?\n{code * 5}") == "de"
+    assert (
+        detect_language("https://example.com/what-is-the-weather-like-today-in-town Worum geht es hier genau?") == "de"
+    )
 
 
 def test_only_the_first_characters_are_read():
     german = LONG["de"][0] * 20
-    assert language_of(german + LONG["ja"][0] * 50) == "de"
+    assert detect_language(german + LONG["ja"][0] * 50) == "de"
     start = time.process_time()
-    assert language_of(german * 2000) == "de"  # 5 MB
+    assert detect_language(german * 2000) == "de"  # 5 MB
     assert time.process_time() - start < 0.2
 
 
 def test_all_languages_of_a_record():
-    assert languages_of(["How do I sort a list?"]) == ("en",)
-    assert set(languages_of(["Please translate this sentence into English: " + SHORT["ja"][0]])) == {"en", "ja"}
-    assert languages_of([LONG["de"][0], "And now please the same in English"]) == ("de", "en")
-    assert set(languages_of([LONG["ru"][0] + " " + LONG["de"][1]])) == {"ru", "de"}
-    assert languages_of(["Which is larger, α or β? Say it to Zoë, “please”."]) == ("en",)
+    assert detect_languages(["How do I sort a list?"]) == ("en",)
+    assert set(detect_languages(["Please translate this sentence into English: " + SHORT["ja"][0]])) == {"en", "ja"}
+    assert detect_languages([LONG["de"][0], "And now please the same in English"]) == ("de", "en")
+    assert set(detect_languages([LONG["ru"][0] + " " + LONG["de"][1]])) == {"ru", "de"}
+    assert detect_languages(["Which is larger, α or β? Say it to Zoë, “please”."]) == ("en",)
 
 
 def test_the_same_in_another_process():
     texts = [text for texts in SHORT.values() for text in texts] + NO_LANGUAGE
     program = (
-        "import json, sys; from eyas.data.select.language import language_of; "
-        "print(*map(language_of, json.load(sys.stdin)))"
+        "import json, sys; from eyas.data.select.language import detect_language; "
+        "print(*map(detect_language, json.load(sys.stdin)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], input=json.dumps(texts), capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == [language_of(text) for text in texts]
+    assert done.stdout.split() == [detect_language(text) for text in texts]
 
 
 def test_no_network(monkeypatch):
@@ -365,5 +367,5 @@ def test_no_network(monkeypatch):
         raise AssertionError("a socket was opened")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    assert language_of(LONG["fr"][0]) == "fr"
+    assert detect_language(LONG["fr"][0]) == "fr"
     assert len(set(LABELS)) == len(LABELS)

@@ -6,7 +6,7 @@ import pytest
 from tests.data.select.mixture import POOL, draw
 
 from eyas.base.errors import UsageError
-from eyas.data.select.quality import REASONS, QualityConfig, check, has_task, looping_text
+from eyas.data.select.quality import REASONS, QualityConfig, find_quality_issue, has_task, is_looping_text
 from eyas.evalsets import FAMILIES, example
 
 DEFAULT = QualityConfig()
@@ -100,33 +100,33 @@ KEPT = [
 
 @pytest.mark.parametrize(("reason", "text"), [(reason, text) for reason, texts in DROPPED.items() for text in texts])
 def test_every_rule_drops_what_it_names(reason, text):
-    assert check(DEFAULT, [text], "en") == reason
+    assert find_quality_issue(DEFAULT, [text], "en") == reason
 
 
 @pytest.mark.parametrize("text", KEPT)
 def test_good_prompts_stay(text):
-    assert check(DEFAULT, [text], "en") is None
+    assert find_quality_issue(DEFAULT, [text], "en") is None
 
 
 def test_languages():
     config = QualityConfig(languages=("de", "en"))
-    assert check(config, ["Who came?"], "en") is None
-    assert check(config, ["Qui est venu ?"], "fr") == "wrong_language"
+    assert find_quality_issue(config, ["Who came?"], "en") is None
+    assert find_quality_issue(config, ["Qui est venu ?"], "fr") == "wrong_language"
     assert set(REASONS) == {*DROPPED, "wrong_language"}
 
 
 def test_lengths_count_all_turns():
     config = QualityConfig(min_chars=10, max_chars=20)
-    assert check(config, ["four more", "five more"], "en") is None
-    assert check(config, ["four more", "and five more"], "en") == "too_long"
-    assert check(config, ["four"], "en") == "too_short"
+    assert find_quality_issue(config, ["four more", "five more"], "en") is None
+    assert find_quality_issue(config, ["four more", "and five more"], "en") == "too_long"
+    assert find_quality_issue(config, ["four"], "en") == "too_short"
 
 
 def test_one_turn_with_a_task_is_enough_and_one_bad_turn_too_much():
-    assert check(DEFAULT, ["Hi!", "What is rain?"], "en") is None
-    assert check(DEFAULT, ["Hi!", "Hello?"], "en") == "no_task"
-    assert check(DEFAULT, ["What is rain?", "spam " * 100], "en") == "looping_text"
-    assert check(DEFAULT, ["What is rain?", "And s\0now?"], "en") == "control_characters"
+    assert find_quality_issue(DEFAULT, ["Hi!", "What is rain?"], "en") is None
+    assert find_quality_issue(DEFAULT, ["Hi!", "Hello?"], "en") == "no_task"
+    assert find_quality_issue(DEFAULT, ["What is rain?", "spam " * 100], "en") == "looping_text"
+    assert find_quality_issue(DEFAULT, ["What is rain?", "And s\0now?"], "en") == "control_characters"
 
 
 def test_prompts_of_our_own_pass():
@@ -134,7 +134,7 @@ def test_prompts_of_our_own_pass():
     for family in FAMILIES:
         for index in range(30):
             texts += [m["content"] for m in example(family, "train", index).messages if m["role"] == "user"]
-    dropped = {text: reason for text in texts if (reason := check(DEFAULT, [text], "en"))}
+    dropped = {text: reason for text in texts if (reason := find_quality_issue(DEFAULT, [text], "en"))}
     assert dropped == {}
 
 
@@ -147,10 +147,10 @@ def test_a_loop_is_found_wherever_it_stands():
             "".join(rng.choices(string.ascii_letters + " .,", k=rng.randint(0, len(piece) * repeats))) for _ in "ab"
         ]
         text = around[0] + piece * repeats + around[1]
-        assert looping_text(text), (len(piece), repeats)
+        assert is_looping_text(text), (len(piece), repeats)
         fewer = piece * 5 + around[0] + around[1]
         if len(piece) > 40:
-            assert not looping_text(fewer), len(piece)
+            assert not is_looping_text(fewer), len(piece)
 
 
 def test_a_task_is_more_than_a_greeting():
@@ -165,15 +165,17 @@ def test_a_task_is_more_than_a_greeting():
 def test_the_worst_input_is_quick(text):
     long = (text * 50_000)[:50_000]
     start = time.process_time()
-    check(DEFAULT, [long], "en")
-    check(DEFAULT, [SENTENCE + "".join(random.Random(0).choices(long + "qz", k=50_000 - len(SENTENCE)))], "en")
+    find_quality_issue(DEFAULT, [long], "en")
+    find_quality_issue(
+        DEFAULT, [SENTENCE + "".join(random.Random(0).choices(long + "qz", k=50_000 - len(SENTENCE)))], "en"
+    )
     assert time.process_time() - start < 0.5
 
 
 def test_five_megabytes_are_refused_at_once():
     long = "hello world " * 420_000
     start = time.process_time()
-    assert check(DEFAULT, [long], "en") == "too_long"
+    assert find_quality_issue(DEFAULT, [long], "en") == "too_long"
     assert time.process_time() - start < 0.01
 
 

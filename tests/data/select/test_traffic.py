@@ -6,7 +6,15 @@ import pytest
 from tests.data.select.mixture import POOL, PRODUCTION, draw, tv_of_tasks
 
 from eyas.base.errors import InputError
-from eyas.data.select.traffic import MIN_PROMPTS, NUM_FEATURES, Sample, Selection, Traffic, _apportion, _features
+from eyas.data.select.traffic import (
+    MIN_PROMPTS,
+    NUM_FEATURES,
+    TextSample,
+    TrafficModel,
+    TrafficSelection,
+    _apportion,
+    _features,
+)
 
 
 def lengths_of(texts):
@@ -24,7 +32,7 @@ def fitted():
     rng = random.Random(7)
     production, _ = draw(rng, 200, PRODUCTION)
     pool, tasks = draw(rng, 1500, POOL)
-    return production, pool, tasks, Traffic.fit(production, pool[:800], seed=7)
+    return production, pool, tasks, TrafficModel.fit(production, pool[:800], seed=7)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +43,9 @@ def test_a_choice_matches_the_tasks_and_lengths_of_production(seed, num_producti
     rng = random.Random(seed)
     production, wanted = draw(rng, num_production, PRODUCTION)
     pool, tasks = draw(rng, num_pool, POOL)
-    traffic = Traffic.fit(production, pool[:1000], seed)
+    traffic = TrafficModel.fit(production, pool[:1000], seed)
     lengths = lengths_of(pool)
-    selection = traffic.select(traffic.cells(pool), lengths, limit, seed)
+    selection = traffic.select(traffic.assign_cells(pool), lengths, limit, seed)
     assert len(set(selection.indices.tolist())) == limit
     uniform = rng.sample(range(num_pool), limit)
     assert tv_of_tasks([tasks[place] for place in uniform], wanted) > 0.25
@@ -48,25 +56,27 @@ def test_a_choice_matches_the_tasks_and_lengths_of_production(seed, num_producti
 
 def test_distances_are_those_of_the_definition(fitted):
     production, pool, _, traffic = fitted
-    cells, lengths = traffic.cells(pool), lengths_of(pool)
+    cells, lengths = traffic.assign_cells(pool), lengths_of(pool)
     bins = len(traffic.edges) + 1
     ours, theirs = np.zeros((2, len(traffic.nearness)))
-    np.add.at(ours, traffic.cells(production) // bins, 1 / len(production))
+    np.add.at(ours, traffic.assign_cells(production) // bins, 1 / len(production))
     np.add.at(theirs, cells // bins, 1 / len(pool))
-    found = traffic.distances(cells, lengths)
+    found = traffic.measure_distance(cells, lengths)
     assert found.tv == pytest.approx(np.maximum(ours - theirs, 0).sum())
     assert found.ks == pytest.approx(ks_of(lengths, lengths_of(production)), abs=0.03)  # steps of 2%
-    same = traffic.distances(traffic.cells(production), lengths_of(production))
+    same = traffic.measure_distance(traffic.assign_cells(production), lengths_of(production))
     assert (same.tv, same.ks) == (0, 0)
-    nothing = traffic.distances(cells[:0], lengths[:0])
+    nothing = traffic.measure_distance(cells[:0], lengths[:0])
     assert (nothing.tv, nothing.ks) == (1, 1)
 
 
 def test_the_same_bytes_every_time_and_whatever_the_pieces(fitted):
     production, pool, _, traffic = fitted
-    assert pickle.dumps(Traffic.fit(production, pool[:800], seed=7)) == pickle.dumps(traffic)
-    whole = traffic.cells(pool)
-    pieces = [pickle.loads(pickle.dumps(traffic)).cells(pool[start : start + 37]) for start in range(0, len(pool), 37)]
+    assert pickle.dumps(TrafficModel.fit(production, pool[:800], seed=7)) == pickle.dumps(traffic)
+    whole = traffic.assign_cells(pool)
+    pieces = [
+        pickle.loads(pickle.dumps(traffic)).assign_cells(pool[start : start + 37]) for start in range(0, len(pool), 37)
+    ]
     assert whole.dtype == np.uint16
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
     first, second, other = (traffic.select(whole, lengths_of(pool), 300, seed).indices for seed in (1, 1, 2))
@@ -77,7 +87,7 @@ def test_the_same_bytes_every_time_and_whatever_the_pieces(fitted):
 def test_no_word_of_production_is_kept(fitted):
     production, pool, _, _ = fitted
     secret = "Zyxwvut Qponmlk, account 4711-0815"
-    traffic = Traffic.fit([*production, *[secret] * (MIN_PROMPTS - 1)], pool[:800], seed=7)
+    traffic = TrafficModel.fit([*production, *[secret] * (MIN_PROMPTS - 1)], pool[:800], seed=7)
     data = pickle.dumps(traffic)
     for text in (secret, "Zyxwvut", "zyxwvut", "4711", *production):
         assert text.encode() not in data
@@ -95,7 +105,7 @@ def test_what_cannot_be_filled_is_reported_and_comes_from_the_same_topic_first(f
     # A pool whose translations are all gone but three, whichever length they have.
     few = [place for place, task in enumerate(tasks) if task == "translation"][3:]
     kept = [place for place in range(len(pool)) if place not in set(few)]
-    cells, lengths = traffic.cells([pool[place] for place in kept]), lengths_of(pool)[kept]
+    cells, lengths = traffic.assign_cells([pool[place] for place in kept]), lengths_of(pool)[kept]
     selection = traffic.select(cells, lengths, 300, seed=0)
     assert len(selection.indices) == 300
     short_by = sum(cell.wanted - cell.available for cell in selection.shortfalls)
@@ -103,7 +113,7 @@ def test_what_cannot_be_filled_is_reported_and_comes_from_the_same_topic_first(f
     assert selection.after.tv == pytest.approx(0.2, abs=0.07)
     # Three cells that the pool has, two of one topic: the quota of the short one goes to its own topic.
     bins = len(traffic.edges) + 1
-    made = Traffic(
+    made = TrafficModel(
         traffic.weights,
         traffic.nearness,
         traffic.edges,
@@ -121,7 +131,7 @@ def test_what_cannot_be_filled_is_reported_and_comes_from_the_same_topic_first(f
 
 def test_without_a_limit_the_choice_is_as_large_as_the_mix_allows(fitted):
     _, pool, _, traffic = fitted
-    cells, lengths = traffic.cells(pool), lengths_of(pool)
+    cells, lengths = traffic.assign_cells(pool), lengths_of(pool)
     selection = traffic.select(cells, lengths, None, seed=0)
     assert 400 < len(selection.indices) < 1200
     assert selection.after.tv <= 0.1
@@ -134,14 +144,14 @@ def test_without_a_limit_the_choice_is_as_large_as_the_mix_allows(fitted):
 
 def test_odd_sizes():
     with pytest.raises(InputError, match="production log"):
-        Traffic.fit([], ["a"], seed=0)
+        TrafficModel.fit([], ["a"], seed=0)
     for production, pool in ((["one"], []), ([""], [""]), (["same text"] * 40, ["same text"] * 3), (["a", "b"], ["c"])):
-        traffic = Traffic.fit(production, pool, seed=0)
+        traffic = TrafficModel.fit(production, pool, seed=0)
         texts = [*production, *pool, "x" * 100_000]
-        selection = traffic.select(traffic.cells(texts), lengths_of(texts), 1, seed=0)
-        assert isinstance(selection, Selection)
+        selection = traffic.select(traffic.assign_cells(texts), lengths_of(texts), 1, seed=0)
+        assert isinstance(selection, TrafficSelection)
         assert len(selection.indices) == 1
-        assert len(traffic.select(traffic.cells([]), lengths_of([]), None, seed=0).indices) == 0
+        assert len(traffic.select(traffic.assign_cells([]), lengths_of([]), None, seed=0).indices) == 0
 
 
 def test_quotas_are_whole_and_sum_up():
@@ -158,10 +168,10 @@ def test_quotas_are_whole_and_sum_up():
 
 def test_a_sample_is_the_same_whatever_the_order_and_the_workers():
     texts = {f"source:{number}": f"text {number}" for number in range(500)}
-    one = Sample(40, seed=3)
+    one = TextSample(40, seed=3)
     for name, text in texts.items():
         one.add(name, text)
-    workers = [Sample(40, seed=3) for _ in range(3)]
+    workers = [TextSample(40, seed=3) for _ in range(3)]
     for place, name in enumerate(sorted(texts, reverse=True)):
         workers[place % 3].add(name, texts[name])
     merged = workers[2]
@@ -169,7 +179,7 @@ def test_a_sample_is_the_same_whatever_the_order_and_the_workers():
     merged.merge(workers[1])
     assert merged.texts() == one.texts()
     assert len(set(one.texts())) == 40
-    other = Sample(40, seed=4)
+    other = TextSample(40, seed=4)
     for name, text in texts.items():
         other.add(name, text)
     assert other.texts() != one.texts()

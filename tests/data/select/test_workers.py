@@ -23,8 +23,8 @@ GRAMMAR = (SourceConfig("builtin:quickstart", count=70),)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(sources, "PIECE_RECORDS", 10)
-    monkeypatch.setattr(workers, "RECORDS_A_WORKER", 1)
+    monkeypatch.setattr(sources, "SHARD_RECORDS", 10)
+    monkeypatch.setattr(workers, "MIN_RECORDS_PER_WORKER", 1)
 
 
 def content(out):
@@ -59,8 +59,8 @@ def test_machines_that_share_the_work(tmp_path, monkeypatch, alone):
     monkeypatch.setenv(RANK_VARIABLES[0], "0")
     # The first one clears what was there; here it has begun and its share is not done yet.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eyas.data.prompts.screen_all", lambda work: iter(()))
-        patch.setattr("eyas.data.prompts.wait_for_others", _stop)
+        patch.setattr("eyas.data.prompts.screen_shards", lambda work: iter(()))
+        patch.setattr("eyas.data.prompts.wait_for_other_ranks", _stop)
         with pytest.raises(KeyboardInterrupt):
             run(config, out, progress=False)
     for rank in ("2", "1"):
@@ -95,7 +95,7 @@ def test_peoples_words_on_one_machine_and_on_two(tmp_path, monkeypatch):
         monkeypatch.setenv(RANK_VARIABLES[0], rank[0])
         if rank.endswith("begins"):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("eyas.data.prompts.wait_for_others", _stop)
+                patch.setattr("eyas.data.prompts.wait_for_other_ranks", _stop)
                 with pytest.raises(KeyboardInterrupt):
                     run(two, tmp_path / "two", progress=False)
         else:
@@ -107,7 +107,7 @@ def test_peoples_words_on_one_machine_and_on_two(tmp_path, monkeypatch):
 
 
 def test_a_worker_that_dies(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "_one", _die)
+    monkeypatch.setattr(workers, "_screen_one", _die)
     with pytest.raises(StageError, match="worker process"):
         run(PromptsConfig(sources=GRAMMAR, workers=2), tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
@@ -128,7 +128,7 @@ from eyas.data.prompts import run
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.sources.source import SourceConfig
 if __name__ == "__main__":
-    sources.PIECE_RECORDS, workers.RECORDS_A_WORKER = 10, 1
+    sources.SHARD_RECORDS, workers.MIN_RECORDS_PER_WORKER = 10, 1
     run(PromptsConfig(sources=(SourceConfig("builtin:quickstart", count=20_000),), workers=2), Path(sys.argv[1]))
 """
     path = tmp_path / "slow.py"

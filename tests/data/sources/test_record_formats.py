@@ -1,7 +1,7 @@
 import pytest
 
 from eyas.chat.conversation import Message
-from eyas.data.sources.record_formats import Dropped, Shaped, read_shape
+from eyas.data.sources.record_formats import ParsedRecord, RejectedRecord, parse_record
 
 
 def user(*texts):
@@ -56,9 +56,9 @@ def user(*texts):
     ],
 )
 def test_what_is_kept(value, shape, messages, num_answers):
-    assert read_shape(value, keep_system=True) == Shaped(shape, messages, num_answers)
+    assert parse_record(value, keep_system=True) == ParsedRecord(shape, messages, num_answers)
     asked = tuple(message for message in messages if message.role == "user")
-    assert read_shape(value) == Shaped(shape, asked, num_answers)
+    assert parse_record(value) == ParsedRecord(shape, asked, num_answers)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_what_is_kept(value, shape, messages, num_answers):
     ],
 )
 def test_why_a_record_is_dropped(value, reason):
-    dropped = read_shape(value)
-    assert isinstance(dropped, Dropped)
+    dropped = parse_record(value)
+    assert isinstance(dropped, RejectedRecord)
     assert dropped.reason == reason

@@ -5,19 +5,19 @@ import json
 import pytest
 
 from eyas.chat.conversation import Message
-from eyas.data.sources.record_formats import CUT_BY_LOG, UNKNOWN_TEMPLATE, Dropped, Shaped, read_shape
-from eyas.data.sources.request_logs import NO_REQUEST, read_log_line
-from eyas.data.sources.template_parser import turns
+from eyas.data.sources.record_formats import CUT_BY_LOG, UNKNOWN_TEMPLATE, ParsedRecord, RejectedRecord, parse_record
+from eyas.data.sources.request_logs import NO_REQUEST, parse_log_line
+from eyas.data.sources.template_parser import parse_rendered_prompt
 
 CHATML = '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi it\'s "me"<|im_end|>\n<|im_start|>assistant\n'
 
 
 def users(line):
-    value = read_log_line(line.encode())
+    value = parse_log_line(line.encode())
     if value is NO_REQUEST:
         return None
-    shaped = read_shape(value)
-    return [m.content for m in shaped.messages] if isinstance(shaped, Shaped) else shaped.reason
+    shaped = parse_record(value)
+    return [m.content for m in shaped.messages] if isinstance(shaped, ParsedRecord) else shaped.reason
 
 
 VLLM = "INFO 11-20 10:00:00 [logger.py:41] Received request chatcmpl-7: prompt: {}, params: SamplingParams(n=1), "
@@ -76,17 +76,22 @@ def test_what_the_server_cut_is_no_prompt():
     ids=["chatml", "llama3", "harmony", "phi"],
 )
 def test_templates(rendered):
-    found = turns(rendered)
+    found = parse_rendered_prompt(rendered)
     assert found == [Message("system", "S"), Message("user", "A\n"), Message("assistant", "B"), Message("user", "C")]
-    shaped = read_shape({"rendered": rendered})
-    assert isinstance(shaped, Shaped)
+    shaped = parse_record({"rendered": rendered})
+    assert isinstance(shaped, ParsedRecord)
     assert (shaped.num_answers, [m.content for m in shaped.messages]) == (1, ["A\n", "C"])
 
 
 def test_other_templates():
-    assert turns("<bos><start_of_turn>user\nA<end_of_turn>\n<start_of_turn>model\n") == [Message("user", "A")]
-    assert turns("<s>[INST] A [/INST] B</s>[INST] C [/INST]") == [Message("user", "A"), Message("user", "C")]
-    assert turns("no marks at all <b>") == [Message("user", "no marks at all <b>")]
-    assert turns("<|im_start|>user\nA<|im_end|>\n<|im_start|>tool\nT<|im_end|>\n") is None
-    strange = read_shape({"rendered": "<|prompter|>A<|endoftext|>"})
-    assert strange == Dropped(UNKNOWN_TEMPLATE, "log")
+    assert parse_rendered_prompt("<bos><start_of_turn>user\nA<end_of_turn>\n<start_of_turn>model\n") == [
+        Message("user", "A")
+    ]
+    assert parse_rendered_prompt("<s>[INST] A [/INST] B</s>[INST] C [/INST]") == [
+        Message("user", "A"),
+        Message("user", "C"),
+    ]
+    assert parse_rendered_prompt("no marks at all <b>") == [Message("user", "no marks at all <b>")]
+    assert parse_rendered_prompt("<|im_start|>user\nA<|im_end|>\n<|im_start|>tool\nT<|im_end|>\n") is None
+    strange = parse_record({"rendered": "<|prompter|>A<|endoftext|>"})
+    assert strange == RejectedRecord(UNKNOWN_TEMPLATE, "log")

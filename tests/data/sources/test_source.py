@@ -14,16 +14,16 @@ import pytest
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_file
 from eyas.base.storage import StoragePath
-from eyas.data.prompts import claim_of
+from eyas.data.prompts import read_claim
 from eyas.data.sources import source as sources
-from eyas.data.sources.records import read_piece
-from eyas.data.sources.source import PIECE_RECORDS, SourceConfig, open_source
+from eyas.data.sources.records import read_shard
+from eyas.data.sources.source import SHARD_RECORDS, SourceConfig, open_source
 
 
 def records(config):
     source = open_source(config, 0)
-    found = [record for piece in source.pieces for record in read_piece(source, piece)]
-    assert source.count >= len(found)
+    found = [record for piece in source.shards for record in read_shard(source, piece)]
+    assert source.num_records >= len(found)
     return found
 
 
@@ -33,28 +33,28 @@ def jsonl(count, seed=0):
 
 
 def test_lines_are_cut_after_a_thousand_records(tmp_path):
-    path, said = tmp_path / "q.jsonl", jsonl(2 * PIECE_RECORDS + 7)
+    path, said = tmp_path / "q.jsonl", jsonl(2 * SHARD_RECORDS + 7)
     path.write_text("\n".join(json.dumps(one, ensure_ascii=False) for one in said))
     source = open_source(SourceConfig(str(path)), 0)
-    assert [piece.count for piece in source.pieces] == [PIECE_RECORDS, PIECE_RECORDS, 7]
+    assert [piece.num_records for piece in source.shards] == [SHARD_RECORDS, SHARD_RECORDS, 7]
     found = records(SourceConfig(str(path)))
     assert [record.value for record in found] == said
     assert [record.id for record in found] == [f"q:{n}" for n in range(len(said))]
-    assert found[1234].where == "q.jsonl:1235"
+    assert found[1234].location == "q.jsonl:1235"
     assert source.digests == {"q.jsonl": digest_file(path)}
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n"])
 @pytest.mark.parametrize("block", [1, 7, 4096])
 def test_wherever_blocks_and_pieces_end(tmp_path, monkeypatch, block, end):
-    monkeypatch.setattr(sources, "BLOCK", block)
-    monkeypatch.setattr(sources, "PIECE_RECORDS", 3)
-    monkeypatch.setattr(sources, "PIECE_BYTES", 40)
+    monkeypatch.setattr(sources, "READ_BYTES", block)
+    monkeypatch.setattr(sources, "SHARD_RECORDS", 3)
+    monkeypatch.setattr(sources, "SHARD_BYTES", 40)
     path = tmp_path / "q.jsonl"
     lines = ["\ufeff1", '"ü"', "", " ", '"' + "x" * 90 + '"', "2", "nope", "3", "4", "5"]
     path.write_bytes(("\n".join(lines) + end).encode())
     found = records(SourceConfig(str(path)))
-    assert [(r.value, r.where) for r in found] == [
+    assert [(r.value, r.location) for r in found] == [
         (1, "q.jsonl:1"),
         ("ü", "q.jsonl:2"),
         ("x" * 90, "q.jsonl:5"),
@@ -73,10 +73,10 @@ def test_parquet(tmp_path):
     table = pyarrow.Table.from_pylist(said)
     pyarrow.parquet.write_table(table, tmp_path / "q.parquet", row_group_size=300)
     source = open_source(SourceConfig(str(tmp_path / "q.parquet")), 0)
-    assert [piece.count for piece in source.pieces] == [300, 300, 100]
+    assert [piece.num_records for piece in source.shards] == [300, 300, 100]
     found = records(SourceConfig(str(tmp_path / "q.parquet")))
     assert [record.value for record in found] == said
-    assert (found[650].id, found[650].where) == ("q:650", "q.parquet:651")
+    assert (found[650].id, found[650].location) == ("q:650", "q.parquet:651")
 
 
 def test_parquet_with_columns_that_python_cannot_hold_and_cells_without_a_value(tmp_path):
@@ -142,7 +142,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, name):
     source = open_source(SourceConfig(str(path)), 0)
     path.write_bytes(pack(text[:8] if name == "q.jsonl" else text * 2))
     with pytest.raises(InputError, match="with other records than when it was opened"):
-        list(read_piece(source, source.pieces[0]))
+        list(read_shard(source, source.shards[0]))
 
 
 def test_plain_text_is_a_prompt_a_line(tmp_path):
@@ -178,7 +178,7 @@ def test_a_dataset_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     source = open_source(config, 0)
     assert [record.id for record in records(config)] == ["acme:0"]
-    claim = claim_of(source)
+    claim = read_claim(source)
     assert (claim.dataset, claim.is_hub, claim.revision) == ("acme/prompts", True, revision)
     assert claim.card == {"license": "mit"}
     assert claim.license_text == place / "LICENSE"

@@ -19,11 +19,11 @@ from eyas.base.errors import InputError
 from eyas.base.storage import convert_write_errors
 from eyas.chat.conversation import Finish, IdsSource, Message, Turn, parse_message
 
-SUFFIX = ".journal"
+JOURNAL_SUFFIX = ".journal"
 
 
 @dataclass(frozen=True)
-class Reply:
+class KeptAnswer:
     """An answer as ids and as the message that the next turn sees. An empty one may be without ids: it is dropped.
 
     found: how much personal data of each kind a scan saw in it.
@@ -31,22 +31,22 @@ class Reply:
 
     turn: Turn
     message: Message
-    found: Mapping[str, int] = field(default_factory=dict)
+    private_counts: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What stands in the journal."""
-        return {**self.turn.to_json(), "message": self.message.to_json(), "found": dict(self.found)}
+        return {**self.turn.to_json(), "message": self.message.to_json(), "found": dict(self.private_counts)}
 
 
 @dataclass(frozen=True)
-class Withheld:
+class WithheldAnswer:
     """An answer that is not kept for what was found in it."""
 
-    found: Mapping[str, int]
+    private_counts: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """What stands in the journal."""
-        return {"found": dict(self.found)}
+        return {"found": dict(self.private_counts)}
 
 
 class Journal:
@@ -56,8 +56,8 @@ class Journal:
     """
 
     def __init__(self, part: Path) -> None:
-        self.path = part.with_name(part.name + SUFFIX)
-        self._answers: dict[tuple[str, int], Reply | Withheld] = {}
+        self.path = part.with_name(part.name + JOURNAL_SUFFIX)
+        self._answers: dict[tuple[str, int], KeptAnswer | WithheldAnswer] = {}
         self._fd: int | None = None
 
     def open(self) -> None:
@@ -65,7 +65,7 @@ class Journal:
         with convert_write_errors(self.path):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                os.ftruncate(self._fd, self._take_up())
+                os.ftruncate(self._fd, self._load())
             except BaseException:
                 os.close(self._fd)
                 raise
@@ -79,30 +79,30 @@ class Journal:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, name: str, turn: int) -> Reply | Withheld | None:
+    def get(self, conversation_id: str, turn: int) -> KeptAnswer | WithheldAnswer | None:
         """The answer of conversation `name` to its user turn `turn`, if it has come."""
-        return self._answers.get((name, turn))
+        return self._answers.get((conversation_id, turn))
 
-    def add(self, name: str, turn: int, answer: Reply | Withheld) -> None:
+    def add(self, conversation_id: str, turn: int, answer: KeptAnswer | WithheldAnswer) -> None:
         """Writes one answer. Raises StageError where the disk is full."""
         assert self._fd is not None, "the journal is not open"
-        assert (name, turn) not in self._answers, f"{name} turn {turn} is answered twice"
-        record = {"id": name, "turn": turn, **answer.to_json()}
+        assert (conversation_id, turn) not in self._answers, f"{conversation_id} turn {turn} is answered twice"
+        record = {"id": conversation_id, "turn": turn, **answer.to_json()}
         data = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         with convert_write_errors(self.path):
             while data:
                 data = data[os.write(self._fd, data) :]
-        self._answers[name, turn] = answer
+        self._answers[conversation_id, turn] = answer
 
     def remove(self) -> None:
         """Drops the journal; for when its part stands."""
         self.path.unlink(missing_ok=True)
 
-    def _take_up(self) -> int:
+    def _load(self) -> int:
         """Reads the answers; returns how many bytes of the file are good."""
         good = 0
         for line in self.path.read_bytes().splitlines(keepends=True):
-            answer = _parse(line)
+            answer = _parse_line(line)
             if answer is None:
                 break
             self._answers[answer[0]] = answer[1]
@@ -110,7 +110,7 @@ class Journal:
         return good
 
 
-def _parse(line: bytes) -> tuple[tuple[str, int], Reply | Withheld] | None:
+def _parse_line(line: bytes) -> tuple[tuple[str, int], KeptAnswer | WithheldAnswer] | None:
     if not line.endswith(b"\n"):
         return None
     try:
@@ -118,11 +118,11 @@ def _parse(line: bytes) -> tuple[tuple[str, int], Reply | Withheld] | None:
         key = (record["id"], record["turn"])
         found = dict(record["found"])
         if "message" not in record:
-            return key, Withheld(found)
+            return key, WithheldAnswer(found)
         origin = record.get("ids", "generated")
         turn = Turn(tuple(record["token_ids"]), tuple(record["loss_mask"]), record["finish"], origin)
         message = parse_message(record["message"], "the journal")
     except (ValueError, TypeError, KeyError, AttributeError, InputError):
         return None
     fits = turn.finish in get_args(Finish) and turn.ids_source in get_args(IdsSource)
-    return (key, Reply(turn, message, found)) if fits else None
+    return (key, KeptAnswer(turn, message, found)) if fits else None

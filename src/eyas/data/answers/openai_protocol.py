@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eyas.chat.conversation import Finish, Message, ToolCall
-from eyas.data.answers.responder import Question, seed_of
+from eyas.data.answers.responder import Question, derive_seed
 
 FINISHES: dict[str, Finish] = {"stop": "stop", "tool_calls": "stop", "function_call": "stop", "length": "length"}
 CONTENT_FILTER = "content_filter"
@@ -43,7 +43,7 @@ def build_request(question: Question, model: str, seed: int, with_ids: bool) -> 
         "temperature": decoding.temperature,
     }
     if decoding.temperature > 0:
-        body["seed"] = seed_of(seed, question.id)
+        body["seed"] = derive_seed(seed, question.id)
     if decoding.top_p is not None:
         body["top_p"] = decoding.top_p
     if decoding.top_k is not None:

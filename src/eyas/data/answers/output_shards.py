@@ -22,100 +22,100 @@ from eyas.base.progress import Progress
 from eyas.base.storage import write_atomic
 from eyas.chat.conversation import Conversation, Finish, Message, Turn, read_conversations
 from eyas.chat.render import render_prompt
-from eyas.data.answers.journal import Journal, Reply, Withheld
-from eyas.data.answers.repetition import looping
+from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
+from eyas.data.answers.repetition import is_looping
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Answered, Question, Refused, Responder, Scan
-from eyas.data.ledger.shard_stats import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, Tally
+from eyas.data.answers.responder import Answered, AnswerScanner, Question, Refused, Responder
+from eyas.data.answers.shard_stats import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, ShardStats
 
-UNKNOWN = "en"  # the language of a prompt without that tag
-SPARE_PARTS = 3  # open beyond those that the requests in flight fill: how far a slow answer may be left behind
+DEFAULT_LANGUAGE = "en"  # the language of a prompt without that tag
+SPARE_SHARDS = 3  # open beyond those that the requests in flight fill: how far a slow answer may be left behind
 
 
-def num_answers(prompt: Conversation) -> int:
+def count_answers(prompt: Conversation) -> int:
     """How many answers a prompt wants: one for each user turn."""
     return sum(message.role == "user" for message in prompt.messages)
 
 
 @dataclass(eq=False)
-class Talk:
+class ConversationState:
     """A conversation on its way: what was said, and the answers so far."""
 
     prompt: Conversation
-    said: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    dropped: str | None = None  # the reason
-    found: Counter[str] = field(default_factory=Counter)  # by the scan of the answers
+    drop_reason: str | None = None  # the reason
+    private_counts: Counter[str] = field(default_factory=Counter)  # by the scan of the answers
 
     @property
-    def num_open(self) -> int:
+    def num_unanswered(self) -> int:
         """User turns that still want an answer."""
-        return num_answers(self.prompt) - len(self.turns) if self.dropped is None else 0
+        return count_answers(self.prompt) - len(self.turns) if self.drop_reason is None else 0
 
-    def ask(self, tokenizer: PreTrainedTokenizerBase, config: RespondConfig) -> Question:
+    def next_question(self, tokenizer: PreTrainedTokenizerBase, config: RespondConfig) -> Question:
         """Says the next user turn."""
-        heard = len(self.said) - len(self.turns)
+        heard = len(self.messages) - len(self.turns)
         first = not heard and self.prompt.messages[0].role == "system"
-        self.said += self.prompt.messages[heard : heard + 1 + first]
-        decoding = config.decoding(self.prompt.tags.get("task"))
-        said = tuple(self.said)
+        self.messages += self.prompt.messages[heard : heard + 1 + first]
+        decoding = config.decoding_for(self.prompt.tags.get("task"))
+        said = tuple(self.messages)
         return Question(f"{self.prompt.id}/{len(self.turns)}", said, render_prompt(said, tokenizer), decoding)
 
-    def take(self, reply: Reply | Withheld, config: RespondConfig) -> None:
+    def add_answer(self, reply: KeptAnswer | WithheldAnswer, config: RespondConfig) -> None:
         """The answer to what was asked. An answer that is to be left out ends the conversation: no more is asked."""
-        self.found.update(reply.found)
-        if isinstance(reply, Withheld):
-            self.dropped = PRIVATE
+        self.private_counts.update(reply.private_counts)
+        if isinstance(reply, WithheldAnswer):
+            self.drop_reason = PRIVATE
             return
-        self.said.append(reply.message)
+        self.messages.append(reply.message)
         self.turns.append(reply.turn)
-        if not _text(reply.message).strip():
-            self.dropped = EMPTY
-        elif config.drop_looping and looping(reply.turn.token_ids):
-            self.dropped = LOOPING
+        if not _answer_text(reply.message).strip():
+            self.drop_reason = EMPTY
+        elif config.drop_looping and is_looping(reply.turn.token_ids):
+            self.drop_reason = LOOPING
         elif config.drop_truncated and reply.turn.finish == "length":
-            self.dropped = TRUNCATED
+            self.drop_reason = TRUNCATED
 
-    def answered(self) -> Conversation:
+    def to_conversation(self) -> Conversation:
         """The whole conversation; loops are flagged."""
         tags = dict(self.prompt.tags)
-        if any(looping(turn.token_ids) for turn in self.turns):
+        if any(is_looping(turn.token_ids) for turn in self.turns):
             tags[LOOPING] = "true"
-        return replace(self.prompt, messages=tuple(self.said), turns=tuple(self.turns), tags=tags)
+        return replace(self.prompt, messages=tuple(self.messages), turns=tuple(self.turns), tags=tags)
 
 
-def _text(message: Message) -> str:
+def _answer_text(message: Message) -> str:
     """All that an answer says."""
     calls = [text for call in message.tool_calls for text in (call.name, call.arguments)]
     return "\n".join([message.reasoning or "", message.content, *calls])
 
 
-class Part:
+class OutputShard:
     """A file's worth of conversations, and their journal."""
 
     def __init__(self, path: Path, prompts: list[Conversation]) -> None:
         self.path = path
-        self.talks = [Talk(prompt) for prompt in prompts]
-        self.num_open = len(self.talks)
+        self.conversations = [ConversationState(prompt) for prompt in prompts]
+        self.num_unfinished = len(self.conversations)
         self.journal = Journal(path)
 
     def write(self) -> None:
         """The tally, then the part; from then on the journal is not needed."""
-        tally = Tally()
+        tally = ShardStats()
         kept: list[bytes] = []
-        for talk in self.talks:
-            tally.find(talk.found)
-            if talk.dropped is None:
-                conversation = talk.answered()
-                tally.keep(conversation)
+        for talk in self.conversations:
+            tally.count_findings(talk.private_counts)
+            if talk.drop_reason is None:
+                conversation = talk.to_conversation()
+                tally.count_kept(conversation)
                 kept.append(conversation.to_line())
             else:
-                tally.drop(talk.prompt.id, talk.dropped)
+                tally.count_dropped(talk.prompt.id, talk.drop_reason)
         tally.write(self.path)
         write_atomic(self.path, b"".join(kept))
 
 
-class Parts:
+class ShardWriter:
     """The `Questions` of all parts that are not written yet; a context manager that closes their journals."""
 
     def __init__(
@@ -124,20 +124,22 @@ class Parts:
         paths: list[Path],
         config: RespondConfig,
         responder: Responder,
-        scan: Scan | None,
+        scan: AnswerScanner | None,
         bar: Progress,
     ) -> None:
         """prompts: the file. paths: those of the parts, in order. bar: counts what needs no asking."""
-        self._unread = self._read(prompts, paths, config.part_size)
+        self._shards_to_open = self._read_shards(prompts, paths, config.part_size)
         self._config = config
         self._responder = responder
         self._scan = scan
         in_flight = config.batch_size if config.url is None else config.concurrency
-        self._most_open = -(-in_flight // config.part_size) + SPARE_PARTS
-        self._open: list[Part] = []
-        self._next: deque[tuple[Part, Talk]] = deque()  # whose first question is not asked yet
-        self._going_on: deque[tuple[Part, Talk]] = deque()  # the next turn, before all others
-        self._asked: dict[str, tuple[Part, Talk]] = {}
+        self._max_open = -(-in_flight // config.part_size) + SPARE_SHARDS
+        self._open: list[OutputShard] = []
+        # Conversations whose first question is not asked yet, and those whose next turn goes before all others.
+        # Conversations whose first question is not asked yet, and those whose next turn goes before all others.
+        self._first_turns: deque[tuple[OutputShard, ConversationState]] = deque()
+        self._next_turns: deque[tuple[OutputShard, ConversationState]] = deque()
+        self._in_flight: dict[str, tuple[OutputShard, ConversationState]] = {}
         self._bar = bar
 
     def __enter__(self) -> Self:
@@ -151,66 +153,66 @@ class Parts:
 
     def next(self) -> Question | None:
         while True:
-            ready = self._going_on or self._next
+            ready = self._next_turns or self._first_turns
             if ready:
-                question = self._question(*ready.popleft())
+                question = self._build_question(*ready.popleft())
                 if question is not None:
                     return question
-            elif len(self._open) == self._most_open or not self._open_next():
+            elif len(self._open) == self._max_open or not self._open_next():
                 return None
 
-    def take(self, event: Answered | Refused) -> None:
+    def add(self, event: Answered | Refused) -> None:
         """An answer, or that there will be none."""
-        part, talk = self._asked.pop(event.id)
+        part, talk = self._in_flight.pop(event.id)
         if isinstance(event, Refused):
             self._drop(talk, event.reason)
         else:
-            reply = self._reply(event, talk.prompt)
+            reply = self._to_answer(event, talk.prompt)
             part.journal.add(talk.prompt.id, len(talk.turns), reply)
-            self._hear(talk, reply)
-        if talk.num_open:
-            self._going_on.append((part, talk))
+            self._apply(talk, reply)
+        if talk.num_unanswered:
+            self._next_turns.append((part, talk))
         else:
-            self._end(part, talk)
+            self._finish(part, talk)
 
-    def check_done(self) -> None:
+    def check(self) -> None:
         """Assert that every part stands."""
-        assert not self._asked, f"no answer came to {next(iter(self._asked))}"
+        assert not self._in_flight, f"no answer came to {next(iter(self._in_flight))}"
         assert not self._open, "a part is not written"
-        assert next(self._unread, None) is None, "a part was never opened"
+        assert next(self._shards_to_open, None) is None, "a part was never opened"
 
-    def _read(self, prompts: Path, paths: list[Path], size: int) -> Iterator[tuple[Path, list[Conversation]]]:
+    def _read_shards(self, prompts: Path, paths: list[Path], size: int) -> Iterator[tuple[Path, list[Conversation]]]:
         stream = read_conversations(prompts)
         for path in paths:
             yield path, list(islice(stream, size))
 
     def _open_next(self) -> bool:
         """Opens the next part that is not written; whether there was one."""
-        for path, prompts in self._unread:
+        for path, prompts in self._shards_to_open:
             if path.exists():
-                self._bar.skip(sum(num_answers(prompt) for prompt in prompts))
+                self._bar.skip(sum(count_answers(prompt) for prompt in prompts))
                 Journal(path).remove()
                 continue
-            part = Part(path, prompts)
+            part = OutputShard(path, prompts)
             part.journal.open()
             self._open.append(part)
             self._bar.skip(len(part.journal))
-            talks = part.talks
+            talks = part.conversations
             if self._config.url is None:
                 # Prompts of similar length together: a batch of the engine is as wide as its longest member.
                 talks = sorted(talks, key=lambda talk: sum(len(message.content) for message in talk.prompt.messages))
-            self._next.extend((part, talk) for talk in talks)
+            self._first_turns.extend((part, talk) for talk in talks)
             return True
         return False
 
-    def _question(self, part: Part, talk: Talk) -> Question | None:
+    def _build_question(self, part: OutputShard, talk: ConversationState) -> Question | None:
         """The next question of a conversation that the journal does not answer; None where it has ended."""
-        while talk.num_open:
+        while talk.num_unanswered:
             try:
-                question = talk.ask(self._responder.tokenizer, self._config)
+                question = talk.next_question(self._responder.tokenizer, self._config)
             except InputError:
                 # Some templates want a tool's result behind a call, which no prompt has.
-                if not any(message.tool_calls for message in talk.said):
+                if not any(message.tool_calls for message in talk.messages):
                     raise
                 self._drop(talk, UNRENDERED)
                 break
@@ -219,24 +221,24 @@ class Parts:
                 break
             reply = part.journal.get(talk.prompt.id, len(talk.turns))
             if reply is None:
-                self._asked[question.id] = part, talk
+                self._in_flight[question.id] = part, talk
                 return question
-            self._hear(talk, reply)
-        self._end(part, talk)
+            self._apply(talk, reply)
+        self._finish(part, talk)
         return None
 
-    def _reply(self, event: Answered, prompt: Conversation) -> Reply | Withheld:
+    def _to_answer(self, event: Answered, prompt: Conversation) -> KeptAnswer | WithheldAnswer:
         """The answer as it is kept. It is scanned first: a target may know personal data by heart."""
         token_ids = tuple(int(token) for token in event.token_ids)
-        message = self._message(token_ids, event.finish) if event.message is None else event.message
+        message = self._decode_message(token_ids, event.finish) if event.message is None else event.message
         found: dict[str, int] = {}
         if self._scan is not None:
-            (found,) = self._scan([_text(message)], [prompt.tags.get("language", UNKNOWN)])
+            (found,) = self._scan([_answer_text(message)], [prompt.tags.get("language", DEFAULT_LANGUAGE)])
         if any(found.get(kind) for kind in self._config.drop_private):
-            return Withheld(found)
-        return Reply(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids), message, found)
+            return WithheldAnswer(found)
+        return KeptAnswer(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids), message, found)
 
-    def _message(self, token_ids: tuple[int, ...], finish: Finish) -> Message:
+    def _decode_message(self, token_ids: tuple[int, ...], finish: Finish) -> Message:
         """The text of ids, without special tokens, as a server hands it out: else an answer could open a turn."""
         text = self._responder.tokenizer.decode(
             list(token_ids[:-1] if finish == "stop" else token_ids),
@@ -246,18 +248,18 @@ class Parts:
         assert isinstance(text, str)
         return Message("assistant", text)
 
-    def _hear(self, talk: Talk, reply: Reply | Withheld) -> None:
-        wanted = talk.num_open - 1
-        talk.take(reply, self._config)
-        self._bar.skip(wanted - talk.num_open)
+    def _apply(self, talk: ConversationState, reply: KeptAnswer | WithheldAnswer) -> None:
+        wanted = talk.num_unanswered - 1
+        talk.add_answer(reply, self._config)
+        self._bar.skip(wanted - talk.num_unanswered)
 
-    def _drop(self, talk: Talk, reason: str) -> None:
-        self._bar.skip(talk.num_open)
-        talk.dropped = reason
+    def _drop(self, talk: ConversationState, reason: str) -> None:
+        self._bar.skip(talk.num_unanswered)
+        talk.drop_reason = reason
 
-    def _end(self, part: Part, talk: Talk) -> None:
-        part.num_open -= 1
-        if part.num_open == 0:
+    def _finish(self, part: OutputShard, talk: ConversationState) -> None:
+        part.num_unfinished -= 1
+        if part.num_unfinished == 0:
             part.write()
             part.journal.close()
             part.journal.remove()

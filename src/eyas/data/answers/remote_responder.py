@@ -14,8 +14,8 @@ from eyas.base.errors import EyasError, InputError, StageError
 from eyas.chat.render import render_answer
 from eyas.data.answers.http_client import Cancelled, Completed, CompletionClient, Failed, Rejected, Retrying
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Answered, Event, Question, Questions, Refused, Retried
-from eyas.data.ledger.shard_stats import REFUSED, UNRENDERED
+from eyas.data.answers.responder import Answered, Question, QuestionQueue, Refused, ResponderEvent, Retried
+from eyas.data.answers.shard_stats import REFUSED, UNRENDERED
 
 QUESTIONS_PER_REQUEST = 2  # questions rendered for each request in flight, those in flight included
 DRAIN_TIMEOUT_S = 60.0  # for requests in flight when the run must end
@@ -33,7 +33,7 @@ class RemoteResponder:
     config: RespondConfig
     tokenizer: PreTrainedTokenizerBase
 
-    def __call__(self, questions: Questions) -> Generator[Event, None, None]:
+    def __call__(self, questions: QuestionQueue) -> Generator[ResponderEvent, None, None]:
         """Yields the events of all questions.
 
         Raises:
@@ -50,14 +50,14 @@ class _RemoteRun:
 
     remote: RemoteResponder
     client: CompletionClient
-    questions: Questions
+    questions: QuestionQueue
     num_open: int = 0
     num_answered: int = 0
     num_rejected: int = 0
     error: EyasError | None = None
     deadline_s: float = 0.0  # with an error: when to stop waiting for requests in flight
 
-    def events(self) -> Generator[Event, None, None]:
+    def events(self) -> Generator[ResponderEvent, None, None]:
         self._submit_questions()
         while self.num_open:
             timeout_s = None if self.error is None else max(0.0, self.deadline_s - time.monotonic())

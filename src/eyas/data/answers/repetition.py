@@ -7,7 +7,7 @@ MIN_REPEATS = 4
 MIN_TOKENS = 32  # so that "ha ha ha ha" or a row of dashes is no loop
 
 
-def looping(token_ids: Sequence[int]) -> bool:
+def is_looping(token_ids: Sequence[int]) -> bool:
     """Whether the answer ends in a loop: its last max(4 p, 32) tokens repeat with a period p of at most 64 tokens.
 
         p = 3, four times and more:   ... a b c a b c a b c a b c

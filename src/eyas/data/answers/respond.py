@@ -31,10 +31,10 @@ from eyas.base.provenance import (
 from eyas.base.storage import convert_write_errors, write_json_atomic
 from eyas.chat.conversation import read_conversations
 from eyas.data.answers import journal
-from eyas.data.answers.output_shards import Parts, num_answers
+from eyas.data.answers import shard_stats as tally
+from eyas.data.answers.output_shards import ShardWriter, count_answers
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Answered, Responder, Retried, Scan
-from eyas.data.ledger import shard_stats as tally
+from eyas.data.answers.responder import Answered, AnswerScanner, Responder, Retried
 from eyas.data.prompts import PROMPTS_FILE
 from eyas.data.prompts import STAGE as PROMPTS_STAGE
 
@@ -44,7 +44,7 @@ LEDGER_FILE = "ledger.json"
 
 
 @dataclass
-class _Rates:
+class _Throughput:
     """Tokens per second and failed attempts of this process, for the progress line."""
 
     started_s: float
@@ -52,16 +52,16 @@ class _Rates:
     retries: int = 0
     last: str = ""
 
-    def note(self) -> str:
+    def to_text(self) -> str:
         text = f"{self.tokens / max(time.monotonic() - self.started_s, 1e-9):,.0f} tokens/s"
         return f"{text}  {self.retries:,} retries, last after {self.last}" if self.retries else text
 
 
-def origin_of(
-    config: RespondConfig, prompts_digest: str, responder: Responder, scan: Scan | None = None
+def build_origin(
+    config: RespondConfig, prompts_digest: str, responder: Responder, scan: AnswerScanner | None = None
 ) -> StageInputs:
     """What decides the answers and which of them are kept. Where a server stands decides nothing: its model does."""
-    decides = config.deciding() | {
+    decides = config.output_affecting_keys() | {
         "target_dtype": responder.target_dtype,
         "scan": None if scan is None else scan.digest,
     }
@@ -80,7 +80,7 @@ def run(
     out_dir: Path,
     responder: Responder,
     progress: bool = True,
-    scan: Scan | None = None,
+    scan: AnswerScanner | None = None,
 ) -> Provenance:
     """Writes part-*.jsonl, ledger.json, origin.json and provenance.json; nothing where they are finished already.
 
@@ -91,45 +91,45 @@ def run(
     """
     started_s = time.time()
     require_finished(prompts_dir, PROMPTS_STAGE)
-    origin = origin_of(config, verify_contents(prompts_dir).digest, responder, scan)
+    origin = build_origin(config, verify_contents(prompts_dir).digest, responder, scan)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     prompts = prompts_dir / PROMPTS_FILE
-    answers = _count(prompts)
+    answers = _count_answers(prompts)
     paths = [out_dir / f"part-{number:05d}.jsonl" for number in range(-(-len(answers) // config.part_size))]
-    _begin(out_dir, origin, paths)
+    _prepare_directory(out_dir, origin, paths)
     with (
         Progress(STAGE, sum(answers), "answers", enabled=progress) as bar,
-        Parts(prompts, paths, config, responder, scan, bar) as parts,
+        ShardWriter(prompts, paths, config, responder, scan, bar) as parts,
         contextlib.closing(responder.answer(parts)) as events,
     ):
-        rates = _Rates(time.monotonic())
+        rates = _Throughput(time.monotonic())
         for event in events:
             if isinstance(event, Retried):
                 rates.retries, rates.last = rates.retries + 1, event.why
-                bar.advance(0, note=rates.note())
+                bar.advance(0, note=rates.to_text())
                 continue
-            parts.take(event)
+            parts.add(event)
             if isinstance(event, Answered):
                 rates.tokens += len(event.token_ids)
-                bar.advance(note=rates.note())
-        parts.check_done()
+                bar.advance(note=rates.to_text())
+        parts.check()
     ledger = out_dir / LEDGER_FILE
     if not ledger.exists():
-        write_json_atomic(ledger, tally.ledger_of(len(answers), paths, scan is not None))
-    _require_some(json.loads(ledger.read_bytes()), config, out_dir, responder)
+        write_json_atomic(ledger, tally.build_ledger(len(answers), paths, scan is not None))
+    _require_conversations(json.loads(ledger.read_bytes()), config, out_dir, responder)
     for path in paths:
-        tally.place_of(path).unlink(missing_ok=True)
+        tally.stats_path(path).unlink(missing_ok=True)
     return finish_stage(out_dir, origin, started_s)
 
 
-def _require_some(ledger: dict[str, Any], config: RespondConfig, out_dir: Path, responder: Responder) -> None:
+def _require_conversations(ledger: dict[str, Any], config: RespondConfig, out_dir: Path, responder: Responder) -> None:
     """InputError where no conversation is left."""
     if ledger["conversations"]:
         return
     dropped = {reason: entry["count"] for reason, entry in ledger["dropped"].items() if entry["count"]}
     if list(dropped) == [tally.TOO_LONG]:
-        clear(out_dir)
+        clear_output(out_dir)
         raise InputError(
             f"no conversation that fits: {ledger['prompts']} prompts with {config.max_tokens} answer tokens are too "
             "long",
@@ -147,7 +147,7 @@ def _require_some(ledger: dict[str, Any], config: RespondConfig, out_dir: Path, 
 # --- the directory ---------------------------------------------------------------------------------------------------
 
 
-def _begin(out_dir: Path, origin: StageInputs, parts: Sequence[Path]) -> None:
+def _prepare_directory(out_dir: Path, origin: StageInputs, parts: Sequence[Path]) -> None:
     """Keeps what an unfinished run of this origin left, and clears what any other left: answers are never mixed."""
     wanted = digest_json(asdict(origin))
     path = out_dir / ORIGIN_FILE
@@ -159,21 +159,21 @@ def _begin(out_dir: Path, origin: StageInputs, parts: Sequence[Path]) -> None:
     if same and (all(part.exists() for part in parts) or not (out_dir / LEDGER_FILE).exists()):
         mark_unfinished(out_dir)
     else:
-        clear(out_dir)
+        clear_output(out_dir)
         write_json_atomic(path, {"origin": wanted})
 
 
-def clear(out_dir: Path) -> None:
+def clear_output(out_dir: Path) -> None:
     """Removes what this stage writes, provenance first, and nothing else."""
     mark_unfinished(out_dir)
-    patterns = ("part-*.jsonl", f"part-*.jsonl{journal.SUFFIX}", f"part-*.jsonl{tally.SUFFIX}")
+    patterns = ("part-*.jsonl", f"part-*.jsonl{journal.JOURNAL_SUFFIX}", f"part-*.jsonl{tally.SUFFIX}")
     parts = [path for pattern in patterns for path in out_dir.glob(pattern)]
     for path in (*parts, out_dir / LEDGER_FILE, out_dir / ORIGIN_FILE):
         with convert_write_errors(path):
             path.unlink(missing_ok=True)
 
 
-def _count(path: Path) -> list[int]:
+def _count_answers(path: Path) -> list[int]:
     """How many answers each prompt wants. InputError for prompts that are none, and for ids that are not unique."""
     seen: set[str] = set()
     answers: list[int] = []
@@ -183,7 +183,7 @@ def _count(path: Path) -> list[int]:
                 f"the id {prompt.id} more than once in {path}", "ids that differ", "run `eyas prompts` again"
             )
         seen.add(prompt.id)
-        answers.append(num_answers(prompt))
+        answers.append(count_answers(prompt))
         if any(message.role == "assistant" for message in prompt.messages) or not answers[-1]:
             raise InputError(f"{prompt.id} in {path} with other than user turns", "prompts", "run `eyas prompts` again")
     if not answers:

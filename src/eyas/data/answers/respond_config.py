@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from eyas.base.errors import UsageError
 
-Kind = Literal[
+EntityKind = Literal[
     "PERSON",
     "LOCATION",
     "ADDRESS",
@@ -22,7 +22,7 @@ Kind = Literal[
 ]
 """What a scan of an answer may find."""
 
-UNDECIDING = ("url", "api_key_env", "concurrency", "requests_per_second", "timeout_s", "retries")
+RUNTIME_KEYS = ("url", "api_key_env", "concurrency", "requests_per_second", "timeout_s", "retries")
 """Keys that change no answer: another server of the same model goes on where the last one stopped."""
 
 
@@ -81,7 +81,13 @@ class RespondConfig:
     retries: int = 8  # of one request, beyond its first attempt
     drop_truncated: bool = False
     drop_looping: bool = False
-    drop_private: tuple[Kind, ...] = ("SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS")  # where a scan is made
+    drop_private: tuple[EntityKind, ...] = (
+        "SECRET",
+        "CARD",
+        "ACCOUNT",
+        "GOVERNMENT_ID",
+        "ADDRESS",
+    )  # where a scan is made
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("batch_size", "part_size", "concurrency")}
@@ -91,22 +97,22 @@ class RespondConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"respond.{name}={value}", "a number above 0", "raise it")
-        self.decoding(None).check("respond")
+        self.decoding_for(None).check("respond")
         for task in self.tasks:
-            self.decoding(task).check(f"respond.tasks.{task}")
+            self.decoding_for(task).check(f"respond.tasks.{task}")
         self._check_server()
 
-    def decoding(self, task: str | None) -> Decoding:
+    def decoding_for(self, task: str | None) -> Decoding:
         """How answers to prompts of a task are drawn."""
         own = self.tasks.get(task or "", TaskDecoding())
         default = Decoding(self.max_tokens, self.temperature, self.top_p, self.top_k)
         changed = {name: value for name, value in asdict(own).items() if value is not None}
         return Decoding(**(asdict(default) | changed))
 
-    def deciding(self) -> dict[str, Any]:
+    def output_affecting_keys(self) -> dict[str, Any]:
         """The keys that decide answers and files, and whether a server answers; for the origin."""
         idle = () if self.url is None else ("batch_size",)
-        keys = {name: value for name, value in asdict(self).items() if name not in (*UNDECIDING, *idle)}
+        keys = {name: value for name, value in asdict(self).items() if name not in (*RUNTIME_KEYS, *idle)}
         return keys | {"server": self.url is not None}
 
     def _check_server(self) -> None:

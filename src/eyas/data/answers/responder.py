@@ -25,7 +25,7 @@ class Question:
     decoding: Decoding
 
 
-class Questions(Protocol):
+class QuestionQueue(Protocol):
     """What is to be asked, in order."""
 
     def next(self) -> Question | None:
@@ -62,20 +62,20 @@ class Retried:
     why: str
 
 
-Event = Answered | Refused | Retried
+ResponderEvent = Answered | Refused | Retried
 
 
-class Answer(Protocol):
+class AnswerFunction(Protocol):
     """Answers every question and ends when there is none left and none open.
 
     It asks for the next question only between two events, when the events before are dealt with. StageError where it
     cannot go on; what was answered has then been yielded.
     """
 
-    def __call__(self, questions: Questions) -> Generator[Event, None, None]: ...
+    def __call__(self, questions: QuestionQueue) -> Generator[ResponderEvent, None, None]: ...
 
 
-class Scan(Protocol):
+class AnswerScanner(Protocol):
     """Personal data and secrets in answers: for each text how many of each kind were found, never what."""
 
     @property
@@ -90,7 +90,7 @@ class Scan(Protocol):
 class Responder:
     """The target as this room sees it."""
 
-    answer: Answer
+    answer: AnswerFunction
     tokenizer: PreTrainedTokenizerBase
     max_positions: int  # prompt and answer together
     target_digest: str
@@ -99,6 +99,6 @@ class Responder:
     target_dtype: str | None = None  # decides near ties, so it decides answers; None: a server's, which is not known
 
 
-def seed_of(seed: int, name: str) -> int:
+def derive_seed(seed: int, name: str) -> int:
     """A seed of its own for each answer, whatever else is asked with it."""
     return zlib.crc32(f"{seed}/{name}".encode())

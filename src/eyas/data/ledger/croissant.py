@@ -62,7 +62,9 @@ class PromptsFile:
     num_bytes: int
 
 
-def croissant(ledger: Mapping[str, Any], file: PromptsFile, name: str, creator: str, date_published: str) -> bytes:
+def build_croissant(
+    ledger: Mapping[str, Any], file: PromptsFile, name: str, creator: str, date_published: str
+) -> bytes:
     """The bytes of croissant.json. date_published: YYYY-MM-DD; creator: who publishes it, an organisation."""
     sources = ", ".join(dict.fromkeys(source["name"] for source in ledger["sources"]))
     description = (
@@ -75,7 +77,7 @@ def croissant(ledger: Mapping[str, Any], file: PromptsFile, name: str, creator: 
         "name": name,
         "description": description,
         "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "license": licenses(ledger),
+        "license": list_licenses(ledger),
         "creator": {"@type": "Organization", "name": creator},
         "datePublished": date_published,
         "citeAs": f"{creator}, {name}, {date_published}, {file.digest}",
@@ -113,7 +115,7 @@ def croissant(ledger: Mapping[str, Any], file: PromptsFile, name: str, creator: 
     return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def licenses(ledger: Mapping[str, Any]) -> list[str]:
+def list_licenses(ledger: Mapping[str, Any]) -> list[str]:
     """The licences of all sources: a URL for each SPDX id, the text of an expression with OR, LicenseRef-* as it is."""
     found: dict[str, None] = {}
     for source in ledger["sources"]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-MAX_LINES = 20  # places named for each reason; more would make the ledger a second data set
+MAX_LOCATIONS = 20  # places named for each reason; more would make the ledger a second data set
 LENGTH_EDGES = (0, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
 """Characters of what the users said."""
 
@@ -33,21 +33,21 @@ class Ledger:
     tasks: Counter[str] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)  # by place in LENGTH_EDGES
 
-    def drop(self, reason: str, where: str) -> None:
+    def count_dropped(self, reason: str, location: str) -> None:
         """Counts one record as dropped; `where` is "<file name>:<line>"."""
         self.dropped[reason] += 1
         places = self.places.setdefault(reason, [])
-        if len(places) < MAX_LINES:
-            places.append(where)
+        if len(places) < MAX_LOCATIONS:
+            places.append(location)
 
-    def keep(self, length: int, tags: Mapping[str, str]) -> None:
+    def count_kept(self, length: int, tags: Mapping[str, str]) -> None:
         """Counts one record as kept. length: characters."""
         self.kept += 1
         self.tasks[tags.get("task", "none")] += 1
         self.languages[tags.get("language", "unknown")] += 1
         self.lengths[max(place for place, edge in enumerate(LENGTH_EDGES) if length >= edge)] += 1
 
-    def add(self, other: "Ledger") -> None:
+    def merge(self, other: "Ledger") -> None:
         """Another one's counts on top of these."""
         for name, value in vars(other).items():
             if isinstance(value, int):
@@ -56,7 +56,7 @@ class Ledger:
                 getattr(self, name).update(value)
         for reason, places in other.places.items():
             mine = self.places.setdefault(reason, [])
-            mine += places[: MAX_LINES - len(mine)]
+            mine += places[: MAX_LOCATIONS - len(mine)]
 
     def check(self) -> None:
         """Every record went exactly one way."""

@@ -15,7 +15,7 @@ DUPLICATES = ("duplicate", "near_duplicate")
 NO_ADVICE = "eyas records what it was told and what it knew, and gates by a policy. This is no legal advice."
 
 
-def card(ledger: Mapping[str, Any]) -> str:
+def render_card(ledger: Mapping[str, Any]) -> str:
     """Markdown with the YAML head of a dataset card. ledger: ledger.json, schema 2."""
     parts = [
         _head(ledger),
@@ -33,7 +33,7 @@ def card(ledger: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def data_section(ledger: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+def render_data_section(ledger: Mapping[str, Any], target: Mapping[str, Any]) -> str:
     """The part on data and licences of a head's card. target: `Decision.to_json()` of the target."""
     decisions = [source["licence"] for source in ledger["sources"]]
     prefixes = sorted({each["name_prefix"] for each in (target, *decisions) if each["name_prefix"]}, key=len)

@@ -17,12 +17,12 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import write_atomic
 
-FILE = "acknowledgements.jsonl"
+ACKNOWLEDGEMENTS_FILE = "acknowledgements.jsonl"
 MAX_WHO = 200  # characters
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingClaim:
     """A claim as somebody can answer for it. license_text is a digest."""
 
     kind: str  # "prompts" or "target"
@@ -82,13 +82,15 @@ def read_acknowledgements(path: Path) -> list[Acknowledgement]:
     return found
 
 
-def held(pending: Pending, acknowledgements: Sequence[Acknowledgement]) -> Acknowledgement | None:
+def find_acknowledgement(pending: PendingClaim, acknowledgements: Sequence[Acknowledgement]) -> Acknowledgement | None:
     """The first acknowledgement of exactly this claim."""
     return next((each for each in acknowledgements if each.claim == pending.digest), None)
 
 
-def acknowledge(path: Path, who: str, claims: Iterable[Pending], now: datetime.datetime) -> list[Acknowledgement]:
-    """Appends one line for each claim (`Policy.pending` finds them); all of them or none. `now` has a time zone.
+def append_acknowledgements(
+    path: Path, who: str, claims: Iterable[PendingClaim], now: datetime.datetime
+) -> list[Acknowledgement]:
+    """Appends one line for each claim of `LicenseGate.find_pending`; all of them or none. `now` has a time zone.
 
     Raises UsageError for a name that is none, InputError for a file that is damaged.
     """

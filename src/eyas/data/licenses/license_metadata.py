@@ -10,11 +10,11 @@ from typing import Any
 
 import eyas
 from eyas.base.provenance import digest_bytes, digest_json
-from eyas.data.licenses.license_tables import license_text, read_front_matter
+from eyas.data.licenses.license_policy import read_front_matter, read_license_text
 
 LICENSE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:[-._].*)?", re.IGNORECASE)
 OTHER_TERMS = re.compile(r"(?:use[-_ ]?policy|notice|terms)(?:[-._].*)?", re.IGNORECASE)
-EMBEDDED = Path(eyas.__file__).parent / "embedded" / "target"
+EMBEDDED_TARGET = Path(eyas.__file__).parent / "embedded" / "target"
 
 
 @dataclass(frozen=True)
@@ -44,31 +44,31 @@ class TargetClaim:
     revision: str | None = None
 
 
-def text_digests(texts: Mapping[str, bytes]) -> dict[str, str]:
+def digest_texts(texts: Mapping[str, bytes]) -> dict[str, str]:
     """File name -> digest of its text."""
     return {name: digest_bytes(text) for name, text in sorted(texts.items())}
 
 
-def text_digest(texts: Mapping[str, bytes]) -> str | None:
+def digest_license_text(texts: Mapping[str, bytes]) -> str | None:
     """One digest: of the only file, or of all names and digests."""
-    digests = text_digests(texts)
+    digests = digest_texts(texts)
     return next(iter(digests.values())) if len(digests) == 1 else digest_json(digests) if digests else None
 
 
-def read_target(directory: Path, name: str, license: str | None = None) -> TargetClaim:
+def read_target_claim(directory: Path, name: str, license: str | None = None) -> TargetClaim:
     """The claim of a target's directory; `license` is what the recipe says. Raises InputError for a damaged card.
 
     The embedded target has no card: it is known by its place in the package.
     """
-    if directory.resolve() == EMBEDDED.resolve():
+    if directory.resolve() == EMBEDDED_TARGET.resolve():
         return TargetClaim(name, license, {"license": "Apache-2.0"}, names=("embedded",))
     card = read_front_matter(directory / "README.md") if (directory / "README.md").is_file() else {}
     texts = {
-        path.name: license_text(path)
+        path.name: read_license_text(path)
         for path in sorted(directory.iterdir())
         if path.is_file() and (LICENSE_FILE.fullmatch(path.name) or OTHER_TERMS.fullmatch(path.name))
     }
-    config = _config(directory / "config.json")
+    config = _read_config(directory / "config.json")
     cached = re.search(r"models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})$", directory.as_posix())
     bases = card.get("base_model")
     names = [
@@ -90,7 +90,7 @@ def read_target(directory: Path, name: str, license: str | None = None) -> Targe
     )
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> dict[str, Any]:
     # A target without a configuration is refused elsewhere, with a better reason.
     with contextlib.suppress(OSError, ValueError, RecursionError):
         value = json.loads(path.read_bytes())

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from eyas.base.config import build
 from eyas.base.errors import InputError
-from eyas.data.licenses.license_tables import LICENSE_REF, VERDICTS, Tables, Verdict
+from eyas.data.licenses.license_policy import LICENSE_REF, VERDICTS, PolicyTables, Verdict
 
 TABLES = ("licenses", "generators", "datasets", "targets")
 
 
 @dataclass(frozen=True)
-class Lists:
+class VerdictLists:
     """One table of a policy file: names with one verdict each."""
 
     allow: tuple[str, ...] = ()
@@ -28,13 +28,13 @@ class PolicyFile:
     """A policy file as written."""
 
     name: str | None = None
-    licenses: Lists = field(default_factory=Lists)
-    generators: Lists = field(default_factory=Lists)
-    datasets: Lists = field(default_factory=Lists)
-    targets: Lists = field(default_factory=Lists)
+    licenses: VerdictLists = field(default_factory=VerdictLists)
+    generators: VerdictLists = field(default_factory=VerdictLists)
+    datasets: VerdictLists = field(default_factory=VerdictLists)
+    targets: VerdictLists = field(default_factory=VerdictLists)
 
 
-def read_policy(path: Path) -> PolicyFile:
+def read_policy_file(path: Path) -> PolicyFile:
     """A policy file. InputError where it cannot be read, UsageError for a key that does not exist, naming near ones."""
     try:
         mapping = tomllib.loads(path.read_bytes().decode())
@@ -45,12 +45,12 @@ def read_policy(path: Path) -> PolicyFile:
     return build(PolicyFile, mapping)
 
 
-def verdicts_of(lists: Lists, table: str, tables: Tables) -> dict[str, Verdict]:
+def resolve_verdicts(lists: VerdictLists, table: str, tables: PolicyTables) -> dict[str, Verdict]:
     """name -> verdict. InputError for a name that nothing could ever match, and for one listed twice."""
     found: dict[str, Verdict] = {}
     for verdict in VERDICTS:
         for written in getattr(lists, verdict):
-            name = _canonical(written, table, tables)
+            name = _resolve_name(written, table, tables)
             if name in found:
                 raise InputError(
                     f"{written} twice in the policy's [{table}], under {found[name]} and {verdict}",
@@ -61,7 +61,7 @@ def verdicts_of(lists: Lists, table: str, tables: Tables) -> dict[str, Verdict]:
     return found
 
 
-def _canonical(written: str, table: str, tables: Tables) -> str:
+def _resolve_name(written: str, table: str, tables: PolicyTables) -> str:
     if table == "datasets":
         return written.lower()
     if table == "generators":

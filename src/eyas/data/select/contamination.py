@@ -19,19 +19,19 @@ import numpy as np
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes
-from eyas.data.sources.record_formats import Dropped, read_shape
+from eyas.data.sources.record_formats import RejectedRecord, parse_record
 from eyas.evalsets import ngram_hashes as ngrams
 from eyas.evalsets.ngram_hashes import NGRAM_SIZES, NgramHashes
 
 CONTAMINATED = "contaminated"
 DEFAULT_N = 13
-LINES = (".jsonl", ".ndjson", ".json")
-PACKED = (".parquet", ".gz", ".bz2", ".xz", ".zst", ".zip")
-EXPECTED = "JSON lines (*.jsonl, *.ndjson, *.json) in a shape that eyas prompts reads, or text, a prompt a line"
+JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
+COMPRESSED_SUFFIXES = (".parquet", ".gz", ".bz2", ".xz", ".zst", ".zip")
+SUPPORTED_FILES = "JSON lines (*.jsonl, *.ndjson, *.json) in a shape that eyas prompts reads, or text, a prompt a line"
 
 # What a name guards. Spec-Bench: its mathematical part is 80 questions of GSM8K test, its multi-turn part MT-bench; its
 # parts translation, summarisation, question answering and retrieval are not covered: name the file for them.
-SETS = {
+EVALSET_FILES = {
     "mt-bench": ("mt-bench",),
     "humaneval": ("humaneval",),
     "gsm8k-test": ("gsm8k-test",),
@@ -41,7 +41,7 @@ SETS = {
 
 
 @dataclass(frozen=True)
-class Contamination:
+class ContaminationFilter:
     """The hashes of all guarded sets. Immutable, and cheap to give to a worker (8 bytes an n-gram)."""
 
     n: int
@@ -49,8 +49,8 @@ class Contamination:
 
     @classmethod
     def load(
-        cls, names: Sequence[str] = tuple(SETS), files: Sequence[Path] = (), n: int = DEFAULT_N
-    ) -> "Contamination":
+        cls, names: Sequence[str] = tuple(EVALSET_FILES), files: Sequence[Path] = (), n: int = DEFAULT_N
+    ) -> "ContaminationFilter":
         """Guards the named sets and the records or lines of `files`; no name and no file guards nothing.
 
         A file is JSON lines in any shape that `eyas prompts` reads, or plain text, a prompt a line; its hashes are
@@ -60,13 +60,15 @@ class Contamination:
             raise InputError(f"n-grams of {n} words", f"one of {NGRAM_SIZES}", "choose one of them")
         parts: dict[str, None] = {}
         for name in names:
-            if name not in SETS:
-                raise InputError(f"the evaluation set {name!r}", f"one of {', '.join(SETS)}", "name its file instead")
-            parts |= dict.fromkeys(SETS[name])
+            if name not in EVALSET_FILES:
+                raise InputError(
+                    f"the evaluation set {name!r}", f"one of {', '.join(EVALSET_FILES)}", "name its file instead"
+                )
+            parts |= dict.fromkeys(EVALSET_FILES[name])
         sets = [ngrams.load_set(part) for part in parts]
-        return cls(n, (*sets, *(_of_file(path, n) for path in files)))
+        return cls(n, (*sets, *(_hash_file(path, n) for path in files)))
 
-    def hit(self, texts: Sequence[str]) -> str | None:
+    def find_evalset(self, texts: Sequence[str]) -> str | None:
         """The name of the first set that one of the user turns `texts` stands in or quotes; None where they are clean.
 
         A file of the user's goes by its name.
@@ -104,34 +106,34 @@ def _overlap(hashes: np.ndarray, wanted: np.ndarray) -> bool:
     return bool((hashes[place] == wanted).any())
 
 
-def _of_file(path: Path, n: int) -> NgramHashes:
-    if path.suffix.lower() in PACKED:
+def _hash_file(path: Path, n: int) -> NgramHashes:
+    if path.suffix.lower() in COMPRESSED_SUFFIXES:
         # Taken as text its bytes would be words that no prompt has: a guard that guards nothing.
-        raise InputError(f"{path} as a file of evaluation prompts", EXPECTED, "write its prompts as JSON lines")
+        raise InputError(f"{path} as a file of evaluation prompts", SUPPORTED_FILES, "write its prompts as JSON lines")
     try:
-        made = ngrams.hash_records(path.name, _records(path), (n,))
+        made = ngrams.hash_records(path.name, _read_user_turns(path), (n,))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "a file of evaluation prompts", "check the path") from None
     if not len(made.hashes[n]):
-        raise InputError(f"no prompt in {path}", EXPECTED, "check it")
+        raise InputError(f"no prompt in {path}", SUPPORTED_FILES, "check it")
     return made
 
 
-def _records(path: Path) -> Iterator[list[str]]:
+def _read_user_turns(path: Path) -> Iterator[list[str]]:
     """The user turns of each record; of a file that is not JSON lines by its name, each line."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             text = raw.decode("utf-8-sig", "replace")
             if not text.strip():
                 continue
-            if path.suffix.lower() not in LINES:
+            if path.suffix.lower() not in JSON_LINES_SUFFIXES:
                 yield [text]
                 continue
             try:
-                shaped = read_shape(json.loads(text))
+                shaped = parse_record(json.loads(text))
             except (ValueError, RecursionError):
                 shaped = None
-            if shaped is None or isinstance(shaped, Dropped):
+            if shaped is None or isinstance(shaped, RejectedRecord):
                 # A guard with holes is none: here a bad line is not passed over.
-                raise InputError(f"no prompt in line {number} of {path}", EXPECTED, "mend the line") from None
+                raise InputError(f"no prompt in line {number} of {path}", SUPPORTED_FILES, "mend the line") from None
             yield [message.content for message in shaped.messages if message.role == "user"]

@@ -27,20 +27,20 @@ SEED = 1
 # Of pairs of signatures that agree in 0.8 of their rows, fewer than 1 in 100,000 share none of 25 bands of 5 rows.
 NUM_BANDS, BAND_ROWS = 25, 5
 MIN_THRESHOLD = 0.7  # of such pairs 2 in 1,000 share no band; of less similar ones more
-MAX_HEADS = 64  # each record of a bucket is compared with the first so many; see `_pairs`
+MAX_COMPARED = 64  # each record of a bucket is compared with the first so many; see `_pairs`
 BLOCK = 8192  # signatures read at a time: 4 MB
 PARTITION = 2**16  # entries sorted at a time: 1 MB
 
 _ENTRY = np.dtype([("hash", "<u8"), ("record", "<u4")])
-_WHOLE = "whole"  # the partitions of the hashes of whole signatures
+_WHOLE_SIGNATURE = "whole"  # the partitions of the hashes of whole signatures
 
 
-def normalise(texts: Sequence[str]) -> str:
+def normalize(texts: Sequence[str]) -> str:
     """The turns as one text, in lower case and with single blanks: what counts as the same prompt."""
     return " ".join(" ".join(texts).casefold().split())
 
 
-def signature(texts: Sequence[str]) -> np.ndarray:
+def minhash_signature(texts: Sequence[str]) -> np.ndarray:
     """The MinHash signature of a record's user turns, uint32 [128]. Deterministic; 50 us for 250 characters.
 
     A text shorter than a shingle is one shingle. Raises InputError where the extra [data] is not installed.
@@ -51,13 +51,13 @@ def signature(texts: Sequence[str]) -> np.ndarray:
         raise InputError(
             "no rensa", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
         ) from None
-    text = normalise(texts)
+    text = normalize(texts)
     minhash = RMinHash(num_perm=NUM_ROWS, seed=SEED)
     minhash.update([text[start : start + SHINGLE_CHARS] for start in range(max(1, len(text) - SHINGLE_CHARS + 1))])
     return np.array(minhash.digest(), dtype=np.uint32)
 
 
-class Duplicates:
+class NearDuplicates:
     """Signatures in record order, and who duplicates whom. A context manager; its files go when it closes.
 
     `directory` is where the scratch files lie: 512 bytes a record, and 312 more while it decides.
@@ -74,7 +74,7 @@ class Duplicates:
         self._min_equal = int(np.ceil(threshold * NUM_ROWS - 1e-9))
         self.num_records = 0
 
-    def __enter__(self) -> "Duplicates":
+    def __enter__(self) -> "NearDuplicates":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,18 +95,18 @@ class Duplicates:
         self._file.write(np.ascontiguousarray(signatures, dtype="<u4").tobytes())
         self.num_records += len(signatures)
 
-    def decide(self) -> np.ndarray:
+    def find(self) -> np.ndarray:
         """int64 [k, 2]: (record, the earlier record that stays and that it duplicates), by record."""
-        self._partition()
+        self._write_partitions()
         # original[r] is the first record with the signature of r.
         original: dict[int, int] = {}
-        for entries in self._partitions(_WHOLE):
-            for later, first in self._similar(_pairs(entries, max_heads=1), NUM_ROWS):
+        for entries in self._read_partitions(_WHOLE_SIGNATURE):
+            for later, first in self._keep_similar(_candidate_pairs(entries, max_heads=1), NUM_ROWS):
                 original[int(later)] = int(first)
         stays = np.ones(self.num_records, dtype=bool)
         stays[list(original)] = False
         goes: dict[int, int] = {}
-        for later, earlier in self._near(stays):
+        for later, earlier in self._find_near_pairs(stays):
             # Sorted by the later record, then by the earlier one: whether `earlier` stays is settled.
             if stays[earlier] and later not in goes:
                 stays[later] = False
@@ -115,32 +115,32 @@ class Duplicates:
             goes[later] = goes.get(first, first)
         return np.array(sorted(goes.items()), dtype=np.int64).reshape(-1, 2)
 
-    def _near(self, stays: np.ndarray) -> Iterator[tuple[int, int]]:
+    def _find_near_pairs(self, stays: np.ndarray) -> Iterator[tuple[int, int]]:
         """Pairs (later, earlier) of records with enough equal rows, sorted, without those that are copies anyway."""
         found = [np.empty(0, dtype=np.uint64)]
         for band in range(NUM_BANDS):
-            for entries in self._partitions(str(band)):
-                pairs = _pairs(entries[stays[entries["record"]]], MAX_HEADS)
-                found.append(_pack(self._similar(pairs, self._min_equal)))
+            for entries in self._read_partitions(str(band)):
+                pairs = _candidate_pairs(entries[stays[entries["record"]]], MAX_COMPARED)
+                found.append(_pack_pairs(self._keep_similar(pairs, self._min_equal)))
             found = [np.unique(np.concatenate(found))]
         for pair in found[0]:
             yield int(pair) >> 32, int(pair) & 0xFFFFFFFF
 
-    def _partition(self) -> None:
+    def _write_partitions(self) -> None:
         """Writes (hash, record) of each band and of whole signatures, split by hash into files of PARTITION entries."""
         num_parts = -(-self.num_records // PARTITION) or 1
         for start in range(0, self.num_records, BLOCK):
-            rows = self._read(np.arange(start, min(start + BLOCK, self.num_records)))
+            rows = self._read_signatures(np.arange(start, min(start + BLOCK, self.num_records)))
             bands = {str(band): rows[:, band * BAND_ROWS : (band + 1) * BAND_ROWS] for band in range(NUM_BANDS)}
-            for name, part in {**bands, _WHOLE: rows}.items():
+            for name, part in {**bands, _WHOLE_SIGNATURE: rows}.items():
                 entries = np.empty(len(rows), dtype=_ENTRY)
-                entries["hash"], entries["record"] = _hash(part), np.arange(start, start + len(rows))
+                entries["hash"], entries["record"] = _hash_rows(part), np.arange(start, start + len(rows))
                 place = entries["hash"] % np.uint64(num_parts)
                 for index in range(num_parts):
                     with (self._root / f"{name}-{index:05}").open("ab") as file:
                         file.write(entries[place == index].tobytes())
 
-    def _partitions(self, name: str) -> Iterator[np.ndarray]:
+    def _read_partitions(self, name: str) -> Iterator[np.ndarray]:
         """The partitions of a name, each sorted by hash and record; a file goes once it is read."""
         for path in sorted(self._root.glob(f"{name}-*")):
             entries = np.fromfile(path, dtype=_ENTRY)
@@ -148,18 +148,18 @@ class Duplicates:
             # Stable: records were written in their order.
             yield entries[np.argsort(entries["hash"], kind="stable")]
 
-    def _similar(self, pairs: Iterator[np.ndarray], min_equal: int) -> np.ndarray:
+    def _keep_similar(self, pairs: Iterator[np.ndarray], min_equal: int) -> np.ndarray:
         """Those of the pairs [k, 2] whose signatures agree in at least so many rows."""
         good = [np.empty((0, 2), dtype=np.int64)]
         for many in pairs:
             for start in range(0, len(many), BLOCK):
                 block = many[start : start + BLOCK]
                 records, places = np.unique(block, return_inverse=True)
-                rows = self._read(records)[places.reshape(block.shape)]
+                rows = self._read_signatures(records)[places.reshape(block.shape)]
                 good.append(block[(rows[:, 0] == rows[:, 1]).sum(axis=1) >= min_equal])
         return np.concatenate(good)
 
-    def _read(self, records: np.ndarray) -> np.ndarray:
+    def _read_signatures(self, records: np.ndarray) -> np.ndarray:
         """The signatures [n, 128] of records that are sorted; neighbours are read together."""
         rows = np.empty((len(records), NUM_ROWS), dtype="<u4")
         starts = np.flatnonzero(np.diff(records, prepend=-2) != 1)
@@ -170,7 +170,7 @@ class Duplicates:
         return rows
 
 
-def _pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray]:
+def _candidate_pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray]:
     """Pairs [k, 2] (later, earlier) of the records that share a hash: each with the first `max_heads` of its bucket.
 
     That bounds the work where one template has filled a bucket with thousands. A near-duplicate shares many buckets
@@ -188,11 +188,11 @@ def _pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray]:
         yield np.stack([records[later], records[head[later] + index]], axis=1)
 
 
-def _pack(pairs: np.ndarray) -> np.ndarray:
+def _pack_pairs(pairs: np.ndarray) -> np.ndarray:
     return (pairs[:, 0].astype(np.uint64) << np.uint64(32)) | pairs[:, 1].astype(np.uint64)
 
 
-def _hash(rows: np.ndarray) -> np.ndarray:
+def _hash_rows(rows: np.ndarray) -> np.ndarray:
     """uint64 [n] of uint32 [n, k]; the finisher is that of splitmix64 (Steele, Lea, Flood 2014)."""
     value = np.zeros(len(rows), dtype=np.uint64)
     for column in range(rows.shape[1]):

@@ -45,7 +45,7 @@ _NOT_LATIN = re.compile(
 )
 
 
-def language_of(text: str) -> str:
+def detect_language(text: str) -> str:
     """The ISO 639-1 code of the language of `text`, "en" where nothing tells. Deterministic.
 
     Raises InputError where the extra [data] is not installed.
@@ -57,29 +57,29 @@ def language_of(text: str) -> str:
     if not _LETTER.search(rest):
         return "en"
     name: str
-    name, confidence = _identifier().classify(rest)
+    name, confidence = _load_identifier().classify(rest)
     if confidence < MIN_CONFIDENCE and not _OTHER_LETTER.search(rest):
         return "en"
     return VARIETIES.get(name, name)
 
 
-def languages_of(texts: Sequence[str]) -> tuple[str, ...]:
+def detect_languages(texts: Sequence[str]) -> tuple[str, ...]:
     """All languages found in the user turns of one record, the main one first, the others sorted.
 
     What is written in Latin letters and what is not are judged apart, and so is every turn: the names in "Translate
     into English: ..." are written in the language of what follows.
     """
-    main = language_of("\n".join(text[:MAX_CHARS] for text in texts))
+    main = detect_language("\n".join(text[:MAX_CHARS] for text in texts))
     parts = list(texts) if len(texts) > 1 else []
     for text in texts:
         other = "" if text.isascii() else " ".join(_NOT_LATIN.findall(text))
         if other:
             parts += [other, " ".join(_LATIN.findall(text))]
-    return (main, *sorted({language_of(part) for part in parts if len(part) >= MIN_PART_CHARS} - {main}))
+    return (main, *sorted({detect_language(part) for part in parts if len(part) >= MIN_PART_CHARS} - {main}))
 
 
 @cache
-def _identifier() -> Any:
+def _load_identifier() -> Any:
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:

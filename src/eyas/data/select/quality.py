@@ -64,12 +64,12 @@ class QualityConfig:
                 raise UsageError(f"prompts.quality.languages with {code!r}", "ISO 639-1 codes such as en", "mend it")
 
 
-def check(config: QualityConfig, texts: Sequence[str], language: str) -> str | None:
+def find_quality_issue(config: QualityConfig, texts: Sequence[str], language: str) -> str | None:
     """The first reason of REASONS for which a record with these user turns is dropped; None where it is good."""
     reason = _check_length(config, texts) or _check_characters(texts)
     if reason is None and not any(map(has_task, texts)):
         reason = NO_TASK
-    if reason is None and any(map(looping_text, texts)):
+    if reason is None and any(map(is_looping_text, texts)):
         reason = LOOPING_TEXT
     if reason is None:
         reason = _check_phrases(texts)
@@ -140,7 +140,7 @@ def _words(text: str) -> Iterator[str]:
     yield from (match.group() for match in _WORD.finditer(text, start))
 
 
-MIN_STRETCH = 200  # characters that a loop covers at least, so that "ha ha ha" is none
+MIN_LOOP_CHARS = 200  # characters that a loop covers at least, so that "ha ha ha" is none
 MAX_PERIOD = 200  # characters of the piece that repeats
 MIN_REPEATS = 8
 MIN_LOOP_SHARE = 0.25  # of the turn
@@ -153,7 +153,7 @@ MIN_REPEATED_SHARE = 0.5
 _LINE_END = re.compile(r"[\n.!?。！？]+")
 
 
-def looping_text(text: str) -> bool:
+def is_looping_text(text: str) -> bool:
     """Whether a turn is stuck: in one stretch, or in lines and sentences that come back.
 
     A stretch: a piece of at most 200 characters, 8 times or more right behind itself, over at least 200 characters and
@@ -162,10 +162,10 @@ def looping_text(text: str) -> bool:
     Lines and sentences: those that stood earlier in the turn come to half of its characters; at least 5 of them, of
     20 characters and more with a letter among them.
     """
-    return _has_stretch(text) or _repeats_lines(text)
+    return _has_repeated_span(text) or _has_repeated_lines(text)
 
 
-def _has_stretch(text: str) -> bool:
+def _has_repeated_span(text: str) -> bool:
     num_chars, done = len(text), 0
     for place in range(0, num_chars - _PROBE, _STEP):
         if place < done:
@@ -174,15 +174,15 @@ def _has_stretch(text: str) -> bool:
         if again < 0:
             continue
         period = again - place
-        done = again + _same_ahead(text, place, again)
-        stretch = done - place + _same_behind(text, place, again)
+        done = again + _count_equal_ahead(text, place, again)
+        stretch = done - place + _count_equal_behind(text, place, again)
         share = MIN_LOOP_SHARE if any(map(str.isalpha, text[place:again])) else MIN_RULER_SHARE
-        if stretch >= max(MIN_STRETCH, MIN_REPEATS * period, share * num_chars):
+        if stretch >= max(MIN_LOOP_CHARS, MIN_REPEATS * period, share * num_chars):
             return True
     return False
 
 
-def _same_ahead(text: str, one: int, other: int) -> int:
+def _count_equal_ahead(text: str, one: int, other: int) -> int:
     """How many characters from `one` on are those from `other` on (one < other)."""
     same, step = 0, _PROBE
     while step:
@@ -196,7 +196,7 @@ def _same_ahead(text: str, one: int, other: int) -> int:
     return same
 
 
-def _same_behind(text: str, one: int, other: int) -> int:
+def _count_equal_behind(text: str, one: int, other: int) -> int:
     """How many characters before `one` are those before `other`; what began earlier was seen from an earlier place."""
     same = 0
     while same < min(one, _STEP + MAX_PERIOD) and text[one - same - 1] == text[other - same - 1]:
@@ -204,7 +204,7 @@ def _same_behind(text: str, one: int, other: int) -> int:
     return same
 
 
-def _repeats_lines(text: str) -> bool:
+def _has_repeated_lines(text: str) -> bool:
     seen: set[str] = set()
     num_repeated = num_chars = 0
     for piece in _LINE_END.split(text):

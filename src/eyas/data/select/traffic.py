@@ -41,7 +41,7 @@ _LENGTH_STEPS = np.unique(np.round(1.02 ** np.arange(0, 900)).astype(np.int64))
 
 
 @dataclass(frozen=True)
-class Distance:
+class TrafficDistance:
     """How far a set of prompts is from production; 0 is the same, 1 is nothing in common."""
 
     tv: float  # total variation of the topics: the share of prompts that would have to be of another topic
@@ -64,12 +64,12 @@ class Shortfall:
 
 
 @dataclass(frozen=True)
-class Selection:
+class TrafficSelection:
     """What `Traffic.select` chose."""
 
     indices: np.ndarray  # int64, sorted: places in the pool
-    before: Distance  # of the whole pool
-    after: Distance  # of what is chosen
+    before: TrafficDistance  # of the whole pool
+    after: TrafficDistance  # of what is chosen
     shortfalls: tuple[Shortfall, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Selection:
         }
 
 
-class Sample:
+class TextSample:
     """At most `size` texts of the pool, the same whatever the order and the number of workers that see them.
 
     Those stay whose id has the smallest hash. Samples of several workers are merged. (Production is given whole: its
@@ -100,7 +100,7 @@ class Sample:
         digest = blake2b(record_id.encode(), digest_size=8, key=str(self.seed).encode()).digest()
         self._push((-int.from_bytes(digest, "big"), record_id, text))
 
-    def merge(self, other: "Sample") -> None:
+    def merge(self, other: "TextSample") -> None:
         """Takes in what another worker saw; ids must differ."""
         assert (self.size, self.seed) == (other.size, other.seed)
         for entry in other._heap:
@@ -112,13 +112,13 @@ class Sample:
 
     def _push(self, entry: tuple[int, str, str]) -> None:
         if len(self._heap) < self.size:
-            heapq.heappush(self._heap, (*entry[:2], _cut(entry[2])))
+            heapq.heappush(self._heap, (*entry[:2], _truncate(entry[2])))
         elif self._heap and entry[:2] > self._heap[0][:2]:
-            heapq.heapreplace(self._heap, (*entry[:2], _cut(entry[2])))
+            heapq.heapreplace(self._heap, (*entry[:2], _truncate(entry[2])))
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficModel:
     """Topics and length bins, and what production has of them. Immutable; 1 MB, so that every worker can have it."""
 
     weights: np.ndarray  # float32 [features, topics]: the topic of a text is the largest of log(1 + counts) @ weights
@@ -128,23 +128,23 @@ class Traffic:
     lengths: np.ndarray  # int64 [length steps]: prompts of production by length
 
     @classmethod
-    def fit(cls, production: Sequence[str], pool_sample: Sequence[str], seed: int) -> "Traffic":
+    def fit(cls, production: Sequence[str], pool_sample: Sequence[str], seed: int) -> "TrafficModel":
         """Topics of production and pool together, both with the same weight; single-threaded, so that it repeats.
 
         Raises InputError for an empty production log, and where the extra [data] is not installed.
         """
         if not production:
             raise InputError("no prompt in the production log", "some hundred prompts", "check the log")
-        weights, nearness = _topics(_spread(production), _spread(pool_sample), seed)
+        weights, nearness = _fit_topics(_subsample(production), _subsample(pool_sample), seed)
         sizes = np.array([len(text) for text in production])
         # Inner quantiles; equal ones fall together where many prompts have the same length.
         edges = np.unique(np.quantile(sizes, np.arange(1, NUM_BINS) / NUM_BINS, method="lower").astype(np.int64)) + 1
         num_cells = weights.shape[1] * (len(edges) + 1)
         empty = cls(weights, nearness, edges, np.zeros(num_cells, np.int64), np.zeros(len(_LENGTH_STEPS) + 1, np.int64))
-        counts = np.bincount(empty.cells(production), minlength=num_cells)
+        counts = np.bincount(empty.assign_cells(production), minlength=num_cells)
         return cls(weights, nearness, edges, counts, _length_histogram(sizes))
 
-    def cells(self, texts: Sequence[str]) -> np.ndarray:
+    def assign_cells(self, texts: Sequence[str]) -> np.ndarray:
         """The cell of each text, uint16 [n]: topic * bins + bin. A text's cell does not depend on the others."""
         topics = np.zeros(len(texts), dtype=np.int64)
         for start in range(0, len(texts), 1000):
@@ -152,19 +152,19 @@ class Traffic:
         bins = np.searchsorted(self.edges, [len(text) for text in texts], side="right")
         return (topics * self._num_bins + bins).astype(np.uint16)
 
-    def distances(self, cells: np.ndarray, lengths: np.ndarray) -> Distance:
+    def measure_distance(self, cells: np.ndarray, lengths: np.ndarray) -> TrafficDistance:
         """How far prompts with these cells and lengths in characters ([n] each) are from production; 1 for none."""
         if len(cells) == 0:
-            return Distance(1.0, 1.0)
+            return TrafficDistance(1.0, 1.0)
         theirs, ours = (
             self._by_topic(np.bincount(cells, minlength=len(self.production))),
             self._by_topic(self.production),
         )
         histogram = _length_histogram(lengths)
         gap = histogram.cumsum() / histogram.sum() - self.lengths.cumsum() / self.lengths.sum()
-        return Distance(float(np.abs(theirs - ours).sum() / 2), float(np.abs(gap).max()))
+        return TrafficDistance(float(np.abs(theirs - ours).sum() / 2), float(np.abs(gap).max()))
 
-    def select(self, cells: np.ndarray, lengths: np.ndarray, limit: int | None, seed: int) -> Selection:
+    def select(self, cells: np.ndarray, lengths: np.ndarray, limit: int | None, seed: int) -> TrafficSelection:
         """Chooses among pool prompts with these cells and lengths ([n] each) so that each cell has its share.
 
         Quotas are whole numbers by largest remainder: first of the topics, then of the bins of each topic, where bins
@@ -175,20 +175,20 @@ class Traffic:
         pool has nothing does not count there, for no number would help it; it is reported all the same.
         """
         available = np.bincount(cells, minlength=len(self.production))
-        number = min(len(cells), self._most(available) if limit is None else limit)
+        number = min(len(cells), self._largest_number(available) if limit is None else limit)
         wanted = self._quotas(number)
         taken = np.minimum(wanted, available)
         short = np.flatnonzero(wanted > available)
         for cell in short:
-            self._fill(int(cell), int(wanted[cell] - available[cell]), taken, available)
+            self._fill_from_nearest(int(cell), int(wanted[cell] - available[cell]), taken, available)
         order = np.random.default_rng(seed).permutation(len(cells))
         order = order[np.argsort(cells[order], kind="stable")]  # cell by cell, shuffled inside
         rank = np.arange(len(cells)) - np.repeat(np.cumsum(available) - available, available)
         indices = np.sort(order[rank < np.repeat(taken, available)])
-        return Selection(
+        return TrafficSelection(
             indices,
-            before=self.distances(cells, lengths),
-            after=self.distances(cells[indices], lengths[indices]),
+            before=self.measure_distance(cells, lengths),
+            after=self.measure_distance(cells[indices], lengths[indices]),
             shortfalls=tuple(self._shortfall(int(cell), wanted, available) for cell in short),
         )
 
@@ -211,7 +211,7 @@ class Traffic:
             owed -= quotas[topic]
         return quotas.ravel()
 
-    def _most(self, available: np.ndarray) -> int:
+    def _largest_number(self, available: np.ndarray) -> int:
         """The largest number of which topics, and bins, miss at most TOLERANCE, among those the pool has at all."""
         shares = (self.production / self.production.sum()).reshape(-1, self._num_bins)
         there = available.reshape(shares.shape)
@@ -225,7 +225,7 @@ class Traffic:
             low, high = (number, high) if missing <= TOLERANCE * number else (low, number - 1)
         return max(low, min(1, int(available.sum())))
 
-    def _fill(self, cell: int, number: int, taken: np.ndarray, available: np.ndarray) -> None:
+    def _fill_from_nearest(self, cell: int, number: int, taken: np.ndarray, available: np.ndarray) -> None:
         """Takes `number` more prompts, from the cells nearest to `cell`."""
         topic, place = divmod(cell, self._num_bins)
         apart = np.abs(np.arange(self._num_bins) - place)
@@ -266,12 +266,12 @@ def _length_histogram(lengths: np.ndarray) -> np.ndarray:
     return np.bincount(places, minlength=len(_LENGTH_STEPS) + 1)
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= HEAD_CHARS + TAIL_CHARS else text[:HEAD_CHARS] + "\n" + text[-TAIL_CHARS:]
 
 
 def _tokens(text: str) -> list[str]:
-    words = _TOKEN.findall(_NUMBER.sub("0", _cut(text).lower()))
+    words = _TOKEN.findall(_NUMBER.sub("0", _truncate(text).lower()))
     return words + [f"{one} {two}" for one, two in pairwise(words)]
 
 
@@ -288,14 +288,14 @@ def _features(texts: Sequence[str]) -> Any:
     return hashing.transform(texts).log1p()
 
 
-def _spread(texts: Sequence[str]) -> list[str]:
+def _subsample(texts: Sequence[str]) -> list[str]:
     """At most MAX_FITTED of the texts, at equal distances."""
     if len(texts) <= MAX_FITTED:
         return list(texts)
     return [texts[place * len(texts) // MAX_FITTED] for place in range(MAX_FITTED)]
 
 
-def _topics(production: list[str], pool: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _fit_topics(production: list[str], pool: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """`Traffic.weights` and `Traffic.nearness`.
 
     Vectors are compared by their cosine to a topic's centre. A centre lies in the space of the components, which is

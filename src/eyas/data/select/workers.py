@@ -14,55 +14,55 @@ from typing import Any, cast
 
 from eyas.base.environment import count_cpus, read_rank
 from eyas.base.errors import InputError, StageError
-from eyas.data.select.screen import Screen, Work
+from eyas.data.select.screen import Screener, ScreeningJob
 
-RECORDS_A_WORKER = 2000
+MIN_RECORDS_PER_WORKER = 2000
 """For fewer a further process is not worth the seconds that it takes to start."""
 POLL_S = 2.0
-WATCH_S = 1.0
-_screen: list[Screen] = []
+PARENT_POLL_S = 1.0
+_worker_screener: list[Screener] = []
 """Of a worker process: its screen, made once."""
 
 
-def screen_all(work: Work) -> Iterator[int]:
+def screen_shards(job: ScreeningJob) -> Iterator[int]:
     """Screens this rank's pieces that are not done; yields how many records each finished piece had."""
-    config = work.config
+    config = job.config
     rank = read_rank("prompts.world", config.world)
-    numbers = [number for number in range(len(work.pieces)) if number % config.world == rank]
-    yield from (work.pieces[number].count for number in numbers if work.is_done(number))
-    numbers = [number for number in numbers if not work.is_done(number)]
+    numbers = [number for number in range(len(job.shards)) if number % config.world == rank]
+    yield from (job.shards[number].num_records for number in numbers if job.is_done(number))
+    numbers = [number for number in numbers if not job.is_done(number)]
     if config.executor == "ray":
-        yield from _with_ray(work, numbers)
+        yield from _screen_with_ray(job, numbers)
         return
-    total = sum(work.pieces[number].count for number in numbers)
-    workers = min(config.workers or count_cpus(), len(numbers), 1 + total // RECORDS_A_WORKER)
+    total = sum(job.shards[number].num_records for number in numbers)
+    workers = min(config.workers or count_cpus(), len(numbers), 1 + total // MIN_RECORDS_PER_WORKER)
     if workers <= 1:
-        screen = Screen(work)
+        screen = Screener(job)
         yield from (screen(number) for number in numbers)
     else:
-        yield from _with_processes(work, numbers, workers)
+        yield from _screen_with_processes(job, numbers, workers)
 
 
-def wait_for_others(work: Work) -> Iterator[int]:
+def wait_for_other_ranks(job: ScreeningJob) -> Iterator[int]:
     """Until every piece is done, whoever does it; yields how many records came to be done."""
-    left = {number for number in range(len(work.pieces)) if not work.is_done(number)}
+    left = {number for number in range(len(job.shards)) if not job.is_done(number)}
     while left:
-        done = {number for number in left if work.is_done(number)}
+        done = {number for number in left if job.is_done(number)}
         left -= done
-        yield sum(work.pieces[number].count for number in done)
+        yield sum(job.shards[number].num_records for number in done)
         if left:
             time.sleep(POLL_S)
 
 
-def _with_processes(work: Work, numbers: Sequence[int], workers: int) -> Iterator[int]:
+def _screen_with_processes(work: ScreeningJob, numbers: Sequence[int], workers: int) -> Iterator[int]:
     context = multiprocessing.get_context("spawn")  # threads of this process must not be copied
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(work, os.getpid()))
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(work, os.getpid()))
     try:
         waiting: set[Future[int]] = set()
         rest = iter(numbers)
         while True:
             for number in rest:
-                waiting.add(pool.submit(_one, number))
+                waiting.add(pool.submit(_screen_one, number))
                 if len(waiting) >= 2 * workers:
                     break
             if not waiting:
@@ -79,24 +79,24 @@ def _with_processes(work: Work, numbers: Sequence[int], workers: int) -> Iterato
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(work: Work, parent: int) -> None:
+def _start_worker(work: ScreeningJob, parent: int) -> None:
     """In a worker. It ends when the process that asked for it has gone, however that ended."""
     os.environ["OMP_NUM_THREADS"] = "1"
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(WATCH_S)
+            time.sleep(PARENT_POLL_S)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    _screen.append(Screen(work))
+    _worker_screener.append(Screener(work))
 
 
-def _one(number: int) -> int:
-    return _screen[0](number)
+def _screen_one(number: int) -> int:
+    return _worker_screener[0](number)
 
 
-def _with_ray(work: Work, numbers: Sequence[int]) -> Iterator[int]:
+def _screen_with_ray(work: ScreeningJob, numbers: Sequence[int]) -> Iterator[int]:
     """A Ray Data job over the pieces; the directory must be one that all machines of the cluster see."""
     try:
         import ray
@@ -108,7 +108,7 @@ def _with_ray(work: Work, numbers: Sequence[int]) -> Iterator[int]:
 
     class Worker:
         def __init__(self) -> None:
-            self.screen = Screen(work)
+            self.screen = Screener(work)
 
         def __call__(self, row: dict[str, int]) -> dict[str, int]:
             return {"count": self.screen(row["number"])}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eyas.chat.conversation import Message, is_unicode
-from eyas.data.sources.template_parser import turns
+from eyas.data.sources.template_parser import parse_rendered_prompt
 
 # Reasons to drop a record, as the ledger names them.
 UNKNOWN_SHAPE = "unknown_shape"
@@ -28,11 +28,11 @@ TOOL_TURNS = "tool_turns"  # what the user says next rests on an output that we 
 UNKNOWN_TEMPLATE = "unknown_template"  # a log's prompt with marks of a chat template that is not known
 CUT_BY_LOG = "cut_by_log"
 
-SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
-SHAREGPT |= {"bard": "assistant", "bing": "assistant", "model": "assistant", "system": "system", "tool": "tool"}
-SHAREGPT |= {"function_call": "tool", "function_response": "tool", "observation": "tool"}
-LOGGED = ("body", "request", "payload")
-_SHAPES = (
+SHAREGPT_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
+SHAREGPT_ROLES |= {"bard": "assistant", "bing": "assistant", "model": "assistant", "system": "system", "tool": "tool"}
+SHAREGPT_ROLES |= {"function_call": "tool", "function_response": "tool", "observation": "tool"}
+REQUEST_KEYS = ("body", "request", "payload")
+_SHAPE_KEYS = (
     "messages",
     "conversation",
     "conversations",
@@ -43,12 +43,12 @@ _SHAPES = (
     "text",
     "rendered",
 )
-KEYS = frozenset((*_SHAPES, "input", "context", "truncated", *LOGGED))
+READ_KEYS = frozenset((*_SHAPE_KEYS, "input", "context", "truncated", *REQUEST_KEYS))
 """All that is read of a record."""
 
 
 @dataclass(frozen=True)
-class Shaped:
+class ParsedRecord:
     """The part of a record that is kept."""
 
     shape: str
@@ -57,26 +57,26 @@ class Shaped:
 
 
 @dataclass(frozen=True)
-class Dropped:
+class RejectedRecord:
     """Why a record is not kept, and the shape it had, where it had one."""
 
     reason: str
     shape: str | None
 
 
-def read_shape(value: Any, keep_system: bool = False) -> Shaped | Dropped:
+def parse_record(value: Any, keep_system: bool = False) -> ParsedRecord | RejectedRecord:
     """What is kept of one JSON value, or why nothing is."""
     shaped = _read(value)
-    if isinstance(shaped, Dropped) or keep_system:
+    if isinstance(shaped, RejectedRecord) or keep_system:
         return shaped
     return replace(shaped, messages=tuple(message for message in shaped.messages if message.role == "user"))
 
 
-def _read(value: Any) -> Shaped | Dropped:
+def _read(value: Any) -> ParsedRecord | RejectedRecord:
     if isinstance(value, str):
         return _from_texts("text", [value])
     if not isinstance(value, dict):
-        return Dropped(UNKNOWN_SHAPE, None)
+        return RejectedRecord(UNKNOWN_SHAPE, None)
     for shape in ("messages", "conversation"):
         if shape in value:
             return _from_messages(value[shape], shape)
@@ -92,63 +92,67 @@ def _read(value: Any) -> Shaped | Dropped:
     if "instruction" in value:
         parts = [value["instruction"], value.get("input") or value.get("context") or ""]
         if not all(isinstance(part, str) for part in parts):
-            return Dropped(NOT_TEXT, "instruction")
+            return RejectedRecord(NOT_TEXT, "instruction")
         return _from_texts("instruction", ["\n\n".join(part for part in parts if part)])
     if "text" in value:
         return _from_texts("text", [value["text"]])
     return _from_log(value)
 
 
-def _from_log(value: dict[str, Any]) -> Shaped | Dropped:
+def _from_log(value: dict[str, Any]) -> ParsedRecord | RejectedRecord:
     """A request inside a log's record, as an object or as JSON in a string."""
     if value.get("truncated") is True:
-        return Dropped(CUT_BY_LOG, "log")
+        return RejectedRecord(CUT_BY_LOG, "log")
     if isinstance(value.get("rendered"), str):
-        said = turns(value["rendered"])
+        said = parse_rendered_prompt(value["rendered"])
         if said is None:
-            return Dropped(UNKNOWN_TEMPLATE, "log")
+            return RejectedRecord(UNKNOWN_TEMPLATE, "log")
         if not all(is_unicode(message.content) for message in said):
-            return Dropped(NOT_TEXT, "log")
-        asked = [message for place, message in enumerate(said) if message.role == "user" or _leads(message, place)]
-        return _kept("log", asked, sum(message.role == "assistant" for message in said))
-    for name in LOGGED:
+            return RejectedRecord(NOT_TEXT, "log")
+        asked = [
+            message
+            for place, message in enumerate(said)
+            if message.role == "user" or _is_leading_system(message, place)
+        ]
+        return _build_record("log", asked, sum(message.role == "assistant" for message in said))
+    for name in REQUEST_KEYS:
         inner = value.get(name)
         if isinstance(inner, str):
             try:
                 inner = json.loads(inner)
             except (ValueError, RecursionError):
                 continue
-        if isinstance(inner, dict) and not any(deeper in inner for deeper in LOGGED):
+        if isinstance(inner, dict) and not any(deeper in inner for deeper in REQUEST_KEYS):
             shaped = _read(inner)
             return replace(shaped, shape="log") if shaped.shape is not None else shaped
-    return Dropped(UNKNOWN_SHAPE, None)
+    return RejectedRecord(UNKNOWN_SHAPE, None)
 
 
-def _leads(message: Message, place: int) -> bool:
-    return message.role == "system" and place == 0
+def _is_leading_system(message: Message, index: int) -> bool:
+    return message.role == "system" and index == 0
 
 
-def _from_sharegpt(items: Any) -> Shaped | Dropped:
+def _from_sharegpt(items: Any) -> ParsedRecord | RejectedRecord:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        return Dropped(UNKNOWN_SHAPE, None)
+        return RejectedRecord(UNKNOWN_SHAPE, None)
     if items and "role" in items[0]:  # the same key, OpenAI's messages
         return _from_messages(items, "conversations")
-    roles = [SHAREGPT.get(str(item.get("from"))) for item in items]
+    roles = [SHAREGPT_ROLES.get(str(item.get("from"))) for item in items]
     named = [{"role": role, "content": item.get("value")} for role, item in zip(roles, items, strict=True)]
     return _from_messages(named, "conversations")
 
 
-def _from_texts(shape: str, texts: Any) -> Shaped | Dropped:
+def _from_texts(shape: str, texts: Any) -> ParsedRecord | RejectedRecord:
     if not isinstance(texts, list):
-        return Dropped(UNKNOWN_SHAPE, None)
+        return RejectedRecord(UNKNOWN_SHAPE, None)
     if not all(isinstance(text, str) and is_unicode(text) for text in texts):
-        return Dropped(NOT_TEXT, shape)
-    return _kept(shape, [Message("user", text) for text in texts], 0)
+        return RejectedRecord(NOT_TEXT, shape)
+    return _build_record(shape, [Message("user", text) for text in texts], 0)
 
 
-def _from_messages(items: Any, shape: str) -> Shaped | Dropped:
+def _from_messages(items: Any, shape: str) -> ParsedRecord | RejectedRecord:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        return Dropped(UNKNOWN_SHAPE, None)
+        return RejectedRecord(UNKNOWN_SHAPE, None)
     kept: list[Message] = []
     num_answers = 0
     for place, item in enumerate(items):
@@ -156,17 +160,17 @@ def _from_messages(items: Any, shape: str) -> Shaped | Dropped:
         if role == "assistant":
             num_answers += 1
             if item.get("tool_calls") or item.get("function_call"):
-                return Dropped(TOOL_TURNS, shape)
+                return RejectedRecord(TOOL_TURNS, shape)
         elif role in ("tool", "function"):
-            return Dropped(TOOL_TURNS, shape)
+            return RejectedRecord(TOOL_TURNS, shape)
         elif role == "user" or (role in ("system", "developer") and place == 0):
             text = _text(item.get("content"))
             if text is None or not is_unicode(text):
-                return Dropped(NOT_TEXT, shape)
+                return RejectedRecord(NOT_TEXT, shape)
             kept.append(Message("user" if role == "user" else "system", text))
         elif role not in ("system", "developer"):
-            return Dropped(UNKNOWN_SHAPE, None)
-    return _kept(shape, kept, num_answers)
+            return RejectedRecord(UNKNOWN_SHAPE, None)
+    return _build_record(shape, kept, num_answers)
 
 
 def _text(content: Any) -> str | None:
@@ -180,9 +184,9 @@ def _text(content: Any) -> str | None:
     return None
 
 
-def _kept(shape: str, messages: list[Message], num_answers: int) -> Shaped | Dropped:
+def _build_record(shape: str, messages: list[Message], num_answers: int) -> ParsedRecord | RejectedRecord:
     """A record without a user turn asks nothing, and one with an empty turn asks nothing there."""
     users = [message for message in messages if message.role == "user"]
     if not users or not all(message.content.strip() for message in users):
-        return Dropped(NO_USER_TURN, shape)
-    return Shaped(shape, tuple(messages), num_answers)
+        return RejectedRecord(NO_USER_TURN, shape)
+    return ParsedRecord(shape, tuple(messages), num_answers)

@@ -25,7 +25,7 @@ _SGLANG_EVENT = "request.finished"
 _CUT = 2048  # SGLang at --log-requests-level 2 keeps so many characters: both ends, "..." between them
 
 
-def read_log_line(line: bytes) -> Any:
+def parse_log_line(line: bytes) -> Any:
     """{"rendered": text} for a request; a JSON object that is no event of SGLang's as it is; else NO_REQUEST.
 
     {"truncated": true} for a prompt that the server cut: it has a shape of its own, so that the ledger counts it.
@@ -36,22 +36,22 @@ def read_log_line(line: bytes) -> Any:
             value = json.loads(text)
         except (ValueError, RecursionError):
             return NO_REQUEST
-        return _event(value) if isinstance(value, dict) and "event" in value else value
+        return _parse_sglang_event(value) if isinstance(value, dict) and "event" in value else value
     for pattern in (_VLLM, _SGLANG):
         found = pattern.search(text)
         if found is not None:
-            return _prompt(_unquote(found[1]))
+            return _to_value(_eval_literal(found[1]))
     return NO_REQUEST
 
 
-def _event(value: dict[str, Any]) -> Any:
+def _parse_sglang_event(value: dict[str, Any]) -> Any:
     fields = value.get("obj")
     if value["event"] != _SGLANG_EVENT or not isinstance(fields, dict):
         return NO_REQUEST
-    return _prompt(fields.get("text"))
+    return _to_value(fields.get("text"))
 
 
-def _prompt(text: object) -> Any:
+def _to_value(text: object) -> Any:
     if not isinstance(text, str):
         return NO_REQUEST
     half = _CUT // 2
@@ -60,7 +60,7 @@ def _prompt(text: object) -> Any:
     return {"rendered": text}
 
 
-def _unquote(literal: str) -> str | None:
+def _eval_literal(literal: str) -> str | None:
     """The text that Python wrote with repr."""
     try:
         value = ast.literal_eval(literal)

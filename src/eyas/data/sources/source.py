@@ -21,20 +21,20 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import StoragePath
 from eyas.chat.conversation import is_unicode
-from eyas.data.optional_imports import need
+from eyas.data.optional_imports import import_extra
 from eyas.evalsets import FAMILIES, example
 
 BUILTIN = "builtin:"
 BUILTIN_LICENSE = "Apache-2.0"
 HUB = "hf:"
 SPLITS = ("train", "quickstart", "eval")
-PIECE_RECORDS = 1000
-PIECE_BYTES = 8 * 2**20
-BLOCK = 2**20
+SHARD_RECORDS = 1000
+SHARD_BYTES = 8 * 2**20
+READ_BYTES = 2**20
 FULL_REVISION = re.compile(r"[0-9a-f]{40}")
 
-Format = Literal["lines", "log", "parquet", "csv", "compressed", "grammar"]
-FORMATS: dict[str, Format] = {
+FileFormat = Literal["lines", "log", "parquet", "csv", "compressed", "grammar"]
+FILE_FORMATS: dict[str, FileFormat] = {
     ".jsonl": "lines",
     ".ndjson": "lines",
     ".json": "lines",
@@ -98,31 +98,31 @@ class SourceConfig:
 
 
 @dataclass(frozen=True)
-class File:
+class SourceFile:
     """One file of a source. key: its name in the ledger, the same on every machine."""
 
-    place: str
+    url: str
     key: str
-    source: str
-    format: Format
+    source_name: str
+    format: FileFormat
     digest: str
 
 
 @dataclass(frozen=True)
-class Piece:
+class SourceShard:
     """What one worker reads at a time: bytes, a row group, a file, or conversations of the grammar.
 
     first: the index, within the source, of its first record; line: that record's line in the file, from 1. count:
     records, blank lines included.
     """
 
-    source: int
-    file: int
+    source_index: int
+    file_index: int
     begin: int
     end: int
-    first: int
-    line: int
-    count: int
+    first_record: int
+    first_line: int
+    num_records: int
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ class Source:
     """A source that was looked at: its files with their digests, and how it is cut."""
 
     config: SourceConfig
-    files: tuple[File, ...]
-    pieces: tuple[Piece, ...]
-    root: Path | None = None  # of a dataset of the hub, with its card and its licence
+    files: tuple[SourceFile, ...]
+    shards: tuple[SourceShard, ...]
+    hub_directory: Path | None = None  # of a dataset of the hub, with its card and its licence
 
     @property
     def digests(self) -> dict[str, str]:
@@ -140,21 +140,21 @@ class Source:
         return {file.key: file.digest for file in self.files}
 
     @property
-    def count(self) -> int:
+    def num_records(self) -> int:
         """Records, blank lines included."""
-        return sum(piece.count for piece in self.pieces)
+        return sum(piece.num_records for piece in self.shards)
 
 
-def open_source(config: SourceConfig, number: int) -> Source:
+def open_source(config: SourceConfig, source_index: int) -> Source:
     """Reads every byte once: digests, cuts, counts. number: the source's place in the recipe.
 
     InputError where nothing is, or a file is empty or of an unknown kind.
     """
     if config.is_builtin:
-        return _grammar(config, number)
-    places, root = _places(config)
-    files: list[File] = []
-    pieces: list[Piece] = []
+        return _open_grammar(config, source_index)
+    places, root = _find_files(config)
+    files: list[SourceFile] = []
+    pieces: list[SourceShard] = []
     counts: dict[str, int] = {}
     keys: dict[str, int] = {}
     for place in places:
@@ -162,45 +162,57 @@ def open_source(config: SourceConfig, number: int) -> Source:
         keys[place.name] = keys.get(place.name, 0) + 1
         # Two files of one name are told apart by their order, not by a directory of this machine.
         key = place.name if keys[place.name] == 1 else f"{place.name} ({keys[place.name]})"
-        kind = _format(place)
-        digest, cuts = _look(place, kind)
+        kind = _file_format(place)
+        digest, cuts = _digest_and_split(place, kind)
         first = counts.get(name, 0)  # files that share a name are counted on, so that ids are unique
         for cut in cuts:
-            pieces.append(Piece(number, len(files), cut.begin, cut.end, first + cut.first, cut.first + 1, cut.count))
-        counts[name] = first + sum(cut.count for cut in cuts)
-        files.append(File(place.url, key, name, kind, digest))
+            pieces.append(
+                SourceShard(
+                    source_index,
+                    len(files),
+                    cut.begin,
+                    cut.end,
+                    first + cut.first_record,
+                    cut.first_record + 1,
+                    cut.num_records,
+                )
+            )
+        counts[name] = first + sum(cut.num_records for cut in cuts)
+        files.append(SourceFile(place.url, key, name, kind, digest))
     return Source(config, tuple(files), tuple(pieces), root)
 
 
 # --- finding the files -----------------------------------------------------------------------------------------------
 
 
-def _places(config: SourceConfig) -> tuple[list[StoragePath], Path | None]:
+def _find_files(config: SourceConfig) -> tuple[list[StoragePath], Path | None]:
     """The data files, and of a dataset of the hub where it lies."""
     if config.path.startswith(HUB):
-        root = _snapshot(config)
-        found = sorted(path for path in root.glob(config.files or "**/*") if path.is_file() and _is_data(path.name))
-        return _some([StoragePath(str(path)) for path in found], config), root
+        root = _download_dataset(config)
+        found = sorted(
+            path for path in root.glob(config.files or "**/*") if path.is_file() and _is_data_file(path.name)
+        )
+        return _require_files([StoragePath(str(path)) for path in found], config), root
     place = StoragePath(str(Path(config.path).expanduser()) if config.path.startswith("~") else config.path)
     places = place.match_files()
     if [match.url for match in places] != [place.url]:
-        places = [match for match in places if _is_data(match.name)]
-    return _some(places, config), None
+        places = [match for match in places if _is_data_file(match.name)]
+    return _require_files(places, config), None
 
 
-def _some(places: Sequence[StoragePath], config: SourceConfig) -> list[StoragePath]:
+def _require_files(places: Sequence[StoragePath], config: SourceConfig) -> list[StoragePath]:
     if not places:
-        kinds = " ".join(sorted(FORMATS))
+        kinds = " ".join(sorted(FILE_FORMATS))
         raise InputError(
             f"no prompt file {config.path}", f"a file, a directory or a pattern ({kinds})", "check the path"
         )
     return list(places)
 
 
-def _snapshot(config: SourceConfig) -> Path:
+def _download_dataset(config: SourceConfig) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = [config.files] if config.files else [f"*{ending}" for ending in FORMATS]
+    patterns = [config.files] if config.files else [f"*{ending}" for ending in FILE_FORMATS]
     try:
         return Path(
             snapshot_download(
@@ -218,17 +230,19 @@ def _snapshot(config: SourceConfig) -> Path:
         ) from error
 
 
-def _is_data(name: str) -> bool:
-    return not name.startswith(".") and Path(name).suffix.lower() in FORMATS
+def _is_data_file(name: str) -> bool:
+    return not name.startswith(".") and Path(name).suffix.lower() in FILE_FORMATS
 
 
-def _format(place: StoragePath) -> Format:
+def _file_format(place: StoragePath) -> FileFormat:
     if not is_unicode(place.name):  # the ledger and every id would hold it
         raise InputError(f"a file name that is not UTF-8, {place.name!r}", "one that is", "rename the file")
-    found = FORMATS.get(Path(place.name).suffix.lower())
+    found = FILE_FORMATS.get(Path(place.name).suffix.lower())
     if found is None:
-        raise InputError(f"{place.name}, a file of unknown kind", " ".join(sorted(FORMATS)), "convert or rename it")
-    if found == "compressed" and FORMATS.get(Path(Path(place.name).stem).suffix.lower()) not in ("lines", "log"):
+        raise InputError(
+            f"{place.name}, a file of unknown kind", " ".join(sorted(FILE_FORMATS)), "convert or rename it"
+        )
+    if found == "compressed" and FILE_FORMATS.get(Path(Path(place.name).stem).suffix.lower()) not in ("lines", "log"):
         raise InputError(f"{place.name}, compressed", "a compressed file of lines, such as .jsonl.gz", "unpack it")
     return found
 
@@ -237,68 +251,68 @@ def _format(place: StoragePath) -> Format:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Span:
     begin: int
     end: int
-    first: int
-    count: int
+    first_record: int
+    num_records: int
 
 
-def _look(place: StoragePath, kind: Format) -> tuple[str, list[_Cut]]:
+def _digest_and_split(place: StoragePath, kind: FileFormat) -> tuple[str, list[_Span]]:
     """The digest of a file and where it is cut."""
     digest = hashlib.sha256()
     with place.open() as file:
         if kind in ("lines", "log"):
-            cuts = _cut_lines(_hashed(file, digest))
+            cuts = _split_lines(_read_blocks(file, digest))
         else:
-            size = sum(map(len, _hashed(file, digest)))
-            cuts = [] if size == 0 else _cut_whole(place, file, kind, size)
+            size = sum(map(len, _read_blocks(file, digest)))
+            cuts = [] if size == 0 else _split_whole(place, file, kind, size)
     if not cuts:
         raise InputError(f"the empty prompt file {place.name}", "a record at least", "check how it was made")
     return f"sha256:{digest.hexdigest()}", cuts
 
 
-def _hashed(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[bytes]:
-    while block := file.read(BLOCK):
+def _read_blocks(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[bytes]:
+    while block := file.read(READ_BYTES):
         digest.update(block)
         yield block
 
 
-def _cut_lines(blocks: Iterator[bytes]) -> list[_Cut]:
-    """After PIECE_RECORDS lines, or the first line end behind PIECE_BYTES."""
-    cuts: list[_Cut] = []
+def _split_lines(blocks: Iterator[bytes]) -> list[_Span]:
+    """After SHARD_RECORDS lines, or the first line end behind SHARD_BYTES."""
+    cuts: list[_Span] = []
     at = begin = count = first = 0
     is_open = False  # behind a line that has no end yet
     for block in blocks:
         place = 0
         while (end := block.find(b"\n", place)) >= 0:
             place, count, is_open = end + 1, count + 1, False
-            if count == PIECE_RECORDS or at + place - begin >= PIECE_BYTES:
-                cuts.append(_Cut(begin, at + place, first, count))
+            if count == SHARD_RECORDS or at + place - begin >= SHARD_BYTES:
+                cuts.append(_Span(begin, at + place, first, count))
                 begin, first, count = at + place, first + count, 0
         is_open = is_open or place < len(block)
         at += len(block)
     if at > begin:
-        cuts.append(_Cut(begin, at, first, count + is_open))
+        cuts.append(_Span(begin, at, first, count + is_open))
     return cuts
 
 
-def _cut_whole(place: StoragePath, file: BinaryIO, kind: Format, size: int) -> list[_Cut]:
+def _split_whole(place: StoragePath, file: BinaryIO, kind: FileFormat, size: int) -> list[_Span]:
     file.seek(0)
     if kind == "parquet":
-        parquet = need("pyarrow.parquet")
+        parquet = import_extra("pyarrow.parquet")
         try:
             metadata = parquet.ParquetFile(file).metadata
         except Exception as error:  # pyarrow raises classes of its own for each way to be damaged
             raise InputError(f"{place.name}, which is not Parquet", "a Parquet file", "fetch it again") from error
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        return [_Cut(group, group + 1, sum(counts[:group]), count) for group, count in enumerate(counts) if count]
+        return [_Span(group, group + 1, sum(counts[:group]), count) for group, count in enumerate(counts) if count]
     if kind == "csv":
-        return [_Cut(0, size, 0, sum(1 for _ in csv_rows(file, place.name)))]
-    return [_Cut(0, size, 0, sum(1 for _ in decompressed(file, place.name)))]
+        return [_Span(0, size, 0, sum(1 for _ in read_csv_rows(file, place.name)))]
+    return [_Span(0, size, 0, sum(1 for _ in read_compressed_lines(file, place.name)))]
 
 
-def csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
+def read_csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
     """The rows of a CSV or TSV file by their header. InputError for what is none."""
     csv.field_size_limit(2**31 - 1)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
@@ -318,7 +332,7 @@ def csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
         text.detach()  # whoever opened the file closes it
 
 
-def decompressed(file: BinaryIO, name: str) -> Iterator[bytes]:
+def read_compressed_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """The lines of a compressed file. InputError for what is damaged."""
     import bz2
     import gzip
@@ -333,19 +347,27 @@ def decompressed(file: BinaryIO, name: str) -> Iterator[bytes]:
         raise InputError(f"{name}, which is damaged or cut off", "a whole compressed file", "fetch it again") from None
 
 
-def _grammar(config: SourceConfig, number: int) -> Source:
+def _open_grammar(config: SourceConfig, number: int) -> Source:
     split = config.path.removeprefix(BUILTIN)
     if split not in SPLITS:
         known = " or ".join(BUILTIN + name for name in SPLITS)
         raise InputError(f"prompts.source={config.path}", known, "choose one")
     # The grammar is code: what it writes in this split is its digest.
     sample = [example(family, split, index).messages for family in FAMILIES for index in range(8)]
-    file = File(config.path, config.path, config.name or f"eyas-{split}", "grammar", digest_json(sample))
+    file = SourceFile(config.path, config.path, config.name or f"eyas-{split}", "grammar", digest_json(sample))
     assert config.count is not None, "the grammar is endless"
-    starts = range(0, config.count, PIECE_RECORDS)
-    pieces = [Piece(number, 0, at, min(at + PIECE_RECORDS, config.count), at, at + 1, 0) for at in starts]
+    starts = range(0, config.count, SHARD_RECORDS)
+    pieces = [SourceShard(number, 0, at, min(at + SHARD_RECORDS, config.count), at, at + 1, 0) for at in starts]
     return Source(config, (file,), tuple(_counted(piece) for piece in pieces))
 
 
-def _counted(piece: Piece) -> Piece:
-    return Piece(piece.source, piece.file, piece.begin, piece.end, piece.first, piece.line, piece.end - piece.begin)
+def _counted(piece: SourceShard) -> SourceShard:
+    return SourceShard(
+        piece.source_index,
+        piece.file_index,
+        piece.begin,
+        piece.end,
+        piece.first_record,
+        piece.first_line,
+        piece.end - piece.begin,
+    )

@@ -23,53 +23,53 @@ ROLES: dict[str, Role | None] = {
 
 
 @dataclass(frozen=True)
-class Marks:
+class TurnMarkers:
     """How a family writes a turn: head, with the role in its first group, and what ends the turn."""
 
     head: re.Pattern[str]
     end: re.Pattern[str]
 
 
-FAMILIES = (
+TEMPLATE_FAMILIES = (
     # ChatML: Qwen, Yi, SmolLM and many others.
-    Marks(re.compile(r"<\|im_start\|>([a-z]{1,20})\n"), re.compile(r"<\|im_end\|>\n?")),
+    TurnMarkers(re.compile(r"<\|im_start\|>([a-z]{1,20})\n"), re.compile(r"<\|im_end\|>\n?")),
     # Llama 3 and Llama 4.
-    Marks(
+    TurnMarkers(
         re.compile(r"<\|start_header_id\|>([a-z]{1,20})<\|end_header_id\|>\n\n"),
         re.compile(r"<\|eot_id\|>|<\|eom_id\|>"),
     ),
-    Marks(re.compile(r"<\|header_start\|>([a-z]{1,20})<\|header_end\|>\n\n"), re.compile(r"<\|eot\|>|<\|eom\|>")),
+    TurnMarkers(re.compile(r"<\|header_start\|>([a-z]{1,20})<\|header_end\|>\n\n"), re.compile(r"<\|eot\|>|<\|eom\|>")),
     # Gemma.
-    Marks(re.compile(r"<start_of_turn>([a-z]{1,20})\n"), re.compile(r"<end_of_turn>\n?")),
+    TurnMarkers(re.compile(r"<start_of_turn>([a-z]{1,20})\n"), re.compile(r"<end_of_turn>\n?")),
     # gpt-oss (harmony).
-    Marks(
+    TurnMarkers(
         re.compile(r"<\|start\|>([a-z]{1,20})(?:<\|channel\|>[a-z ]{1,40})?<\|message\|>"),
         re.compile(r"<\|end\|>|<\|return\|>|<\|call\|>"),
     ),
     # Phi-3 and Phi-4-mini.
-    Marks(re.compile(r"<\|(system|user|assistant|tool)\|>\n?"), re.compile(r"<\|end\|>\n?")),
+    TurnMarkers(re.compile(r"<\|(system|user|assistant|tool)\|>\n?"), re.compile(r"<\|end\|>\n?")),
 )
 _MISTRAL = re.compile(r"\[INST\]\s?(.*?)\s?\[/INST\]", re.DOTALL)
 _MARK = re.compile(r"<\|[a-zA-Z_]{1,40}\|>|<｜[^｜]{1,40}｜>|<start_of_turn>|\[INST\]")
 
 
-def turns(text: str) -> list[Message] | None:
+def parse_rendered_prompt(text: str) -> list[Message] | None:
     """The messages of a rendered prompt; None where it has marks that are not known, or a tool's turn.
 
     What stands outside turns, such as the mark that begins a text, is left behind. The last, open turn of the
     assistant is empty and left behind, too.
     """
-    for marks in FAMILIES:
+    for marks in TEMPLATE_FAMILIES:
         heads = list(marks.head.finditer(text))
         if heads:
-            return _messages(text, heads, marks)
+            return _split_turns(text, heads, marks)
     found = _MISTRAL.findall(text)
     if found:
         return [Message("user", one) for one in found]
     return None if _MARK.search(text) else [Message("user", text)]
 
 
-def _messages(text: str, heads: list["re.Match[str]"], marks: Marks) -> list[Message] | None:
+def _split_turns(text: str, heads: list["re.Match[str]"], marks: TurnMarkers) -> list[Message] | None:
     said = []
     for head, following in zip(heads, [*heads[1:], None], strict=True):
         role = ROLES.get(head[1])

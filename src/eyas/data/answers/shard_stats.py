@@ -22,11 +22,11 @@ REFUSED = "refused"  # the server would not answer this prompt
 UNRENDERED = "unrendered"  # tool calls that the chat template does not take, or leaves out where ids are missing
 REASONS = (TOO_LONG, EMPTY, TRUNCATED, LOOPING, PRIVATE, REFUSED, UNRENDERED)
 COUNTS = ("finish", "tasks", "private", "dropped")
-MAX_NAMED = 20  # ids named for each reason
+MAX_IDS = 20  # ids named for each reason
 
 
 @dataclass
-class Tally:
+class ShardStats:
     """Counts. private: by kind, what the scan found in answers, also in those it dropped; never a value."""
 
     conversations: int = 0
@@ -39,7 +39,7 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     named: dict[str, list[str]] = field(default_factory=lambda: {reason: [] for reason in REASONS})
 
-    def keep(self, conversation: Conversation) -> None:
+    def count_kept(self, conversation: Conversation) -> None:
         """Counts a conversation that is written."""
         self.conversations += 1
         self.tokens += sum(len(turn.token_ids) for turn in conversation.turns)
@@ -48,26 +48,26 @@ class Tally:
         self.finish.update(turn.finish for turn in conversation.turns)
         self.tasks[conversation.tags.get("task", "none")] += 1
 
-    def drop(self, name: str, reason: str) -> None:
+    def count_dropped(self, name: str, reason: str) -> None:
         """Counts a conversation that is not."""
         self.dropped[reason] += 1
-        if len(self.named[reason]) < MAX_NAMED:
+        if len(self.named[reason]) < MAX_IDS:
             self.named[reason].append(name)
 
-    def find(self, found: Mapping[str, int]) -> None:
+    def count_findings(self, found: Mapping[str, int]) -> None:
         """Counts what a scan found."""
         self.private.update(found)
 
-    def add(self, other: "Tally") -> None:
+    def merge(self, other: "ShardStats") -> None:
         """Counts the next part."""
         for name in ("conversations", "tokens", "looping", "rendered"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in COUNTS:
             getattr(self, name).update(getattr(other, name))
         for reason, ids in other.named.items():
-            self.named[reason] = (self.named[reason] + ids)[:MAX_NAMED]
+            self.named[reason] = (self.named[reason] + ids)[:MAX_IDS]
 
-    def kept_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What a ledger counts of the conversations that are written."""
         return {
             "conversations": self.conversations,
@@ -81,12 +81,12 @@ class Tally:
 
     def write(self, part: Path) -> None:
         """Beside the part."""
-        write_json_atomic(place_of(part), vars(self))
+        write_json_atomic(stats_path(part), vars(self))
 
     @classmethod
     def read(cls, part: Path) -> Self:
         """That of a part. InputError where it is missing or damaged."""
-        path = place_of(part)
+        path = stats_path(part)
         try:
             fields: dict[str, Any] = json.loads(path.read_bytes())
             counts: dict[str, Any] = {name: Counter(fields[name]) for name in COUNTS}
@@ -97,22 +97,22 @@ class Tally:
             ) from None
 
 
-def place_of(part: Path) -> Path:
+def stats_path(part: Path) -> Path:
     """Where the tally of a part stands."""
     return part.with_name(part.name + SUFFIX)
 
 
-def ledger_of(num_prompts: int, parts: Iterable[Path], scanned: bool) -> dict[str, Any]:
+def build_ledger(num_prompts: int, parts: Iterable[Path], scanned: bool) -> dict[str, Any]:
     """What came and what went, for all parts. private: None where nobody scanned the answers."""
-    total = Tally()
+    total = ShardStats()
     for part in parts:
-        total.add(Tally.read(part))
+        total.merge(ShardStats.read(part))
     came = total.conversations + total.dropped.total()
     assert came == num_prompts, f"{came} prompts in the tallies of {num_prompts}"
     return {
         "schema": 1,
         "prompts": num_prompts,
-        **total.kept_json(),
+        **total.to_json(),
         "dropped": {reason: {"count": total.dropped[reason], "ids": total.named[reason]} for reason in REASONS},
         "private": dict(sorted(total.private.items())) if scanned else None,
     }

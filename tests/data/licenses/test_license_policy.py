@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from eyas.base.errors import EyasError, InputError
 from eyas.base.provenance import digest_bytes, digest_file
-from eyas.data.licenses.license_gate import Policy
-from eyas.data.licenses.license_metadata import text_digest
-from eyas.data.licenses.license_tables import (
-    SHIPPED,
+from eyas.data.licenses.license_gate import LicenseGate
+from eyas.data.licenses.license_metadata import digest_license_text
+from eyas.data.licenses.license_policy import (
+    POLICIES,
     VERDICTS,
     Verdict,
-    card_license,
-    key,
-    license_text,
+    find_card_license,
     load_tables,
+    normalize_name,
     parse_expression,
     read_front_matter,
+    read_license_text,
 )
 
 TABLES = load_tables()
@@ -148,18 +148,18 @@ def test_no_expression_does_anything_else(words):
 @settings(max_examples=200, deadline=None)
 @given(st.text(string.printable, max_size=40))
 def test_any_text_has_a_key(text):
-    assert key(text) == key(text.upper())
+    assert normalize_name(text) == normalize_name(text.upper())
 
 
 def test_no_spelling_means_two_licences():
     seen = {}
     for entry in TABLES.license:
         for text in (entry.id, entry.name, *entry.aliases):
-            assert seen.setdefault(key(text), entry.id) == entry.id, text
+            assert seen.setdefault(normalize_name(text), entry.id) == entry.id, text
 
 
 def test_the_tables_fit_together():
-    policy = Policy.load()
+    policy = LicenseGate.load()
     ids = [entry.id for entry in TABLES.license]
     families = {family.id for family in TABLES.generator}
     assert len(set(ids)) == len(ids)
@@ -173,7 +173,7 @@ def test_the_tables_fit_together():
         assert {name for name in (known.license, *known.former) if name} <= set(ids)
         for pattern in known.ids:
             assert pattern == pattern.lower()
-            assert TABLES.find_set(pattern.upper().replace("*", "x")) is known, f"{pattern} is hidden by one before"
+            assert TABLES.find_dataset(pattern.upper().replace("*", "x")) is known, f"{pattern} is hidden by one before"
     for family in TABLES.target:
         assert family.license in policy.verdicts["targets"]
         for pattern in family.names:
@@ -197,10 +197,10 @@ def test_every_fact_has_a_source_and_a_day():
 
 
 def test_the_files_hold_nothing_unknown():
-    for path in SHIPPED.glob("*.toml"):
+    for path in POLICIES.glob("*.toml"):
         assert tomllib.loads(path.read_text(encoding="utf-8"))
         assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 120, path
-    assert {path.stem for path in SHIPPED.glob("*.toml")} == {
+    assert {path.stem for path in POLICIES.glob("*.toml")} == {
         "default",
         "licenses",
         "generators",
@@ -229,7 +229,7 @@ def test_the_files_hold_nothing_unknown():
 )
 def test_cards(tmp_path, text, license):
     (tmp_path / "README.md").write_bytes(text.encode())
-    assert card_license(read_front_matter(tmp_path / "README.md")) == license
+    assert find_card_license(read_front_matter(tmp_path / "README.md")) == license
 
 
 @pytest.mark.parametrize(
@@ -253,15 +253,15 @@ def test_a_card_that_is_not_there_or_no_text(tmp_path):
 def test_a_text_by_its_path_or_itself(tmp_path):
     path = tmp_path / "LICENSE"
     path.write_bytes(MIT.encode() + b"\xff")
-    assert license_text(path) == license_text(str(path)) == path.read_bytes()
-    assert license_text(MIT) == MIT.encode()
+    assert read_license_text(path) == read_license_text(str(path)) == path.read_bytes()
+    assert read_license_text(MIT) == MIT.encode()
     # What sha256sum says of the file stands in the ledger, whatever its encoding is.
-    assert text_digest({"LICENSE": license_text(path)}) == digest_file(path)
-    assert text_digest({}) is None
-    assert text_digest({"a": b"1", "b": b"2"}) not in (None, digest_bytes(b"1"))
+    assert digest_license_text({"LICENSE": read_license_text(path)}) == digest_file(path)
+    assert digest_license_text({}) is None
+    assert digest_license_text({"a": b"1", "b": b"2"}) not in (None, digest_bytes(b"1"))
     for missing in (tmp_path / "none", "MIT", tmp_path, "a\0b"):
         with pytest.raises(InputError, match="no licence text"):
-            license_text(missing)
+            read_license_text(missing)
 
 
 @pytest.mark.parametrize(
@@ -282,4 +282,4 @@ def test_a_text_by_its_path_or_itself(tmp_path):
     ],
 )
 def test_a_licence_is_known_by_its_own_words(text, ids):
-    assert TABLES.recognise(text.encode()) == ids
+    assert TABLES.recognize(text.encode()) == ids

@@ -20,12 +20,12 @@ Verdict = Literal["allow", "acknowledge", "deny"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """From mild to strict."""
 
-SHIPPED = Path(__file__).parent / "policies"
+POLICIES = Path(__file__).parent / "policies"
 LICENSE_REF = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")  # SPDX 2.3, annex D: how a licence of no list is named
 MAX_EXPRESSION = 500  # characters; a longer one is a mistake, such as the licence itself
 MARKS_BYTES = 4000  # of a licence's text, where its title stands
 # Words that tell no two licences apart, once the numbers stand.
-_FILLERS = {
+_FILLER_WORDS = {
     "the",
     "license",
     "licence",
@@ -82,7 +82,7 @@ class Generator:
 
 
 @dataclass(frozen=True)
-class KnownSet:
+class KnownDataset:
     """A public set of prompts: its licence now and before, who wrote the prompts, and what a policy should do."""
 
     ids: tuple[str, ...]  # patterns, small letters
@@ -108,51 +108,53 @@ class KnownTarget:
 
 
 @dataclass(frozen=True)
-class Tables:
+class PolicyTables:
     """The shipped knowledge, looked up by whatever a card or a person wrote."""
 
     license: tuple[License, ...]
     generator: tuple[Generator, ...]
-    dataset: tuple[KnownSet, ...]
+    dataset: tuple[KnownDataset, ...]
     target: tuple[KnownTarget, ...]
 
     @cached_property
     def _spellings(self) -> dict[str, License]:
-        return {key(text): entry for entry in self.license for text in (entry.id, entry.name, *entry.aliases)}
+        return {
+            normalize_name(text): entry for entry in self.license for text in (entry.id, entry.name, *entry.aliases)
+        }
 
     def find_license(self, text: str) -> License | None:
         """The licence of an SPDX id or of a common spelling: "apache 2.0", "MIT License", "cc-by-4.0"."""
-        return self._spellings.get(key(text))
+        return self._spellings.get(normalize_name(text))
 
     def near_licenses(self, text: str) -> list[str]:
         """Ids that may have been meant."""
-        near = difflib.get_close_matches(key(text), self._spellings, n=5, cutoff=0.6)
+        near = difflib.get_close_matches(normalize_name(text), self._spellings, n=5, cutoff=0.6)
         return list(dict.fromkeys(self._spellings[match].id for match in near))[:3]
 
     def find_generator(self, name: str) -> Generator | None:
         """The family of that id."""
         return next((family for family in self.generator if family.id == name), None)
 
-    def find_set(self, dataset: str | None) -> KnownSet | None:
+    def find_dataset(self, dataset: str | None) -> KnownDataset | None:
         """What is known of a public set, by its id."""
-        return next((known for known in self.dataset if _fits(dataset, known.ids)), None)
+        return next((known for known in self.dataset if _matches(dataset, known.ids)), None)
 
     def find_target(self, name: str | None) -> KnownTarget | None:
         """The family of a target, by its hub id."""
-        return next((known for known in self.target if _fits(name, known.names)), None)
+        return next((known for known in self.target if _matches(name, known.names)), None)
 
-    def recognise(self, text: bytes) -> tuple[str, ...]:
+    def recognize(self, text: bytes) -> tuple[str, ...]:
         """Ids of the licences whose own words a licence file holds; several where it holds several licences."""
         head = " ".join(text[:MARKS_BYTES].decode(errors="replace").lower().split())
         return tuple(entry.id for entry in self.license if entry.marks and all(mark in head for mark in entry.marks))
 
 
-def load_tables() -> Tables:
+def load_tables() -> PolicyTables:
     """The tables that ship with eyas."""
     mapping: dict[str, Any] = {}
     for name in ("licenses", "generators", "datasets", "targets"):
-        mapping |= tomllib.loads((SHIPPED / f"{name}.toml").read_text(encoding="utf-8"))
-    return build(Tables, mapping)
+        mapping |= tomllib.loads((POLICIES / f"{name}.toml").read_text(encoding="utf-8"))
+    return build(PolicyTables, mapping)
 
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:
@@ -161,17 +163,17 @@ def strictest(verdicts: Iterable[Verdict]) -> Verdict:
     return next(verdict for verdict in reversed(VERDICTS) if verdict in found)
 
 
-def key(text: str) -> str:
+def normalize_name(text: str) -> str:
     """One key for all spellings of a licence: "Apache License, Version 2.0", "apache-2.0" and "Apache 2" agree."""
     words = []
     for word in re.findall(r"[a-z0-9.+]+", text.lower()):
         word = re.sub(r"^v(?=\d)|(?<=\d)(?:\.0)+(?=\+?$)", "", word.strip("."))
-        if word not in _FILLERS:
+        if word not in _FILLER_WORDS:
             words.append(word)
     return "".join(words)
 
 
-def _fits(name: str | None, patterns: Iterable[str]) -> bool:
+def _matches(name: str | None, patterns: Iterable[str]) -> bool:
     return name is not None and any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
@@ -313,7 +315,7 @@ def read_front_matter(path: Path) -> dict[str, Any]:
     return value
 
 
-def card_license(card: Mapping[str, Any]) -> str | None:
+def find_card_license(card: Mapping[str, Any]) -> str | None:
     """The licence that a card states, as one expression; what stands under `license_name` where it says "other"."""
     stated = card.get("license")
     names = [str(name).strip() for name in (stated if isinstance(stated, list) else [stated]) if name]
@@ -322,13 +324,13 @@ def card_license(card: Mapping[str, Any]) -> str | None:
     return " AND ".join(name for name in names if name) or None
 
 
-def license_link(card: Mapping[str, Any]) -> str | None:
+def find_license_link(card: Mapping[str, Any]) -> str | None:
     """Where the card says that the licence stands."""
     link = card.get("license_link")
     return link if isinstance(link, str) and 0 < len(link) <= MAX_EXPRESSION else None
 
 
-def license_text(value: Path | str) -> bytes:
+def read_license_text(value: Path | str) -> bytes:
     """A licence as it stands in its file, given itself or by its path: what has no line break is a path. InputError."""
     if isinstance(value, str) and "\n" in value.strip():
         return value.encode()
