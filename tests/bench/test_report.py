@@ -16,7 +16,7 @@ from eyas.base.errors import InputError
 from eyas.bench.charts import _ticks
 from eyas.bench.report import render_report, write_report
 from eyas.bench.training_curves import training_points
-from eyas.cli.recipes import table
+from eyas.cli.recipes import format_results
 
 VOID = {"meta", "link", "br", "img", "input"}
 CHARTS = {"tpot", "acceptance", "depth", "round", "load-tpot", "load-tps", "load-ttft", "accepted"}
@@ -463,8 +463,10 @@ def test_the_terminal_has_a_line_for_every_load() -> None:
     """Streams by what comes out of them, rates by the time between tokens: what comes out is what was sent."""
     results = sample_results()
     times = {name: {"tpot_ms": {"p50": p50}} for name, p50 in (("baseline", 12.0), ("speculative", 4.0))}
-    before = table(results).splitlines()
-    found = table(results | {"rates": [{"rate": 2.5, **times}], "ramp": [{"rate": 3.5625, **times}]}).splitlines()
+    before = format_results(results).splitlines()
+    found = format_results(
+        results | {"rates": [{"rate": 2.5, **times}], "ramp": [{"rate": 3.5625, **times}]}
+    ).splitlines()
     assert [line for line in found if line not in before] == [
         "2.5 requests/s    12.00 ms      4.00 ms    3.00x",
         "3.56 requests/s   12.00 ms      4.00 ms    3.00x",

@@ -15,7 +15,7 @@ from eyas.base.environment import RANK_VARIABLES
 from eyas.base.errors import UsageError
 from eyas.base.provenance import verify_contents
 from eyas.cli import main
-from eyas.cli.deploy import launch_of_run, write_configured
+from eyas.cli.deploy import build_run_launch, write_configured_manifests
 from eyas.cli.setup import open_run
 from eyas.deploy.config import DeployConfig, KubernetesConfig
 from eyas.deploy.kubernetes import DataStages, build_jobs, build_serving, write_manifests
@@ -289,13 +289,16 @@ def test_other_engines_get_what_was_exported_for_them(recipe, tmp_path, capsys):
     assert "eyas export" in capsys.readouterr().err
     assert main(["export", str(recipe), *out]) == 0
     work = open_run(str(recipe), [], str(tmp_path / "run"), "cpu")
-    assert launch_of_run(work).artifacts["head"] == tmp_path / "run" / "export" / "sglang"
+    assert build_run_launch(work).artifacts["head"] == tmp_path / "run" / "export" / "sglang"
     assert main(["deploy", "kubernetes", str(recipe), *out, "deploy.kubernetes.accelerator_count=1"]) == 0
 
 
 def test_a_whole_run_ends_with_what_its_recipe_has_enough_about(recipe, tmp_path):
     def written(*overrides: str) -> list[str]:
-        return [path.name for path in write_configured(open_run(str(recipe), overrides, str(tmp_path / "run"), "cpu"))]
+        return [
+            path.name
+            for path in write_configured_manifests(open_run(str(recipe), overrides, str(tmp_path / "run"), "cpu"))
+        ]
 
     assert written() == ["kubernetes", "vertex"]
     for platform in written():

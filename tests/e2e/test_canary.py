@@ -10,7 +10,7 @@ from tests.e2e.small import ERROR
 
 from eyas.cli import main
 from eyas.formats.head_dir import digest_head
-from eyas.monitoring.acceptance_log import read_lines
+from eyas.monitoring.acceptance_log import parse_records
 
 
 def test_a_server_with_two_heads(start, finished, target, tmp_path):
@@ -36,7 +36,7 @@ def test_a_server_with_two_heads(start, finished, target, tmp_path):
     for head in found:
         assert f'eyas_head_rounds_total{{model_name="tiny",engine="0",head="{head}"}} ' in page
     assert server.stop(signal.SIGTERM) == 0
-    lines, _ = read_lines((tmp_path / "kept" / "acceptance" / "log.jsonl").read_bytes().splitlines())
+    lines, _ = parse_records((tmp_path / "kept" / "acceptance" / "log.jsonl").read_bytes().splitlines())
     assert {one.head for one in lines} == {digest_head(finished / "head"), digest_head(second)}
 
 

@@ -12,13 +12,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "drift.md").read_text(encoding="utf
 
 def test_its_figures():
     for said in (
-        f"{sampler.LEAST_ROUNDS} drafted rounds",
-        f"run {sampler.KNOWN_ROUNDS} rounds",
-        f"a queue of {sampler.QUEUE} answers",
+        f"{sampler.MIN_ROUNDS} drafted rounds",
+        f"run {sampler.MIN_ARM_ROUNDS} rounds",
+        f"a queue of {sampler.QUEUE_SIZE} answers",
         f"{sampler.PROMPTS_BYTES // 2**20} MiB;",
         f"Two files of {sampler.LOG_BYTES // 2**20} MiB",
-        f"fewer than {compare.LEAST_ROUNDS} rounds",
-        f"fewer than {compare.LEAST_REQUESTS} answers",
+        f"fewer than {compare.MIN_ROUNDS} rounds",
+        f"fewer than {compare.MIN_REQUESTS} answers",
         f"below {1 - compare.MARGIN:.0%}".replace("%", " %"),
         f"After {canary.FIRST_ANALYSIS} answers of each head",
         "|".join(OUTCOMES),

@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.monitoring.answers import CHAIN2, HEAD, TREE16, answer, entry, write_run
+from tests.monitoring.outputs import CHAIN2, HEAD, TREE16, answer, entry, write_run
 
 from eyas.base.config import build, load_toml
 from eyas.bench.config import BenchConfig
 from eyas.cli import main
 from eyas.deploy.launch import ServedModel, build_launch
 from eyas.deploy.vertex_requests import ENDPOINT, build_requests
-from eyas.monitoring.acceptance_log import heard
+from eyas.monitoring.acceptance_log import build_record
 from eyas.recipe import Recipe
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
@@ -40,7 +40,7 @@ def write_log(directory, *groups):
         made = {"context": 20, "temperature": 0.0, "task": None, "head": HEAD, "arm": TREE16} | rest
         for _ in range(count):
             one = answer(accepted, made["arm"], made["context"], temperature=made["temperature"])
-            lines.append(heard(one, made["head"], made["task"], SHAPES).to_line())
+            lines.append(build_record(one, made["head"], made["task"], SHAPES).to_line())
     (directory / "acceptance" / "log.jsonl").write_bytes(b"".join(lines))
     return directory
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.monitoring.answers import CHAIN2, HEAD, answer, body, chat
+from tests.monitoring.outputs import CHAIN2, HEAD, answer, body, chat
 
 from eyas.base.errors import InputError, StorageError, UsageError
 from eyas.chat.conversation import Conversation, Message, read_conversations
 from eyas.monitoring import prompt_sampler as sampling
-from eyas.monitoring.acceptance_log import read_lines
-from eyas.monitoring.privacy_gate import Gate
-from eyas.monitoring.prompt_sampler import SampleOptions, Sampler, logged
+from eyas.monitoring.acceptance_log import parse_records
+from eyas.monitoring.privacy_gate import PrivacyGate
+from eyas.monitoring.prompt_sampler import PromptSampler, SampleOptions, read_log
 from eyas.server.openai_requests import CompletionRequest
 from eyas.tree.shape import TreeShape, chain_shape
 
@@ -24,22 +24,22 @@ TEXT = "How many pages are left of a book of 300 after reading 17 pages a day fo
 
 
 @pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
+def gate() -> Iterator[PrivacyGate]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EYAS_PRIVACY_KEY", "a key of at least sixteen bytes")
-        yield Gate()
+        yield PrivacyGate()
 
 
 @pytest.fixture
 def start(tmp_path, gate):
-    open_ones: list[Sampler] = []
+    open_ones: list[PromptSampler] = []
 
-    def run(gate=gate, say=print, **options) -> Sampler:
-        new = Sampler(SampleOptions(tmp_path / "kept", **options), gate, {"main": HEAD}, SHAPES, say)
+    def run(gate=gate, say=print, **options) -> PromptSampler:
+        new = PromptSampler(SampleOptions(tmp_path / "kept", **options), gate, {"main": HEAD}, SHAPES, say)
         open_ones.append(new)
         for _ in range(10):  # what is usual here: 5 tokens a round of the tree, 2 of the chain
-            new.hear(body(TEXT), 0, answer(GOOD))
-            new.hear(body(TEXT), 0, answer([2, 2, 2] * 4, CHAIN2))
+            new.observe(body(TEXT), 0, answer(GOOD))
+            new.observe(body(TEXT), 0, answer([2, 2, 2] * 4, CHAIN2))
         return new
 
     yield run
@@ -56,8 +56,8 @@ def texts(directory: Path) -> list[str]:
     return [prompt.messages[-1].content for prompt in read_conversations(directory / "prompts.jsonl")]
 
 
-def counts(one: Sampler) -> dict[str, int]:
-    return {name: count for name, count in one.sampled().outcomes.items() if count}
+def counts(one: PromptSampler) -> dict[str, int]:
+    return {name: count for name, count in one.stats().outcomes.items() if count}
 
 
 def test_only_prompts_that_went_badly_and_as_the_data_stage_reads_them(start, tmp_path):
@@ -68,11 +68,11 @@ def test_only_prompts_that_went_badly_and_as_the_data_stage_reads_them(start, tm
         {"role": "assistant", "content": "One side of a leaf, said the model."},
         {"role": "user", "content": TEXT},
     ]
-    one.hear(chat(messages, metadata={"task": "books"}), 0, answer(BAD))
-    one.hear(body("How many of the rooms of this house have a window to the south?"), 0, answer(GOOD))
-    one.hear(body("How long does it take to walk twelve miles at this speed?"), 0, answer(BAD[:5]))
+    one.observe(chat(messages, metadata={"task": "books"}), 0, answer(BAD))
+    one.observe(body("How many of the rooms of this house have a window to the south?"), 0, answer(GOOD))
+    one.observe(body("How long does it take to walk twelve miles at this speed?"), 0, answer(BAD[:5]))
     # Of a chain of two, two tokens are usual: no reason to keep it, though a tree's rounds have five.
-    one.hear(body("Which of the two roads is the shorter one, and by how much?"), 0, answer([2] * 12, CHAIN2))
+    one.observe(body("Which of the two roads is the shorter one, and by how much?"), 0, answer([2] * 12, CHAIN2))
     one.close()
     (kept,) = read_conversations(tmp_path / "kept" / "prompts.jsonl")
     assert [(message.role, message.content) for message in kept.messages] == [
@@ -93,7 +93,7 @@ def test_what_is_personal_never_reaches_the_disk(start, tmp_path):
     asked = "My name is Aram Petrosyan, write to joanna.brook@acme-widgets.com or call +44 20 7946 0958 about it."
     key, card = "Why does AWS say no to AKIAQYLPMN5HFIEXAMPLE?", "I paid 12 pounds with card 4111111111111111, why?"
     for text in (asked, key, card):
-        one.hear(body(text), 0, answer(BAD))
+        one.observe(body(text), 0, answer(BAD))
     one.close()
     found = everything(tmp_path / "kept")
     for planted in ("Petrosyan", "joanna.brook", "7946 0958", "QYLPMN5HFIEXAMPLE", "4111111111111111"):
@@ -110,15 +110,17 @@ def test_what_is_personal_never_reaches_the_disk(start, tmp_path):
 def test_completions_tools_and_token_ids(start, tmp_path):
     one = start()
     rendered = f"<|im_start|>user\n{TEXT}<|im_end|>\n<|im_start|>assistant\n"
-    one.hear(CompletionRequest.model_validate({"model": "m", "prompt": ["Tell me.", rendered], "n": 2}), 3, answer(BAD))
-    one.hear(CompletionRequest.model_validate({"model": "m", "prompt": [1, 2, 3]}), 0, answer(BAD))
+    one.observe(
+        CompletionRequest.model_validate({"model": "m", "prompt": ["Tell me.", rendered], "n": 2}), 3, answer(BAD)
+    )
+    one.observe(CompletionRequest.model_validate({"model": "m", "prompt": [1, 2, 3]}), 0, answer(BAD))
     calls = [{"id": "c", "function": {"name": "pages", "arguments": "{}"}}]
     called = [
         {"role": "user", "content": "Look it up for me, please."},
         {"role": "assistant", "tool_calls": calls},
         {"role": "tool", "content": "12 Main Street", "tool_call_id": "c"},
     ]
-    one.hear(chat(called), 0, answer(BAD))
+    one.observe(chat(called), 0, answer(BAD))
     one.close()
     assert texts(tmp_path / "kept") == [TEXT]
     assert counts(one)["unreadable"] == 2
@@ -126,18 +128,18 @@ def test_completions_tools_and_token_ids(start, tmp_path):
 
 def test_a_restart_goes_on_behind_a_half_written_line(start, tmp_path):
     one = start()
-    one.hear(body(TEXT), 0, answer(BAD))
-    one.hear(body(TEXT), 0, answer(BAD))
+    one.observe(body(TEXT), 0, answer(BAD))
+    one.observe(body(TEXT), 0, answer(BAD))
     one.close()
     assert counts(one)["repeated"] == 1
     path = tmp_path / "kept" / "prompts.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"id": "own-traffic:1", "mess')
     two = start()
-    assert two.sampled().prompts == 1
+    assert two.stats().prompts == 1
     assert path.read_bytes() == whole
-    two.hear(body(TEXT), 0, answer(BAD))
-    two.hear(body("How many days does the reader need for all of the 300 pages?"), 0, answer(BAD))
+    two.observe(body(TEXT), 0, answer(BAD))
+    two.observe(body("How many days does the reader need for all of the 300 pages?"), 0, answer(BAD))
     two.close()
     assert texts(tmp_path / "kept") == [TEXT, "How many days does the reader need for all of the 300 pages?"]
     assert path.read_bytes().startswith(whole)
@@ -147,14 +149,14 @@ def test_a_full_disk_is_counted_and_said_once(start, tmp_path):
     said: list[str] = []
     one = start(say=said.append)
     full = os.open("/dev/full", os.O_WRONLY)
-    keep = os.dup(one._prompts._fd)
+    keep = os.dup(one._prompts_file._fd)
     wait_for(one, 20)
-    os.dup2(full, one._prompts._fd)
+    os.dup2(full, one._prompts_file._fd)
     for number in (1, 2):
-        one.hear(body(f"{TEXT} And in {number} years?"), 0, answer(BAD))
+        one.observe(body(f"{TEXT} And in {number} years?"), 0, answer(BAD))
     wait_for(one, 22)
-    os.dup2(keep, one._prompts._fd)
-    one.hear(body(TEXT), 0, answer(BAD))
+    os.dup2(keep, one._prompts_file._fd)
+    one.observe(body(TEXT), 0, answer(BAD))
     one.close()
     assert counts(one)["failed"] == 2
     assert len(said) == 1
@@ -162,16 +164,16 @@ def test_a_full_disk_is_counted_and_said_once(start, tmp_path):
     assert texts(tmp_path / "kept") == [TEXT]
 
 
-def wait_for(one: Sampler, count: int) -> None:
+def wait_for(one: PromptSampler, count: int) -> None:
     for _ in range(2000):
-        if sum(one.sampled().outcomes.values()) >= count:
+        if sum(one.stats().outcomes.values()) >= count:
             return
         threading.Event().wait(0.005)
-    raise AssertionError(one.sampled())
+    raise AssertionError(one.stats())
 
 
 def test_a_queue_that_is_full_drops_and_counts(start, monkeypatch):
-    monkeypatch.setattr(sampling, "QUEUE", 24)
+    monkeypatch.setattr(sampling, "QUEUE_SIZE", 24)
     go_on, came = threading.Event(), threading.Event()
 
     def slow(asked, task):
@@ -180,10 +182,10 @@ def test_a_queue_that_is_full_drops_and_counts(start, monkeypatch):
         return Conversation("id", "own-traffic", (Message("user", asked["messages"][0]["content"]),), {"task": "t"})
 
     one = start(slow)
-    one.hear(body(TEXT), 0, answer(BAD))
+    one.observe(body(TEXT), 0, answer(BAD))
     assert came.wait(30)
     for number in range(30):
-        one.hear(body(f"{number}"), 0, answer(BAD))  # returns at once
+        one.observe(body(f"{number}"), 0, answer(BAD))  # returns at once
     go_on.set()
     one.close()
     assert counts(one)["missed"] == 6
@@ -193,7 +195,7 @@ def test_a_queue_that_is_full_drops_and_counts(start, monkeypatch):
 def test_the_limit_holds(start, tmp_path):
     one = start(limit=2)
     for number in range(4):
-        one.hear(body(f"{TEXT} And of {number} books?"), 0, answer(BAD))
+        one.observe(body(f"{TEXT} And of {number} books?"), 0, answer(BAD))
     one.close()
     assert len(texts(tmp_path / "kept")) == 2
     assert counts(one)["full"] == 2
@@ -202,12 +204,12 @@ def test_the_limit_holds(start, tmp_path):
 def test_the_log_has_rounds_for_every_tree_that_they_say_something_of(start, tmp_path, monkeypatch):
     monkeypatch.setattr(sampling, "LOG_BYTES", 3000)
     one = start()
-    one.hear(body(TEXT, metadata={"task": "books"}), 0, answer([7, 3], context=250, temperature=0.7))
-    one.hear(body(TEXT), 0, answer([7, 3], repetition_penalty=1.2))  # no report has such answers
-    one.hear(body(TEXT, metadata={"task": "mail me at a@b.com"}), 0, answer([3]))
+    one.observe(body(TEXT, metadata={"task": "books"}), 0, answer([7, 3], context=250, temperature=0.7))
+    one.observe(body(TEXT), 0, answer([7, 3], repetition_penalty=1.2))  # no report has such answers
+    one.observe(body(TEXT, metadata={"task": "mail me at a@b.com"}), 0, answer([3]))
     one.close()
     assert (tmp_path / "kept" / "acceptance" / "log.old.jsonl").is_file()
-    lines, num_bad = read_lines([*logged(tmp_path / "kept"), b'{"half"'])
+    lines, num_bad = parse_records([*read_log(tmp_path / "kept"), b'{"half"'])
     assert num_bad == 1
     *_, first, second = lines
     assert first.rounds == {"<=256": {"6,4,16": (1, 7)}, "<=512": {"6,4,16": (1, 3)}}
@@ -221,13 +223,13 @@ def test_the_log_has_rounds_for_every_tree_that_they_say_something_of(start, tmp
 def test_one_server_writes_at_a_time(start, tmp_path, gate):
     start()
     with pytest.raises(InputError, match="another server"):
-        Sampler(SampleOptions(tmp_path / "kept"), gate, {"main": HEAD}, SHAPES, print)
+        PromptSampler(SampleOptions(tmp_path / "kept"), gate, {"main": HEAD}, SHAPES, print)
 
 
 def test_a_place_that_cannot_be_written_is_refused_at_the_start(tmp_path, gate):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="cannot be written"):
-        Sampler(SampleOptions(tmp_path / "file"), gate, {"main": HEAD}, SHAPES, print)
+        PromptSampler(SampleOptions(tmp_path / "file"), gate, {"main": HEAD}, SHAPES, print)
 
 
 @pytest.mark.parametrize("options", [{"below": 0.0}, {"below": 1.5}, {"limit": 0}])

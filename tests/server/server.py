@@ -17,8 +17,8 @@ from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.engine import Engine
 from eyas.model.target import Target
 from eyas.server.app import Api, ApiOptions
-from eyas.server.server import bind, url_of
-from eyas.server.vertex import Contract
+from eyas.server.server import bind, server_url
+from eyas.server.vertex import VertexConfig
 from eyas.tree.shape import TreeShape
 
 MODEL = "tiny"
@@ -54,13 +54,15 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    service: AsyncEngine, keys: Sequence[str] = (), vertex: Contract | None = None, page: bool = True
+    service: AsyncEngine, keys: Sequence[str] = (), vertex: VertexConfig | None = None, page: bool = True
 ) -> Iterator[Server]:
     """The service's HTTP server, ready; the service itself is started by the caller."""
     lines: list[str] = []
     api = Api(service, ApiOptions(MODEL, tuple(keys), lines.append, vertex, page))
     api.phase = "ready"
-    config = uvicorn.Config(api.app(), http="h11", ws="none", lifespan="off", log_config=None, log_level="warning")
+    config = uvicorn.Config(
+        api.build_app(), http="h11", ws="none", lifespan="off", log_config=None, log_level="warning"
+    )
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
     with bind("127.0.0.1", 0) as holder:
@@ -68,7 +70,7 @@ def serving(
         thread.start()
         try:
             wait_until(lambda: server.started)
-            yield Server(api, url_of(holder), lines)
+            yield Server(api, server_url(holder), lines)
         finally:
             server.should_exit = True
             thread.join()

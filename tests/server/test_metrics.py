@@ -8,9 +8,9 @@ from tests.server.server import MODEL, new_service, serving
 
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.request import Request, RequestOutput
-from eyas.server.generation import Piece
+from eyas.server.generation import OutputDelta
 from eyas.server.metrics import ServerMetrics
-from eyas.server.usage import Tally, metrics_of, speculative_decoding
+from eyas.server.usage import UsageCounter, build_metrics, build_speculative_stats
 from eyas.speculation.speedup import SpeedupEstimate
 
 STATS = EngineStats(
@@ -53,7 +53,7 @@ def answer_of(accepted, proposed, **rest):
 
 
 def test_the_page_has_vllms_names():
-    samples = read(ServerMetrics('odd "name"\\').text(STATS))
+    samples = read(ServerMetrics('odd "name"\\').render(STATS))
     single = {name: values[()] for name, values in samples.items() if list(values) == [()]}
     assert single == {
         "vllm:num_requests_running": 2,
@@ -78,7 +78,7 @@ def test_the_page_has_vllms_names():
 
 
 def test_a_speed_up_that_is_not_measured_is_not_told():
-    samples = read(ServerMetrics("m").text(replace(STATS, speedup=None)))
+    samples = read(ServerMetrics("m").render(replace(STATS, speedup=None)))
     assert not any(name.startswith("eyas_speedup") for name in samples)
 
 
@@ -86,7 +86,7 @@ LATENCIES = ("time_to_first_token", "inter_token_latency", "e2e_request_latency"
 
 
 def test_labels_survive_odd_names():
-    (family, *_) = text_string_to_metric_families(ServerMetrics('odd "name"\\\n').text(STATS))
+    (family, *_) = text_string_to_metric_families(ServerMetrics('odd "name"\\\n').render(STATS))
     assert family.samples[0].labels["model_name"] == 'odd "name"\\\n'
     assert family.documentation
 
@@ -98,7 +98,7 @@ def test_latencies_of_an_answer():
         RequestOutput(Request("r", (1,), 9), token_ids=[1] * 5, token_times_s=[0.25, 0.625, 0.625, 0.625, 0.6875])
     )
     metrics.observe(RequestOutput(Request("r", (1,), 9), token_ids=[1], token_times_s=[3000.0]))
-    samples = read(metrics.text(STATS))
+    samples = read(metrics.render(STATS))
 
     def histogram(name):
         return {part: samples[f"vllm:{name}_seconds_{part}"] for part in ("bucket", "sum", "count")}
@@ -116,7 +116,7 @@ def test_latencies_of_an_answer():
 
 def test_speculative_decoding_of_an_answer():
     # Rounds: 2 of 2 draft tokens accepted, 1 of 2, none of 1, and one without drafting.
-    found = speculative_decoding(answer_of((3, 2, 1, 1), (2, 2, 1, 0)), most_drafted=4)
+    found = build_speculative_stats(answer_of((3, 2, 1, 1), (2, 2, 1, 0)), max_draft_tokens=4)
     assert found.model_dump() == {
         "mean_acceptance_length": 2.0,
         "draft_acceptance_rate": 0.6,
@@ -131,25 +131,25 @@ def test_speculative_decoding_of_an_answer():
 
 
 def test_an_answer_without_rounds_has_finite_figures():
-    found = speculative_decoding(answer_of((), ()), most_drafted=2)
+    found = build_speculative_stats(answer_of((), ()), max_draft_tokens=2)
     assert (found.mean_acceptance_length, found.draft_acceptance_rate) == (1.0, 0.0)
     assert found.acceptance_histogram == [0, 0, 0]
 
 
 def test_where_there_is_nothing_to_report():
     one = answer_of((2,), (1,))
-    assert metrics_of([one], 3) is not None
-    assert metrics_of([one], 0) is None
-    assert metrics_of([one, one], 3) is None
-    assert metrics_of([answer_of((2,), (1,), speculation="off")], 3) is None
+    assert build_metrics([one], 3) is not None
+    assert build_metrics([one], 0) is None
+    assert build_metrics([one, one], 3) is None
+    assert build_metrics([answer_of((2,), (1,), speculation="off")], 3) is None
 
 
 def test_a_prompt_counts_once():
     requests = [Request(str(i), (1,) * length, 9) for i, length in enumerate((3, 3, 5, 5))]
-    tally = Tally(requests, 2)
+    tally = UsageCounter(requests, 2)
     for index, cached in ((0, 1), (1, 2), (2, 0), (3, 4)):
-        tally.add(Piece(index, (7, 8), "x", (), cached, None))
-    tally.add(Piece(0, (9,), "", (), 1, "stop"))
+        tally.add(OutputDelta(index, (7, 8), "x", (), cached, None))
+    tally.add(OutputDelta(0, (9,), "", (), 1, "stop"))
     usage = tally.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (8, 9, 17)
     assert usage.prompt_tokens_details.cached_tokens == 1

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
-from tests.server.cutting import CuttingProxy, cutting
+from tests.server.cutting_proxy import CuttingProxy, cutting
 from tests.server.server import MODEL, ROSES, Server, error_of, serving
 
 from eyas.engine.async_engine import AsyncEngine
@@ -170,7 +170,7 @@ def check_tree(page: Page) -> None:
 @in_chromium
 def test_the_speed_up_is_the_servers(page: Page, pair: Server, service: AsyncEngine) -> None:
     stats = dataclasses.replace(service.stats(), speedup=SpeedupEstimate(2.314, 2.104, 2.546, 9))
-    page.route("**/metrics", lambda route: route.fulfill(body=ServerMetrics(MODEL).text(stats)))
+    page.route("**/metrics", lambda route: route.fulfill(body=ServerMetrics(MODEL).render(stats)))
     page.goto(f"{pair.url}/ui")
     expect(page.locator("#speedup")).to_have_text("2.31×")
     expect(page.locator("#interval")).to_have_text("(95 %: 2.10 to 2.55)")

@@ -8,7 +8,7 @@ import pytest
 from tests.server.server import MODEL, Server, error_of, new_service, serving
 
 from eyas.base.errors import UsageError
-from eyas.server.vertex import Contract, contract_of
+from eyas.server.vertex import VertexConfig, read_vertex_config
 
 HEALTH, PREDICT = "/v1/endpoints/7/deployedModels/3", "/v1/endpoints/7/deployedModels/3:predict"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -18,7 +18,7 @@ SAME = {"max_tokens": 6, "temperature": 0}
 @pytest.fixture(scope="module")
 def vertex(shallow_target) -> Iterator[Server]:
     service = new_service(shallow_target, drafts=True)
-    with serving(service, ["secret"], Contract(8080, HEALTH, PREDICT)) as server:
+    with serving(service, ["secret"], VertexConfig(8080, HEALTH, PREDICT)) as server:
         yield server
     service.drain(1)
 
@@ -34,11 +34,11 @@ def said(reply: dict) -> list[str]:
 
 
 def test_the_environment_of_a_container():
-    assert contract_of({}) is None
-    assert contract_of({"AIP_HEALTH_ROUTE": "/h"}) is None, "no port: not Vertex AI"
-    assert contract_of({"AIP_HTTP_PORT": "8080"}) == Contract(8080)
+    assert read_vertex_config({}) is None
+    assert read_vertex_config({"AIP_HEALTH_ROUTE": "/h"}) is None, "no port: not Vertex AI"
+    assert read_vertex_config({"AIP_HTTP_PORT": "8080"}) == VertexConfig(8080)
     whole = {"AIP_HTTP_PORT": "8080", "AIP_HEALTH_ROUTE": HEALTH, "AIP_PREDICT_ROUTE": PREDICT}
-    assert contract_of(whole) == Contract(8080, HEALTH, PREDICT)
+    assert read_vertex_config(whole) == VertexConfig(8080, HEALTH, PREDICT)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_environment_of_a_container():
 )  # fmt: skip
 def test_an_environment_that_is_none(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        contract_of({"AIP_HTTP_PORT": "8080", **wrong})
+        read_vertex_config({"AIP_HTTP_PORT": "8080", **wrong})
 
 
 def test_health_needs_no_key_and_means_ready(vertex):
@@ -63,7 +63,7 @@ def test_health_needs_no_key_and_means_ready(vertex):
 
 def test_a_health_route_that_is_one_of_ours_means_ready(shallow_target):
     service = new_service(shallow_target)
-    with serving(service, vertex=Contract(8080, "/health", "/v1/completions")) as server:
+    with serving(service, vertex=VertexConfig(8080, "/health", "/v1/completions")) as server:
         server.api.phase = "warming"
         assert httpx.get(f"{server.url}/health").status_code == 503
         server.api.phase = "ready"
@@ -139,7 +139,7 @@ def test_a_body_that_is_refused_says_where(http, body, param):
 
 def test_all_instances_or_none(shallow_target):
     service = new_service(shallow_target, slots=1, max_waiting=2)
-    with serving(service, vertex=Contract(8080, HEALTH, PREDICT)) as server:
+    with serving(service, vertex=VertexConfig(8080, HEALTH, PREDICT)) as server:
         instances = [{"prompt": "x", "max_tokens": 300, "ignore_eos": True}] * 9
         reply = httpx.post(f"{server.url}{PREDICT}", json={"instances": instances}, timeout=30)
         assert reply.status_code == 429

@@ -152,7 +152,7 @@ def _run_recipe(parsed: argparse.Namespace) -> int:
     from eyas.cli import recipes
 
     if parsed.explain is not None or parsed.forget is not None:
-        return recipes.trace(parsed.recipe, parsed.overrides, parsed.out, parsed.explain, parsed.forget)
+        return recipes.trace_record(parsed.recipe, parsed.overrides, parsed.out, parsed.explain, parsed.forget)
     work = recipes.open_run(parsed.recipe, parsed.overrides, parsed.out, parsed.device)
     return recipes.run(parsed.verb, work, parsed.json, parsed.acknowledge)
 
@@ -302,10 +302,10 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_doctor(parsed: argparse.Namespace) -> int:
-    from eyas.cli.setup import quiet
+    from eyas.cli.setup import silence_transformers
     from eyas.doctor import examine, examine_machine
 
-    quiet()
+    silence_transformers()
     findings = [*examine(parsed.path, parsed.target), examine_machine()]
     misfits = [finding for finding in findings if finding.weight == "misfit"]
     for finding in findings:

@@ -13,14 +13,14 @@ from eyas.bench.importers import import_results
 from eyas.bench.number_format import MISSING, read_number
 from eyas.bench.report_charts import describe_load
 from eyas.bench.single_stream import BASELINE, SPECULATIVE
-from eyas.cli.setup import quiet
+from eyas.cli.setup import silence_transformers
 
-OUT = "runs/served"
+DEFAULT_OUT = "runs/served"
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Measure a server, or take in what others measured; writes results.json and report.html below --out."""
-    quiet()
+    silence_transformers()
     words = ([parsed.recipe] if parsed.recipe is not None else []) + list(parsed.overrides)
     if parsed.recipe is not None and "=" not in parsed.recipe:
         raise UsageError(
@@ -28,7 +28,7 @@ def run(parsed: argparse.Namespace) -> int:
             "a recipe, or a server, or figures of others; keys client.* go with --url",
             "leave one out",
         )
-    out = Path(parsed.out or OUT)
+    out = Path(parsed.out or DEFAULT_OUT)
     if parsed.imported is not None:
         if parsed.url is not None or parsed.baseline is not None or words:
             raise UsageError("--import beside other arguments", "--import ARM=FILE, --out and --json", "leave them out")
@@ -38,7 +38,9 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.url is None:
             raise UsageError("--baseline without --url", "the server with the head, too", "add --url URL")
         found = served.run(parsed.url, parsed.baseline, _config(words), out)
-    print(json.dumps(found, indent=2) if parsed.json else f"{table(found)}\nreport: {out / 'report.html'}")
+    print(
+        json.dumps(found, indent=2) if parsed.json else f"{format_measurements(found)}\nreport: {out / 'report.html'}"
+    )
     return 0
 
 
@@ -50,7 +52,7 @@ def _config(words: list[str]) -> ClientConfig:
     return build(ClientConfig, tables.get("client", {}), "client")
 
 
-def table(found: dict[str, Any]) -> str:
+def format_measurements(found: dict[str, Any]) -> str:
     """A line for each arm of each point."""
     columns: dict[str, tuple[str, ...]] = {
         "TPOT ms": ("tpot_ms", "p50"),

@@ -27,24 +27,24 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.platform == "kubernetes" and (parsed.apply or parsed.status or parsed.delete):
         raise UsageError("--apply, --status or --delete for kubernetes", "them for vertex", "use kubectl")
     if parsed.upload:
-        launch = launch_of_run(work)
+        launch = build_run_launch(work)
         upload_artifacts(launch)
-        print(f"{_named(launch)} put into {launch.artifact_uri}", file=sys.stderr)
-    directory = write(work, parsed.platform)
+        print(f"{_list_artifacts(launch)} put into {launch.artifact_uri}", file=sys.stderr)
+    directory = write_manifests(work, parsed.platform)
     if parsed.platform == "kubernetes":
-        print("\n".join([f"{directory} is finished", *_next(work, directory, parsed.upload)]), file=sys.stderr)
+        print("\n".join([f"{directory} is finished", *_next_commands(work, directory, parsed.upload)]), file=sys.stderr)
         return 0
-    told = _carry_out(work, parsed)
+    told = _call_vertex(work, parsed)
     if told is None:
         print(f"{directory} is finished: the same with --apply carries it out", file=sys.stderr)
     elif parsed.json:
         print(json.dumps(told, indent=2))
     else:
-        print(_described(told))
+        print(_format_state(told))
     return 0
 
 
-def launch_of_run(work: Run) -> Launch:
+def build_run_launch(work: Run) -> Launch:
     """How the head and its target are started elsewhere. InputError without a head, or without its export."""
     model = work.recipe.target.model
     # A hub id or a URL is for the container to fetch; what lies on this machine travels with the head.
@@ -70,23 +70,23 @@ def _head_for(work: Run) -> Path:
     return exported / engine
 
 
-def write(work: Run, platform: str) -> Path:
+def write_manifests(work: Run, platform: str) -> Path:
     """Write what a platform is asked for; the directory. UsageError where the recipe leaves something out."""
     recipe, out = work.recipe, work.out / "deploy" / platform
     if platform == "vertex":
-        vertex.write_requests(recipe.deploy.vertex, launch_of_run(work), out)
+        vertex.write_requests(recipe.deploy.vertex, build_run_launch(work), out)
         return out
-    launch = _launch_if_trained(work)
+    launch = _build_launch_if_trained(work)
     serving = {} if launch is None else kubernetes.build_serving(recipe.deploy.kubernetes, launch)
     parents = {} if launch is None else {"head": launch.head_digest}
-    kubernetes.write_manifests(serving | jobs_of(recipe), parents, out)
+    kubernetes.write_manifests(serving | build_jobs(recipe), parents, out)
     return out
 
 
-def _launch_if_trained(work: Run) -> Launch | None:
+def _build_launch_if_trained(work: Run) -> Launch | None:
     """None where there is no head yet, and Jobs that make one. InputError without either."""
     try:
-        return launch_of_run(work)
+        return build_run_launch(work)
     except InputError as error:
         if work.recipe.deploy.jobs_image is None:
             raise
@@ -94,7 +94,7 @@ def _launch_if_trained(work: Run) -> Launch | None:
         return None
 
 
-def jobs_of(recipe: Recipe) -> dict[str, kubernetes.Json]:
+def build_jobs(recipe: Recipe) -> dict[str, kubernetes.Json]:
     """The Jobs of the stages before the head; none without deploy.jobs_image. UsageError for what no pod could do."""
     if recipe.deploy.jobs_image is None:
         return {}
@@ -105,35 +105,35 @@ def jobs_of(recipe: Recipe) -> dict[str, kubernetes.Json]:
     return kubernetes.build_jobs(recipe.deploy.kubernetes, stages)
 
 
-def _next(work: Run, directory: Path, is_uploaded: bool) -> list[str]:
+def _next_commands(work: Run, directory: Path, is_uploaded: bool) -> list[str]:
     """What is typed next."""
     lines = []
     if any(directory.glob(f"{kubernetes.SERVING}/*")):
-        launch = launch_of_run(work)
+        launch = build_run_launch(work)
         if launch.artifacts and not is_uploaded:
-            lines.append(f"the same with --upload puts {_named(launch)} where the pods look for it; then")
+            lines.append(f"the same with --upload puts {_list_artifacts(launch)} where the pods look for it; then")
         lines.append(f"    {kubernetes.apply_command(directory)}")
-    commands = kubernetes.job_commands(jobs_of(work.recipe), directory)
+    commands = kubernetes.job_commands(build_jobs(work.recipe), directory)
     if commands:
         lines += ["the data stages, each when the one before has ended:", "    " + " &&\n    ".join(commands)]
     return lines
 
 
-def _named(launch: Launch) -> str:
+def _list_artifacts(launch: Launch) -> str:
     return " and ".join(launch.artifacts) or "nothing"
 
 
-def write_configured(work: Run) -> list[Path]:
+def write_configured_manifests(work: Run) -> list[Path]:
     """What the recipe has enough about: none without an image and a bucket, Vertex AI's with a project alone."""
     config = work.recipe.deploy
     if config.image is None or config.storage is None:
         return []
     platforms = ["kubernetes"] if config.vertex.project is None else ["kubernetes", "vertex"]
-    return [write(work, platform) for platform in platforms]
+    return [write_manifests(work, platform) for platform in platforms]
 
 
-def _carry_out(work: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
-    config, launch = work.recipe.deploy.vertex, launch_of_run(work)
+def _call_vertex(work: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
+    config, launch = work.recipe.deploy.vertex, build_run_launch(work)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -147,7 +147,7 @@ def _carry_out(work: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
     return None
 
 
-def _described(told: dict[str, Any]) -> str:
+def _format_state(told: dict[str, Any]) -> str:
     """What is there, in a few lines."""
     lines = [told["state"]]
     lines += [f"{key}: {told[key]}" for key in ("endpoint", "dns", "model") if told[key] is not None]

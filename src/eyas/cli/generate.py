@@ -12,7 +12,7 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import render_prompt
-from eyas.cli.setup import quiet
+from eyas.cli.setup import silence_transformers
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.detokenizer import Detokenizer
 from eyas.engine.engine import Engine
@@ -30,7 +30,7 @@ from eyas.tree.stats import acceptance_length
 
 DRAFTED, RESET = "\x1b[32m", "\x1b[0m"
 SLOTS = 8
-MOST_NODES = 256  # more is slower than no speculation on any machine
+MAX_NODES = 256  # more is slower than no speculation on any machine
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -42,10 +42,12 @@ def run(parsed: argparse.Namespace) -> int:
     if not 0 <= parsed.seed < 2**62:
         raise UsageError(f"--seed {parsed.seed}", "a number from 0 to 2**62", "choose a smaller one")
     sampling = SamplingParams(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
-    quiet()
-    target, draft = load(parsed)
+    silence_transformers()
+    target, draft = load_pair(parsed)
     target.require_chat_template()
-    conversations = [(Message("user", parsed.prompt),)] if parsed.prompt is not None else _read(Path(parsed.input))
+    conversations = (
+        [(Message("user", parsed.prompt),)] if parsed.prompt is not None else _read_prompts(Path(parsed.input))
+    )
     requests = [
         # Each line has coins of its own: equal prompts get independent samples.
         Request(
@@ -62,13 +64,13 @@ def run(parsed: argparse.Namespace) -> int:
     for request in requests:
         engine.max_new_tokens(request)  # a prompt that cannot fit is refused before anything is answered
     if parsed.json or parsed.input is not None:
-        _many(engine, requests, parsed.json)
+        _answer_all(engine, requests, parsed.json)
     else:
-        _one(engine, requests[0])
+        _stream_answer(engine, requests[0])
     return 0
 
 
-def load(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
+def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
     """The target and what to draft with: --head, the embedded head, or nothing with --no-head."""
     if parsed.no_head and parsed.head is not None:
         raise UsageError("--head and --no-head", "one of the two", "leave one out")
@@ -81,14 +83,14 @@ def load(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
         raise UsageError(f"--target {parsed.target} without a head", "--head DIR or --no-head", "add one of them")
     stored = read_head(resolve_head(name), dtype, read_num_layers(parsed.target))
     target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
-    _check(stored, target)
-    return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, tree_shape(parsed.tree))
+    _check_fit(stored, target)
+    return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, parse_tree(parsed.tree))
 
 
 def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
     """The draft with another head beside its own, held to the same. InputError where it reads other layers."""
     stored = read_head(resolve_head(name), target.model.dtype, target.info.num_layers)
-    _check(stored, target)
+    _check_fit(stored, target)
     layers, first = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
     if layers != first:
         found = f"a canary head that reads layers {layers} in {name}"
@@ -96,7 +98,7 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
     return replace(draft, canary=Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape))
 
 
-def _check(stored: StoredHead, target: Target) -> None:
+def _check_fit(stored: StoredHead, target: Target) -> None:
     """Warnings on stderr; InputError for a misfit."""
     found = [*stored.findings, *require_fit(stored, target.info, target.digest, target.text_digests)]
     for finding in [*found, *check_embedding(stored, target.embedding.weight)]:
@@ -104,20 +106,20 @@ def _check(stored: StoredHead, target: Target) -> None:
             print(f"eyas: {finding}", file=sys.stderr)
 
 
-def tree_shape(text: str) -> TreeShape:
+def parse_tree(text: str) -> TreeShape:
     """DEPTH,TOP_K,NODES. UsageError."""
     try:
         depth, top_k, nodes = (int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--tree {text}", "three numbers: depth, top-k and nodes", "--tree 6,4,16") from None
     shape = TreeShape(depth, top_k, nodes)
-    if shape.top_k > MOST_NODES or shape.nodes > min(MOST_NODES, shape.candidates + 1):
-        most = min(MOST_NODES, shape.candidates + 1)
-        raise UsageError(f"--tree {text}", f"at most {most} nodes and top-k {MOST_NODES}", "choose a smaller tree")
+    if shape.top_k > MAX_NODES or shape.nodes > min(MAX_NODES, shape.candidates + 1):
+        most = min(MAX_NODES, shape.candidates + 1)
+        raise UsageError(f"--tree {text}", f"at most {most} nodes and top-k {MAX_NODES}", "choose a smaller tree")
     return shape
 
 
-def _one(engine: Engine, request: Request) -> None:
+def _stream_answer(engine: Engine, request: Request) -> None:
     """Stream to the terminal; green is what the head foresaw."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     detokenizer = Detokenizer(engine.target.tokenizer)
@@ -130,16 +132,16 @@ def _one(engine: Engine, request: Request) -> None:
 
     (answer,) = plain_loop(engine, RequestList([request]), show)
     print(detokenizer.finish())
-    print(_figures(answer), file=sys.stderr)
+    print(_summarize(answer), file=sys.stderr)
 
 
-def _figures(answer: RequestOutput) -> str:
+def _summarize(answer: RequestOutput) -> str:
     tpot = "no TPOT (one token)" if answer.tpot_s is None else f"TPOT {answer.tpot_s * 1000:.2f} ms"
     rounds = f"acceptance length {acceptance_length([answer.rounds]):.2f}" if answer.accepted else "no round"
     return f"{len(answer.token_ids)} tokens, {rounds}, {tpot}, TTFT {answer.ttft_s * 1000:.0f} ms"
 
 
-def _many(engine: Engine, requests: list[Request], as_json: bool) -> None:
+def _answer_all(engine: Engine, requests: list[Request], as_json: bool) -> None:
     """Answers on stdout in the input's order, each as soon as those before it are out."""
     done: dict[int, RequestOutput] = {}
     shown = 0
@@ -150,11 +152,11 @@ def _many(engine: Engine, requests: list[Request], as_json: bool) -> None:
             while shown in done:
                 answer = done.pop(shown)
                 text = engine.target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-                print(json.dumps(_object(answer, str(text)), ensure_ascii=False) if as_json else text, flush=True)
+                print(json.dumps(_to_json(answer, str(text)), ensure_ascii=False) if as_json else text, flush=True)
                 shown += 1
 
 
-def _object(answer: RequestOutput, text: str) -> dict[str, Any]:
+def _to_json(answer: RequestOutput, text: str) -> dict[str, Any]:
     """One answer as design of the command line has it; null where a figure does not exist."""
     return {
         "prompt_ids": list(answer.request.prompt_ids),
@@ -168,7 +170,7 @@ def _object(answer: RequestOutput, text: str) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> list[tuple[Message, ...]]:
+def _read_prompts(path: Path) -> list[tuple[Message, ...]]:
     """Conversations to answer: messages (the last one a user's), prompt, question, or turns (the first)."""
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
@@ -176,13 +178,13 @@ def _read(path: Path) -> list[tuple[Message, ...]]:
         raise InputError(f"{path}, which is not UTF-8", "a JSON-lines file in UTF-8", "convert it") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "a readable JSON-lines file", "check the path") from None
-    conversations = [_conversation(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    conversations = [_parse_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not conversations:
         raise InputError(f"no record in {path}", "one JSON object a line", "check how it was made")
     return conversations
 
 
-def _conversation(line: str, where: str) -> tuple[Message, ...]:
+def _parse_line(line: str, where: str) -> tuple[Message, ...]:
     wanted = "an object with messages, prompt, question or turns"
     try:
         record = json.loads(line)

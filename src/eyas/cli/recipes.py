@@ -14,29 +14,33 @@ from eyas.bench import tune
 from eyas.bench.report_charts import describe_load
 from eyas.chat.conversation import Conversation, parse_messages, read_conversation_dir
 from eyas.chat.render import highlight_supervised, render
-from eyas.cli.deploy import jobs_of, write_configured
-from eyas.cli.setup import open_run, quiet
+from eyas.cli.deploy import build_jobs, write_configured_manifests
+from eyas.cli.setup import open_run, silence_transformers
 from eyas.evalsets import FAMILIES, example
 from eyas.model.devices import check_one_device
 from eyas.quickstart import load_quickstart_recipe
 from eyas.recipe import STAGES, Run
 from eyas.train.ranks import joined, own_device, require_alone
 
-SHARED = ("prompts", "capture", "train")
+MULTI_PROCESS_VERBS = ("prompts", "capture", "train")
 """The verbs that several processes may share, the first two by `prompts.world` and `capture.world`."""
-PRINTED = {"run": ("bench", "results.json"), "bench": ("bench", "results.json"), "eval": ("eval", "acceptance.json")}
-PRINTED |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune.FILE)}
+OUTPUT_FILES = {
+    "run": ("bench", "results.json"),
+    "bench": ("bench", "results.json"),
+    "eval": ("eval", "acceptance.json"),
+}
+OUTPUT_FILES |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune.FILE)}
 
 
 def quickstart(out: str, as_json: bool) -> int:
     """Every stage of the shipped recipe on the embedded target, then the table."""
     require_alone("quickstart")
-    return _all(Run(load_quickstart_recipe(), Path(out)), as_json)
+    return _run_all_stages(Run(load_quickstart_recipe(), Path(out)), as_json)
 
 
 def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
     """One stage, or all of them. acknowledge: who accepts the terms that the licence gate asks about."""
-    if verb not in SHARED:
+    if verb not in MULTI_PROCESS_VERBS:
         require_alone(verb)
     if verb not in ("capture", "eval"):
         check_one_device(work.device)
@@ -47,8 +51,8 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
                 file=sys.stderr,
             )
     if verb == "run":
-        return _all(work, as_json)
-    quiet()
+        return _run_all_stages(work, as_json)
+    silence_transformers()
     if verb == "train":
         with joined() as ranks:
             replace(work, ranks=ranks, device=own_device()).run_stage(verb)
@@ -57,17 +61,19 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
     else:
         work.run_stage(verb)
     if as_json:
-        print(json.dumps(_written(work, verb), indent=2))
+        print(json.dumps(_read_output(work, verb), indent=2))
     else:
         print(f"{work.directory(verb)} is finished", file=sys.stderr)
         if verb == "bench":
-            print(table(_written(work, verb)))
+            print(format_results(_read_output(work, verb)))
         if verb == "tune":
-            print(tune.format_table(_written(work, verb)))
+            print(tune.format_table(_read_output(work, verb)))
     return 0
 
 
-def trace(recipe: str, overrides: Sequence[str], out: str | None, explain: str | None, forget: str | None) -> int:
+def trace_record(
+    recipe: str, overrides: Sequence[str], out: str | None, explain: str | None, forget: str | None
+) -> int:
     """What became of a record, and before that, if asked, its removal from all that was made from it."""
     from eyas import record_lineage as lineage
 
@@ -85,7 +91,7 @@ def plan(work: Run, price: float | None, as_json: bool) -> int:
     from eyas.plan.plan import make
     from eyas.plan.plan_text import describe
 
-    quiet()
+    silence_transformers()
     planned = make(work, price)
     print(json.dumps(planned.to_json(), indent=2) if as_json else describe(planned))
     return 0
@@ -93,7 +99,7 @@ def plan(work: Run, price: float | None, as_json: bool) -> int:
 
 def show_conversation(recipe: str, overrides: Sequence[str], out: str | None, index: int) -> int:
     """A conversation as it is trained on: of the run, if it has answers already, else of the grammar."""
-    quiet()
+    silence_transformers()
     work = open_run(recipe, overrides, out)
     conversation = _conversation(work, index)
     tokenizer = work.target.tokenizer
@@ -104,7 +110,7 @@ def show_conversation(recipe: str, overrides: Sequence[str], out: str | None, in
     return 0
 
 
-def table(results: dict[str, Any]) -> str:
+def format_results(results: dict[str, Any]) -> str:
     """results.json in a few lines for the terminal."""
     lines = [f"{'task':<14}{'baseline':>12}{'speculative':>13}{'faster':>9}{'accepted':>10}"]
     for name, task in results["tasks"].items():
@@ -130,27 +136,27 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _all(work: Run, as_json: bool) -> int:
-    jobs_of(work.recipe)  # what no pod could do is said now, not after hours
-    quiet()
+def _run_all_stages(work: Run, as_json: bool) -> int:
+    build_jobs(work.recipe)  # what no pod could do is said now, not after hours
+    silence_transformers()
     started_s = time.monotonic()
     for number, stage in enumerate(STAGES, 1):
         print(f"[{number}/{len(STAGES)}] {stage}", file=sys.stderr)
         work.run_stage(stage)
-    results = _written(work, "run")
+    results = _read_output(work, "run")
     if as_json:
         print(json.dumps(results, indent=2))
     else:
-        print(table(results))
+        print(format_results(results))
         print(f"report: {work.directory('bench') / 'report.html'}")
-    for directory in write_configured(work):
+    for directory in write_configured_manifests(work):
         print(f"deployment: {directory}", file=sys.stderr)
     print(f"done in {time.monotonic() - started_s:.0f} s", file=sys.stderr)
     return 0
 
 
-def _written(work: Run, verb: str) -> dict[str, Any]:
-    stage, name = PRINTED[verb]
+def _read_output(work: Run, verb: str) -> dict[str, Any]:
+    stage, name = OUTPUT_FILES[verb]
     return json.loads((work.directory(stage) / name).read_bytes())
 
 

@@ -22,7 +22,7 @@ def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str
     return Run(loaded, directory, device=device or default_device())
 
 
-def quiet() -> None:
+def silence_transformers() -> None:
     """Turn off the progress bars and notes of transformers. Call this before the first target is loaded."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()

@@ -21,13 +21,13 @@ from eyas.evaluation.evaluate import context_of
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.shape import TreeShape
 
-TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program gives, not what a person said
-MOST = 2**31  # of one answer's rounds or tokens
+TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program gives, not what a person said
+MAX_COUNT = 2**31  # of one answer's rounds or tokens
 TEMPERATURES = (("0", 0.0), ("<=0.5", 0.5), ("<=1", 1.0))
 
 
 @dataclass(frozen=True)
-class Heard:
+class AcceptanceRecord:
     """One line. rounds: context -> tree -> (rounds, accepted tokens)."""
 
     time: str
@@ -41,29 +41,29 @@ class Heard:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-def drafted(answer: RequestOutput) -> list[tuple[AcceptanceTrace, int]]:
+def drafted_rounds(output: RequestOutput) -> list[tuple[AcceptanceTrace, int]]:
     """The rounds that drafted, with the tokens that the answer took of each: less than accepted where it ended."""
-    pairs = zip(answer.traces, answer.accepted, strict=True)
+    pairs = zip(output.traces, output.accepted, strict=True)
     return [(evidence, taken) for evidence, taken in pairs if evidence is not None]
 
 
-def is_plain(answer: RequestOutput) -> bool:
+def is_comparable(output: RequestOutput) -> bool:
     """Whether it was drawn as a report's answers are: no grammar, penalty or bias, and it did not get stuck."""
-    sampling = answer.request.sampling
+    sampling = output.request.sampling
     steered = (
-        answer.request.grammar is not None
+        output.request.grammar is not None
         or sampling.repetition_penalty != 1
         or sampling.presence_penalty
         or sampling.frequency_penalty
         or sampling.logit_bias
     )
-    return not steered and not is_looping(answer.token_ids)
+    return not steered and not is_looping(output.token_ids)
 
 
-def heard(answer: RequestOutput, head: str, task: str | None, shapes: Sequence[TreeShape]) -> Heard:
+def build_record(output: RequestOutput, head: str, task: str | None, shapes: Sequence[TreeShape]) -> AcceptanceRecord:
     """The line of an answer. shapes: trees to count for."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
-    for evidence, taken in drafted(answer):
+    for evidence, taken in drafted_rounds(output):
         trees = found.setdefault(context_of(evidence.context), {})
         for shape in shapes:
             tokens = evidence.num_tokens_with(shape)
@@ -71,39 +71,39 @@ def heard(answer: RequestOutput, head: str, task: str | None, shapes: Sequence[T
                 rounds, accepted = trees.get(shape.name, (0, 0))
                 trees[shape.name] = rounds + 1, accepted + min(tokens, taken)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Heard(now, head, task, answer.request.sampling.temperature, found)
+    return AcceptanceRecord(now, head, task, output.request.sampling.temperature, found)
 
 
-def read_lines(lines: Iterable[bytes]) -> tuple[list[Heard], int]:
+def parse_records(lines: Iterable[bytes]) -> tuple[list[AcceptanceRecord], int]:
     """What stands in a log, and how many lines are none: the last one may be half written."""
     found, num_bad = [], 0
     for line in lines:
         try:
-            found.append(_read(json.loads(line)))
+            found.append(_parse_record(json.loads(line)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             num_bad += 1
     return found, num_bad
 
 
-def temperature_of(value: float) -> str:
+def temperature_slice(value: float) -> str:
     """The slice of a temperature."""
     return next((name for name, high in TEMPERATURES if value <= high), ">1")
 
 
-def _read(value: dict[str, Any]) -> Heard:
+def _parse_record(value: dict[str, Any]) -> AcceptanceRecord:
     if datetime.datetime.fromisoformat(value["time"]).utcoffset() is None:
         raise ValueError("a time without its zone")
     rounds = {
-        context: {tree: (_count(counts[0]), _count(counts[1])) for tree, counts in trees.items()}
+        context: {tree: (_check_count(counts[0]), _check_count(counts[1])) for tree, counts in trees.items()}
         for context, trees in value["rounds"].items()
     }
     task = value["task"]
-    return Heard(
+    return AcceptanceRecord(
         value["time"], str(value["head"]), None if task is None else str(task), float(value["temperature"]), rounds
     )
 
 
-def _count(value: Any) -> int:
-    if int(value) not in range(MOST):
+def _check_count(value: Any) -> int:
+    if int(value) not in range(MAX_COUNT):
         raise ValueError("no count")
     return int(value)

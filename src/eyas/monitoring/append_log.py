@@ -9,10 +9,10 @@ from pathlib import Path
 from eyas.base.errors import InputError
 from eyas.base.storage import convert_write_errors
 
-BLOCK = 2**16
+BLOCK_BYTES = 2**16
 
 
-class Lines:
+class AppendLog:
     """Opened for appending. What a killed writer left of its last line is cut off here, before anybody adds to it.
 
     num_bytes: of whole lines.
@@ -25,9 +25,9 @@ class Lines:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             try:
-                self._own()
+                self._lock()
                 os.fchmod(self._fd, 0o600)
-                self.num_bytes = self._whole()
+                self.num_bytes = self._complete_bytes()
                 os.ftruncate(self._fd, self.num_bytes)
             except BaseException:
                 os.close(self._fd)
@@ -49,7 +49,7 @@ class Lines:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _own(self) -> None:
+    def _lock(self) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -57,11 +57,11 @@ class Lines:
                 f"{self.path}, to which another server writes", "a directory of its own for each", "name another one"
             ) from None
 
-    def _whole(self) -> int:
+    def _complete_bytes(self) -> int:
         """Bytes up to the last line end."""
         at = os.fstat(self._fd).st_size
         while at:
-            begin = max(at - BLOCK, 0)
+            begin = max(at - BLOCK_BYTES, 0)
             found = os.pread(self._fd, at - begin, begin).rfind(b"\n")
             if found >= 0:
                 return begin + found + 1
@@ -69,7 +69,7 @@ class Lines:
         return 0
 
 
-def whole_lines(path: Path) -> Iterator[bytes]:
+def read_complete_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file that may be written to at this moment; what has no line end is none. OSError."""
     with path.open("rb") as file:
         for line in file:

@@ -21,20 +21,20 @@ from typing import Any, Literal
 import numpy as np
 
 from eyas.base.errors import InputError
-from eyas.monitoring.acceptance_log import Heard, temperature_of
-from eyas.monitoring.reported_acceptance import Promise, Report, Slice
+from eyas.monitoring.acceptance_log import AcceptanceRecord, temperature_slice
+from eyas.monitoring.reported_acceptance import ReferenceAcceptance, ReportedAcceptance, TrafficSlice
 from eyas.tree.stats import Interval, ratio_interval
 
 SCHEMA = 1
-LEAST_ROUNDS = 200
-LEAST_REQUESTS = 10  # tree.stats: a bootstrap over fewer is too narrow
+MIN_ROUNDS = 200
+MIN_REQUESTS = 10  # tree.stats: a bootstrap over fewer is too narrow
 MARGIN = 0.05
-SHARE = 0.1
+MIN_SHARE = 0.1
 SEED = 0
 
 Verdict = Literal["worse", "as before", "better", "too few", "no promise"]
-Advice = Literal["retrain", "keep", "unknown"]
-SAID = {
+Recommendation = Literal["retrain", "keep", "unknown"]
+RECOMMENDATION_TEXTS = {
     "retrain": "train again: the head accepts less than its report promised",
     "keep": "no need to train: the head accepts what its report promised",
     "unknown": "nothing can be said yet",
@@ -42,28 +42,30 @@ SAID = {
 
 
 @dataclass(frozen=True)
-class Row:
+class SliceComparison:
     """One slice. requests: its answers with rounds that can be compared. live, interval: None where there is none.
 
     share: of the answers at its temperature, whatever trees they ran.
     """
 
-    slice: Slice
-    promise: Promise | None
+    slice: TrafficSlice
+    reference: ReferenceAcceptance | None
     share: float
     requests: int
     rounds: int
-    live: float | None
+    live_length: float | None
     interval: Interval | None
     verdict: Verdict
 
     @property
     def difference(self) -> float | None:
         """Live over promised, less 1."""
-        return None if self.live is None or self.promise is None else self.live / self.promise.length - 1
+        return (
+            None if self.live_length is None or self.reference is None else self.live_length / self.reference.length - 1
+        )
 
     def to_json(self) -> dict[str, Any]:
-        promise, interval = self.promise, self.interval
+        promise, interval = self.reference, self.interval
         return {
             "slice": self.slice.kind,
             "name": self.slice.name or None,
@@ -72,7 +74,7 @@ class Row:
             "share": self.share,
             "requests": self.requests,
             "rounds": self.rounds,
-            "acceptance_length": self.live,
+            "acceptance_length": self.live_length,
             "ci95": None if interval is None else [interval.low, interval.high],
             "reference": None if promise is None else promise.length,
             "reference_ci95": None if promise is None else [promise.interval.low, promise.interval.high],
@@ -82,25 +84,27 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Drift:
+class DriftReport:
     """What was found. others: answers of other heads, left out."""
 
-    advice: Advice
+    recommendation: Recommendation
     head: str
-    requests: int
-    others: int
-    rows: tuple[Row, ...]
+    num_requests: int
+    num_other_heads: int
+    comparisons: tuple[SliceComparison, ...]
 
     def to_json(self) -> dict[str, Any]:
-        fields = {"head": self.head, "requests": self.requests, "requests_of_other_heads": self.others}
-        rules = {"least_rounds": LEAST_ROUNDS, "least_requests": LEAST_REQUESTS, "margin": MARGIN, "share": SHARE}
-        slices = [row.to_json() for row in self.rows]
-        return {"schema": SCHEMA, "verdict": self.advice, **fields, "rules": rules, "slices": slices}
+        fields = {"head": self.head, "requests": self.num_requests, "requests_of_other_heads": self.num_other_heads}
+        rules = {"least_rounds": MIN_ROUNDS, "least_requests": MIN_REQUESTS, "margin": MARGIN, "share": MIN_SHARE}
+        slices = [row.to_json() for row in self.comparisons]
+        return {"schema": SCHEMA, "verdict": self.recommendation, **fields, "rules": rules, "slices": slices}
 
 
-def compare(report: Report, lines: Sequence[Heard], since: datetime.datetime | None = None) -> Drift:
+def compare_acceptance(
+    report: ReportedAcceptance, lines: Sequence[AcceptanceRecord], since: datetime.datetime | None = None
+) -> DriftReport:
     """since: older answers are left out. InputError where no answer is left, or all are of other heads."""
-    recent = [one for one in lines if since is None or _time(one) >= since]
+    recent = [one for one in lines if since is None or _record_time(one) >= since]
     mine = [one for one in recent if one.head == report.head]
     if not mine:
         if not recent:
@@ -111,68 +115,70 @@ def compare(report: Report, lines: Sequence[Heard], since: datetime.datetime | N
             f"of {report.head}, which the report is of",
             "name the run of that head",
         )
-    rows = tuple(_row(part, report.promises.get(part), mine) for part in _parts(report, mine))
-    return Drift(_advice(rows), report.head, len(mine), len(recent) - len(mine), rows)
+    rows = tuple(_compare_slice(part, report.references.get(part), mine) for part in _list_slices(report, mine))
+    return DriftReport(_recommend(rows), report.head, len(mine), len(recent) - len(mine), rows)
 
 
-def describe(drift: Drift) -> str:
+def format_report(drift: DriftReport) -> str:
     """For a terminal."""
     head = f"{'slice':<28}{'answers':>8}{'rounds':>8}{'live (95 %)':>22}{'promised (95 %)':>22}{'change':>9}  verdict"
     lines = [head]
-    for row in drift.rows:
+    for row in drift.comparisons:
         name = f"{row.slice.kind} {row.slice.name}".strip() + f", temperature {row.slice.temperature}"
-        promised = None if row.promise is None else row.promise.length
-        span = None if row.promise is None else row.promise.interval
+        promised = None if row.reference is None else row.reference.length
+        span = None if row.reference is None else row.reference.interval
         change = "" if row.difference is None else f"{row.difference:+.1%}"
         lines.append(
-            f"{name:<28}{row.requests:>8}{row.rounds:>8}{_figure(row.live, row.interval):>22}"
-            f"{_figure(promised, span):>22}{change:>9}  {row.verdict}"
+            f"{name:<28}{row.requests:>8}{row.rounds:>8}{_format_length(row.live_length, row.interval):>22}"
+            f"{_format_length(promised, span):>22}{change:>9}  {row.verdict}"
         )
-    return "\n".join([*lines, SAID[drift.advice]])
+    return "\n".join([*lines, RECOMMENDATION_TEXTS[drift.recommendation]])
 
 
-def _figure(value: float | None, interval: Interval | None) -> str:
+def _format_length(value: float | None, interval: Interval | None) -> str:
     return "" if value is None or interval is None else f"{value:.2f} ({interval.low:.2f}-{interval.high:.2f})"
 
 
-def _parts(report: Report, lines: Iterable[Heard]) -> list[Slice]:
+def _list_slices(report: ReportedAcceptance, lines: Iterable[AcceptanceRecord]) -> list[TrafficSlice]:
     """Every slice that was promised or is there, by temperature, the whole first."""
-    found = set(report.promises)
+    found = set(report.references)
     for one in lines:
-        temperature = temperature_of(one.temperature)
-        found.add(Slice(temperature, "all"))
-        found |= {Slice(temperature, "context", context) for context in one.rounds}
+        temperature = temperature_slice(one.temperature)
+        found.add(TrafficSlice(temperature, "all"))
+        found |= {TrafficSlice(temperature, "context", context) for context in one.rounds}
         if one.task is not None:
-            found.add(Slice(temperature, "task", one.task))
+            found.add(TrafficSlice(temperature, "task", one.task))
     order = ("all", "task", "context")
     return sorted(found, key=lambda part: (part.temperature, order.index(part.kind), len(part.name), part.name))
 
 
-def _row(part: Slice, promise: Promise | None, lines: Iterable[Heard]) -> Row:
-    whole = [one for one in lines if temperature_of(one.temperature) == part.temperature]
+def _compare_slice(
+    part: TrafficSlice, promise: ReferenceAcceptance | None, lines: Iterable[AcceptanceRecord]
+) -> SliceComparison:
+    whole = [one for one in lines if temperature_slice(one.temperature) == part.temperature]
     contexts = (part.name,) if part.kind == "context" else None
-    some = [one for one in whole if _is_in(one, part)]
+    some = [one for one in whole if _belongs(one, part)]
     share = len(some) / len(whole) if whole else 0.0
     if promise is None:
-        return Row(part, None, share, len(some), 0, None, None, "no promise")
-    pairs = [_counts(one.rounds, promise.tree, contexts) for one in some]
+        return SliceComparison(part, None, share, len(some), 0, None, None, "no promise")
+    pairs = [_count_rounds(one.rounds, promise.tree, contexts) for one in some]
     rounds = np.array([rounds for rounds, _ in pairs if rounds], dtype=np.int64)
     tokens = np.array([tokens for rounds, tokens in pairs if rounds], dtype=np.int64)
     if not len(rounds):
-        return Row(part, promise, share, 0, 0, None, None, "too few")
+        return SliceComparison(part, promise, share, 0, 0, None, None, "too few")
     total, interval = int(rounds.sum()), ratio_interval(tokens, rounds, SEED)
-    verdict = _verdict(promise, interval) if total >= LEAST_ROUNDS and len(rounds) >= LEAST_REQUESTS else "too few"
-    return Row(part, promise, share, len(rounds), total, float(tokens.sum() / total), interval, verdict)
+    verdict = _verdict(promise, interval) if total >= MIN_ROUNDS and len(rounds) >= MIN_REQUESTS else "too few"
+    return SliceComparison(part, promise, share, len(rounds), total, float(tokens.sum() / total), interval, verdict)
 
 
-def _is_in(one: Heard, part: Slice) -> bool:
+def _belongs(one: AcceptanceRecord, part: TrafficSlice) -> bool:
     """Of an answer at the slice's temperature."""
     if part.kind == "all":
         return True
     return one.task == part.name if part.kind == "task" else part.name in one.rounds
 
 
-def _counts(
+def _count_rounds(
     rounds: Mapping[str, Mapping[str, tuple[int, int]]], tree: str, contexts: tuple[str, ...] | None
 ) -> tuple[int, int]:
     """Rounds and tokens with one tree."""
@@ -180,18 +186,18 @@ def _counts(
     return sum(count for count, _ in some), sum(tokens for _, tokens in some)
 
 
-def _verdict(promise: Promise, live: Interval) -> Verdict:
-    if live.high < min(promise.interval.low, promise.length * (1 - MARGIN)):
+def _verdict(reference: ReferenceAcceptance, live: Interval) -> Verdict:
+    if live.high < min(reference.interval.low, reference.length * (1 - MARGIN)):
         return "worse"
-    return "better" if live.low > max(promise.interval.high, promise.length * (1 + MARGIN)) else "as before"
+    return "better" if live.low > max(reference.interval.high, reference.length * (1 + MARGIN)) else "as before"
 
 
-def _advice(rows: Sequence[Row]) -> Advice:
+def _recommend(rows: Sequence[SliceComparison]) -> Recommendation:
     judged = [row for row in rows if row.verdict in ("worse", "as before", "better")]
-    if any(row.verdict == "worse" and row.share >= SHARE for row in judged):
+    if any(row.verdict == "worse" and row.share >= MIN_SHARE for row in judged):
         return "retrain"
     return "keep" if judged else "unknown"
 
 
-def _time(one: Heard) -> datetime.datetime:
+def _record_time(one: AcceptanceRecord) -> datetime.datetime:
     return datetime.datetime.fromisoformat(one.time)

@@ -21,17 +21,17 @@ from eyas.privacy.filter import DroppedRecord, PrivacyFilter
 
 SOURCE = "own-traffic"
 LICENSE = "LicenseRef-Own"
-SAMPLE = ("What is the sum of 12 and 30?",)
+SELF_TEST_PROMPT = ("What is the sum of 12 and 30?",)
 
 
 @dataclass(frozen=True)
-class Unfit:
+class Rejection:
     """Why nothing of a request is kept: "unreadable" (no text, tools), or "refused" by a rule or the filter."""
 
     reason: str
 
 
-class Gate:
+class PrivacyGate:
     """Loads everything at once, so that what is missing shows before the server is up.
 
     InputError without the extra `data`.
@@ -40,27 +40,27 @@ class Gate:
     def __init__(self) -> None:
         self._quality = QualityConfig()
         self._privacy = PrivacyFilter(PrivacyConfig(), load_surrogate_key(None))
-        self._privacy.clean([(SAMPLE, detect_languages(SAMPLE)[0])])
+        self._privacy.clean([(SELF_TEST_PROMPT, detect_languages(SELF_TEST_PROMPT)[0])])
 
-    def __call__(self, asked: Any, task: str | None) -> Conversation | Unfit:
+    def __call__(self, record: Any, task: str | None) -> Conversation | Rejection:
         """asked: a JSON value in one of the shapes of `data.sources.record_formats`."""
-        shaped = parse_record(asked, keep_system=True)
+        shaped = parse_record(record, keep_system=True)
         if isinstance(shaped, RejectedRecord):
-            return Unfit("unreadable")
+            return Rejection("unreadable")
         users = [message.content for message in shaped.messages if message.role == "user"]
         languages = detect_languages(users)
         if find_quality_issue(self._quality, users, languages[0]) is not None:
-            return Unfit("refused")
+            return Rejection("refused")
         texts = [message.content for message in shaped.messages]
         (found,) = self._privacy.clean([(texts, pick_screening_language(languages, self._privacy.name_languages))])
         if isinstance(found, DroppedRecord):
-            return Unfit("refused")
+            return Rejection("refused")
         messages = tuple(Message(old.role, text) for old, text in zip(shaped.messages, found.texts, strict=True))
         tags = {"task": task or SOURCE, "language": languages[0]}
-        return Conversation(f"{SOURCE}:{digest_of(messages)}", SOURCE, messages, tags, found.changed)
+        return Conversation(f"{SOURCE}:{digest_messages(messages)}", SOURCE, messages, tags, found.changed)
 
 
-def digest_of(messages: tuple[Message, ...]) -> str:
+def digest_messages(messages: tuple[Message, ...]) -> str:
     """Equal ones are one prompt."""
     text = json.dumps([message.to_json() for message in messages]).encode()
     return hashlib.blake2b(text, digest_size=8).hexdigest()

@@ -10,13 +10,13 @@ from eyas.data.sources.source import SourceConfig
 from eyas.deploy.config import NAME, DeployConfig
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target_dir import read_num_layers
-from eyas.monitoring.append_log import whole_lines
+from eyas.monitoring.append_log import read_complete_lines
 from eyas.monitoring.privacy_gate import LICENSE, SOURCE
 from eyas.monitoring.prompt_sampler import PROMPTS_FILE
 from eyas.recipe import Recipe
 from eyas.train.config import HeadOptions
 
-SNAPSHOT = ".prompts.jsonl"
+SNAPSHOT_SUFFIX = ".prompts.jsonl"
 
 
 def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
@@ -27,7 +27,7 @@ def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
     if out.suffix != ".toml":
         raise UsageError(f"--recipe {out}", "a .toml file", "name it so")
     try:
-        lines = list(whole_lines(sampled / PROMPTS_FILE))
+        lines = list(read_complete_lines(sampled / PROMPTS_FILE))
     except OSError as error:
         lines, reason = [], f" ({error.strerror})"
     else:
@@ -38,15 +38,15 @@ def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
             "prompts that went badly",
             "serve on, or raise --sample-below",
         )
-    copy = out.with_name(out.stem + SNAPSHOT).absolute()
+    copy = out.with_name(out.stem + SNAPSHOT_SUFFIX).absolute()
     write_atomic(copy, lines)
     with convert_write_errors(copy):
         copy.chmod(0o600)
-    write_atomic(out, to_toml(refreshed(recipe, run, copy, out.stem)))
+    write_atomic(out, to_toml(build_recipe(recipe, run, copy, out.stem)))
     return len(lines)
 
 
-def refreshed(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
+def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
     """The run's recipe with other prompts and a name of its own; the run's head to start from, of the same sizes; to be
     deployed where the run's was.
     """
@@ -63,22 +63,22 @@ def refreshed(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
         prompts=replace(recipe.prompts, source=None, license=None, limit=None, sources=(source,)),
         capture=replace(recipe.capture, aux_layer_ids=tuple(sizes.aux_layer_ids)),
         # Places that belong to the other run alone.
-        features=replace(recipe.features, url=_beside(recipe.features.url, name)),
+        features=replace(recipe.features, url=_sibling_url(recipe.features.url, name)),
         train=replace(
             recipe.train,
             init=str(head.absolute()),
             head=options,
-            checkpoint_url=_beside(recipe.train.checkpoint_url, name),
+            checkpoint_url=_sibling_url(recipe.train.checkpoint_url, name),
         ),
-        deploy=_same_endpoint(recipe),
+        deploy=_keep_endpoint(recipe),
     )
 
 
-def _same_endpoint(recipe: Recipe) -> DeployConfig:
+def _keep_endpoint(recipe: Recipe) -> DeployConfig:
     """The new head takes the old one's place: endpoint and service are called after the first recipe for good."""
     name = recipe.deploy.name or recipe.name
     return replace(recipe.deploy, name=name) if NAME.fullmatch(name) else recipe.deploy
 
 
-def _beside(url: str | None, name: str) -> str | None:
+def _sibling_url(url: str | None, name: str) -> str | None:
     return None if url is None else f"{url.rstrip('/')}-{name}"

@@ -16,7 +16,7 @@ from eyas.base.provenance import require_finished
 from eyas.bench.bench import RESULTS_FILE
 from eyas.bench.report import SCHEMA
 from eyas.evaluation import evaluate
-from eyas.monitoring.acceptance_log import temperature_of
+from eyas.monitoring.acceptance_log import temperature_slice
 from eyas.recipe import RECIPE_FILE, Recipe
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import Interval
@@ -27,7 +27,7 @@ Kind = Literal["all", "task", "context"]
 
 
 @dataclass(frozen=True)
-class Slice:
+class TrafficSlice:
     """A part of the traffic. name: of the task or the context; temperature: `rounds.temperature_of`."""
 
     temperature: str
@@ -36,7 +36,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Promise:
+class ReferenceAcceptance:
     """Acceptance length with its interval. tree: "DEPTH,TOP_K,NODES" with which it was measured."""
 
     tree: str
@@ -45,53 +45,55 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportedAcceptance:
     """head: its digest."""
 
     head: str
     recipe: Recipe
-    promises: Mapping[Slice, Promise]
+    references: Mapping[TrafficSlice, ReferenceAcceptance]
 
 
-def read_report(run: Path) -> Report:
+def read_report(run: Path) -> ReportedAcceptance:
     """InputError for what is no finished run, and for files of another schema."""
     if not run.is_dir():
         raise InputError(f"no directory {run}", "a run directory", "check the path")
     directory = run / "report"
-    results = _read(directory / RESULTS_FILE, SCHEMA, "run `eyas bench` with its recipe")
+    results = _read_json(directory / RESULTS_FILE, SCHEMA, "run `eyas bench` with its recipe")
     recipe = build(Recipe, load_toml(run / RECIPE_FILE))
     head = require_finished(directory, "bench").parents["head"]
-    promises: dict[Slice, Promise] = {}
+    promises: dict[TrafficSlice, ReferenceAcceptance] = {}
     path = run / "eval" / ACCEPTANCE_FILE
     if path.is_file():
-        promises |= _of_evaluation(_read(path, evaluate.SCHEMA, "run `eyas eval` again"), recipe, path)
+        promises |= _read_evaluation(_read_json(path, evaluate.SCHEMA, "run `eyas eval` again"), recipe, path)
     tree = recipe.bench.shape.name
-    for task, entry in _table(results, "tasks", directory / RESULTS_FILE).items():
-        promises[Slice(temperature_of(0.0), "task", task)] = _promise(entry, tree, directory / RESULTS_FILE)
+    for task, entry in _get_table(results, "tasks", directory / RESULTS_FILE).items():
+        promises[TrafficSlice(temperature_slice(0.0), "task", task)] = _parse_reference(
+            entry, tree, directory / RESULTS_FILE
+        )
     if not promises:
         raise InputError(f"{directory} without a figure by task", "acceptance to compare with", "measure again")
-    return Report(head, recipe, promises)
+    return ReportedAcceptance(head, recipe, promises)
 
 
-def _of_evaluation(found: Mapping[str, Any], recipe: Recipe, path: Path) -> dict[Slice, Promise]:
+def _read_evaluation(found: Mapping[str, Any], recipe: Recipe, path: Path) -> dict[TrafficSlice, ReferenceAcceptance]:
     """Answers were drawn anew at eval.temperature, or else at respond's."""
     drawn = found.get("temperature")
-    temperature = temperature_of(recipe.respond.temperature if drawn is None else float(drawn))
-    shape = _table(found, "tree", path)
+    temperature = temperature_slice(recipe.respond.temperature if drawn is None else float(drawn))
+    shape = _get_table(found, "tree", path)
     tree = TreeShape(shape["depth"], shape["top_k"], shape["nodes"]).name
     promises = {
-        Slice(temperature, "task", task): _promise(entry, tree, path)
-        for task, entry in _table(found, "tasks", path).items()
+        TrafficSlice(temperature, "task", task): _parse_reference(entry, tree, path)
+        for task, entry in _get_table(found, "tasks", path).items()
     }
     whole = found.get("all")
     if whole is not None:
-        promises[Slice(temperature, "all")] = _promise(whole, tree, path)
-        for context, entry in _table(whole, "by_context", path).items():
-            promises[Slice(temperature, "context", context)] = _promise(entry, tree, path)
+        promises[TrafficSlice(temperature, "all")] = _parse_reference(whole, tree, path)
+        for context, entry in _get_table(whole, "by_context", path).items():
+            promises[TrafficSlice(temperature, "context", context)] = _parse_reference(entry, tree, path)
     return promises
 
 
-def _read(path: Path, schema: int, do: str) -> dict[str, Any]:
+def _read_json(path: Path, schema: int, do: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -106,17 +108,17 @@ def _read(path: Path, schema: int, do: str) -> dict[str, Any]:
     return found
 
 
-def _table(found: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+def _get_table(found: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
     value = found.get(key)
     if not isinstance(value, dict):
         raise InputError(f"{path} without {key}", "the figures of a run's own head", "make it again with its stage")
     return value
 
 
-def _promise(entry: Any, tree: str, path: Path) -> Promise:
+def _parse_reference(entry: Any, tree: str, path: Path) -> ReferenceAcceptance:
     try:
         low, high = entry["ci95"]
-        return Promise(tree, float(entry["acceptance_length"]), Interval(float(low), float(high)))
+        return ReferenceAcceptance(tree, float(entry["acceptance_length"]), Interval(float(low), float(high)))
     except (TypeError, KeyError, ValueError):
         expected = "acceptance_length and ci95 in each entry"
         raise InputError(f"{path} with an entry of another form", expected, "make it again with its stage") from None

@@ -10,7 +10,7 @@ from eyas.tree.stats import acceptance_length
 
 
 @dataclass
-class Record:
+class AccessLogRecord:
     """What the log says about a request. Owned by the gate; the endpoint fills in what the engine did.
 
     ttft_ms and tpot_ms are those of the first answer; None where they do not exist. error: a fault of ours, with the
@@ -31,18 +31,20 @@ class Record:
     error: str | None = None
     started_s: float = field(default_factory=time.perf_counter)
 
-    def add(self, prompt_tokens: int, output_tokens: int, answers: Sequence[RequestOutput], is_complete: bool) -> None:
+    def add_outputs(
+        self, prompt_tokens: int, output_tokens: int, outputs: Sequence[RequestOutput], is_complete: bool
+    ) -> None:
         """The finished answers of a call; not complete: the others were cancelled."""
         self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
-        finishes = {str(answer.finish_reason) for answer in answers} | (set() if is_complete else {"cancelled"})
+        finishes = {str(answer.finish_reason) for answer in outputs} | (set() if is_complete else {"cancelled"})
         self.finish = ",".join(sorted(finishes))
-        if answers:
-            self.ttft_ms = answers[0].ttft_s * 1000
-            self.tpot_ms = None if answers[0].tpot_s is None else answers[0].tpot_s * 1000
-        rounds = [answer.rounds for answer in answers if answer.accepted]
+        if outputs:
+            self.ttft_ms = outputs[0].ttft_s * 1000
+            self.tpot_ms = None if outputs[0].tpot_s is None else outputs[0].tpot_s * 1000
+        rounds = [answer.rounds for answer in outputs if answer.accepted]
         self.acceptance = acceptance_length(rounds) if rounds else None
 
-    def line(self) -> str:
+    def to_line(self) -> str:
         """JSON, without what does not apply."""
         self.duration_ms = (time.perf_counter() - self.started_s) * 1000
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

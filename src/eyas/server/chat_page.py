@@ -16,26 +16,26 @@ FILES = {
     "/ui/tree.js": ("tree.js", "text/javascript"),
 }
 # Its own two scripts and its style, questions to its own server, and nothing else: text can never become code.
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
 HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
 
 
-def add_page(app: FastAPI) -> tuple[str, ...]:
+def add_ui_routes(app: FastAPI) -> tuple[str, ...]:
     """Add the page's routes; their paths, which need no key."""
     for path, (name, kind) in FILES.items():
-        app.add_api_route(path, _sender(name, kind), methods=["GET"], include_in_schema=False)
+        app.add_api_route(path, _file_route(name, kind), methods=["GET"], include_in_schema=False)
     return tuple(FILES)
 
 
-def _sender(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
+def _file_route(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
     content = files("eyas.server").joinpath("ui", name).read_bytes()
 
     async def send() -> Response:

@@ -17,10 +17,10 @@ from starlette.exceptions import HTTPException
 
 from eyas.base.errors import EyasError
 from eyas.engine.async_engine import Draining, QueueFull
-from eyas.server.openai_responses import ErrorBody, ErrorReply
+from eyas.server.openai_responses import ErrorBody, ErrorResponse
 
-LONGEST_SHOWN = 60  # characters of a wrong value that a message repeats
-INVALID = "invalid_request_error"
+MAX_VALUE_CHARS = 60  # characters of a wrong value that a message repeats
+INVALID_REQUEST = "invalid_request_error"
 RETRY_AFTER_S = "1"  # a slot frees up within about an answer's length; clients back off further by themselves
 
 
@@ -32,13 +32,13 @@ class ApiError(HTTPException):
         status: int,
         message: str,
         *,
-        kind: str = INVALID,
+        kind: str = INVALID_REQUEST,
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status, message, dict(headers or {}))
-        self.body = ErrorReply(error=ErrorBody(message=message, type=kind, param=param, code=code))
+        self.body = ErrorResponse(error=ErrorBody(message=message, type=kind, param=param, code=code))
 
     def response(self) -> Response:
         """The HTTP response."""
@@ -46,70 +46,72 @@ class ApiError(HTTPException):
         return Response(content, self.status_code, self.headers, "application/json")
 
 
-def refusal(found: str, expected: str, do: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(found: str, expected: str, do: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """Status 400: a request that is not as it should be."""
     return ApiError(400, str(EyasError(found, expected, do)), param=param, code=code)
 
 
-def from_eyas(error: EyasError, param: str | None = None) -> ApiError:
+def to_api_error(error: EyasError, param: str | None = None) -> ApiError:
     """What the engine or the chat template refuses: 429 for a full queue, 503 while draining, else 400."""
     if isinstance(error, QueueFull):
         headers = {"Retry-After": RETRY_AFTER_S}
         return ApiError(429, str(error), kind="rate_limit_error", code="queue_full", headers=headers)
     if isinstance(error, Draining):
-        return shutting_down()
+        return shutting_down_error()
     return ApiError(400, str(error), param=param)
 
 
-def shutting_down() -> ApiError:
+def shutting_down_error() -> ApiError:
     """Status 503: this server takes no more work."""
     message = str(EyasError("a server that shuts down", "one that goes on", "send the request to another one"))
     return ApiError(503, message, kind="server_error", code="draining", headers={"Retry-After": RETRY_AFTER_S})
 
 
-def failed() -> ApiError:
+def internal_error() -> ApiError:
     """Status 500: our own mistake; the reason is not the client's business."""
     message = str(EyasError("a server that failed", "an answer", "read the server's log, at this X-Request-Id"))
     return ApiError(500, message, kind="server_error", code="internal_error")
 
 
-def from_validation(errors: Sequence[Mapping[str, Any]], body: Any, known: Iterable[str]) -> ApiError:
+def to_validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Iterable[str]) -> ApiError:
     """The first wrong parameter of a body, with everything that it may be. known: the parameters that there are."""
-    places = [_place(error, body) for error in errors]
+    places = [_parameter_path(error, body) for error in errors]
     first, place = errors[0], places[0]
     param = ".".join(place) or None
     if first["type"] == "extra_forbidden":
-        return _unknown(place, known)
+        return _unknown_parameter(place, known)
     if first["type"] == "missing":
-        return refusal(f"no {param or 'JSON body'}", "it to be there", "add it", param=param, code="missing_parameter")
+        return bad_request(
+            f"no {param or 'JSON body'}", "it to be there", "add it", param=param, code="missing_parameter"
+        )
     # A union gives one error for each of its branches, all about the same parameter.
-    expected = [_expected(error) for error, other in zip(errors, places, strict=True) if other[:1] == place[:1]]
-    found = f"{param or 'a body'} = {_shown(first['input'])}"
-    return refusal(found, " or ".join(dict.fromkeys(expected)), "correct it", param=param, code="invalid_value")
+    expected = [_requirement(error) for error, other in zip(errors, places, strict=True) if other[:1] == place[:1]]
+    found = f"{param or 'a body'} = {_format_value(first['input'])}"
+    return bad_request(found, " or ".join(dict.fromkeys(expected)), "correct it", param=param, code="invalid_value")
 
 
-def install(app: FastAPI, bodies: Mapping[str, type[BaseModel]]) -> None:
+def install_error_handlers(app: FastAPI, request_models: Mapping[str, type[BaseModel]]) -> None:
     """Have every error of the framework answered in OpenAI's shape. bodies: what each path takes."""
 
     async def on_validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return from_validation(error.errors(), error.body, bodies[request.url.path].model_fields).response()
+        return to_validation_error(error.errors(), error.body, request_models[request.url.path].model_fields).response()
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if isinstance(error, ApiError):
             return error.response()
-        return _plain(request, error).response()
+        return _framework_error(request, error).response()
 
     async def on_failure(request: Request, error: Exception) -> Response:
-        return failed().response()
+        return internal_error().response()
 
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_failure)
 
 
-def _plain(request: Request, error: HTTPException) -> ApiError:
+def _framework_error(request: Request, error: HTTPException) -> ApiError:
     """Errors of the framework itself: an unknown path, another method, a body that cannot be read."""
     found = f"{request.method} {request.url.path}"
     if error.status_code == 404:
@@ -118,22 +120,22 @@ def _plain(request: Request, error: HTTPException) -> ApiError:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = str(EyasError(found, allowed, "read /openapi.json"))
         return ApiError(405, message, code="method_not_allowed", headers=error.headers)
-    kind = INVALID if error.status_code < 500 else "server_error"
+    kind = INVALID_REQUEST if error.status_code < 500 else "server_error"
     code = HTTPStatus(error.status_code).name.lower()
     return ApiError(error.status_code, error.detail, kind=kind, code=code, headers=error.headers)
 
 
-def _unknown(place: Sequence[str], known: Iterable[str]) -> ApiError:
+def _unknown_parameter(place: Sequence[str], known: Iterable[str]) -> ApiError:
     """An unknown parameter, with those of a similar name."""
     param, expected = ".".join(place), "the keys that /openapi.json lists"
     if len(place) == 1:
         names = list(known)
         expected = f"one of {', '.join(difflib.get_close_matches(param, names) or names)}"
-    found = f"the unknown parameter {_shown(param)}"
-    return refusal(found, expected, "correct or drop it", param=param, code="unknown_parameter")
+    found = f"the unknown parameter {_format_value(param)}"
+    return bad_request(found, expected, "correct or drop it", param=param, code="unknown_parameter")
 
 
-def _place(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:
+def _parameter_path(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:
     """Where in the body: ("body", "messages", 0, "user", "content") without pydantic's own steps, here "user"."""
     parts, value = [], body
     for part in error["loc"][1:]:
@@ -145,7 +147,7 @@ def _place(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _expected(error: Mapping[str, Any]) -> str:
+def _requirement(error: Mapping[str, Any]) -> str:
     """What pydantic asks for, as the end of "expected ..."."""
     if error["type"] in ("model_type", "model_attributes_type"):
         return "a JSON object"
@@ -158,10 +160,10 @@ def _expected(error: Mapping[str, Any]) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A wrong value, if it is short; else only what it is."""
     text = json.dumps(value, default=repr)
-    if len(text) <= LONGEST_SHOWN:
+    if len(text) <= MAX_VALUE_CHARS:
         return text
     kinds = {str: "a long string", list: "a long list", dict: "a large object", int: "a very large number"}
     return kinds.get(type(value), "a long value")

@@ -9,11 +9,11 @@ from itertools import groupby
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.canary import CanaryStatus
 from eyas.engine.request import RequestOutput
-from eyas.server.observer import Sampled
+from eyas.server.observer import SamplingStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Upper bounds in seconds, those of vLLM.
-TTFT_S = (
+TTFT_BUCKETS_S = (
     0.001,
     0.005,
     0.01,
@@ -37,10 +37,14 @@ TTFT_S = (
     640,
     2560,
 )
-ITL_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-FINE_ITL_S = (0.001, 0.0025, 0.005)  # and three below: a small target on a GPU is faster than vLLM's first bound
-E2E_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # ours -> vLLM's
+ITL_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+FINE_ITL_BUCKETS_S = (
+    0.001,
+    0.0025,
+    0.005,
+)  # and three below: a small target on a GPU is faster than vLLM's first bound
+E2E_BUCKETS_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+FINISH_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # ours -> vLLM's
 
 Labels = Mapping[str, str]
 
@@ -65,21 +69,21 @@ class ServerMetrics:
 
     def __init__(self, model: str) -> None:
         self.labels = {"model_name": model, "engine": "0"}
-        self.ttft_s = Histogram(TTFT_S)
-        self.itl_s = Histogram((*FINE_ITL_S, *ITL_S))
-        self.e2e_s = Histogram(E2E_S)
+        self.ttft_s = Histogram(TTFT_BUCKETS_S)
+        self.itl_s = Histogram((*FINE_ITL_BUCKETS_S, *ITL_BUCKETS_S))
+        self.e2e_s = Histogram(E2E_BUCKETS_S)
 
-    def observe(self, answer: RequestOutput) -> None:
+    def observe(self, output: RequestOutput) -> None:
         """A finished answer."""
-        self.ttft_s.observe(answer.token_times_s[0])
-        self.e2e_s.observe(answer.token_times_s[-1])
-        before_s = answer.token_times_s[0]
-        for time_s, tokens in groupby(answer.token_times_s[1:]):  # tokens of one round share its time
+        self.ttft_s.observe(output.token_times_s[0])
+        self.e2e_s.observe(output.token_times_s[-1])
+        before_s = output.token_times_s[0]
+        for time_s, tokens in groupby(output.token_times_s[1:]):  # tokens of one round share its time
             count = sum(1 for _ in tokens)
             self.itl_s.observe((time_s - before_s) / count, count)
             before_s = time_s
 
-    def text(self, stats: EngineStats, sampled: Sampled | None = None) -> str:
+    def render(self, stats: EngineStats, sampled: SamplingStats | None = None) -> str:
         """The whole page. sampled: what became of prompts that went badly, where they are kept."""
         page = _Page(self.labels)
         page.gauge("vllm:num_requests_running", "Requests that run.", stats.running)
@@ -91,7 +95,9 @@ class ServerMetrics:
         page.counter("vllm:generation_tokens_total", "Answer tokens.", stats.output_tokens)
         page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in memory.", stats.prompt_tokens)
         page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in memory.", stats.cached_tokens)
-        finished = [({"finished_reason": name}, stats.requests_finished.get(ours, 0)) for ours, name in REASONS.items()]
+        finished = [
+            ({"finished_reason": name}, stats.requests_finished.get(ours, 0)) for ours, name in FINISH_REASONS.items()
+        ]
         page.add("vllm:request_success_total", "counter", "Requests by how they ended.", finished)
         page.histogram("vllm:time_to_first_token_seconds", "Time to the first token.", self.ttft_s)
         what = "Time of a round divided by its tokens, once for each: the mean is the mean TPOT."
@@ -100,7 +106,7 @@ class ServerMetrics:
         self._speculation(page, stats)
         self._speedup(page, stats)
         if stats.canary is not None:
-            self._trial(page, stats.canary)
+            self._canary(page, stats.canary)
         if sampled is not None:
             what = "Answers with drafted rounds by what became of their prompts: kept, or why not."
             outcomes = [({"outcome": name}, count) for name, count in sampled.outcomes.items()]
@@ -127,7 +133,7 @@ class ServerMetrics:
             page.gauge("eyas_speedup_low", f"{what}: lower end of the 95% interval.", stats.speedup.low)
             page.gauge("eyas_speedup_high", f"{what}: upper end of the 95% interval.", stats.speedup.high)
 
-    def _trial(self, page: "_Page", trial: CanaryStatus) -> None:
+    def _canary(self, page: "_Page", trial: CanaryStatus) -> None:
         def by_head(counts: Mapping[str, int]) -> list[tuple[Labels, float]]:
             return [({"head": name}, count) for name, count in counts.items()]
 

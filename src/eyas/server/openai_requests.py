@@ -9,14 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from eyas.engine.request import Speculation
 
-MOST_CHOICES = 128  # OpenAI's bound on n; here on all answers of one call
-MOST_STOPS = 16
-MOST_LOGPROBS = 20
-MOST_SEED = 2**63 - 1
-MOST_TOKENS = 2**31 - 1  # no context is longer
+MAX_CHOICES = 128  # OpenAI's bound on n; here on all answers of one call
+MAX_STOP_STRINGS = 16
+MAX_LOGPROBS = 20
+MAX_SEED = 2**63 - 1
+MAX_TOKENS = 2**31 - 1  # no context is longer
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """No unknown keys, no text for numbers, no infinities."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
@@ -25,7 +25,7 @@ class Strict(BaseModel):
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-class TextPart(Strict):
+class TextPart(StrictModel):
     """A piece of a message."""
 
     type: Literal["text"]
@@ -38,21 +38,21 @@ Content = Annotated[
 ]
 
 
-def text_of(content: Content | None) -> str | None:
+def content_text(content: Content | None) -> str | None:
     """The content as the template gets it."""
     if content is None or isinstance(content, str):
         return content
     return "\n".join(part.text for part in content)
 
 
-class FunctionCall(Strict):
+class FunctionCall(StrictModel):
     """arguments: a JSON object as text; the template gets the object."""
 
     name: str
     arguments: str
 
 
-class ToolCall(Strict):
+class ToolCall(StrictModel):
     """A call that the assistant made earlier."""
 
     id: str
@@ -60,25 +60,25 @@ class ToolCall(Strict):
     function: FunctionCall
 
 
-class _Named(Strict):
+class _NamedMessage(StrictModel):
     name: str | None = None
 
 
-class SystemMessage(_Named):
+class SystemMessage(_NamedMessage):
     """Instructions; a developer's message is rendered as the system's."""
 
     role: Literal["system", "developer"]
     content: Content
 
 
-class UserMessage(_Named):
+class UserMessage(_NamedMessage):
     """What the user said."""
 
     role: Literal["user"]
     content: Content
 
 
-class AssistantMessage(_Named):
+class AssistantMessage(_NamedMessage):
     """An earlier answer: text, tool calls, or both. Clients send it back with null for what it did not have."""
 
     role: Literal["assistant"]
@@ -90,13 +90,13 @@ class AssistantMessage(_Named):
     function_call: None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_content(self) -> Self:
         if self.content is None and self.tool_calls is None:
             raise ValueError("an assistant's message with content or tool_calls")
         return self
 
 
-class ToolMessage(_Named):
+class ToolMessage(_NamedMessage):
     """What a tool gave back."""
 
     role: Literal["tool"]
@@ -108,7 +108,7 @@ ChatMessage = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMes
 Messages = Annotated[list[ChatMessage], Field(min_length=1)]
 
 
-class Function(Strict):
+class Function(StrictModel):
     """A function that the model may call. strict cannot be promised, so only false is taken."""
 
     name: str
@@ -117,7 +117,7 @@ class Function(Strict):
     strict: Literal[False] | None = None
 
 
-class Tool(Strict):
+class Tool(StrictModel):
     """A tool as the template renders it."""
 
     type: Literal["function"] = "function"
@@ -127,7 +127,7 @@ class Tool(Strict):
 # --- parameters ------------------------------------------------------------------------------------------------------
 
 
-class StreamOptions(Strict):
+class StreamOptions(StrictModel):
     """include_usage: a last chunk with the usage. continuous_usage_stats (vLLM's): the usage so far in every chunk.
 
     include_rounds (eyas's): a chunk for every round, with what it drafted and what of that was accepted.
@@ -138,7 +138,7 @@ class StreamOptions(Strict):
     include_rounds: bool | None = None
 
 
-class JsonSchema(Strict):
+class JsonSchema(StrictModel):
     """A JSON Schema that the answer must obey."""
 
     name: str
@@ -147,19 +147,19 @@ class JsonSchema(Strict):
     strict: bool | None = None
 
 
-class TextFormat(Strict):
+class TextFormat(StrictModel):
     """No constraint."""
 
     type: Literal["text"]
 
 
-class JsonObjectFormat(Strict):
+class JsonObjectFormat(StrictModel):
     """Any JSON object."""
 
     type: Literal["json_object"]
 
 
-class JsonSchemaFormat(Strict):
+class JsonSchemaFormat(StrictModel):
     """JSON of one schema."""
 
     type: Literal["json_schema"]
@@ -170,14 +170,14 @@ ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Fie
 Schema = dict[str, Any] | str
 
 
-class StructuredOutputs(Strict):
+class StructuredOutputs(StrictModel):
     """vLLM's name for constraints on the answer: one of json (a schema) and regex."""
 
     json_: Annotated[Schema | None, Field(alias="json")] = None
     regex: str | None = None
 
 
-class Generation(Strict):
+class GenerationRequest(StrictModel):
     """What chat and completions share."""
 
     model: Annotated[str, Field(description="The served model's name, as GET /v1/models has it.")]
@@ -191,14 +191,14 @@ class Generation(Strict):
     logit_bias: (
         dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
     ) = Field(None, description="Token id (as a string) to what is added to its logit.")
-    seed: Annotated[int, Field(ge=-MOST_SEED - 1, le=MOST_SEED, description="Choice i uses seed + i.")] | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES, description="Answers for each prompt.")] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS, description="Most tokens of the answer.")] | None = None
+    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED, description="Choice i uses seed + i.")] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Answers for each prompt.")] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Most tokens of the answer.")] | None = None
     stop: (
         Annotated[str, Field(min_length=1)]
-        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MOST_STOPS)]
+        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOP_STRINGS)]
         | None
-    ) = Field(None, description=f"Texts, at most {MOST_STOPS}, before the first of which the answer is cut.")
+    ) = Field(None, description=f"Texts, at most {MAX_STOP_STRINGS}, before the first of which the answer is cut.")
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1000)] | None = None
     ignore_eos: bool | None = Field(None, description="Go on behind the end of turn; for measurements.")
     stream: bool | None = None
@@ -220,15 +220,15 @@ class Generation(Strict):
         return value
 
 
-class ChatRequest(Generation):
+class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
     messages: Messages
     max_completion_tokens: (
-        Annotated[int, Field(ge=1, le=MOST_TOKENS, description="Another name of max_tokens.")] | None
+        Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Another name of max_tokens.")] | None
     ) = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS, description="Needs logprobs.")] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS, description="Needs logprobs.")] | None = None
     tools: list[Tool] | None = Field(None, description="For the template. The answer's text is not parsed for calls.")
     tool_choice: Literal["auto", "none"] | None = Field(None, description="none: the template sees no tools.")
 
@@ -248,21 +248,21 @@ class ChatRequest(Generation):
 
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-Prompts = Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
-IdPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MOST_CHOICES)]
+Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+IdPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
 
 
-class CompletionRequest(Generation):
+class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
     prompt: Annotated[str | Prompts | TokenIds | IdPrompts, Field(description="Text, texts, token ids, or lists of.")]
-    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: Literal[False] | None = Field(None, description="Not supported.")
     suffix: None = Field(None, description="Not supported.")
     best_of: Literal[1] | None = Field(None, description="Not supported beyond 1.")
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(StrictModel):
     """POST /tokenize, as vLLM has it: a prompt as /v1/completions would read it, or messages as the chat would."""
 
     model: str | None = None
@@ -271,7 +271,7 @@ class TokenizeRequest(Strict):
     tools: list[Tool] | None = None
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _check_source(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("a prompt or messages")
         return self

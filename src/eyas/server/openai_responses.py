@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Reply(BaseModel):
+class ResponseModel(BaseModel):
     """A part of an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -18,14 +18,14 @@ class Reply(BaseModel):
         return self.model_dump_json(exclude_unset=True).encode()
 
 
-class ErrorBody(Reply):
+class ErrorBody(ResponseModel):
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class ErrorReply(Reply):
+class ErrorResponse(ResponseModel):
     """Every response with a status from 400 on."""
 
     error: ErrorBody
@@ -34,11 +34,11 @@ class ErrorReply(Reply):
 # --- counts ----------------------------------------------------------------------------------------------------------
 
 
-class PromptDetails(Reply):
+class PromptDetails(ResponseModel):
     cached_tokens: int
 
 
-class Usage(Reply):
+class Usage(ResponseModel):
     """Tokens as the server counted them. A prompt counts once, whatever n is."""
 
     prompt_tokens: int
@@ -47,7 +47,7 @@ class Usage(Reply):
     prompt_tokens_details: PromptDetails
 
 
-class SpeculativeDecoding(Reply):
+class SpeculativeStats(ResponseModel):
     """How drafting went for one answer, in vLLM's words; AIPerf reads it. Steps are rounds in which nodes were drafted.
 
     mean_acceptance_length: 1 + accepted / steps. acceptance_histogram[j]: steps that accepted j draft tokens.
@@ -66,22 +66,22 @@ class SpeculativeDecoding(Reply):
     per_step_drafted: list[int]
 
 
-class CanaryDecoding(SpeculativeDecoding):
+class CanarySpeculativeStats(SpeculativeStats):
     """The same, of an answer for which a canary head drafted: the key is ours."""
 
     head: Literal["canary"]
 
 
-class Metrics(Reply):
+class ResponseMetrics(ResponseModel):
     """Null where there is no head, speculation is off, or the call has more than one answer."""
 
-    speculative_decoding: CanaryDecoding | SpeculativeDecoding | None
+    speculative_decoding: CanarySpeculativeStats | SpeculativeStats | None
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
 
 
-class Tree(Reply):
+class TreeInfo(ResponseModel):
     """The draft tree that the target verified. A parent comes before its children; node 0 is the root, its own parent.
 
     The root is the token before those of the round. path: the accepted nodes below it that are part of the answer.
@@ -94,7 +94,7 @@ class Tree(Reply):
     path: list[int]
 
 
-class Round(Reply):
+class RoundInfo(ResponseModel):
     """The tokens of a chunk one by one: eyas's answer to `include_rounds`. The first chunk's token is no round's.
 
     texts: joined, they are the chunk's text. drafted: an accepted draft token; else the target's own, the first of all
@@ -103,13 +103,13 @@ class Round(Reply):
 
     texts: list[str]
     drafted: list[bool]
-    tree: Tree | None
+    tree: TreeInfo | None
 
 
 # --- chat ------------------------------------------------------------------------------------------------------------
 
 
-class TopLogprob(Reply):
+class TopLogprob(ResponseModel):
     token: str
     logprob: float
     bytes: list[int] | None
@@ -119,12 +119,12 @@ class TokenLogprobs(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(Reply):
+class ChatLogprobs(ResponseModel):
     content: list[TokenLogprobs]
     refusal: None
 
 
-class AssistantReply(Reply):
+class ResponseMessage(ResponseModel):
     role: Literal["assistant"]
     content: str
     refusal: None
@@ -133,15 +133,15 @@ class AssistantReply(Reply):
 ReplyFinishReason = Literal["stop", "length"]
 
 
-class ChatChoice(Reply):
+class ChatChoice(ResponseModel):
     index: int
-    message: AssistantReply
+    message: ResponseMessage
     logprobs: ChatLogprobs | None
     finish_reason: ReplyFinishReason
     token_ids: list[int] = Field(default=[])
 
 
-class ChatReply(Reply):
+class ChatResponse(ResponseModel):
     """POST /v1/chat/completions without stream."""
 
     id: str
@@ -150,25 +150,25 @@ class ChatReply(Reply):
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    metrics: Metrics | None
+    metrics: ResponseMetrics | None
     prompt_token_ids: list[int] = Field(default=[])
 
 
-class Delta(Reply):
+class Delta(ResponseModel):
     role: Literal["assistant"] = "assistant"
     content: str = ""
 
 
-class ChatChunkChoice(Reply):
+class ChatChunkChoice(ResponseModel):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
     finish_reason: ReplyFinishReason | None
     token_ids: list[int] = Field(default=[])
-    round: Round | None = None
+    round: RoundInfo | None = None
 
 
-class ChatChunk(Reply):
+class ChatChunk(ResponseModel):
     """One event of POST /v1/chat/completions with stream."""
 
     id: str
@@ -177,21 +177,21 @@ class ChatChunk(Reply):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
-    metrics: Metrics | None = None
+    metrics: ResponseMetrics | None = None
     prompt_token_ids: list[int] = Field(default=[])
 
 
 # --- completions -----------------------------------------------------------------------------------------------------
 
 
-class CompletionLogprobs(Reply):
+class CompletionLogprobs(ResponseModel):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 
-class CompletionChoice(Reply):
+class CompletionChoice(ResponseModel):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -200,7 +200,7 @@ class CompletionChoice(Reply):
     prompt_token_ids: list[int] = Field(default=[])
 
 
-class CompletionReply(Reply):
+class CompletionResponse(ResponseModel):
     """POST /v1/completions without stream."""
 
     id: str
@@ -209,20 +209,20 @@ class CompletionReply(Reply):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
-    metrics: Metrics | None
+    metrics: ResponseMetrics | None
 
 
-class CompletionChunkChoice(Reply):
+class CompletionChunkChoice(ResponseModel):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: ReplyFinishReason | None
     token_ids: list[int] = Field(default=[])
     prompt_token_ids: list[int] = Field(default=[])
-    round: Round | None = None
+    round: RoundInfo | None = None
 
 
-class CompletionChunk(Reply):
+class CompletionChunk(ResponseModel):
     """One event of POST /v1/completions with stream."""
 
     id: str
@@ -231,13 +231,13 @@ class CompletionChunk(Reply):
     model: str
     choices: list[CompletionChunkChoice]
     usage: Usage | None = None
-    metrics: Metrics | None = None
+    metrics: ResponseMetrics | None = None
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
-class Model(Reply):
+class ModelCard(ResponseModel):
     id: str
     object: Literal["model"]
     created: int
@@ -245,14 +245,14 @@ class Model(Reply):
     max_model_len: int
 
 
-class Models(Reply):
+class ModelList(ResponseModel):
     """GET /v1/models."""
 
     object: Literal["list"]
-    data: list[Model]
+    data: list[ModelCard]
 
 
-class Tokens(Reply):
+class TokenizeResponse(ResponseModel):
     """POST /tokenize."""
 
     tokens: list[int]
@@ -260,7 +260,7 @@ class Tokens(Reply):
     max_model_len: int
 
 
-class Health(Reply):
+class HealthResponse(ResponseModel):
     """GET /health and GET /ready."""
 
     status: Literal["up", "ready"]

@@ -9,24 +9,24 @@ from eyas.base.errors import EyasError
 from eyas.engine.grammar import Grammar, GrammarVocab
 from eyas.engine.request import Request, StopCriteria
 from eyas.model.target import Target
-from eyas.server.chat_prompt import chat_ids, text_ids
-from eyas.server.http_errors import ApiError, from_eyas, refusal
+from eyas.server.chat_prompt import encode_chat, encode_text
+from eyas.server.http_errors import ApiError, bad_request, to_api_error
 from eyas.server.openai_requests import (
-    MOST_CHOICES,
+    MAX_CHOICES,
     ChatMessage,
     ChatRequest,
     CompletionRequest,
-    Generation,
+    GenerationRequest,
     JsonObjectFormat,
     JsonSchemaFormat,
     StructuredOutputs,
     Tool,
-    text_of,
+    content_text,
 )
 from eyas.tree.sampling import SamplingParams
 
-SEEDS = 2**62  # what torch's generators take, with room for seed + i
-COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
+NUM_SEEDS = 2**62  # what torch's generators take, with room for seed + i
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
 ANY_OBJECT = {"type": "object"}
 
@@ -34,66 +34,72 @@ Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Reader:
+class RequestParser:
     """Its methods take a while (tokenizer, template, grammar) and are called on one thread: tokenizers bear no two."""
 
     target: Target
     context: int  # most tokens of prompt and answer
 
-    def chat(self, body: ChatRequest, name: str) -> list[Request]:
+    def parse_chat(self, body: ChatRequest, id_prefix: str) -> list[Request]:
         """n requests, named `name`-0, `name`-1, ... ApiError."""
         tools = [] if body.tools is None or body.tool_choice == "none" else body.tools
-        prompt = self.messages(body.messages, tools)
+        prompt = self.encode_messages(body.messages, tools)
         asked = body.max_completion_tokens or body.max_tokens
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        return self._requests(body, name, [prompt], "messages", asked, logprobs)
+        return self._build_requests(body, id_prefix, [prompt], "messages", asked, logprobs)
 
-    def completions(self, body: CompletionRequest, name: str) -> list[Request]:
+    def parse_completion(self, body: CompletionRequest, id_prefix: str) -> list[Request]:
         """n requests for each prompt; those of the first prompt come first. ApiError."""
         prompts = self._prompts(body)
-        asked = body.max_tokens or COMPLETION_TOKENS
-        return self._requests(body, name, prompts, "prompt", asked, body.logprobs)
+        asked = body.max_tokens or DEFAULT_COMPLETION_TOKENS
+        return self._build_requests(body, id_prefix, prompts, "prompt", asked, body.logprobs)
 
-    def messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Ids:
+    def encode_messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Ids:
         """What the template makes of messages. ApiError."""
-        self._require_readable(sum(len(text_of(message.content) or "") for message in messages), "messages")
+        self._check_length(sum(len(content_text(message.content) or "") for message in messages), "messages")
         try:
-            return chat_ids(messages, tools, self.target.tokenizer)
+            return encode_chat(messages, tools, self.target.tokenizer)
         except EyasError as error:
-            raise from_eyas(error, "messages") from None
+            raise to_api_error(error, "messages") from None
 
-    def text(self, text: str) -> Ids:
+    def encode_prompt(self, text: str) -> Ids:
         """A plain prompt. ApiError."""
-        self._require_readable(len(text), "prompt")
-        return text_ids(text, self.target.tokenizer)
+        self._check_length(len(text), "prompt")
+        return encode_text(text, self.target.tokenizer)
 
     def _prompts(self, body: CompletionRequest) -> list[Ids]:
         prompt = body.prompt
         if isinstance(prompt, str):
-            return [self.text(prompt)]
+            return [self.encode_prompt(prompt)]
         texts = [one for one in prompt if isinstance(one, str)]
         if texts:
-            return [self.text(one) for one in texts]
+            return [self.encode_prompt(one) for one in texts]
         lists = [one for one in prompt if isinstance(one, list)]
         prompts = [tuple(one) for one in lists] or [tuple(one for one in prompt if isinstance(one, int))]
         for ids in prompts:
-            self._require_known(ids, "prompt")
+            self._check_token_ids(ids, "prompt")
         return prompts
 
-    def _requests(
-        self, body: Generation, name: str, prompts: Sequence[Ids], param: str, asked: int | None, logprobs: int | None
+    def _build_requests(
+        self,
+        body: GenerationRequest,
+        id_prefix: str,
+        prompts: Sequence[Ids],
+        param: str,
+        asked: int | None,
+        logprobs: int | None,
     ) -> list[Request]:
         count = body.n or 1
-        if len(prompts) * count > MOST_CHOICES:
+        if len(prompts) * count > MAX_CHOICES:
             found = f"{len(prompts)} prompts with n = {count}"
-            raise refusal(found, f"at most {MOST_CHOICES} answers in one call", "send several calls", param="n")
-        limits = [self._limit(prompt, param, asked) for prompt in prompts]
+            raise bad_request(found, f"at most {MAX_CHOICES} answers in one call", "send several calls", param="n")
+        limits = [self._max_tokens(prompt, param, asked) for prompt in prompts]
         sampling, stop, grammar = self._sampling(body), self._stop(body), self._grammar(body)
         wants_rounds = body.stream_options is not None and bool(body.stream_options.include_rounds)
-        seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS
+        seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed % NUM_SEEDS
         return [
             Request(
-                id=f"{name}-{index}",
+                id=f"{id_prefix}-{index}",
                 prompt_ids=prompts[index // count],
                 max_tokens=limits[index // count],
                 sampling=sampling,
@@ -108,14 +114,14 @@ class Reader:
             for index in range(len(prompts) * count)
         ]
 
-    def _limit(self, prompt: Ids, param: str, asked: int | None) -> int:
+    def _max_tokens(self, prompt: Ids, param: str, asked: int | None) -> int:
         """How many tokens the answer may have; without max_tokens, what is left of the context."""
         room = self.context - len(prompt)
         if not prompt:
-            raise refusal(f"{param} without a token", "at least one", "write something", param=param)
+            raise bad_request(f"{param} without a token", "at least one", "write something", param=param)
         if room < max(asked or 1, 1):
             wanted = "" if asked is None else f" and {asked} for the answer"
-            raise refusal(
+            raise bad_request(
                 f"{len(prompt)} tokens in {param}{wanted}",
                 f"at most {self.context} together, the context of this server",
                 "shorten the prompt or ask for less",
@@ -124,9 +130,9 @@ class Reader:
             )
         return room if asked is None else asked
 
-    def _sampling(self, body: Generation) -> SamplingParams:
+    def _sampling(self, body: GenerationRequest) -> SamplingParams:
         bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
-        self._require_known(bias, "logit_bias")
+        self._check_token_ids(bias, "logit_bias")
         try:
             return SamplingParams(
                 temperature=1.0 if body.temperature is None else body.temperature,
@@ -139,15 +145,15 @@ class Reader:
                 logit_bias=bias,
             )
         except EyasError as error:
-            raise from_eyas(error) from None
+            raise to_api_error(error) from None
 
-    def _stop(self, body: Generation) -> StopCriteria:
+    def _stop(self, body: GenerationRequest) -> StopCriteria:
         strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         ids = tuple(body.stop_token_ids or ())
-        self._require_known(ids, "stop_token_ids")
+        self._check_token_ids(ids, "stop_token_ids")
         return StopCriteria(strings, ids, bool(body.ignore_eos))
 
-    def _grammar(self, body: Generation) -> Grammar | None:
+    def _grammar(self, body: GenerationRequest) -> Grammar | None:
         """The one constraint that the body asks for, whichever name it has. ApiError."""
         outputs, wanted = body.structured_outputs or StructuredOutputs(), body.response_format
         schemas = {"guided_json": body.guided_json, "structured_outputs.json": outputs.json_}
@@ -162,7 +168,7 @@ class Reader:
         if body.ignore_eos:
             asked.append("ignore_eos")
         if len(asked) > 1:
-            raise refusal(" and ".join(asked), "one of them", "leave the others out", param=asked[1])
+            raise bad_request(" and ".join(asked), "one of them", "leave the others out", param=asked[1])
         param = asked[0]
         schema, regex = schemas.get(param), regexes.get(param)
         try:
@@ -171,18 +177,18 @@ class Reader:
             assert regex is not None, asked
             return Grammar.regex(self._vocab, regex)
         except EyasError as error:
-            raise from_eyas(error, param) from None
+            raise to_api_error(error, param) from None
 
     @cached_property
     def _vocab(self) -> GrammarVocab:
         facts = self.target.info
         return GrammarVocab(self.target.tokenizer, facts.vocab_size, facts.eos_ids)
 
-    def _require_readable(self, num_chars: int, param: str) -> None:
+    def _check_length(self, num_chars: int, param: str) -> None:
         """Refuse a text that cannot fit whatever its tokens are, before a tokenizer spends seconds on it."""
         most = self.context * self._longest_token
         if num_chars > most:
-            raise refusal(
+            raise bad_request(
                 f"{num_chars} characters in {param}",
                 f"at most {most}, which a context of {self.context} tokens may just hold",
                 "shorten the prompt",
@@ -195,14 +201,14 @@ class Reader:
         """Characters; names have at least as many as the text that they stand for."""
         return max(len(name) for name in self.target.tokenizer.get_vocab())
 
-    def _require_known(self, ids: "Ids | dict[int, float]", param: str) -> None:
+    def _check_token_ids(self, ids: "Ids | dict[int, float]", param: str) -> None:
         size = self.target.info.vocab_size
         wrong = next((token for token in ids if token >= size), None)
         if wrong is not None:
-            raise refusal(f"token {wrong} in {param}", f"ids below {size}", "correct it", param=param)
+            raise bad_request(f"token {wrong} in {param}", f"ids below {size}", "correct it", param=param)
 
 
-def require_model(asked: str | None, served: str) -> None:
+def check_model(asked: str | None, served: str) -> None:
     """ApiError 404 as OpenAI's for another model than the one that is served."""
     if asked is not None and asked != served:
         message = str(EyasError(f"model {asked[:80]!r}", f"{served!r}, the one that is served", "correct the name"))

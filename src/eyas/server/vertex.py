@@ -15,18 +15,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from eyas.base.errors import UsageError
-from eyas.server.http_errors import from_validation, refusal
-from eyas.server.openai_requests import MOST_CHOICES, ChatRequest, CompletionRequest
+from eyas.server.http_errors import bad_request, to_validation_error
+from eyas.server.openai_requests import MAX_CHOICES, ChatRequest, CompletionRequest
 
-PORT, HEALTH, PREDICT = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
-STORAGE = "AIP_STORAGE_URI"
+PORT_VARIABLE, HEALTH_VARIABLE, PREDICT_VARIABLE = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
+STORAGE_VARIABLE = "AIP_STORAGE_URI"
 KEYS = ("instances", "parameters")
 
 Instances = Sequence[ChatRequest | CompletionRequest]
 
 
 @dataclass(frozen=True)
-class Contract:
+class VertexConfig:
     """Where Vertex AI reaches the container; a route is None where it names none."""
 
     port: int
@@ -34,34 +34,34 @@ class Contract:
     predict_route: str | None = None
 
 
-def contract_of(environment: Mapping[str, str]) -> Contract | None:
+def read_vertex_config(environment: Mapping[str, str]) -> VertexConfig | None:
     """The contract, None outside of Vertex AI. UsageError for a port or a route that is none."""
-    text = environment.get(PORT)
+    text = environment.get(PORT_VARIABLE)
     if text is None:
         return None
     if not text.isdecimal() or not 0 <= int(text) <= 65535:
-        raise UsageError(f"{PORT}={text}", "a port", "correct the container's ports")
-    for name in (HEALTH, PREDICT):
+        raise UsageError(f"{PORT_VARIABLE}={text}", "a port", "correct the container's ports")
+    for name in (HEALTH_VARIABLE, PREDICT_VARIABLE):
         route = environment.get(name)
         if route is not None and (not route.startswith("/") or set(route) & set("{}?#* ")):
             raise UsageError(f"{name}={route}", "a path that starts with /", "correct the container's routes")
-    health, predict = environment.get(HEALTH), environment.get(PREDICT)
-    return Contract(int(text), health, predict)
+    health, predict = environment.get(HEALTH_VARIABLE), environment.get(PREDICT_VARIABLE)
+    return VertexConfig(int(text), health, predict)
 
 
-def is_predict(raw: Any) -> bool:
+def is_predict_body(raw: Any) -> bool:
     """Whether a body is that of predict. ApiError where it is no object."""
     if not isinstance(raw, dict):
-        raise refusal("a body that is no object", "instances, messages or a prompt", "correct it")
+        raise bad_request("a body that is no object", "instances, messages or a prompt", "correct it")
     return "instances" in raw
 
 
-def read_body(raw: dict[str, Any], model: str, place: tuple[str | int, ...] = ()) -> ChatRequest | CompletionRequest:
+def parse_body(raw: dict[str, Any], model: str, place: tuple[str | int, ...] = ()) -> ChatRequest | CompletionRequest:
     """One body, by whether it has messages or a prompt. ApiError that names the parameter, below `place`."""
     kind = ChatRequest if "messages" in raw else CompletionRequest
     if "messages" not in raw and "prompt" not in raw:
         found = f"neither messages nor a prompt in {_dotted(place) or 'the body'}"
-        raise refusal(found, "one of the two, or instances", "add it", code="missing_parameter")
+        raise bad_request(found, "one of the two, or instances", "add it", code="missing_parameter")
     try:
         return kind.model_validate({"model": model, **raw})
     except ValidationError as error:
@@ -69,28 +69,28 @@ def read_body(raw: dict[str, Any], model: str, place: tuple[str | int, ...] = ()
         for part in reversed(place):  # the errors are placed in the whole body
             whole = {part: whole} if isinstance(part, str) else [None] * part + [whole]
         errors = [{**one, "loc": ("body", *place, *one["loc"])} for one in error.errors(include_url=False)]
-        raise from_validation(errors, whole, kind.model_fields) from None
+        raise to_validation_error(errors, whole, kind.model_fields) from None
 
 
-def read_instances(raw: dict[str, Any], model: str) -> Instances:
+def parse_instances(raw: dict[str, Any], model: str) -> Instances:
     """The bodies of predict, one at least. ApiError."""
     unknown = next((key for key in raw if key not in KEYS), None)
     if unknown is not None:
         found = f"the unknown parameter {unknown[:60]} beside instances"
-        raise refusal(found, "parameters", "put it into parameters", param=unknown[:60], code="unknown_parameter")
+        raise bad_request(found, "parameters", "put it into parameters", param=unknown[:60], code="unknown_parameter")
     instances, parameters = raw["instances"], raw.get("parameters")
     if not isinstance(instances, list) or not all(isinstance(one, dict) for one in instances):
-        raise refusal("instances that are no objects", "a list of objects", "correct it", param="instances")
-    if not 1 <= len(instances) <= MOST_CHOICES:
+        raise bad_request("instances that are no objects", "a list of objects", "correct it", param="instances")
+    if not 1 <= len(instances) <= MAX_CHOICES:
         found = f"{len(instances)} instances"
-        raise refusal(found, f"1 to {MOST_CHOICES}", "send several calls", param="instances")
+        raise bad_request(found, f"1 to {MAX_CHOICES}", "send several calls", param="instances")
     if parameters is not None and not isinstance(parameters, dict):
-        raise refusal("parameters that are no object", "an object", "correct it", param="parameters")
+        raise bad_request("parameters that are no object", "an object", "correct it", param="parameters")
     bodies = []
     for number, one in enumerate(instances):
-        body = read_body({**(parameters or {}), **one}, model, ("instances", number))
+        body = parse_body({**(parameters or {}), **one}, model, ("instances", number))
         if body.stream:
-            raise refusal("stream = true in predict", "a single answer", "call streamRawPredict", param="stream")
+            raise bad_request("stream = true in predict", "a single answer", "call streamRawPredict", param="stream")
         bodies.append(body)
     return bodies
 

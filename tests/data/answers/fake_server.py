@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from eyas.chat.conversation import Message
 from eyas.chat.render import render_prompt
-from eyas.server.server import bind, url_of
+from eyas.server.server import bind, server_url
 
 KEY = "sk-7f3a9c"
 MODEL = "tiny"
@@ -149,7 +149,7 @@ def serving(fake: Fake) -> Iterator[Fake]:
         try:
             while not server.started:
                 time.sleep(0.005)
-            fake.url = f"{url_of(holder)}/v1"
+            fake.url = f"{server_url(holder)}/v1"
             yield fake
         finally:
             server.should_exit = server.force_exit = True

@@ -39,7 +39,7 @@ def server_of_two(shallow_target):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_client_that_leaves_frees_its_place(server_of_two, stream, n):
-    service = server_of_two.api.service
+    service = server_of_two.api.async_engine
     body = json.dumps({**LONG, "stream": stream, "n": n}).encode()
     address = ("127.0.0.1", int(server_of_two.url.rsplit(":", 1)[1]))
     with socket.create_connection(address) as connection:
@@ -62,7 +62,7 @@ def test_a_client_that_leaves_frees_its_place(server_of_two, stream, n):
 
 
 def test_a_full_queue_says_when_to_come_back(server_of_two):
-    service = server_of_two.api.service
+    service = server_of_two.api.async_engine
     busy = [ask_aside(server_of_two, {**LONG, "max_tokens": 250, "n": n}) for n in (2, 1)]
     wait_until(lambda: service.stats().running + service.stats().waiting == 3)
     client = openai.OpenAI(base_url=f"{server_of_two.url}/v1", api_key="none", max_retries=0)
@@ -78,7 +78,7 @@ def test_a_full_queue_says_when_to_come_back(server_of_two):
 
 
 def test_a_call_that_fits_only_in_part_leaves_nothing_behind(server_of_two):
-    service = server_of_two.api.service
+    service = server_of_two.api.async_engine
     reply = httpx.post(f"{server_of_two.url}/v1/completions", json={**LONG, "n": 4})
     assert reply.status_code == 429
     wait_until(lambda: service.stats().running + service.stats().waiting == 0)
@@ -146,7 +146,7 @@ def test_a_fault_of_the_server_itself_is_told_as_any_error(server, http, monkeyp
     def fail(*_):
         raise ZeroDivisionError(words)
 
-    monkeypatch.setattr(server.api.service, "stats", fail)
+    monkeypatch.setattr(server.api.async_engine, "stats", fail)
     reply = http.get("/metrics", headers={"X-Request-Id": "fault-1"})
     assert error_of(reply, 500)["code"] == "internal_error"
     assert reply.headers["X-Request-Id"] == "fault-1"

@@ -5,10 +5,10 @@ from pydantic import TypeAdapter
 from tests.tiny import tiny_tokenizer
 
 from eyas.base.errors import InputError
-from eyas.server.chat_prompt import chat_ids, text_ids
+from eyas.server.chat_prompt import encode_chat, encode_text
 from eyas.server.http_errors import ApiError
 from eyas.server.openai_requests import Messages, Tool
-from eyas.server.token_text import TokenTexts
+from eyas.server.token_text import TokenDecoder
 
 TELLING = (
     "{% if tools %}tools={{ tools | tojson }} {% endif %}"
@@ -23,7 +23,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments":
 def told(messages, tools=(), tokenizer=None):
     tokenizer = tokenizer or tiny_tokenizer(TELLING)
     parsed = TypeAdapter(Messages).validate_python(messages)
-    return tokenizer.decode(list(chat_ids(parsed, [Tool.model_validate(tool) for tool in tools], tokenizer)))
+    return tokenizer.decode(list(encode_chat(parsed, [Tool.model_validate(tool) for tool in tools], tokenizer)))
 
 
 def test_tools_and_calls_reach_the_template():
@@ -53,7 +53,7 @@ def test_a_template_that_cannot_take_a_call_refuses():
 
 
 def test_a_plain_prompt_begins_as_its_tokenizer_wants():
-    assert text_ids("ab", tiny_tokenizer()) == tuple(tiny_tokenizer()("ab").input_ids)
+    assert encode_text("ab", tiny_tokenizer()) == tuple(tiny_tokenizer()("ab").input_ids)
 
 
 # --- single tokens ---------------------------------------------------------------------------------------------------
@@ -61,13 +61,13 @@ def test_a_plain_prompt_begins_as_its_tokenizer_wants():
 
 def test_bytes_of_single_tokens():
     tokenizer = tiny_tokenizer()
-    texts = TokenTexts(tokenizer)
+    texts = TokenDecoder(tokenizer)
     euro = tokenizer.encode("€", add_special_tokens=False)
-    assert [texts.read(token).raw for token in euro] == [[0xE2], [0x82], [0xAC]]
-    assert [texts.read(token).text for token in euro] == ["\ufffd"] * 3
-    space = texts.read(tokenizer.encode(" ", add_special_tokens=False)[0])
-    assert (space.text, space.raw) == (" ", [32])
-    assert texts.read(tokenizer.encode("<|end|>", add_special_tokens=False)[0]).text == "<|end|>"
+    assert [texts.decode(token).raw_bytes for token in euro] == [[0xE2], [0x82], [0xAC]]
+    assert [texts.decode(token).text for token in euro] == ["\ufffd"] * 3
+    space = texts.decode(tokenizer.encode(" ", add_special_tokens=False)[0])
+    assert (space.text, space.raw_bytes) == (" ", [32])
+    assert texts.decode(tokenizer.encode("<|end|>", add_special_tokens=False)[0]).text == "<|end|>"
 
 
 def test_bytes_of_a_sentencepiece_vocabulary():
@@ -80,8 +80,8 @@ def test_bytes_of_a_sentencepiece_vocabulary():
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    texts = TokenTexts(PreTrainedTokenizerFast(tokenizer_object=backend))
-    assert texts.read(2).text == " cat"  # the space is there, though a text never begins with it
-    assert texts.read(2).raw == list(b" cat")
-    assert texts.read(3).raw == [0xE2]
-    assert texts.read(5).raw is None
+    texts = TokenDecoder(PreTrainedTokenizerFast(tokenizer_object=backend))
+    assert texts.decode(2).text == " cat"  # the space is there, though a text never begins with it
+    assert texts.decode(2).raw_bytes == list(b" cat")
+    assert texts.decode(3).raw_bytes == [0xE2]
+    assert texts.decode(5).raw_bytes is None

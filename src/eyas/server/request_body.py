@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from eyas.base.errors import EyasError
-from eyas.server.http_errors import ApiError, refusal
+from eyas.server.http_errors import ApiError, bad_request
 
 MAX_BODY_BYTES = 10 * 2**20  # what a dedicated endpoint of Vertex AI lets through
 
@@ -45,7 +45,7 @@ class JsonRequest(Request):
         try:
             return from_json(body, allow_inf_nan=False)
         except ValueError as error:
-            raise refusal(
+            raise bad_request(
                 f"a body that is not JSON ({error})", "a JSON object", "mend it", code="invalid_json"
             ) from None
 
