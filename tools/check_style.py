@@ -3,7 +3,7 @@
     python tools/check_style.py [PATH ...]
 
 Prints one line for each finding and exits 1 if there is one. Without a path it checks src/eyas, tools and benchmarks.
-`make check` runs it; benchmarks/prove_plain.py counts with the same functions.
+`make check` runs it, tests/test_style.py calls `check_sizes`, and tests/test_check_style.py shows what each rule finds.
 """
 
 import argparse
@@ -13,8 +13,9 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,24 +26,68 @@ MAX_FUNCTION_LINES = 60
 MAX_CLASS_LINES = 250
 MAX_MESSAGE_CHARS = 240
 MAX_SUBJECT_CHARS = 72
-PLACEHOLDER_CHARS = 12  # assumed length of a value that is put into a message
+PLACEHOLDER = "." * 12  # stands for a value that is put into a message; its length is assumed
 
-ERRORS = ("EyasError", "UsageError", "InputError", "StageError", "StorageError", "ApiError", "QueueFull", "Draining")
 BANNED_OPENERS = ("What", "Whether", "Who", "Where", "Of", "As", "How")
-# "Tokens of ..." is a noun with an s, "Reads the ..." a verb: the second word tells them apart.
-AFTER_NOUNS = """of that which with in by for from as and where whose behind over under per at on it""".split()
-PLURAL_NOUNS = """
-    always answers arms bytes costs counts digests errors figures heads ids its keys lines logits messages names nodes
-    pairs places prompts records requests rounds rows seconds spans texts this times tokens trees turns us values
-    weights words
-""".split()
-VERBS_LIKE_NOUNS = """answers counts costs lines names places records requests rounds times""".split()
-STOP_WORDS = """
+# Third-person verbs. A verb that is missing here is still known by the word behind it ("Pours the ...").
+VERBS = set(
+    """
+    accepts acquires adapts adds admits advances aligns allocates allows answers appends applies asks asserts
+    assigns attaches averages blocks buffers builds calculates calls cancels captures carries chains checks chooses
+    clamps classifies cleans clears clips closes collects combines compacts compares compiles completes computes
+    concatenates configures confirms connects consumes contains continues converts copies corrects costs counts
+    covers creates decides decodes decreases deduplicates defines deletes delivers deploys describes detects
+    determines disables discards dispatches divides does downloads drains draws drives drops dumps duplicates embeds
+    emits enables encodes encrypts ends enforces ensures enters enumerates erases escapes estimates evaluates evicts
+    executes exits expands expires explains exports extends extracts falls feeds fetches fills filters finds
+    finishes fits flags flattens flushes follows forgets formats forwards freezes gathers generates gets gives
+    grants groups grows guarantees guards guesses handles hashes hides holds identifies ignores implements imports
+    increases indexes infers informs initializes inserts inspects installs interleaves interpolates interrupts
+    invalidates iterates joins judges keeps keys knows labels launches learns leaves lets limits links listens lists
+    loads locks logs looks lowers makes maps marks masks matches materializes measures merges mixes monitors moves
+    multiplies names negotiates normalizes notes notifies observes obtains omits opens orders overrides packs pads
+    pairs parses partitions passes patches pauses peeks performs permutes picks places plans plots pops predicts
+    preempts prepares preserves presses prevents prints processes produces projects promotes proposes protects
+    proves provides publishes pulls pushes puts quantizes queries queues quotes raises ranks reaches reads rebuilds
+    receives recognizes recomputes records redirects reduces refers refreshes refuses registers rejects releases
+    reloads remembers removes renames renders reopens repeats replaces replays reports represents requests requires
+    rescales resets reshapes resolves responds restarts restores restricts resumes retires retries returns reuses
+    reverses rewinds rewrites rolls rotates rounds routes runs samples saves says scales scatters schedules scores
+    screens searches seeds selects sends separates serializes serves sets shards shares shifts shows shrinks
+    shuffles shuts signals simulates skips sleeps solves sorts spawns splits spreads squares stacks starts states
+    steps stops stores streams strips submits subtracts summarizes sums supplies swaps switches synchronizes
+    synthesizes tags takes talks tallies tells tests throws times tokenizes trains transfers transforms translates
+    transposes traverses tries trims truncates tunes turns unloads unpacks unrolls unwraps updates uploads uses
+    validates verifies visits waits walks warms warns weighs widens works wraps writes yields zeroes
+    """.split()
+)
+# Nouns more often than verbs: a verb only where an object follows ("Counts rows", but not "Counts of rows").
+OFTEN_NOUNS = set(
+    """
+    answers blocks calls costs counts groups keys labels lists marks names notes orders pairs places plans processes
+    queries queues records reports requests rounds samples scores seeds sets shards shares signals starts states
+    steps stores streams tests times turns
+    """.split()
+)
+NEVER_VERBS = set("across as always class less plus minus status this thus its unless process perhaps series".split())
+OBJECT_OPENERS = set(
+    """
+    a all an another any both each either every half how its no one only several some the their them these this those
+    three two what whether
+    """.split()
+)
+STOP_WORDS = set(
+    """
     a all an and are as at be been by each every for from given has have if in into is it its no none not of on one
     only or other returns return same some than that the their them then there these they this those to used uses was
     were what when which whole with
-""".split()
-OLD_FRAME = re.compile(r"\bfound\b.*; expected\b|; do \b")
+    """.split()
+)
+READABLE_EXCEPTIONS = ("TOMLDecodeError",)  # their text is written for users and names the line
+OLD_FRAME = re.compile(r"^found \b|\bfound\b.*; expected\b|; do \b")
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -54,13 +99,9 @@ class Finding:
     text: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.path.relative_to(ROOT) if self.path.is_relative_to(ROOT) else self.path}:{self.line}: {self.text}"
-        )
-
-
-Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+        """Returns `path:line: text`, with the path below the repository where it lies there."""
+        path = self.path.relative_to(ROOT) if self.path.is_relative_to(ROOT) else self.path
+        return f"{path}:{self.line}: {self.text}"
 
 
 def is_kernel(path: Path) -> bool:
@@ -98,46 +139,61 @@ def code_lines(source: str) -> int:
     return len(lines - documentation)
 
 
+# --- docstrings ------------------------------------------------------------------------------------------------------
+
+
 def check_docstrings(path: Path, tree: ast.Module) -> Iterator[Finding]:
-    """Yields docstrings that start with a banned word, functions without a verb first, and mere repetitions."""
+    """Yields docstrings that start with the wrong kind of word, and docstrings that only repeat a name."""
     for node in ast.walk(tree):
-        if not isinstance(node, Documented):
+        text = ast.get_docstring(node) if isinstance(node, Documented) else None
+        if not isinstance(node, Documented) or not text:
             continue
-        text = ast.get_docstring(node)
         line = 1 if isinstance(node, ast.Module) else node.lineno
         name = path.stem if isinstance(node, ast.Module) else node.name
-        if not text:
-            continue
-        words = re.findall(r"[A-Za-z_`][\w`'-]*", text)
-        if not words:
-            yield Finding(path, line, f"docstring of {name} holds no words")
-        elif words[0] in BANNED_OPENERS:
-            yield Finding(path, line, f"docstring of {name} starts with {words[0]!r}")
-        elif isinstance(node, FUNCTIONS):
-            if not _is_property(node) and not _is_verb_first(words):
-                yield Finding(path, line, f"docstring of {name} does not start with a verb: {' '.join(words[:4])!r}")
-            elif _repeats(text, node):
-                yield Finding(path, line, f"docstring of {name} only repeats its name and parameters")
+        if problem := _docstring_problem(node, text):
+            yield Finding(path, line, f"docstring of {name} {problem}")
+
+
+def _docstring_problem(node: Documented, text: str) -> str | None:
+    words = re.findall(r"[A-Za-z_`][\w`'-]*", text)
+    if not words:
+        return "holds no words"
+    if words[0] in BANNED_OPENERS:
+        return f"starts with {words[0]!r}"
+    if isinstance(node, FUNCTIONS) and not _is_property(node) and not is_verb_first(words):
+        return f"does not start with a verb: {' '.join(words[:4])!r}"
+    if isinstance(node, ast.ClassDef) and words[0].lower() in VERBS - OFTEN_NOUNS:
+        return f"starts with a verb: {' '.join(words[:4])!r}; a class is a noun"
+    if not isinstance(node, ast.Module) and _repeats_name(text, node):
+        return "only repeats its name and parameters"
+    return None
 
 
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
-def _is_verb_first(words: Sequence[str]) -> bool:
-    first, second = words[0], words[1].lower() if len(words) > 1 else ""
-    if not re.fullmatch(r"[A-Z][a-z-]*s", first):
+def is_verb_first(words: Sequence[str]) -> bool:
+    """Returns True if a docstring of these words starts with a verb in the third person."""
+    first, second = words[0].lower(), words[1] if len(words) > 1 else ""
+    if not re.fullmatch(r"[A-Z][a-z]*(-[a-z]+)*s", words[0]) or first in NEVER_VERBS:
         return False
-    if first.lower() in PLURAL_NOUNS and first.lower() not in VERBS_LIKE_NOUNS:
+    # "Tokens of ..." is a noun with an s, "Reads the ..." a verb: the second word tells them apart.
+    if second in OBJECT_OPENERS:
+        return True
+    if first not in VERBS or second in ("of", "which", "whose"):
         return False
-    return second not in AFTER_NOUNS or (first.lower() not in PLURAL_NOUNS and second not in ("of", "that", "which"))
+    is_object = second[:1] and (not second[0].islower() or (second[-1] == "s" and second not in ("as", "is", "was")))
+    return bool(is_object) or first not in OFTEN_NOUNS
 
 
-def _repeats(text: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Returns True if each content word of the docstring stands in the function's name or parameters."""
-    arguments = node.args
-    parameters = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-    known = {_stem(part) for name in (node.name, *parameters) for part in name.lower().split("_")}
+def _repeats_name(text: str, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Returns True if each content word of the docstring stands in the name or in the parameters."""
+    names = [node.name]
+    if isinstance(node, FUNCTIONS):
+        names += [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    parts = (part for name in names for part in re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower().split("_"))
+    known = {_stem(part) for part in parts}
     content = {_stem(word) for word in re.findall(r"[a-z]+", text.lower()) if word not in STOP_WORDS}
     return content <= known
 
@@ -149,36 +205,109 @@ def _stem(word: str) -> str:
     return word
 
 
+# --- error messages --------------------------------------------------------------------------------------------------
+
+
+@cache
+def error_classes() -> frozenset[str]:
+    """Returns the names of EyasError and of all classes below src/eyas that derive from it."""
+    bases: dict[str, set[str]] = {}
+    for path in python_files([SOURCE]):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    found = {"EyasError"}
+    while more := {name for name, above in bases.items() if above & found} - found:
+        found |= more
+    return frozenset(found)
+
+
 def check_messages(path: Path, tree: ast.Module) -> Iterator[Finding]:
-    """Yields error messages in the old frame, with too many characters or with three parts."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name not in ERRORS:
-            continue
-        texts = [_literal(argument) for argument in node.args]
-        told = [text for text in texts if text is not None]
-        if name in ERRORS[:5] and len(node.args) > 2:
-            yield Finding(path, node.lineno, f"{name} takes a problem and a fix")
-        if sum(map(len, told)) > MAX_MESSAGE_CHARS:
-            yield Finding(path, node.lineno, f"{name}: over {MAX_MESSAGE_CHARS} characters")
-        if any(OLD_FRAME.search(text) for text in told) or any(text.startswith("found ") for text in told):
-            yield Finding(path, node.lineno, f"{name}: say what is wrong, not 'found ...; expected ...'")
+    """Yields errors in the old form, too long ones, and those that end with a full stop or show a raw exception."""
+    for function in [tree, *(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))]:
+        own = list(_walk_own(function))
+        texts = _assigned_texts(own)
+        for node in own:
+            if isinstance(node, ast.Call) and _called_name(node) in error_classes():
+                for problem in _message_problems(node, texts):
+                    yield Finding(path, node.lineno, f"{_called_name(node)}{problem}")
+            if isinstance(node, ast.ExceptHandler) and node.name is not None:
+                yield from _raw_exceptions(path, node, node.name)
 
 
-def _literal(node: ast.expr) -> str | None:
+def _assigned_texts(nodes: Sequence[ast.AST]) -> dict[str, str]:
+    """Returns the text of each variable that is set to a string."""
+    texts: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            texts[node.targets[0].id] = _text(node.value, texts) or ""
+    return texts
+
+
+def _walk_own(function: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes of a function, without those of the functions inside it."""
+    for child in ast.iter_child_nodes(function):
+        if not isinstance(child, FUNCTIONS):
+            yield child
+            yield from _walk_own(child)
+
+
+def _called_name(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _message_problems(node: ast.Call, texts: Mapping[str, str]) -> Iterator[str]:
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg in ("problem", "fix", "do"))]
+    parts = [text for argument in arguments if (text := _text(argument, texts)) is not None]
+    if len(arguments) > 2:
+        yield " takes a problem and a fix"
+    elif any(OLD_FRAME.search(part) for part in parts):
+        yield ": say what is wrong, not 'found ...; expected ...'"
+    if sum(map(len, parts)) > MAX_MESSAGE_CHARS:
+        yield f": over {MAX_MESSAGE_CHARS} characters"
+    if any(part.endswith(".") and not part.endswith(PLACEHOLDER) for part in parts):
+        yield ": the final full stop is added when the error is printed"
+
+
+def _text(node: ast.expr, texts: Mapping[str, str]) -> str | None:
     """Returns the text of a string expression, placeholders filled with dots; None for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        return "".join(
-            str(part.value) if isinstance(part, ast.Constant) else "." * PLACEHOLDER_CHARS for part in node.values
-        )
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else PLACEHOLDER for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _literal(node.left), _literal(node.right)
-        return None if left is None or right is None else left + right
-    return None
+        left, right = _text(node.left, texts), _text(node.right, texts)
+        return None if left is None and right is None else (left or PLACEHOLDER) + (right or PLACEHOLDER)
+    if isinstance(node, ast.IfExp):
+        return max(_text(node.body, texts) or "", _text(node.orelse, texts) or "", key=len) or None
+    return (texts.get(node.id) or None) if isinstance(node, ast.Name) else None
+
+
+def _raw_exceptions(path: Path, handler: ast.ExceptHandler, name: str) -> Iterator[Finding]:
+    """Yields errors that put the text of an exception which is not ours into their message."""
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    kinds = {ast.unparse(kind).rpartition(".")[2] for kind in caught if kind is not None}
+    if kinds <= {*error_classes(), *READABLE_EXCEPTIONS}:
+        return
+    for call in ast.walk(handler):
+        if isinstance(call, ast.Call) and _called_name(call) in error_classes():
+            shown = (value.value for value in ast.walk(call) if isinstance(value, ast.FormattedValue))
+            if any(_shows(value, name) for value in (*shown, *call.args)):
+                yield Finding(path, call.lineno, f"{_called_name(call)} shows the raw text of an exception")
+
+
+def _shows(node: ast.expr, name: str) -> bool:
+    """Returns True for `error`, `str(error)` and parts of them, but not for an attribute such as `error.strerror`."""
+    if isinstance(node, ast.Subscript):
+        return _shows(node.value, name)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return _shows(node.func.value, name)
+    if isinstance(node, ast.Call) and _called_name(node) in ("str", "repr") and node.args:
+        return _shows(node.args[0], name)
+    return isinstance(node, ast.Name) and node.id == name
+
+
+# --- sizes, commits --------------------------------------------------------------------------------------------------
 
 
 def check_sizes(path: Path, tree: ast.Module, source: str) -> Iterator[Finding]:

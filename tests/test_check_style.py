@@ -1,0 +1,123 @@
+"""tools/check_style.py finds what breaks a rule, once, and nothing else."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from check_style import ROOT, check_docstrings, check_file, check_messages, code_lines, is_verb_first
+
+FUNCTION = 'def load_rows(path):\n    """{}"""\n'
+CLASS = 'class RowStore:\n    """{}"""\n'
+PROPERTY = 'class A:\n    @cached_property\n    def rows(self):\n        """{}"""\n'
+
+WRONG_DOCSTRINGS = [
+    ('"""What this is for."""', "starts with 'What'"),
+    (CLASS.format("Whatever. "), None),
+    (CLASS.format("Where rows are kept."), "starts with 'Where'"),
+    (CLASS.format("Reads rows from a file."), "a class is a noun"),
+    (CLASS.format("A row store."), "only repeats"),
+    (PROPERTY.format("Whether there are rows."), "starts with 'Whether'"),
+    (PROPERTY.format("The rows of a file, in order."), None),
+    (FUNCTION.format("How many rows there are."), "starts with 'How'"),
+    (FUNCTION.format("The rows of a file, in order."), "does not start with a verb"),
+    (FUNCTION.format("Return the file content."), "does not start with a verb"),
+    (FUNCTION.format("Rows of a file."), "does not start with a verb"),
+    (FUNCTION.format("Counts of a file."), "does not start with a verb"),
+    (FUNCTION.format("This reads a file."), "does not start with a verb"),
+    (FUNCTION.format("Tokens, in order."), "does not start with a verb"),
+    (FUNCTION.format("..."), "holds no words"),
+    (FUNCTION.format("Loads rows from the path."), "only repeats"),
+    (FUNCTION.format("Returns the content of a file, in order."), None),
+]
+
+
+@pytest.mark.parametrize(("source", "problem"), WRONG_DOCSTRINGS)
+def test_docstrings(source, problem):
+    found = [finding.text for finding in check_docstrings(Path("x.py"), ast.parse(source))]
+    assert len(found) == (problem is not None), found
+    assert problem is None or problem in found[0]
+
+
+def test_verbs_and_plural_nouns_are_told_apart():
+    verbs = ("Counts the rows", "Counts rows", "Names `x`", "Yields rows", "Checks that it is", "Loads random rows")
+    verbs += ("Records a round", "Pours the rows", "Re-reads the file")
+    nouns = ("Counts of rows", "Loads of rows", "Answers in order", "Names that are", "Rows of a file", "Records")
+    nouns += ("Kettles with a lid", "Across all rows", "Status of a file")
+    assert [text for text in verbs if not is_verb_first(text.split())] == []
+    assert [text for text in nouns if is_verb_first(text.split())] == []
+
+
+WRONG_MESSAGES = [
+    ('UsageError("found 3 rows", "at most 2", "remove one")', "takes a problem and a fix"),
+    ('UsageError("found a row that is none")', "say what is wrong"),
+    ('InputError("a is empty; do fill it")', "say what is wrong"),
+    (f'StageError("{"a" * 200}", "{"b" * 41}")', "over 240 characters"),
+    (f'StageError(f"{{rows}} rows" + "{"c" * 230}")', "over 240 characters"),
+    ('StorageError("The disk is full.")', "full stop"),
+    ('InputError(problem="The file is empty", fix="Fill it.")', "full stop"),
+    ('UsageError("n = 3, but at most 2 run at once", "Lower n")', None),
+    ('UsageError(f"{path} holds no rows in {directory}")', None),
+    ('ValueError("found nothing; expected something; do something.")', None),
+]
+
+
+@pytest.mark.parametrize(("call", "problem"), WRONG_MESSAGES)
+def test_messages(call, problem):
+    assert _messages(f"def f():\n    raise {call}\n") == ([] if problem is None else [problem])
+    name, _, arguments = call.partition("(")
+    if "=" not in arguments and "+" not in arguments and arguments.count(", ") == 0:
+        through_a_name = f"def f():\n    text = {arguments.removesuffix(')')}\n    raise {name}(text)\n"
+        assert _messages(through_a_name) == ([] if problem is None else [problem])
+
+
+SHOWN = [
+    ("ValueError", "{error}", True),
+    ("(OSError, KeyError)", "{str(error)[:80]}", True),
+    ("OSError", "{error.strerror}", False),
+    ("InputError", "{error}", False),
+    ("tomllib.TOMLDecodeError", "{error}", False),
+    ("ValueError", "it", False),
+]
+
+
+@pytest.mark.parametrize(("kind", "shown", "is_wrong"), SHOWN)
+def test_the_text_of_other_exceptions_is_not_shown(kind, shown, is_wrong):
+    source = f'try:\n    f()\nexcept {kind} as error:\n    raise InputError(f"no: {shown}") from None\n'
+    assert _messages(source) == (["raw text"] if is_wrong else [])
+
+
+def _messages(source: str) -> list[str]:
+    """Returns the part of WRONG_MESSAGES that each finding names."""
+    known = ("takes a problem and a fix", "say what is wrong", "over 240 characters", "full stop", "raw text")
+    found = [finding.text for finding in check_messages(Path("x.py"), ast.parse(source))]
+    return [next(part for part in known if part in text) for text in found]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [("x = 1\n" * 400, []), ("x = 1\n" * 401, ["file of 401 lines"]),
+     ("def f():\n" + "    x = 1\n" * 59, []), ("def f():\n" + "    x = 1\n" * 60, ["f has 61 lines"]),
+     ("class A:\n" + "    x = 1\n" * 250, ["A has 251 lines"])],
+)  # fmt: skip
+def test_sizes(tmp_path, source, found):
+    for place, expected in ((tmp_path, found), (tmp_path / "kernels", [])):
+        place.mkdir(exist_ok=True)
+        (place / "x.py").write_text(source)
+        assert [finding.text for finding in check_file(place / "x.py")] == expected
+
+
+def test_code_lines_leave_out_docstrings_comments_and_blank_lines():
+    assert (
+        code_lines('"""One.\n\nTwo."""\n\n# three\nx = """four\nfive"""  # six\n\n\ndef f():\n    """Seven."""\n') == 3
+    )
+
+
+def test_it_prints_each_finding_and_fails(tmp_path):
+    (tmp_path / "x.py").write_text('"""What this is."""\n')
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "check_style.py"), str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert f"{tmp_path}/x.py:1: docstring of x starts with 'What'" in done.stdout
