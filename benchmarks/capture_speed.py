@@ -26,8 +26,8 @@ from training_fixtures import make_target, write_conversations
 
 from eyas.chat.conversation import read_conversation_dir
 from eyas.features import capture
-from eyas.features.examples import rows_of
-from eyas.features.extract import PrefillAttend
+from eyas.features.capture import PrefillAttend
+from eyas.features.examples import build_text_rows
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.tree.stats import median_interval
@@ -58,7 +58,9 @@ def prefill(target: Target, lengths: Sequence[int]) -> None:
 def of_target(name: str, target: Target, count: int, pairs: int, scratch: Path) -> Iterator[Row]:
     """The rows of one target."""
     conversations = write_conversations(scratch / "conversations", target, count)
-    lengths = [len(row.ids) for one in read_conversation_dir(conversations) for row in rows_of(one, target.tokenizer)]
+    lengths = [
+        len(row.ids) for one in read_conversation_dir(conversations) for row in build_text_rows(one, target.tokenizer)
+    ]
     out = scratch / "features"
 
     def rate_of_capture() -> float:

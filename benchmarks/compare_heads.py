@@ -22,7 +22,7 @@ from features_quantized import answers
 from rows import Row, print_rows
 
 from eyas.evaluation.evaluate import EvalConfig
-from eyas.evaluation.held_out import HeldOut
+from eyas.evaluation.replay import HeldOutRows
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.fit import require_fit
@@ -55,8 +55,8 @@ def walked(directory: Path, features: Features, indices: tuple[int, ...], target
     stored = read_head(directory, torch.float32)
     require_fit(stored, target.info, target.digest)
     print(f"walking {len(indices)} answers with {directory}", file=sys.stderr, flush=True)
-    held_out = HeldOut(features, indices, target, CONFIG.shape, CONFIG.batch_tokens)
-    return held_out.rounds(stored.head, stored.vocab)
+    held_out = HeldOutRows(features, indices, target, CONFIG.shape, CONFIG.batch_tokens)
+    return held_out.replay(stored.head, stored.vocab)
 
 
 def _rows(task: str, olds: list[RequestRounds], news: list[RequestRounds], which: np.ndarray) -> Iterator[Row]:

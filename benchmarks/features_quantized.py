@@ -24,14 +24,14 @@ from training_fixtures import PACK_TOKENS, lengths_of_pack, make_rows
 
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.prompts_config import PromptsConfig
-from eyas.evaluation.evaluate import EvalConfig, walk_rows
+from eyas.evaluation.evaluate import EvalConfig, replay_rows
 from eyas.evaluation.head_drafter import HeadDrafter
 from eyas.features import capture
-from eyas.features.layout import num_supervised
-from eyas.features.quantize import StoredDtype, quantise, restore
+from eyas.features.layout import NUM_AUX_LAYERS, count_supervised
+from eyas.features.quantize import StoredDtype, dequantize, quantize
 from eyas.features.reader import Features
-from eyas.features.shard import RowInfo, StoredRow, encode
-from eyas.features.store import NUM_LAYERS, token_bytes
+from eyas.features.shard import RowInfo, StoredRow, encode_shard
+from eyas.features.store import bytes_per_token
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -68,7 +68,7 @@ def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
     for start in range(0, len(indices), GROUP):
         rows = [features.row(index) for index in indices[start : start + GROUP]]
         drafter = HeadDrafter(stored.head, stored.vocab, lambda ids: target.embed(ids).float(), CONFIG.shape, rows)
-        for row, rounds in zip(rows, walk_rows(rows, drafter), strict=True):
+        for row, rounds in zip(rows, replay_rows(rows, drafter), strict=True):
             found[row.id] = len(rounds.rounds.accepted)
         print(f"walked {len(found)}/{len(indices)} texts", file=sys.stderr)
     return found
@@ -89,7 +89,7 @@ def measured(run: Run, work: Path) -> Iterator[Row]:
         tokens = sum(row.length for row in manifest.rows)
         share = sum(row.num_taught for row in manifest.rows) / tokens
         on_disk = sum((out / shard.name).stat().st_size for shard in manifest.shards) / tokens
-        planned = token_bytes(dtype, manifest.hidden_size, share)
+        planned = bytes_per_token(dtype, manifest.hidden_size, share)
         yield Row(f"{dtype}: capture, tokens/s", round(tokens / took_s), "told", True)
         name = f"{dtype}: bytes a token on disk over the arithmetic, hidden {manifest.hidden_size}, {share:.0%} taught"
         yield Row(f"{name}: {on_disk:.1f}", round(on_disk / planned, 4), "at most 1.01", on_disk <= 1.01 * planned)
@@ -114,15 +114,15 @@ def on_disk() -> Iterator[Row]:
     rows = make_rows(lengths_of_pack(PACK_TOKENS, 0), HIDDEN, 1000, 0)
     lengths = [row.ids_T.shape[0] for row in rows]
     infos = [
-        RowInfo(row.id, row.task, "train", False, length, 0, row.hidden_UD.shape[0], num_supervised(row.loss_mask_T))
+        RowInfo(row.id, row.task, "train", False, length, 0, row.hidden_UD.shape[0], count_supervised(row.loss_mask_T))
         for row, length in zip(rows, lengths, strict=True)
     ]
     for dtype in EIGHT_BITS:
         stored = []
         for row in rows:
-            aux, hidden = quantise(row.aux_TL, NUM_LAYERS, dtype), quantise(row.hidden_UD, 1, dtype)
+            aux, hidden = quantize(row.aux_TL, NUM_AUX_LAYERS, dtype), quantize(row.hidden_UD, 1, dtype)
             stored.append(StoredRow(row.ids_T, row.loss_mask_T, aux, hidden))
-        kib = len(encode(0, infos, stored)[0]) / sum(lengths) / 1024
+        kib = len(encode_shard(0, infos, stored)[0]) / sum(lengths) / 1024
         name = f"{dtype}: KiB a token of a shard, hidden {HIDDEN}, {SHARE:.0%} generated"
         yield Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB)
 
@@ -133,7 +133,7 @@ def outliers() -> Iterator[Row]:
     for times in OUTLIERS:
         x_TL[:, 0] = times
         for dtype in EIGHT_BITS:
-            change_TL = restore(*quantise(x_TL, 1, dtype), torch.float32) - x_TL
+            change_TL = dequantize(*quantize(x_TL, 1, dtype), torch.float32) - x_TL
             error = float((change_TL.norm(dim=0) / x_TL.norm(dim=0)).mean())
             name = f"{dtype}: relative error of normal channels beside one {times} times as large"
             yield Row(name, round(error, 4), "told", True)
@@ -142,7 +142,7 @@ def outliers() -> Iterator[Row]:
 def features_quantized(run_dir: Path | None, conversations: int) -> Iterator[Row]:
     """All rows; the answers are kept in run_dir, or taken from there."""
     for dtype in EIGHT_BITS:
-        kib = token_bytes(dtype, HIDDEN, SHARE) / 1024
+        kib = bytes_per_token(dtype, HIDDEN, SHARE) / 1024
         name = f"{dtype}: KiB a token by arithmetic, hidden {HIDDEN}, {SHARE:.0%} taught"
         yield Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB)
     with tempfile.TemporaryDirectory() as directory:

@@ -36,7 +36,7 @@ from eyas.chat.conversation import Conversation, Message, Turn, parse_messages, 
 from eyas.chat.render import render
 from eyas.evalsets import example
 from eyas.evaluation.evaluate import EvalConfig
-from eyas.evaluation.held_out import HeldOut
+from eyas.evaluation.replay import HeldOutRows
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
@@ -100,8 +100,8 @@ def rounds_of(head: Path, held_out: Features, target: Target, shape: TreeShape) 
     stored = read_head(head, torch.float32)
     rows = held_out.manifest.rows
     indices = tuple(i for i in held_out.indices("held_out") if not rows[i].looping and rows[i].num_supervised > 0)
-    texts = HeldOut(held_out, indices, target, shape, EVAL.batch_tokens)
-    return texts.rounds(stored.head, stored.vocab)
+    texts = HeldOutRows(held_out, indices, target, shape, EVAL.batch_tokens)
+    return texts.replay(stored.head, stored.vocab)
 
 
 def lesson(name: str, with_it: list[RequestRounds], without: list[RequestRounds]) -> Row:

@@ -27,7 +27,7 @@ from eyas.base.storage import StoragePath
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.model.target import Target
-from eyas.train.batch_order import plan_epoch
+from eyas.train.batches import plan_epoch
 from eyas.tree.stats import median_interval
 
 ROOT = Path(__file__).resolve().parents[1]

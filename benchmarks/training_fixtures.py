@@ -20,15 +20,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from eyas.base.provenance import StageInputs, finish_stage
 from eyas.chat.conversation import Conversation, Message, Turn
-from eyas.features.layout import Row, num_supervised, taught
+from eyas.features.layout import Row, count_supervised, teacher_positions
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, TOKENIZER_FILES, resolve_target
 from eyas.model.vocab import DraftVocab
-from eyas.train.optimizer import Masters
-from eyas.train.teacher import Teacher
-from eyas.train.trainer import learn
-from eyas.train.ttt import pack
+from eyas.train.loss import Teacher
+from eyas.train.optimizer import MasterWeightOptimizer
+from eyas.train.trainer import compute_batch_loss
+from eyas.train.ttt import pack_rows
 
 PACK_TOKENS = 2048
 SHARE = 0.6  # of each document, its end, is supervised
@@ -81,7 +81,7 @@ def make_rows(lengths: Sequence[int], hidden_size: int, vocab_size: int, seed: i
         mask_T = torch.arange(length) >= round((1 - SHARE) * length)
         ids_T = torch.randint(FIRST, vocab_size, (length,), generator=generator)
         aux_TL = torch.randn(length, 3 * hidden_size, generator=generator).bfloat16()
-        hidden_UD = torch.randn(int(taught(mask_T).sum()), hidden_size, generator=generator).bfloat16()
+        hidden_UD = torch.randn(int(teacher_positions(mask_T).sum()), hidden_size, generator=generator).bfloat16()
         rows.append(Row(str(number), "random", ids_T, mask_T, aux_TL, hidden_UD))
     return rows
 
@@ -92,7 +92,7 @@ class OurTrainer:
 
     target: Target
     head: Head
-    masters: Masters
+    optimizer: MasterWeightOptimizer
     teacher: Teacher
     steps: int
     dtype: torch.dtype
@@ -103,20 +103,20 @@ class OurTrainer:
         counts_W = torch.ones(target.info.vocab_size, dtype=torch.int64)
         vocab = DraftVocab.from_counts(counts_W, draft_vocab_size, target.info.eos_ids)
         head = Head.init(sizes, 0).to(target.embedding.weight.device)
-        masters = Masters(head, weight_decay=0.01, clip=0.5)
+        optimizer = MasterWeightOptimizer(head, weight_decay=0.01, clip=0.5)
         head.to(dtype)
-        return OurTrainer(target, head, masters, Teacher(target.lm_head, vocab, dtype), steps, dtype)
+        return OurTrainer(target, head, optimizer, Teacher(target.lm_head, vocab, dtype), steps, dtype)
 
     def step(self, rows: Sequence[Row]) -> float:
         """Pack, forward, backward, update; the loss a supervised token. What is packed moves to the head's device."""
-        packed, device = pack(rows, self.steps, self.dtype), self.head.lm_head.weight.device
+        packed, device = pack_rows(rows, self.steps, self.dtype), self.head.lm_head.weight.device
         if device.type != "cpu":
             packed = packed.map(lambda tensor: tensor.to(device))
-        graded = learn(self.head, packed, self.teacher, self.target, DECAY)
-        loss = graded.loss / sum(num_supervised(row.loss_mask_T) for row in rows)
+        graded = compute_batch_loss(self.head, packed, self.teacher, self.target, DECAY)
+        loss = graded.loss / sum(count_supervised(row.loss_mask_T) for row in rows)
         loss.backward()
-        self.masters.collect()
-        self.masters.update(LEARNING_RATE)
+        self.optimizer.accumulate_gradients()
+        self.optimizer.step(LEARNING_RATE)
         return float(loss.detach())
 
 
@@ -127,7 +127,7 @@ def to_tensors(packs: Sequence[Sequence[Row]]) -> dict[str, Tensor]:
         hidden = []
         for row in rows:
             hidden_TD = torch.zeros(row.ids_T.shape[0], row.hidden_UD.shape[1], dtype=row.hidden_UD.dtype)
-            hidden_TD[taught(row.loss_mask_T)] = row.hidden_UD
+            hidden_TD[teacher_positions(row.loss_mask_T)] = row.hidden_UD
             hidden.append(hidden_TD)
         one = {
             "ids_P": torch.cat([row.ids_T for row in rows]),

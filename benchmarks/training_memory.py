@@ -29,7 +29,7 @@ from rows import print_rows
 from torch import Tensor
 from training_fixtures import DECAY, OurTrainer, lengths_of_pack, make_rows, make_target
 
-from eyas.features.layout import Row, num_supervised, supervised, taught
+from eyas.features.layout import Row, count_supervised, supervised_positions, teacher_positions
 from eyas.model.attention import AttentionParams
 from eyas.model.head import Head
 from eyas.model.target import Target
@@ -68,7 +68,9 @@ def naive_step(head: Head, rows: Sequence[Row], target: Target, vocab: DraftVoca
     positions_1T = torch.cat([torch.arange(length) for length in lengths])[None]
     ids_T = torch.cat([row.ids_T for row in rows])
     hidden_TD = torch.zeros(total, rows[0].hidden_UD.shape[1], dtype=rows[0].hidden_UD.dtype)
-    hidden_TD[torch.cat([taught(row.loss_mask_T) for row in rows])] = torch.cat([row.hidden_UD for row in rows])
+    hidden_TD[torch.cat([teacher_positions(row.loss_mask_T) for row in rows])] = torch.cat(
+        [row.hidden_UD for row in rows]
+    )
     probs_TW = target.logits(hidden_TD).float().softmax(-1)
     probs_TV = probs_TW[:, vocab.target_ids_V]
     known_T = vocab.t2d_W[probs_TW.argmax(-1)]
@@ -80,11 +82,11 @@ def naive_step(head: Head, rows: Sequence[Row], target: Target, vocab: DraftVoca
         shift = 1 + step
         out_1TD = head.step(target.embed(ids_T.roll(-shift))[None], state_1TD, positions_1T + step, attend)
         logits_TV = head.logits(out_1TD)[0].float()
-        mask_T = torch.cat([supervised(row.loss_mask_T, step) for row in rows]) & known_T.roll(-shift)
+        mask_T = torch.cat([supervised_positions(row.loss_mask_T, step) for row in rows]) & known_T.roll(-shift)
         each_T = -(goal_TV.roll(-shift, 0) * logits_TV.log_softmax(-1)).sum(-1)
         loss = loss + DECAY**step * each_T[mask_T].sum()
         state_1TD = head.next_hidden(out_1TD)
-    return loss / sum(num_supervised(row.loss_mask_T) for row in rows)
+    return loss / sum(count_supervised(row.loss_mask_T) for row in rows)
 
 
 def status_bytes(key: str) -> int:
@@ -108,8 +110,8 @@ def point(target_dir: Path, way: str, lengths: Sequence[int], steps: int) -> dic
         vocab = DraftVocab.from_counts(counts_W, DRAFT_VOCAB, target.info.eos_ids)
         found = naive_step(trainer.head, rows, target, vocab, steps)
         found.backward()
-        trainer.masters.collect()
-        trainer.masters.update(1e-3)
+        trainer.optimizer.accumulate_gradients()
+        trainer.optimizer.step(1e-3)
         loss = float(found.detach())
     return {"bytes": status_bytes("VmHWM") - before, "loss": loss}
 

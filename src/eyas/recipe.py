@@ -51,8 +51,8 @@ from eyas.model.target_dir import TokenizerInfo, resolve_target
 from eyas.privacy.filter import PrivacyFilter
 from eyas.train import train as loop
 from eyas.train.config import TrainConfig
+from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup
 from eyas.train.init_head import RANDOM
-from eyas.train.ranks import ALONE, Ranks
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "export", "bench")
 SIDE_STAGES = {"tune": "eval"}
@@ -123,7 +123,7 @@ class Run:
     out: Path
     progress: bool = True
     device: str = "cpu"
-    ranks: Ranks = ALONE
+    ranks: ProcessGroup = SINGLE_PROCESS
 
     def directory(self, stage: str) -> Path:
         """Where a stage writes."""
@@ -167,11 +167,11 @@ class Run:
         """
         # Where machines share a stage, another one may be in the middle of a write.
         worlds = {"prompts": self.recipe.prompts.world, "capture": self.recipe.capture.world}
-        if self.out.is_dir() and worlds.get(stage, 1) == 1 and self.ranks.is_first:
+        if self.out.is_dir() and worlds.get(stage, 1) == 1 and self.ranks.is_main:
             remove_temp_files(self.out)
         self._require_current_inputs(stage)
         self._stages[stage]()
-        if self.ranks.is_first:
+        if self.ranks.is_main:
             write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
 
     def _require_current_inputs(self, stage: str) -> None:

@@ -269,16 +269,16 @@ def _forget_rows(run: Run, record_id: str, renewed: dict[str, str]) -> bool:
         return False
     _, origin = _reopen_directory(directory)
     for number in sorted({row.shard for row in rows}, reverse=True):
-        manifest = store.without_rows(directory, manifest, number, {row.id for row in rows})
+        manifest = store.remove_rows(directory, manifest, number, {row.id for row in rows})
     directory.join(store.MANIFEST).remove()
     store.write_manifest(directory, manifest)
-    finish_stage(directory, _with_new_parents(origin, renewed), time.time(), known_digests=manifest.digests)
+    finish_stage(directory, _with_new_parents(origin, renewed), time.time(), known_digests=manifest.shard_digests)
     return bool(rows)
 
 
 def _clear_unfinished_features(directory: StoragePath) -> None:
     """Of an unfinished capture; the next one begins anew."""
-    store.remove_shards(directory, 0)
+    store.remove_shards_from(directory, 0)
     directory.join(store.MANIFEST).remove()
 
 

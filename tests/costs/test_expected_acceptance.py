@@ -2,7 +2,7 @@
 
 import pytest
 
-from eyas.costs.expected_acceptance import POINTS, expected
+from eyas.costs.cost_model import POINTS, expected_acceptance
 
 
 def test_the_points_themselves():
@@ -12,16 +12,16 @@ def test_the_points_themselves():
         (500_000, 2.8, 3.0),
     ]
     for point in POINTS:
-        found = expected(point.conversations)
+        found = expected_acceptance(point.conversations)
         assert (found.low, found.high, found.inside) == (point.low, point.high, True)
 
 
 def test_halfway_on_the_logarithm_is_halfway():
-    found = expected(5_000 * 10**0.5)
+    found = expected_acceptance(5_000 * 10**0.5)
     assert (found.low, found.high) == pytest.approx(((1.45 + 1.9) / 2, (1.5 + 1.95) / 2))
 
 
 @pytest.mark.parametrize(("conversations", "low"), [(300, 1.45), (5_000_000, 2.8)])
 def test_nothing_is_promised_beyond_what_was_measured(conversations, low):
-    found = expected(conversations)
+    found = expected_acceptance(conversations)
     assert (found.low, found.inside) == (low, False)

@@ -17,7 +17,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop
 from eyas.engine.request import Request
 from eyas.evaluation.reference_drafters import PromptLookup
-from eyas.evaluation.replay import Answer, walk
+from eyas.evaluation.replay import AnswerSpan, replay_answers
 from eyas.model.target import Target
 from eyas.tree.shape import chain_shape
 
@@ -74,8 +74,8 @@ def test_lookup_accepts_what_a_walk_over_the_answers_accepts(spoken: Spoken) -> 
     requests = [Request(str(i), tuple(ids), 60) for i, ids in enumerate(prompts)]
     found = drive(Engine(spoken.target, PromptLookupSpec(chain_shape(DEPTH)), 4, CONTEXT), requests)
     texts = [torch.tensor([*ids, *found[str(i)].token_ids]) for i, ids in enumerate(prompts)]
-    answers = [Answer(i, ids_T, len(prompts[i]), len(ids_T)) for i, ids_T in enumerate(texts)]
-    expected = walk(answers, PromptLookup(texts, DEPTH))
+    answers = [AnswerSpan(i, ids_T, len(prompts[i]), len(ids_T)) for i, ids_T in enumerate(texts)]
+    expected = replay_answers(answers, PromptLookup(texts, DEPTH))
     assert [found[str(i)].rounds.accepted for i in range(len(prompts))] == [one.accepted for one in expected]
     assert max(length for one in expected for length in one.accepted) > 1
 

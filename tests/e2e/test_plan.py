@@ -11,7 +11,7 @@ from tests.e2e.small import run_stages, write_prompts
 from eyas.cli import main
 from eyas.costs.cost_model import Amounts, Rates
 from eyas.formats.head_dir import read_head
-from eyas.plan import measured_rates as measure
+from eyas.plan import estimates as measure
 from eyas.plan import plan as describe
 
 
@@ -94,7 +94,7 @@ def test_what_a_changed_key_runs_again(override, first, finished, recipe, capsys
 
 
 def test_money(recipe, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(describe, "measure", lambda *_: Rates(read=1.0, write=0.1, learn=2.0))
+    monkeypatch.setattr(describe, "measure_rates", lambda *_: Rates(read=1.0, write=0.1, learn=2.0))
     text = planned(capsys, recipe, "--out", tmp_path / "out", "--price", "10")
     hours, price = re.findall(r"total +([\d.]+) h +([\d.]+) at 10.00 an hour", text)[0]
     tokens = [int(count.replace(",", "")) for count in re.findall(r"at most ([\d,]+) (?:answer )?tokens", text)]
@@ -113,9 +113,9 @@ def test_rates_are_above_nothing(finished, recipe, tmp_path):
     from eyas.recipe import STAGES, Run, load_recipe
 
     work = Run(load_recipe(Path(recipe), {}), tmp_path / "out")
-    rates = measure.measure(work, Amounts(24, 24, 500, 576, False, False), set(STAGES))
+    rates = measure.measure_rates(work, Amounts(24, 24, 500, 576, False, False), set(STAGES))
     assert all(rate is not None and rate > 0 for rate in (rates.read, rates.write, rates.learn))
-    assert measure.measure(work, Amounts(24, 24, 500, 576, True, True), {"eval"}) == Rates(None, None, None)
+    assert measure.measure_rates(work, Amounts(24, 24, 500, 576, True, True), {"eval"}) == Rates(None, None, None)
 
 
 def test_nothing_is_planned_for_a_source_that_is_not_there(recipe, tmp_path, capsys):

@@ -117,7 +117,7 @@ def mixed(path, counts):
 
 
 def test_each_task_has_its_own_longest_answer(recipe, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("eyas.plan.measured_rates.MEASURED_S", 0.02)
+    monkeypatch.setattr("eyas.plan.estimates.MEASURED_S", 0.02)
     source = mixed(tmp_path / "mixed", {"short": 100, "long": 300})
     keys = [f"prompts.source={source}", "respond.max_tokens=24", "respond.tasks.short.max_tokens=3"]
     plan = planned(capsys, recipe, *keys, "--out", tmp_path / "out")
@@ -125,7 +125,7 @@ def test_each_task_has_its_own_longest_answer(recipe, tmp_path, capsys, monkeypa
 
 
 def test_answers_of_a_server_have_the_rate_that_is_told(recipe, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("eyas.plan.measured_rates.MEASURED_S", 0.02)
+    monkeypatch.setattr("eyas.plan.estimates.MEASURED_S", 0.02)
     keys = ["respond.url=http://127.0.0.1:9/v1", "respond.model=it", "--out", tmp_path / "out"]
     assert main(["plan", str(recipe), *map(str, keys)]) == 0
     text = capsys.readouterr().out

@@ -19,7 +19,7 @@ from eyas.engine.device_stream import DeviceStream, WorkEvent, WorkResult
 from eyas.engine.engine import Engine, OnTokens
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
-from eyas.features.layout import Row, taught
+from eyas.features.layout import Row, teacher_positions
 from eyas.kernels.paged_attention import PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
@@ -29,7 +29,7 @@ from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.arms import Arm, BatchLoad, SpeculationDecision
 from eyas.speculation.policy import FixedArm
-from eyas.train.ttt import pack, unroll
+from eyas.train.ttt import pack_rows, unroll
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 
@@ -288,7 +288,7 @@ def row_of(target: Target, text: Sequence[int], prompt_length: int) -> Row:
         out = target.forward(ids_1T, torch.arange(len(text))[None], DenseAttention(), want_aux=True)
     assert out.aux_BTL is not None
     mask_T = torch.arange(len(text)) >= prompt_length
-    return Row("row", "test", ids_1T[0], mask_T, out.aux_BTL[0], out.hidden_BTD[0, taught(mask_T)])
+    return Row("row", "test", ids_1T[0], mask_T, out.aux_BTL[0], out.hidden_BTD[0, teacher_positions(mask_T)])
 
 
 def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, DraftVocab]:
@@ -302,7 +302,7 @@ def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, Dra
     vocab = DraftVocab.from_counts(counts_W, int((counts_W > 0).sum()))
     config = HeadConfig.for_target(target.info, vocab.size, intermediate_size=96, aux_layer_ids=target.aux_layer_ids)
     head = Head.init(config, 0)
-    packed = pack(rows, steps, torch.float32)
+    packed = pack_rows(rows, steps, torch.float32)
     texts_P = packed.ids_P
     goals_KQ = torch.stack([texts_P[(packed.chains_Q + 2 + k).clamp(max=len(texts_P) - 1)] for k in range(steps)])
     goals_KQ = vocab.to_draft(goals_KQ).ids

@@ -8,7 +8,7 @@ from tests.features.small import LAYERS, contents
 from tests.tiny import tiny_target
 
 from eyas.base.errors import InputError, UsageError
-from eyas.evaluation.evaluate import EvalConfig, EvalInputs, TextRounds, by_context, run
+from eyas.evaluation.evaluate import EvalConfig, EvalInputs, TextRounds, acceptance_by_context, run
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.model.target import Target
@@ -60,11 +60,11 @@ def test_rounds_are_told_apart_by_where_they_stand() -> None:
     """By hand: two prompts of 250 and 1,020 tokens, nothing between 513 and 1,024 in the first."""
     short = TextRounds(RequestRounds((6, 1, 4), (5, 1, 3)), (250, 256, 257))
     long = TextRounds(RequestRounds((3, 2, 1), (2, 1, 1)), (1020, 1023, 1025))
-    found = by_context([short, long], 0)
+    found = acceptance_by_context([short, long], 0)
     assert list(found) == ["<=256", "<=512", "<=1024", "<=2048"]
     told = {name: (entry["prompts"], entry["rounds"], entry["acceptance_length"]) for name, entry in found.items()}
     assert told == {"<=256": (1, 2, 3.5), "<=512": (1, 1, 4.0), "<=1024": (1, 2, 2.5), "<=2048": (1, 1, 1.0)}
-    assert list(by_context([long], 0)) == ["<=1024", "<=2048"]
+    assert list(acceptance_by_context([long], 0)) == ["<=1024", "<=2048"]
 
 
 def test_looping_answers_are_counted_apart(target: Target, features: Path, head: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import torch
 from tests.features.small import mask
 
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.evaluation.replay import answers_of, walk
+from eyas.evaluation.replay import find_answers, replay_answers
 
 
 def proposal(drafter: PromptLookup | NgramDrafter, position: int) -> list[int]:
@@ -45,20 +45,20 @@ def test_table_takes_the_most_frequent_and_of_ties_the_smallest() -> None:
         (torch.tensor([0, 2, 3, 6, 9]), mask("....x")),
     ]
     table = NgramTable(rows)
-    assert table.chain([1, 2, 3], 4) == [4, 5]  # 4 and 6 once each; after "3 4 5" nothing is known
-    assert table.chain([2, 3, 6], 4) == [7]  # 7 and 9 once each
-    assert table.chain([0, 2, 3], 4) == []  # the 6 there was prompt
+    assert table.continue_chain([1, 2, 3], 4) == [4, 5]  # 4 and 6 once each; after "3 4 5" nothing is known
+    assert table.continue_chain([2, 3, 6], 4) == [7]  # 7 and 9 once each
+    assert table.continue_chain([0, 2, 3], 4) == []  # the 6 there was prompt
     table = NgramTable([*rows, rows[1]])
-    assert table.chain([1, 2, 3], 4) == [6, 7]
-    assert table.chain([1, 2, 3], 1) == [6]
+    assert table.continue_chain([1, 2, 3], 4) == [6, 7]
+    assert table.continue_chain([1, 2, 3], 1) == [6]
 
 
 def test_both_walk_a_text_to_its_end() -> None:
     ids_T = torch.tensor([1, 2, 3, 4] * 10)
     mask_T = mask("." * 8 + "x" * 32)
-    (answer,) = answers_of(0, ids_T, mask_T)
-    (lookup,) = walk([answer], PromptLookup([ids_T], 4))
+    (answer,) = find_answers(0, ids_T, mask_T)
+    (lookup,) = replay_answers([answer], PromptLookup([ids_T], 4))
     # 31 tokens after the first: five a round, and a last round of one.
     assert lookup.accepted == (5, 5, 5, 5, 5, 5, 1)
-    (table,) = walk([answer], NgramDrafter(NgramTable([(ids_T, mask_T)]), [ids_T], 2))
+    (table,) = replay_answers([answer], NgramDrafter(NgramTable([(ids_T, mask_T)]), [ids_T], 2))
     assert table.accepted == (3,) * 10 + (1,)

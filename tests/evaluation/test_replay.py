@@ -5,7 +5,7 @@ from tests.features.small import mask, random_row
 from tests.train.test_reference import CONFIG, DRAFT, VOCAB, WIDTH
 
 from eyas.evaluation.head_drafter import HeadDrafter
-from eyas.evaluation.replay import Answer, answers_of, walk
+from eyas.evaluation.replay import AnswerSpan, find_answers, replay_answers
 from eyas.features.layout import Row
 from eyas.model.attention import DenseAttention
 from eyas.model.head import Head
@@ -40,7 +40,7 @@ def test_rounds_are_those_of_generation() -> None:
         6: [8, 2, 1],  # root 7: 8 and the end; what follows is cut       accepted 2, offered 1
     }
     script = Script(chains, 3)
-    (rounds,) = walk([Answer(0, ids_T, 3, 10)], script)
+    (rounds,) = replay_answers([AnswerSpan(0, ids_T, 3, 10)], script)
     assert script.asked == [[2], [5], [6]]
     assert rounds.accepted == (3, 1, 2)
     assert rounds.offered == (3, 0, 1)
@@ -49,18 +49,18 @@ def test_rounds_are_those_of_generation() -> None:
 
 def test_answers_are_runs_of_generated_tokens() -> None:
     ids_T = torch.arange(9)
-    found = [(answer.start, answer.end) for answer in answers_of(0, ids_T, mask("..xxx..xx"))]
+    found = [(answer.start, answer.end) for answer in find_answers(0, ids_T, mask("..xxx..xx"))]
     assert found == [(2, 5), (7, 9)]
-    assert answers_of(0, ids_T[:2], mask("..")) == []
+    assert find_answers(0, ids_T[:2], mask("..")) == []
     # One token needs no round, two need one.
-    assert walk([Answer(0, ids_T, 7, 8)], Script({}, 2))[0].accepted == ()
-    assert walk([Answer(0, ids_T, 7, 9)], Script({}, 2))[0].accepted == (1,)
+    assert replay_answers([AnswerSpan(0, ids_T, 7, 8)], Script({}, 2))[0].accepted == ()
+    assert replay_answers([AnswerSpan(0, ids_T, 7, 9)], Script({}, 2))[0].accepted == (1,)
 
 
 def test_answers_of_different_length_move_together() -> None:
     ids_T = torch.arange(20)
     script = Script({2: [4, 5]}, 2)
-    first, second = walk([Answer(0, ids_T, 3, 7), Answer(1, ids_T, 10, 13)], script)
+    first, second = replay_answers([AnswerSpan(0, ids_T, 3, 7), AnswerSpan(1, ids_T, 10, 13)], script)
     assert script.asked == [[2, 9], [10]]
     assert (first.accepted, second.accepted) == ((3,), (1, 1))
 
@@ -112,7 +112,7 @@ def test_a_chain_is_accepted_as_far_as_greedy_drafts_equal_the_text() -> None:
     vocab = DraftVocab.from_counts(torch.rand(VOCAB), DRAFT)
     row = random_row("..." + "x" * 40, WIDTH, VOCAB, torch.float64)
     drafter = HeadDrafter(head, vocab, lambda ids: embedding[ids], chain_shape(3), [row])
-    (rounds,) = walk(answers_of(0, row.ids_T, row.loss_mask_T), drafter)
+    (rounds,) = replay_answers(find_answers(0, row.ids_T, row.loss_mask_T), drafter)
     t, ids, known = 2, row.ids_T.tolist(), vocab.target_ids_V.tolist()
     for accepted in rounds.accepted:
         agreed = 0

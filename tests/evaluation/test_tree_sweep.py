@@ -7,9 +7,8 @@ from tests.train.test_reference import DRAFT, VOCAB, WIDTH
 
 from eyas.evaluation.evaluate import EvalConfig, evaluate
 from eyas.evaluation.head_drafter import HeadDrafter
-from eyas.evaluation.held_out import HeldOut, some_held_out
-from eyas.evaluation.replay import walk_rows
-from eyas.evaluation.tree_sweep import acceptances, count_rounds
+from eyas.evaluation.replay import HeldOutRows, replay_rows, sample_held_out
+from eyas.evaluation.tree_sweep import acceptance_lengths, count_rounds
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -40,9 +39,9 @@ def test_one_drafting_serves_every_tree() -> None:
             row.ids_T[t + 2] = torch.cat((guesses, guesses[:1], row.ids_T[t + 2 : t + 3]))[torch.randint(4, ())]
     for shapes in (CHAINS, TREES):
         found = count_rounds(rows, shapes, head, vocab, embed, batch_tokens=150)
-        told = acceptances(shapes, rows, found, seed=3)
+        told = acceptance_lengths(shapes, rows, found, seed=3)
         for x, shape in enumerate(shapes):
-            walked = [text.rounds for text in walk_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))]
+            walked = [text.rounds for text in replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))]
             assert found[:, x].tolist() == [len(rounds.accepted) for rounds in walked], shape
             stats = summarize(walked, 3)
             assert (told[x].shape, told[x].acceptance_length, told[x].ci95) == (
@@ -60,14 +59,16 @@ def test_some_held_out_answers_again_and_again(target: Target, features: Path, t
     loop.run(config, features, target, tmp_path, progress=False)
     stored, stored_features = read_head(tmp_path, torch.float32), Features(features)
     wanted = evaluate(EvalConfig(4, 3, 10), stored, (stored_features, stored_features), target, progress=False)["all"]
-    held_out = some_held_out(stored_features, 1000, 0)
+    held_out = sample_held_out(stored_features, 1000, 0)
     assert list(held_out) == stored_features.indices("held_out")
     before = {name: weight.clone() for name, weight in stored.head.state_dict().items()}
-    stats = HeldOut(stored_features, held_out, target, TreeShape(4, 3, 10), 200).acceptance(stored.head, stored.vocab)
+    stats = HeldOutRows(stored_features, held_out, target, TreeShape(4, 3, 10), 200).measure_acceptance(
+        stored.head, stored.vocab
+    )
     assert (stats.acceptance_length, stats.rounds) == (wanted["acceptance_length"], wanted["rounds"])
     assert all(torch.equal(before[name], weight) for name, weight in stored.head.state_dict().items())
-    few = some_held_out(stored_features, 2, 5)
-    assert few == some_held_out(stored_features, 2, 5)
+    few = sample_held_out(stored_features, 2, 5)
+    assert few == sample_held_out(stored_features, 2, 5)
     assert len(few) == 2
     assert set(few) < set(held_out)
-    assert len({some_held_out(stored_features, 2, seed) for seed in range(8)}) > 1
+    assert len({sample_held_out(stored_features, 2, seed) for seed in range(8)}) > 1

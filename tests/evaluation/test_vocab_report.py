@@ -10,8 +10,8 @@ from torch import Tensor
 
 from eyas.evaluation.evaluate import EvalConfig, EvalInputs, run
 from eyas.evaluation.head_drafter import HeadDrafter
-from eyas.evaluation.replay import walk_rows
-from eyas.evaluation.vocab_report import narrowed, vocab_report
+from eyas.evaluation.replay import replay_rows
+from eyas.evaluation.vocab_report import cut_head, measure_vocab_sizes
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -37,7 +37,7 @@ def head(tmp_path_factory: pytest.TempPathFactory, target: Target, features: Pat
 
 def test_the_report_against_counts_and_a_masked_head(target: Target, features: Path, head: Path) -> None:
     stored, data = read_head(head, torch.float32), Features(features)
-    found = vocab_report(SHAPE, stored, (data, data), target, SIZES)
+    found = measure_vocab_sizes(SHAPE, stored, (data, data), target, SIZES)
     assert found["sizes"] == [16, 40, 100, 200, 250]
     assert found["head"] == 200
     train, held_out = (
@@ -68,7 +68,7 @@ def test_the_report_against_counts_and_a_masked_head(target: Target, features: P
 
         stored.head.logits = masked  # type: ignore[method-assign]
         with torch.inference_mode():
-            walked = walk_rows(rows, drafter)
+            walked = replay_rows(rows, drafter)
         del stored.head.logits
         length = acceptance_length([one.rounds for one in walked])
         assert found["all"]["acceptance_length"][place] == pytest.approx(length, abs=1e-6)
@@ -78,7 +78,7 @@ def test_the_report_against_counts_and_a_masked_head(target: Target, features: P
 def test_a_cut_head_shares_all_but_its_rows(target: Target, head: Path) -> None:
     stored = read_head(head, torch.float32)
     vocab = DraftVocab.from_counts(stored.vocab.t2d_W.long(), 50)
-    cut = narrowed(stored.head, stored.vocab, vocab)
+    cut = cut_head(stored.head, stored.vocab, vocab)
     assert cut.lm_head.weight.shape[0] == cut.config.draft_vocab_size == 50
     assert cut.fc.weight.data_ptr() == stored.head.fc.weight.data_ptr()
     out_1TD = torch.randn(1, 3, 48)

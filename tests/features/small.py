@@ -10,8 +10,8 @@ from torch import Tensor
 from eyas.base.provenance import StageInputs, finish_stage
 from eyas.chat.conversation import Conversation, Message, Turn
 from eyas.chat.render import render_prompt
-from eyas.features.layout import Row, taught
-from eyas.features.quantize import StoredDtype, quantise
+from eyas.features.layout import Row, teacher_positions
+from eyas.features.quantize import StoredDtype, quantize
 from eyas.features.shard import RowInfo, StoredRow
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
@@ -58,12 +58,12 @@ def random_row(picture: str, width: int, vocab: int, dtype: torch.dtype = torch.
     length = len(picture.replace(" ", ""))
     mask_T = mask(picture)
     aux_TL, hidden_TD = torch.randn(length, 3 * width, dtype=dtype), torch.randn(length, width, dtype=dtype)
-    return Row(picture, "any", torch.randint(0, vocab, (length,)), mask_T, aux_TL, hidden_TD[taught(mask_T)])
+    return Row(picture, "any", torch.randint(0, vocab, (length,)), mask_T, aux_TL, hidden_TD[teacher_positions(mask_T)])
 
 
 def stored_row(row: Row, dtype: StoredDtype) -> StoredRow:
     """The row as a shard would hold it."""
-    aux, hidden = quantise(row.aux_TL, 3, dtype), quantise(row.hidden_UD, 1, dtype)
+    aux, hidden = quantize(row.aux_TL, 3, dtype), quantize(row.hidden_UD, 1, dtype)
     return StoredRow(row.ids_T, row.loss_mask_T, aux, hidden)
 
 

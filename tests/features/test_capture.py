@@ -14,10 +14,9 @@ from transformers import AutoModelForCausalLM
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, finish_stage, read_provenance
 from eyas.chat.conversation import Conversation, Message, Turn, read_conversation_dir
-from eyas.features.capture import CaptureConfig, run
-from eyas.features.examples import TextRow, assign_splits, rows_of
-from eyas.features.extract import PrefillAttend
-from eyas.features.layout import taught
+from eyas.features.capture import CaptureConfig, PrefillAttend, run
+from eyas.features.examples import TextRow, assign_splits, build_text_rows
+from eyas.features.layout import teacher_positions
 from eyas.features.reader import Features
 from eyas.model.target import Target
 
@@ -27,8 +26,7 @@ import os, signal, sys, torch
 from pathlib import Path
 from eyas.base.progress import Progress
 from eyas.features.capture import CaptureConfig, run
-from eyas.features.extract import PrefillAttend
-from eyas.features.layout import taught
+from eyas.features.capture import PrefillAttend
 from eyas.model.target import Target
 torch.set_num_threads(1)
 advance = Progress.advance
@@ -155,7 +153,7 @@ def test_a_row_ends_with_its_last_generated_token(target: Target, tmp_path: Path
     """Cut in the middle of the second prompt: what stands behind the first answer teaches nothing."""
     ids = tuple(target.tokenizer.encode("hello<|end|>", add_special_tokens=False))
     conversation = two_turns(ids, "hello")
-    (text,) = rows_of(conversation, target.tokenizer)
+    (text,) = build_text_rows(conversation, target.tokenizer)
     end = text.loss_mask.index(True) + len(ids)
     (tmp_path / "said").mkdir()
     (tmp_path / "said" / "part-00000.jsonl").write_bytes(conversation.to_line())
@@ -170,10 +168,10 @@ def test_a_row_ends_with_its_last_generated_token(target: Target, tmp_path: Path
 
 def test_turns_share_a_row_where_the_text_allows(target: Target) -> None:
     ids = tuple(target.tokenizer.encode("hello<|end|>", add_special_tokens=False))
-    (row,) = rows_of(two_turns(ids, "hello"), target.tokenizer)
+    (row,) = build_text_rows(two_turns(ids, "hello"), target.tokenizer)
     assert (row.id, row.task, sum(row.loss_mask)) == ("two", "src", len(ids) + 2)
     # Ids that their own text does not give back: each turn is a row of its own, supervised once.
-    first, second = rows_of(two_turns((*ids[:-2], 3, ids[-1]), "hello"), target.tokenizer)
+    first, second = build_text_rows(two_turns((*ids[:-2], 3, ids[-1]), "hello"), target.tokenizer)
     assert (first.id, second.id) == ("two#0", "two#1")
     assert (sum(first.loss_mask), sum(second.loss_mask)) == (len(ids), 2)
     assert first.conversation == second.conversation == "two"
@@ -198,13 +196,13 @@ def test_what_rows_of_a_conversation_share_is_stored_once(target: Target, tmp_pa
     assert [info.shared > 0 for info in infos] == [False, True, True] * 2
     assert infos[2].shared > infos[1].shared > 5
     assert any(one.shard != other.shard for one, other in pairwise(infos) if other.shared)
-    texts = rows_of(next(iter(read_conversation_dir(tmp_path / "said"))), target.tokenizer)
+    texts = build_text_rows(next(iter(read_conversation_dir(tmp_path / "said"))), target.tokenizer)
     for row, text in zip(features.rows(range(3)), texts, strict=True):
         assert row.ids_T.tolist() == text.ids[: len(row.ids_T)]
         out = target.forward(row.ids_T[None], torch.arange(len(row.ids_T))[None], PrefillAttend(), want_aux=True)
         assert out.aux_BTL is not None
         torch.testing.assert_close(row.aux_TL, out.aux_BTL[0])
-        torch.testing.assert_close(row.hidden_UD, out.hidden_BTD[0][taught(row.loss_mask_T)])
+        torch.testing.assert_close(row.hidden_UD, out.hidden_BTD[0][teacher_positions(row.loss_mask_T)])
     tokens = sum(info.length for info in infos)
     shared = sum(info.shared for info in infos)
     assert shared > tokens / 3

@@ -12,11 +12,18 @@ from tests.features.test_capture import CONFIG
 from eyas.base.errors import StageError, UsageError
 from eyas.base.storage import StoragePath
 from eyas.features import capture
-from eyas.features.quantization_error import measure
-from eyas.features.quantize import CODES, LARGEST, StoredDtype, is_finite, quantise, restore
+from eyas.features.quantize import (
+    CODE_DTYPES,
+    MAX_CODE,
+    StoredDtype,
+    dequantize,
+    is_finite,
+    measure_quantization_error,
+    quantize,
+)
 from eyas.features.reader import Features
-from eyas.features.shard import ShardFile
-from eyas.features.store import publish_shard, token_bytes
+from eyas.features.shard import ShardReader
+from eyas.features.store import bytes_per_token, publish_shard
 from eyas.model.target import Target
 from eyas.train import train as loop
 
@@ -39,68 +46,68 @@ def error_bound(x_TPD: torch.Tensor, scales_TP: torch.Tensor, dtype: StoredDtype
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 def test_a_value_comes_back_within_the_bound(dtype: StoredDtype) -> None:
     x_TL = wild()
-    codes_TL, scales_TP = quantise(x_TL, 3, dtype)
-    assert (codes_TL.dtype, scales_TP.dtype) == (CODES[dtype], torch.bfloat16)
+    codes_TL, scales_TP = quantize(x_TL, 3, dtype)
+    assert (codes_TL.dtype, scales_TP.dtype) == (CODE_DTYPES[dtype], torch.bfloat16)
     assert (codes_TL.element_size(), scales_TP.shape) == (1, (200, 3))
     assert is_finite(codes_TL, scales_TP)
     x_TPD = x_TL.double().unflatten(-1, (3, -1))
     # The scale is the largest magnitude over the largest code, but for its own rounding.
-    largest_TP = x_TPD.abs().amax(-1) / LARGEST[dtype]
+    largest_TP = x_TPD.abs().amax(-1) / MAX_CODE[dtype]
     assert ((scales_TP.double() - largest_TP).abs() <= largest_TP / 256).all()
-    error_TPD = (restore(codes_TL, scales_TP, torch.float64).unflatten(-1, (3, -1)) - x_TPD).abs()
+    error_TPD = (dequantize(codes_TL, scales_TP, torch.float64).unflatten(-1, (3, -1)) - x_TPD).abs()
     assert (error_TPD <= error_bound(x_TPD, scales_TP, dtype) * (1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 def test_what_training_reads_is_the_product_rounded_once(dtype: StoredDtype) -> None:
-    stored = quantise(wild(), 3, dtype)
-    exact = restore(*stored, torch.float64)
-    assert torch.equal(restore(*stored, torch.float32).double(), exact), "15 bits fit into 24"
-    assert torch.equal(restore(*stored, torch.bfloat16), exact.bfloat16())
+    stored = quantize(wild(), 3, dtype)
+    exact = dequantize(*stored, torch.float64)
+    assert torch.equal(dequantize(*stored, torch.float32).double(), exact), "15 bits fit into 24"
+    assert torch.equal(dequantize(*stored, torch.bfloat16), exact.bfloat16())
     # Made from its own values a code is the same again: features may be copied through values.
-    assert torch.equal(quantise(exact, 3, dtype)[0].float(), stored[0].float())
+    assert torch.equal(quantize(exact, 3, dtype)[0].float(), stored[0].float())
 
 
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 def test_zeros_tiny_and_huge_values(dtype: StoredDtype) -> None:
-    zeros = quantise(torch.zeros(2, 6), 3, dtype)
-    assert not restore(*zeros, torch.float32).any()
+    zeros = quantize(torch.zeros(2, 6), 3, dtype)
+    assert not dequantize(*zeros, torch.float32).any()
     assert is_finite(*zeros)
     for value in (1e-45, 1e-38, 3.4e38, torch.finfo(torch.float32).max):
         x_TL = torch.tensor([[value, -value, value / 2, 0.0]])
-        after_TL = restore(*quantise(x_TL, 1, dtype), torch.float32)
-        assert is_finite(*quantise(x_TL, 1, dtype))
+        after_TL = dequantize(*quantize(x_TL, 1, dtype), torch.float32)
+        assert is_finite(*quantize(x_TL, 1, dtype))
         assert ((after_TL - x_TL).abs() <= x_TL.abs()).all()
-    codes, scales = quantise(torch.zeros(0, 6), 3, dtype)
-    assert restore(codes, scales, torch.float32).shape == (0, 6)
+    codes, scales = quantize(torch.zeros(0, 6), 3, dtype)
+    assert dequantize(codes, scales, torch.float32).shape == (0, 6)
 
 
-@pytest.mark.parametrize("dtype", list(CODES))
+@pytest.mark.parametrize("dtype", list(CODE_DTYPES))
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_no_number_never_becomes_one(dtype: StoredDtype, value: float) -> None:
     x_TL = torch.randn(4, 6)
-    assert is_finite(*quantise(x_TL, 3, dtype))
+    assert is_finite(*quantize(x_TL, 3, dtype))
     x_TL[2, 5] = value
-    assert not is_finite(*quantise(x_TL, 3, dtype))
+    assert not is_finite(*quantize(x_TL, 3, dtype))
 
 
 @pytest.mark.parametrize(("dtype", "digest"), [("int8", "8c8163bb3c2b547f"), ("fp8", "82b6b3ddee6e70bd")])
 def test_the_bytes_are_these_on_every_machine(dtype: StoredDtype, digest: str) -> None:
     """Input from integers alone: no generator, no transcendental function."""
     integers = (torch.arange(3 * 4 * 512) * 48_271 % 2_147_483_647 % 65_537).view(4, -1) - 32_768
-    codes_TL, scales_TP = quantise(integers.float() / 7, 3, dtype)
+    codes_TL, scales_TP = quantize(integers.float() / 7, 3, dtype)
     data = codes_TL.view(torch.uint8).numpy().tobytes() + scales_TP.view(torch.uint8).numpy().tobytes()
     assert hashlib.sha256(data).hexdigest()[:16] == digest
 
 
-@pytest.mark.parametrize("dtype", list(CODES))
+@pytest.mark.parametrize("dtype", list(CODE_DTYPES))
 def test_a_shard_takes_the_bytes_that_are_planned(dtype: StoredDtype, tmp_path: Path) -> None:
     rows = [random_row("." * prompt + "x" * answer, 64, 9) for prompt, answer in ((300, 500), (20, 400), (0, 30))]
     place, stored = StoragePath.of(tmp_path), [stored_row(row, dtype) for row in rows]
     shard = publish_shard(place, 0, [info_of(row) for row in rows], stored, "plan").shard
     tokens, num_taught = sum(len(row.ids_T) for row in rows), sum(len(row.hidden_UD) for row in rows)
     assert num_taught == 500 + 400 + 29
-    planned = tokens * token_bytes(dtype, 64, num_taught / tokens)
+    planned = tokens * bytes_per_token(dtype, 64, num_taught / tokens)
     assert shard.num_bytes == place.join(shard.name).size()
     header = shard.num_bytes - planned
     assert 0 < header < 1024
@@ -108,25 +115,25 @@ def test_a_shard_takes_the_bytes_that_are_planned(dtype: StoredDtype, tmp_path: 
 
 def test_the_arithmetic_at_4096() -> None:
     for dtype in EIGHT_BITS:
-        assert token_bytes(dtype, 4096, 0.6) == pytest.approx(3.6 * 4098 + 5)
-        assert token_bytes(dtype, 4096, 0.6) <= 14.5 * 1024
-    assert token_bytes("bfloat16", 4096, 0.6) == pytest.approx(3.6 * 8192 + 5)
+        assert bytes_per_token(dtype, 4096, 0.6) == pytest.approx(3.6 * 4098 + 5)
+        assert bytes_per_token(dtype, 4096, 0.6) <= 14.5 * 1024
+    assert bytes_per_token("bfloat16", 4096, 0.6) == pytest.approx(3.6 * 8192 + 5)
 
 
-@pytest.mark.parametrize("dtype", list(CODES))
+@pytest.mark.parametrize("dtype", list(CODE_DTYPES))
 def test_rows_come_back_from_their_shard(dtype: StoredDtype, tmp_path: Path) -> None:
     rows = [random_row(picture, 8, 9) for picture in ("..xxx", "...", "xx..x.xxx", ".x")]
     stored = [stored_row(row, dtype) for row in rows]
     place = StoragePath.of(tmp_path)
     note = publish_shard(place, 0, [info_of(row) for row in rows], stored, "plan")
-    file = ShardFile(place.join(note.shard.name))
+    file = ShardReader(place.join(note.shard.name))
     for info, row, kept in zip(note.rows, rows, stored, strict=True):
-        found = file.stored(info)
+        found = file.read_row(info)
         assert found.ids_T.tolist() == row.ids_T.tolist()
         assert torch.equal(found.loss_mask_T, row.loss_mask_T)
-        for pair, same in ((found.aux, kept.aux), (found.hidden, kept.hidden), (file.aux(info), kept.aux)):
-            assert torch.equal(restore(*pair, torch.float32), restore(*same, torch.float32))
-    for (ids_T, mask_T), row in zip(file.texts(note.rows), rows, strict=True):
+        for pair, same in ((found.aux, kept.aux), (found.hidden, kept.hidden), (file.read_aux(info), kept.aux)):
+            assert torch.equal(dequantize(*pair, torch.float32), dequantize(*same, torch.float32))
+    for (ids_T, mask_T), row in zip(file.read_texts(note.rows), rows, strict=True):
         assert torch.equal(ids_T, row.ids_T)
         assert torch.equal(mask_T, row.loss_mask_T)
 
@@ -153,18 +160,18 @@ def test_a_run_in_8_bits_is_told_in_its_manifest(
 def test_the_error_is_that_of_the_distributions(target: Target) -> None:
     """Against the definition, one position and one channel at a time."""
     row = random_row("..xxxx", 48, 200)
-    error = measure([row], "int8", target)
-    after_UD = restore(*quantise(row.hidden_UD, 1, "int8"), torch.float32)
+    error = measure_quantization_error([row], "int8", target)
+    after_UD = dequantize(*quantize(row.hidden_UD, 1, "int8"), torch.float32)
     moved = [
         float((target.logits(a).softmax(-1) - target.logits(b).softmax(-1)).abs().sum() / 2)
         for a, b in zip(row.hidden_UD, after_UD, strict=True)
     ]
     assert error.teacher == pytest.approx(sum(moved) / 4, rel=1e-3)
-    after_TL = restore(*quantise(row.aux_TL, 3, "int8"), torch.float32)
+    after_TL = dequantize(*quantize(row.aux_TL, 3, "int8"), torch.float32)
     by_channel = [float((after_TL - row.aux_TL)[:, c].norm() / row.aux_TL[:, c].norm()) for c in range(3 * 48)]
     wanted = [sum(by_channel[layer * 48 : (layer + 1) * 48]) / 48 for layer in range(3)]
     assert error.aux == pytest.approx(wanted, rel=1e-3)
-    assert measure([row], "float32", target).aux == (0.0, 0.0, 0.0)
+    assert measure_quantization_error([row], "float32", target).aux == (0.0, 0.0, 0.0)
 
 
 def test_features_that_8_bits_would_spoil_are_refused(target: Target, conversations: Path, tmp_path: Path) -> None:

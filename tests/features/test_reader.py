@@ -12,8 +12,8 @@ from eyas.features import capture, store
 from eyas.features.capture import CaptureConfig, run
 from eyas.features.quantize import StoredDtype
 from eyas.features.reader import Features
-from eyas.features.shard import ShardFile
-from eyas.features.store import Manifest, finished_shard, publish_shard, read_manifest, without_rows
+from eyas.features.shard import ShardReader
+from eyas.features.store import Manifest, find_finished_shard, publish_shard, read_manifest, remove_rows
 from eyas.model.target import Target
 
 
@@ -104,7 +104,7 @@ def test_what_is_left_of_a_shard_keeps_its_codes(
     def codes(manifest: Manifest) -> dict[str, list[bytes]]:
         found: dict[str, list[bytes]] = {}
         for row in manifest.rows:
-            stored = ShardFile(place.join(manifest.shards[row.shard].name)).stored(row)
+            stored = ShardReader(place.join(manifest.shards[row.shard].name)).read_row(row)
             tensors = (stored.ids_T, stored.loss_mask_T, *stored.aux, *stored.hidden)
             found[row.id] = [tensor.view(torch.uint8).numpy().tobytes() for tensor in tensors]
         return found
@@ -112,7 +112,7 @@ def test_what_is_left_of_a_shard_keeps_its_codes(
     before = codes(manifest)
     whole = {row.id for row in manifest.rows if row.shard == 1}
     first = next(row.id for row in manifest.rows if row.shard == 0)
-    left = without_rows(place, without_rows(place, manifest, 1, whole), 0, {first})
+    left = remove_rows(place, remove_rows(place, manifest, 1, whole), 0, {first})
     assert codes(left) == {name: kept for name, kept in before.items() if name not in whole | {first}}
     assert len(left.shards) == len(manifest.shards) - 1
     for shard in left.shards:
@@ -135,11 +135,11 @@ def test_a_shard_is_the_same_bytes_and_knows_its_plan(tmp_path: Path) -> None:
     rows, infos = [stored_row(row, "fp8") for row in random_rows], [info_of(row) for row in random_rows]
     one, two = StoragePath.of(tmp_path / "one"), StoragePath.of(tmp_path / "two")
     note = publish_shard(one, 3, infos, rows, "plan")
-    assert note == publish_shard(two, 3, infos, rows, "plan") == finished_shard(one, 3, "plan")
+    assert note == publish_shard(two, 3, infos, rows, "plan") == find_finished_shard(one, 3, "plan")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    assert finished_shard(one, 3, "another plan") is None
-    assert finished_shard(one, 4, "plan") is None
+    assert find_finished_shard(one, 3, "another plan") is None
+    assert find_finished_shard(one, 4, "plan") is None
     assert torch.equal(rows[1].loss_mask_T, mask(".x.x"))
     # A shard of another plan makes room.
     other = publish_shard(one, 3, infos[:1], rows[:1], "another plan")
-    assert other == finished_shard(one, 3, "another plan") != note
+    assert other == find_finished_shard(one, 3, "another plan") != note

@@ -107,14 +107,14 @@ def test_two_runs_at_one_place_do_not_mix(target: Target, conversations: Path, m
     """Another run ends while this one is at work: this one stops, and what the other wrote can be read."""
     place = StoragePath(f"memory://{uuid.uuid4().hex}/features")
     other = dataclasses.replace(CONFIG, dtype="bfloat16")
-    shards_of_others = capture._shards_of_others
+    shards_of_others = capture._wait_for_other_ranks
 
     def meanwhile(*arguments: object) -> object:
         monkeypatch.undo()
         run(other, conversations, target, place, progress=False)
         return shards_of_others(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(capture, "_shards_of_others", meanwhile)
+    monkeypatch.setattr(capture, "_wait_for_other_ranks", meanwhile)
     with pytest.raises(StageError, match=r"manifest\.json of another run"):
         run(CONFIG, conversations, target, place, progress=False)
     features = Features(place)

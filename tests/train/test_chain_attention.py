@@ -4,13 +4,13 @@ from tests.features.small import random_row
 
 from eyas.train import chain_attention as module
 from eyas.train.chain_attention import chain_attention
-from eyas.train.ttt import pack
+from eyas.train.ttt import pack_rows
 
 
 @pytest.mark.parametrize("block_floats", [1, 40, 10_000])  # one chain a block, two or three, all of a text
 def test_gradient_is_that_of_finite_differences(block_floats: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_FLOATS", block_floats)
-    packed = pack([random_row("..xxxx", 2, 9), random_row(".xxx", 2, 9)], 3, torch.float32)
+    packed = pack_rows([random_row("..xxxx", 2, 9), random_row(".xxx", 2, 9)], 3, torch.float32)
     num_rows, num_chains = len(packed.ids_P), len(packed.chains_Q)
 
     def tensor(*shape: int) -> torch.Tensor:
@@ -27,8 +27,8 @@ def test_gradient_is_that_of_finite_differences(block_floats: int, monkeypatch: 
 
 def test_texts_do_not_see_each_other() -> None:
     rows = [random_row("..xxxx", 2, 9), random_row(".xxx", 2, 9)]
-    packed = pack(rows, 3, torch.float32)
-    alone = pack(rows[1:], 3, torch.float32)
+    packed = pack_rows(rows, 3, torch.float32)
+    alone = pack_rows(rows[1:], 3, torch.float32)
     first = packed.texts[1].rows.start
     q, k, v = torch.randn(4, len(packed.chains_Q), 3), torch.randn(2, 10, 3), torch.randn(2, 10, 3)
     chains = packed.texts[1].chains

@@ -14,7 +14,7 @@ from eyas.evaluation.evaluate import EvalConfig, evaluate
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.train.checkpoint_selection import Found, looks_at
+from eyas.train.checkpoint_selection import Candidate, evaluation_updates
 from eyas.train.config import TrainConfig
 from eyas.train.train import run
 from eyas.train.trainer import Trainer
@@ -31,21 +31,21 @@ def lines(place: Path) -> list[dict]:
 
 
 def test_the_later_is_taken_unless_it_is_worse_by_more_than_noise() -> None:
-    best = Found(4, False, (10, 20, 30, 40))
-    assert not Found(8, False, (10, 20, 30, 40)).is_worse(best), "the same"
-    assert not Found(8, False, (9, 20, 30, 40)).is_worse(best), "better"
+    best = Candidate(4, False, (10, 20, 30, 40))
+    assert not Candidate(8, False, (10, 20, 30, 40)).is_worse(best), "the same"
+    assert not Candidate(8, False, (9, 20, 30, 40)).is_worse(best), "better"
     # One answer says more, the others nothing: the difference is 3, its standard error 2 * 1.5.
-    assert not Found(8, False, (13, 20, 30, 40)).is_worse(best)
+    assert not Candidate(8, False, (13, 20, 30, 40)).is_worse(best)
     # Each a little: the difference is 6, its error 2 * 0.58.
-    assert Found(8, False, (11, 21, 32, 42)).is_worse(best)
-    assert Found(8, False, (11,)).is_worse(Found(4, False, (10,)))
-    assert not Found(8, False, (10,)).is_worse(Found(4, False, (10,)))
+    assert Candidate(8, False, (11, 21, 32, 42)).is_worse(best)
+    assert Candidate(8, False, (11,)).is_worse(Candidate(4, False, (10,)))
+    assert not Candidate(8, False, (10,)).is_worse(Candidate(4, False, (10,)))
 
 
 def test_when_it_looks() -> None:
-    assert looks_at([5, 5, 4], None) == {5, 10, 14}
-    assert looks_at([5, 5, 4], 4) == {4, 8, 12, 14}
-    assert looks_at([3], 100) == {3}
+    assert evaluation_updates([5, 5, 4], None) == {5, 10, 14}
+    assert evaluation_updates([5, 5, 4], 4) == {4, 8, 12, 14}
+    assert evaluation_updates([3], 100) == {3}
 
 
 def test_the_lines_say_what_eval_says_and_the_best_is_the_head(target: Target, features: Path, tmp_path: Path) -> None:
@@ -53,15 +53,17 @@ def test_the_lines_say_what_eval_says_and_the_best_is_the_head(target: Target, f
     stored = Features(features)
     trainer = Trainer(LOOKING, Features(features, torch.float32), target)
     step, mean, wanted = trainer._step, {}, {}
-    mean |= {name: weight.detach().clone() for name, weight in trainer.masters.weights.items()}
+    mean |= {name: weight.detach().clone() for name, weight in trainer.optimizer.weights.items()}
 
     def followed(learning_rate: float, number: int) -> None:
         step(learning_rate, number)
         keep = min(0.7, (1 + number) / (10 + number))
-        for name, weight in trainer.masters.weights.items():
+        for name, weight in trainer.optimizer.weights.items():
             mean[name] = keep * mean[name] + (1 - keep) * weight.detach()
         if number % 4 == 0:
-            wanted[number, False] = {name: weight.detach().clone() for name, weight in trainer.masters.weights.items()}
+            wanted[number, False] = {
+                name: weight.detach().clone() for name, weight in trainer.optimizer.weights.items()
+            }
             wanted[number, True] = dict(mean)
 
     trainer._step = followed

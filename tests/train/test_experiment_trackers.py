@@ -13,7 +13,7 @@ from eyas.base.errors import InputError
 from eyas.model.target import Target
 from eyas.train import train as loop
 from eyas.train.config import TrainConfig
-from eyas.train.experiment_trackers import scalars, watching
+from eyas.train.training_metrics import open_trackers, to_scalars
 
 LINES = [
     {"update": n, "learning_rate": 0.1, "loss": 4.0 - n, "accuracy": [0.5, 0.25], "chain_length": 1.5 + n}
@@ -22,7 +22,7 @@ LINES = [
 
 
 def test_scalars():
-    assert scalars(LINES[0]) == {
+    assert to_scalars(LINES[0]) == {
         "learning_rate": 0.1,
         "loss": 3.0,
         "accuracy/0": 0.5,
@@ -32,7 +32,7 @@ def test_scalars():
 
 
 def test_nobody_watches(tmp_path: Path):
-    with watching((), tmp_path / "watch", "abc", 0) as tell:
+    with open_trackers((), tmp_path / "watch", "abc", 0) as tell:
         tell(LINES[0])
     assert list(tmp_path.iterdir()) == []
 
@@ -41,11 +41,11 @@ def test_tensorboard_shows_a_run_that_went_on_once(tmp_path: Path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with watching(("tensorboard",), tmp_path / "watch", "abc", 0) as tell:
+    with open_trackers(("tensorboard",), tmp_path / "watch", "abc", 0) as tell:
         for line in LINES[:2]:
             tell(line)
     # Killed behind update 2, the run goes on from a checkpoint behind update 1.
-    with watching(("tensorboard",), tmp_path / "watch", "abc", 1) as tell:
+    with open_trackers(("tensorboard",), tmp_path / "watch", "abc", 1) as tell:
         for line in LINES[1:]:
             tell(line)
     events = EventAccumulator(str(tmp_path / "watch" / "tensorboard")).Reload()
@@ -57,7 +57,7 @@ def test_tensorboard_shows_a_run_that_went_on_once(tmp_path: Path):
 def test_wandb_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    with watching(("wandb",), tmp_path / "watch", "0123abcd", 0) as tell:
+    with open_trackers(("wandb",), tmp_path / "watch", "0123abcd", 0) as tell:
         for line in LINES:
             tell(line)
     (stored,) = (tmp_path / "watch" / "wandb").glob("offline-run-*-0123abcd/run-0123abcd.wandb")
@@ -73,7 +73,7 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(InputError, match=r"eyas\[wandb\]"), watching(("wandb",), tmp_path / "watch", "abc", 0):
+    with pytest.raises(InputError, match=r"eyas\[wandb\]"), open_trackers(("wandb",), tmp_path / "watch", "abc", 0):
         pass
 
 

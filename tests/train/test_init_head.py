@@ -15,7 +15,7 @@ from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.train.config import HeadOptions, TrainConfig
-from eyas.train.init_head import first_head
+from eyas.train.init_head import init_head
 from eyas.train.loss import LossName
 from eyas.train.train import origin_of, run
 from eyas.train.trainer import Trainer
@@ -49,12 +49,12 @@ def stored(target: Target, tmp_path: Path) -> Path:
 def test_a_random_start_is_the_head_of_the_seed(target: Target) -> None:
     sizes, vocab = sizes_of(target, 60), vocab_of(target, range(60))
     for name, weight in Head.init(sizes, 3).state_dict().items():
-        assert torch.equal(first_head(sizes, vocab, target, 3).state_dict()[name], weight)
+        assert torch.equal(init_head(sizes, vocab, target, 3).state_dict()[name], weight)
 
 
 def test_the_output_rows_may_be_the_targets(target: Target) -> None:
     sizes, vocab = sizes_of(target, 60), vocab_of(target, range(20, 80))
-    found, plain = first_head(sizes, vocab, target, 3, lm_head="target"), first_head(sizes, vocab, target, 3)
+    found, plain = init_head(sizes, vocab, target, 3, lm_head="target"), init_head(sizes, vocab, target, 3)
     rows_VD = target.lm_head.get_parameter("weight")[20:80]
     assert torch.equal(found.lm_head.weight, rows_VD)
     assert torch.equal(found.fc.weight, plain.fc.weight), "the other weights are those of the seed"
@@ -67,8 +67,8 @@ def test_the_output_rows_may_be_the_targets(target: Target) -> None:
 def test_a_warm_start_matches_rows_by_target_token(target: Target, stored: Path, lm_head) -> None:
     """Draft vocabularies 40..99 and 60..149: tokens 60..99 keep their rows, under other draft ids."""
     sizes, vocab = sizes_of(target, 90), vocab_of(target, range(60, 150))
-    found, old = first_head(sizes, vocab, target, 3, str(stored), lm_head), read_head(stored, torch.float32).head
-    usual = first_head(sizes, vocab, target, 3, lm_head=lm_head)
+    found, old = init_head(sizes, vocab, target, 3, str(stored), lm_head), read_head(stored, torch.float32).head
+    usual = init_head(sizes, vocab, target, 3, lm_head=lm_head)
     assert torch.equal(found.lm_head.weight[:40], old.lm_head.weight[20:])
     assert torch.equal(found.lm_head.weight[40:], usual.lm_head.weight[40:])
     for name, weight in old.state_dict().items():
@@ -87,7 +87,7 @@ def test_a_warm_start_matches_rows_by_target_token(target: Target, stored: Path,
 def test_a_head_of_another_shape_is_refused(target: Target, stored: Path, flags, change, said: str) -> None:
     sizes = dataclasses.replace(sizes_of(target, 60, **flags), **change)
     with pytest.raises(InputError, match=said):
-        first_head(sizes, vocab_of(target, range(60)), target, 0, str(stored))
+        init_head(sizes, vocab_of(target, range(60)), target, 0, str(stored))
 
 
 def test_a_warm_start_is_recorded_and_goes_on_from_where_the_head_was(
@@ -130,5 +130,7 @@ def test_a_small_head_learns_by_every_loss(target: Target, features: Path, loss:
     config = dataclasses.replace(CONFIG, updates=80, log_every=5, loss=loss, head=options, learning_rate=1e-2)
     trainer = Trainer(config, Features(features), target)
     trainer.train(Path("/nonexistent"), "", progress=False)
-    before_K, after_K = (torch.tensor(line["acceptance"]) for line in (trainer.lines[0], trainer.lines[-1]))
+    before_K, after_K = (
+        torch.tensor(line["acceptance"]) for line in (trainer.metrics_lines[0], trainer.metrics_lines[-1])
+    )
     assert ((after_K - before_K) > 0.03).all(), (before_K, after_K)

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from eyas.model.vocab import DraftVocab
 from eyas.train import loss
-from eyas.train.loss import Graded, Lessons, LossName, grade
-from eyas.train.teacher import Teacher
-from eyas.train.ttt import pack
+from eyas.train.loss import LossName, LossOutput, Teacher, TeacherTargets, compute_loss
+from eyas.train.ttt import pack_rows
 
 WIDTH, VOCAB = 6, 10
 
@@ -22,10 +21,10 @@ def teacher_of(t2d: list[int], weight_WD: Tensor) -> Teacher:
     return Teacher(output, DraftVocab.from_counts(counts_W, len(t2d)), torch.float32)
 
 
-def lessons_of(hidden_JD: Tensor, steps: int = 1) -> Lessons:
+def lessons_of(hidden_JD: Tensor, steps: int = 1) -> TeacherTargets:
     rows = hidden_JD.shape[0]
     pupils_JK = torch.arange(steps) * rows + torch.arange(rows)[:, None]
-    return Lessons(hidden_JD, pupils_JK, torch.ones(rows, steps, dtype=torch.bool))
+    return TeacherTargets(hidden_JD, pupils_JK, torch.ones(rows, steps, dtype=torch.bool))
 
 
 def test_what_the_head_cannot_say_costs_no_loss_but_is_a_miss() -> None:
@@ -35,9 +34,9 @@ def test_what_the_head_cannot_say_costs_no_loss_but_is_a_miss() -> None:
     hidden_JD = torch.eye(WIDTH)[[0, 1, 4]]  # the third row says token 4, which is not in the draft vocabulary
     lm_weight_VD = (50.0 * torch.eye(WIDTH)[:3]).requires_grad_()
     pupils_ND = torch.eye(WIDTH)[[0, 2, 0]].requires_grad_()  # right, wrong, whatever
-    graded = grade(pupils_ND, lm_weight_VD, lessons_of(hidden_JD), teacher, 0.8)
+    graded = compute_loss(pupils_ND, lm_weight_VD, lessons_of(hidden_JD), teacher, 0.8)
     assert graded.hits_JK[:, 0].tolist() == [True, False, False]
-    torch.testing.assert_close(graded.each_JK[:, 0], torch.tensor([0.0, 50.0, 0.0]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(graded.token_loss_JK[:, 0], torch.tensor([0.0, 50.0, 0.0]), atol=1e-4, rtol=0)
     torch.testing.assert_close(graded.overlap_JK[:, 0], torch.tensor([1.0, 0.0, 0.0]), atol=1e-4, rtol=0)
     graded.loss.backward()
     assert pupils_ND.grad is not None
@@ -49,18 +48,20 @@ def test_the_perfect_head_has_the_entropy_of_its_teacher() -> None:
     weight_WD = torch.randn(VOCAB, WIDTH)
     inside = [1, 4, 5, 8]
     teacher, hidden_JD = teacher_of(inside, weight_WD), torch.randn(40, WIDTH)
-    graded = grade(hidden_JD, weight_WD[inside], lessons_of(hidden_JD), teacher, 1.0)
+    graded = compute_loss(hidden_JD, weight_WD[inside], lessons_of(hidden_JD), teacher, 1.0)
     full_JW = (hidden_JD @ weight_WD.T).softmax(-1)
     p_JV = full_JW[:, inside] / full_JW[:, inside].sum(-1, keepdim=True)
     known_J = torch.tensor([int(best) in inside for best in full_JW.argmax(-1)])
     entropy_J = -(p_JV * p_JV.log()).sum(-1)
-    torch.testing.assert_close(graded.each_JK[:, 0], entropy_J * known_J, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(graded.token_loss_JK[:, 0], entropy_J * known_J, atol=1e-5, rtol=1e-5)
     assert graded.hits_JK[:, 0].tolist() == known_J.tolist()
 
 
-def both(normed_ND: Tensor, lm_weight_VD: Tensor, lessons: Lessons, teacher: Teacher) -> tuple[Graded, Tensor, Tensor]:
+def both(
+    normed_ND: Tensor, lm_weight_VD: Tensor, lessons: TeacherTargets, teacher: Teacher
+) -> tuple[LossOutput, Tensor, Tensor]:
     x, w = normed_ND.clone().requires_grad_(), lm_weight_VD.clone().requires_grad_()
-    graded = grade(x, w, lessons, teacher, 0.8)
+    graded = compute_loss(x, w, lessons, teacher, 0.8)
     (graded.loss / 17).backward()
     assert x.grad is not None
     assert w.grad is not None
@@ -82,12 +83,12 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packing_says_who_teaches_whom() -> None:
     """Row by row: the output at step k of the chain at t stands under teacher t + 1 + k, and nothing else does."""
     rows = [random_row("..xxxx", 2, 9), random_row("...xxx", 2, 9)]
-    packed = pack(rows, 3, torch.float32)
+    packed = pack_rows(rows, 3, torch.float32)
     assert packed.chains_Q.tolist() == [1, 2, 3, 6 + 2, 6 + 3]
-    assert packed.teachers_J.tolist() == [2, 3, 4, 6 + 3, 6 + 4]
+    assert packed.teacher_rows_J.tolist() == [2, 3, 4, 6 + 3, 6 + 4]
     pairs = {
-        (int(packed.teachers_J[j]), k, int(packed.chains_Q[packed.pupils_JK[j, k] % 5]))
-        for j, k in packed.taught_JK.nonzero().tolist()
+        (int(packed.teacher_rows_J[j]), k, int(packed.chains_Q[packed.student_index_JK[j, k] % 5]))
+        for j, k in packed.supervised_JK.nonzero().tolist()
     }
     chains = {(0, 1): 3, (0, 2): 2, (0, 3): 1, (6, 2): 2, (6, 3): 1}  # (start, t): steps with a lesson
     assert pairs == {(start + t + 1 + k, k, start + t) for (start, t), count in chains.items() for k in range(count)}
@@ -104,11 +105,11 @@ NAMES: tuple[LossName, ...] = ("soft", "kl", "lk", "lk_log")
 INSIDE = [0, 2, 3, 5, 6, 7]
 
 
-def wide_case(rows: int, steps: int) -> tuple[Tensor, Tensor, Lessons, Tensor]:
+def wide_case(rows: int, steps: int) -> tuple[Tensor, Tensor, TeacherTargets, Tensor]:
     """float64: the head's outputs, its matrix, lessons of which one is not taught, the target's matrix."""
     weight_WD = torch.randn(VOCAB, WIDTH, dtype=torch.float64)
     lessons = lessons_of(torch.randn(rows, WIDTH, dtype=torch.float64), steps)
-    lessons.taught_JK[1, 0] = False
+    lessons.supervised_JK[1, 0] = False
     normed_ND = torch.randn(rows * steps, WIDTH, dtype=torch.float64)
     return normed_ND, torch.randn(len(INSIDE), WIDTH, dtype=torch.float64), lessons, weight_WD
 
@@ -136,17 +137,17 @@ def naive(name: LossName, p: list[float], q: list[float]) -> float:
 def test_each_loss_is_its_formula(name: LossName) -> None:
     rows, steps = 12, 3
     normed_ND, lm_weight_VD, lessons, weight_WD = wide_case(rows, steps)
-    graded = grade(normed_ND, lm_weight_VD, lessons, wide_teacher(weight_WD, INSIDE), 0.8, name)
+    graded = compute_loss(normed_ND, lm_weight_VD, lessons, wide_teacher(weight_WD, INSIDE), 0.8, name)
     total, learnt = 0.0, 0
     for row in range(rows):
         full = (weight_WD @ lessons.hidden_JD[row]).softmax(0)
         for step in range(steps):
             wanted = 0.0
-            if lessons.taught_JK[row, step] and int(full.argmax()) in INSIDE:
-                student = (lm_weight_VD @ normed_ND[lessons.pupils_JK[row, step]]).softmax(0)
+            if lessons.supervised_JK[row, step] and int(full.argmax()) in INSIDE:
+                student = (lm_weight_VD @ normed_ND[lessons.student_index_JK[row, step]]).softmax(0)
                 wanted = naive(name, full[INSIDE].tolist(), student.tolist())
                 learnt += 1
-            assert float(graded.each_JK[row, step]) == pytest.approx(wanted, rel=1e-12, abs=1e-14)
+            assert float(graded.token_loss_JK[row, step]) == pytest.approx(wanted, rel=1e-12, abs=1e-14)
             total += 0.8**step * wanted
     assert float(graded.loss) == pytest.approx(total, rel=1e-12)
     assert 0 < learnt < rows * steps - 1, "some teachers are to be outside the draft vocabulary"
@@ -159,7 +160,7 @@ def test_gradients_are_those_of_the_loss(name: LossName, monkeypatch: pytest.Mon
     teacher = wide_teacher(weight_WD, INSIDE)
 
     def loss_of(x_ND: Tensor, w_VD: Tensor) -> Tensor:
-        return grade(x_ND, w_VD, lessons, teacher, 0.8, name).loss
+        return compute_loss(x_ND, w_VD, lessons, teacher, 0.8, name).loss
 
     assert torch.autograd.gradcheck(loss_of, (normed_ND.requires_grad_(), lm_weight_VD.requires_grad_()))
 
@@ -170,7 +171,7 @@ def test_kl_trains_as_soft_does() -> None:
     slopes = []
     for name in ("soft", "kl"):
         x_ND, w_VD = normed_ND.clone().requires_grad_(), lm_weight_VD.clone().requires_grad_()
-        grade(x_ND, w_VD, lessons, teacher, 0.8, name).loss.backward()
+        compute_loss(x_ND, w_VD, lessons, teacher, 0.8, name).loss.backward()
         slopes.append((x_ND.grad, w_VD.grad))
     assert all(torch.equal(one, other) for one, other in zip(*slopes, strict=True))
 
@@ -183,16 +184,16 @@ def test_the_teacher_itself_is_the_best_head_for_acceptance(inside: list[int], n
     lessons, full_JW = lessons_of(hidden_JD), (hidden_JD @ weight_WD.T).softmax(-1)
     known_J = torch.tensor([int(best) in inside for best in full_JW.argmax(-1)])
     mass_J = full_JW[:, inside].sum(-1) * known_J
-    best = grade(hidden_JD, weight_WD[inside], lessons, teacher, 1.0, name)
-    torch.testing.assert_close(best.each_JK[:, 0], -mass_J if name == "lk" else -mass_J.where(known_J, 1.0).log())
+    best = compute_loss(hidden_JD, weight_WD[inside], lessons, teacher, 1.0, name)
+    torch.testing.assert_close(best.token_loss_JK[:, 0], -mass_J if name == "lk" else -mass_J.where(known_J, 1.0).log())
     for scale in (1e-3, 0.1, 1.0):
         moved_ND = hidden_JD + scale * torch.randn_like(hidden_JD)
-        other = grade(moved_ND, weight_WD[inside], lessons, teacher, 1.0, name)
-        assert (other.each_JK >= best.each_JK - 1e-12).all()
+        other = compute_loss(moved_ND, weight_WD[inside], lessons, teacher, 1.0, name)
+        assert (other.token_loss_JK >= best.token_loss_JK - 1e-12).all()
         assert other.loss > best.loss or inside is INSIDE
     if inside is INSIDE:  # q lies above p everywhere: the best heads are a whole region
         moved_ND = hidden_JD.clone().requires_grad_()
-        grade(moved_ND, weight_WD[inside], lessons, teacher, 1.0, name).loss.backward()
+        compute_loss(moved_ND, weight_WD[inside], lessons, teacher, 1.0, name).loss.backward()
         assert moved_ND.grad is not None
         assert moved_ND.grad.abs().max() < 1e-12
 
@@ -204,7 +205,7 @@ def test_a_head_that_is_sure_of_the_wrong_token_is_taught_by_lk_log_alone() -> N
     for name in NAMES:
         for gap in (30.0, 200.0):
             pupil_ND = torch.eye(WIDTH)[[1]].requires_grad_()
-            graded = grade(pupil_ND, gap * torch.eye(WIDTH)[:3], lessons, teacher, 1.0, name)
+            graded = compute_loss(pupil_ND, gap * torch.eye(WIDTH)[:3], lessons, teacher, 1.0, name)
             graded.loss.backward()
             assert pupil_ND.grad is not None
             assert torch.isfinite(graded.loss)

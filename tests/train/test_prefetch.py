@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from eyas.train.prefetch import feed
+from eyas.train.batches import prefetch
 
 
 class Reader:
@@ -29,7 +29,7 @@ def num_threads() -> int:
 def test_the_items_of_a_plain_loop_in_its_order(ahead: int, threads: int) -> None:
     # Even numbers are slower, so that threads finish in another order than they began.
     done = threading.Event()
-    with feed(Reader(lambda number: number % 2 or done.wait(0.002)), range(30), ahead, threads) as items:
+    with prefetch(Reader(lambda number: number % 2 or done.wait(0.002)), range(30), ahead, threads) as items:
         assert list(items) == [number * number for number in range(30)]
     assert num_threads() == 0
 
@@ -38,7 +38,7 @@ def test_a_slow_reader_works_while_an_item_is_in_use() -> None:
     """Three are read without being asked for; a fourth, which would be memory without bound, is not begun."""
     read, may_read = threading.Semaphore(0), threading.Semaphore(0)
     reader = Reader(lambda number: (may_read.acquire(timeout=60), read.release()))
-    with feed(reader, range(10), ahead=3, threads=2) as items:
+    with prefetch(reader, range(10), ahead=3, threads=2) as items:
         may_read.release()
         assert next(items) == 0
         for _ in range(3):  # nobody asks for them: the consumer is here, with item 0
@@ -56,7 +56,7 @@ def test_an_error_comes_where_its_item_would_have_been() -> None:
     def read(number: int) -> int:
         return 12 // (3 - number)
 
-    with feed(read, range(6), ahead=4, threads=2) as items:
+    with prefetch(read, range(6), ahead=4, threads=2) as items:
         assert [next(items), next(items), next(items)] == [4, 6, 12]
         with pytest.raises(ZeroDivisionError):
             next(items)
@@ -65,7 +65,7 @@ def test_an_error_comes_where_its_item_would_have_been() -> None:
 
 def test_leaving_early_reads_no_more() -> None:
     reader = Reader()
-    with feed(reader, range(1000), ahead=4, threads=2) as items:
+    with prefetch(reader, range(1000), ahead=4, threads=2) as items:
         next(items)
     assert num_threads() == 0
     assert len(reader.begun) <= 5

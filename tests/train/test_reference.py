@@ -10,15 +10,14 @@ import torch
 from tests.features.small import random_row
 from torch import Tensor
 
-from eyas.features.layout import Row, num_supervised, taught
+from eyas.features.layout import Row, count_supervised, teacher_positions
 from eyas.model.head import Head, HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.model.vocab import DraftVocab
 from eyas.train import chain_attention, loss
-from eyas.train.loss import Graded, Lessons, grade
-from eyas.train.optimizer import Masters
-from eyas.train.teacher import Teacher
-from eyas.train.ttt import pack, unroll
+from eyas.train.loss import LossOutput, Teacher, TeacherTargets, compute_loss
+from eyas.train.optimizer import MasterWeightOptimizer
+from eyas.train.ttt import pack_rows, unroll
 
 WIDTH, VOCAB, DRAFT, STEPS, DECAY = 12, 11, 7, 7, 0.8
 CONFIG = HeadConfig(
@@ -126,7 +125,9 @@ def expected(reference: Reference, rows: list[Row], output: Tensor, draft_ids: l
                 continue
             logits = reference.chain(row, t, max(wanted) + 1)
             for k in wanted:
-                full = torch.softmax(output @ row.hidden_UD[int(taught(row.loss_mask_T)[: t + 1 + k].sum())], 0)
+                full = torch.softmax(
+                    output @ row.hidden_UD[int(teacher_positions(row.loss_mask_T)[: t + 1 + k].sum())], 0
+                )
                 inside = full[draft_ids]
                 q = torch.softmax(logits[k], 0)
                 best = int(full.argmax())
@@ -138,11 +139,13 @@ def expected(reference: Reference, rows: list[Row], output: Tensor, draft_ids: l
     return result
 
 
-def ours(head: Head, rows: list[Row], embedding: Tensor, teacher: Teacher) -> tuple[Graded, Tensor]:
-    packed = pack(rows, STEPS, embedding.dtype)
+def ours(head: Head, rows: list[Row], embedding: Tensor, teacher: Teacher) -> tuple[LossOutput, Tensor]:
+    packed = pack_rows(rows, STEPS, embedding.dtype)
     out_KQD = unroll(head, packed, embedding[packed.next_ids_P], embedding[packed.tokens_KQ])
-    lessons = Lessons(packed.hidden_JD, packed.pupils_JK, packed.taught_JK)
-    return grade(head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, lessons, teacher, DECAY), packed.taught_JK
+    lessons = TeacherTargets(packed.hidden_JD, packed.student_index_JK, packed.supervised_JK)
+    return compute_loss(
+        head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, lessons, teacher, DECAY
+    ), packed.supervised_JK
 
 
 def wild_head(config: HeadConfig, dtype: torch.dtype) -> Head:
@@ -219,15 +222,15 @@ def test_packed_cut_accumulated_and_compacted_is_the_naive_path(monkeypatch: pyt
     given = case(CONFIG, torch.float32)
     monkeypatch.setattr(chain_attention, "BLOCK_FLOATS", 120)
     monkeypatch.setattr(loss, "CHUNK_FLOATS", 3 * STEPS * DRAFT)
-    count = sum(num_supervised(row.loss_mask_T) for row in given.rows)
-    masters, total = Masters(given.head, weight_decay=0.0, clip=1.0), 0.0
+    count = sum(count_supervised(row.loss_mask_T) for row in given.rows)
+    masters, total = MasterWeightOptimizer(given.head, weight_decay=0.0, clip=1.0), 0.0
     for rows in (given.rows[:2], given.rows[2:]):
         graded, _ = ours(given.head, rows, given.embedding, given.teacher)
         (graded.loss / count).backward()
-        masters.collect()
+        masters.accumulate_gradients()
         total += float(graded.loss.detach()) / count
     assert total == pytest.approx(float(given.goal.loss.detach()) / count, rel=1e-5)
-    for name, found in masters.sums.items():
+    for name, found in masters.grad_sums.items():
         wanted = given.weights[name].grad
         assert wanted is not None
         error = gradient_error(found, wanted / count)

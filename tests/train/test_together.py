@@ -16,7 +16,7 @@ from tests.train.together import Blow, Poison, new_run, train, weights, write_re
 
 from eyas.features.reader import Features
 from eyas.model.target import Target
-from eyas.train.batch_order import shares
+from eyas.train.batches import assign_to_ranks
 from eyas.train.config import TrainConfig
 from eyas.train.trainer import Trainer
 
@@ -151,10 +151,10 @@ def test_a_loss_that_is_no_number_names_update_and_conversations_and_spares_the_
     """Features that one process reads wrongly in the middle of the run, once."""
     settings = TrainConfig(steps=3, updates=10, batch_tokens=80, micro_tokens=100, draft_vocab_size=151)
     trainer = Trainer(settings, Features(features), target)
-    rows, updates = trainer.features.manifest.rows, [update for epoch in trainer._epochs() for update in epoch]
-    sixth = shares(updates[5], rows, 2)[1][0]
+    rows, updates = trainer.features.manifest.rows, [update for epoch in trainer._plan_epochs() for update in epoch]
+    sixth = assign_to_ranks(updates[5], rows, 2)[1][0]
     id = rows[sixth[0]].id
-    reads = sum(sixth[0] in micro for update in updates[:6] for micro in shares(update, rows, 2)[1])
+    reads = sum(sixth[0] in micro for update in updates[:6] for micro in assign_to_ranks(update, rows, 2)[1])
     out = new_run(tmp_path / "run", features)
     other, poisoned = train(recipe, out, 2, (), {1: Poison(id, reads)})
     assert (other.code, poisoned.code) == (1, 1), other.err + poisoned.err

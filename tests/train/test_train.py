@@ -17,7 +17,7 @@ from eyas.model.target import Target
 from eyas.train.config import HeadOptions, TrainConfig
 from eyas.train.train import run
 from eyas.train.trainer import Trainer
-from eyas.train.ttt import pack
+from eyas.train.ttt import pack_rows
 
 CONFIG = TrainConfig(
     steps=3,
@@ -135,20 +135,24 @@ def test_a_head_learns_its_texts_and_is_written_as_trained(target: Target, featu
     # The stored head gives the loss that training ended with.
     trainer = Trainer(config, Features(features), target)
     trainer.head.load_state_dict(stored.head.state_dict())
-    packed = pack(list(trainer.features.rows(trainer.indices)), config.steps, torch.float32)
-    graded = trainer.forward(packed)
-    assert float(graded.hits_JK.sum() / packed.taught_JK.sum()) == pytest.approx(sum(last["accuracy"]) / 3, abs=0.05)
+    packed = pack_rows(list(trainer.features.rows(trainer.indices)), config.steps, torch.float32)
+    graded = trainer.compute_loss(packed)
+    assert float(graded.hits_JK.sum() / packed.supervised_JK.sum()) == pytest.approx(
+        sum(last["accuracy"]) / 3, abs=0.05
+    )
 
 
 def gradients(trainer: Trainer, groups: list[list[int]]) -> dict[str, torch.Tensor]:
     rows = trainer.features.manifest.rows
     count = sum(rows[i].num_supervised for group in groups for i in group)
     for group in groups:
-        graded = trainer.forward(pack(list(trainer.features.rows(group)), trainer.config.steps, trainer.dtype))
+        graded = trainer.compute_loss(
+            pack_rows(list(trainer.features.rows(group)), trainer.config.steps, trainer.dtype)
+        )
         (graded.loss / count).backward()
-        trainer.masters.collect()
-    found = {name: grad.clone() for name, grad in trainer.masters.sums.items()}
-    for grad in trainer.masters.sums.values():
+        trainer.optimizer.accumulate_gradients()
+    found = {name: grad.clone() for name, grad in trainer.optimizer.grad_sums.items()}
+    for grad in trainer.optimizer.grad_sums.values():
         grad.zero_()
     return found
 

@@ -14,7 +14,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request
 from eyas.evaluation.head_drafter import HeadDrafter
-from eyas.evaluation.replay import answers_of, walk
+from eyas.evaluation.replay import find_answers, replay_answers
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
@@ -41,8 +41,8 @@ def test_evaluation_counts_the_rounds_of_serving(options: HeadOptions, tmp_path:
     features = Features(tmp_path / "features")
     rows = [features.row(index) for index in range(12)]
     drafter = HeadDrafter(stored.head, stored.vocab, target.embed, shape, rows)
-    answers = [answers_of(text, row.ids_T, row.loss_mask_T)[0] for text, row in enumerate(rows)]
-    simulated = dict(zip([row.id for row in rows], walk(answers, drafter), strict=True))
+    answers = [find_answers(text, row.ids_T, row.loss_mask_T)[0] for text, row in enumerate(rows)]
+    simulated = dict(zip([row.id for row in rows], replay_answers(answers, drafter), strict=True))
 
     engine = Engine(target, Eagle3Spec(stored.head, stored.vocab, shape), slots=4, context=256)
     requests = []

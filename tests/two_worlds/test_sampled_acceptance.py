@@ -15,9 +15,9 @@ from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
-from eyas.evaluation.evaluate import EvalConfig, EvalInputs, run, walk_rows
+from eyas.evaluation.evaluate import EvalConfig, EvalInputs, replay_rows, run
 from eyas.evaluation.head_drafter import HeadDrafter
-from eyas.evaluation.resample import answer_anew
+from eyas.evaluation.resample import resample_answers
 from eyas.features import capture
 from eyas.features.layout import Row
 from eyas.features.reader import Features
@@ -67,13 +67,13 @@ def test_answers_drawn_anew_and_their_rounds_are_those_of_serving(target: Target
     seeds = list(range(50, 66))
     engine = Engine(target, Eagle3Spec(stored.head, stored.vocab, SHAPE), slots=6, context=256)
     wanted = served(engine, rows, seeds, WARM)
-    anew = answer_anew(rows, seeds, target, WARM, TOKENS)
+    anew = resample_answers(rows, seeds, target, WARM, TOKENS)
     said = [row.ids_T[row.loss_mask_T].tolist() for row in anew]
     assert said == [answer.token_ids for answer in wanted]
     greedy = [row.ids_T[row.loss_mask_T].tolist() for row in rows]
     assert sum(a != b for a, b in zip(said, greedy, strict=True)) > 12, "the temperature changed nothing"
     drafter = HeadDrafter(stored.head, stored.vocab, target.embed, SHAPE, anew)
-    assert [text.rounds for text in walk_rows(anew, drafter)] == [answer.rounds for answer in wanted]
+    assert [text.rounds for text in replay_rows(anew, drafter)] == [answer.rounds for answer in wanted]
     assert max(max(answer.accepted) for answer in wanted) > 1, "nothing was ever accepted"
 
 
@@ -82,7 +82,7 @@ def test_greedy_answers_anew_are_the_rows_that_were_captured(target: Target, tra
     """Features and final states too, though capture reads whole texts and this one token at a time."""
     rows = list(Features(trained / "features").rows(range(4)))
     longest = max(int(row.loss_mask_T.sum()) for row in rows)
-    for row, anew in zip(rows, answer_anew(rows, [0] * 4, target, SamplingParams(), longest), strict=True):
+    for row, anew in zip(rows, resample_answers(rows, [0] * 4, target, SamplingParams(), longest), strict=True):
         count = len(row.ids_T)
         assert torch.equal(anew.ids_T[:count], row.ids_T)
         assert torch.equal(anew.loss_mask_T[:count], row.loss_mask_T)
@@ -99,7 +99,7 @@ def test_a_sliding_window_slides_over_what_is_drawn(tmp_path: Path) -> None:
         ids_T, mask_T = torch.randint(0, 200, (length + 1,)), torch.arange(length + 1) == length
         rows.append(Row(str(length), "any", ids_T, mask_T, torch.zeros(length + 1, 1), torch.zeros(1, 1)))
     wanted = served(Engine(target, None, slots=3, context=128), rows, [1, 2, 3], SamplingParams(1.0))
-    anew = answer_anew(rows, [1, 2, 3], target, SamplingParams(1.0), TOKENS)
+    anew = resample_answers(rows, [1, 2, 3], target, SamplingParams(1.0), TOKENS)
     assert [row.ids_T[row.loss_mask_T].tolist() for row in anew] == [answer.token_ids for answer in wanted]
 
 

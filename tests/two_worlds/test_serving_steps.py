@@ -11,7 +11,7 @@ from tests.tiny import tiny_target
 from torch import Tensor
 
 from eyas.drafters.eagle3 import AcceptedTokens, Eagle3Drafter, Eagle3Spec
-from eyas.features.layout import Row, taught
+from eyas.features.layout import Row, teacher_positions
 from eyas.kernels.paged_attention import prepare_dense
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
@@ -19,7 +19,7 @@ from eyas.model.attention import DenseAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.train.ttt import pack, unroll
+from eyas.train.ttt import pack_rows, unroll
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import ExpandFn, Frontier, ToTargetFn, Tree, TreeGrower
 
@@ -51,7 +51,14 @@ def rows(target: Target) -> list[Row]:
         assert features.aux_BTL is not None
         mask_T = torch.arange(LENGTH) >= ANSWER
         out.append(
-            Row(str(seed), "any", ids_1T[0], mask_T, features.aux_BTL[0], features.hidden_BTD[0, taught(mask_T)])
+            Row(
+                str(seed),
+                "any",
+                ids_1T[0],
+                mask_T,
+                features.aux_BTL[0],
+                features.hidden_BTD[0, teacher_positions(mask_T)],
+            )
         )
     return out
 
@@ -68,7 +75,7 @@ def make_head(target: Target, flags: dict[str, bool]) -> Head:
 
 def trained_logits(head: Head, target: Target, row: Row) -> dict[tuple[int, int], Tensor]:
     """logits_V by (position of the chain, step), as training computes them."""
-    packed = pack([row], STEPS, torch.float32)
+    packed = pack_rows([row], STEPS, torch.float32)
     with torch.no_grad():
         out_KQD = unroll(head, packed, target.embed(packed.next_ids_P), target.embed(packed.tokens_KQ))
         logits_KQV = head.logits(out_KQD)

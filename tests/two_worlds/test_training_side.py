@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eyas.model.attention import AttentionParams, DenseAttention
 from eyas.model.head import Head, HeadConfig
-from eyas.train.ttt import UnrolledAttend, pack, unroll
+from eyas.train.ttt import UnrolledAttend, pack_rows, unroll
 from eyas.tree.tree import unrolled_chains_visible
 
 STEPS = 3
@@ -20,7 +20,7 @@ def seen_by_training(picture: str, steps: int) -> Tensor:
     Queries of zero weigh every visible key alike, and values are one-hot, so the output is the row of the mask.
     """
     row = random_row(picture, 2, 9)
-    packed = pack([row], steps, torch.float32)
+    packed = pack_rows([row], steps, torch.float32)
     length, chains = len(row.ids_T), packed.chains_Q
     keys = steps * length
     one_hot = torch.eye(keys).view(steps, 1, 1, length, keys)
@@ -65,7 +65,7 @@ def test_the_unrolled_mask_drawn() -> None:
 
 @pytest.mark.parametrize("picture", ["..xxxx", "." + "x" * 9, "....xxxxx"])
 def test_the_unrolled_mask_is_the_tree_mask_of_parallel_chains(picture: str) -> None:
-    chains = pack([random_row(picture, 2, 9)], STEPS, torch.float32).chains_Q
+    chains = pack_rows([random_row(picture, 2, 9)], STEPS, torch.float32).chains_Q
     tree = unrolled_chains_visible(len(picture), STEPS - 1, torch.device("cpu"))
     assert torch.equal(seen_by_training(picture, STEPS), tree[:, chains])
 
@@ -97,7 +97,7 @@ def test_training_step_k_is_serving_step_k(flags: dict[str, bool]) -> None:
     for weight in head.parameters():
         weight.copy_(torch.randn_like(weight) * 0.3 + (weight.ndim == 1))
     rows = [random_row(picture, WIDTH, VOCAB) for picture in ("...xxxxxxxxxxxx", ".xx..xxxxx.xxxxx")]
-    packed = pack(rows, steps, torch.float32)
+    packed = pack_rows(rows, steps, torch.float32)
     logits_KQV = head.logits(unroll(head, packed, embedding[packed.next_ids_P], embedding[packed.tokens_KQ]))
     compared = 0
     for row, text in zip(rows, packed.texts, strict=True):

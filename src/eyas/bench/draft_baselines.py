@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eyas.bench.single_stream import PairedAnswers
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.evaluation.replay import Answer, Drafter, walk
+from eyas.evaluation.replay import AnswerSpan, ReplayDrafter, replay_answers
 from eyas.tree.stats import summarize
 
 
@@ -26,7 +26,7 @@ def measure_draft_baselines(
         if good:
             texts = [torch.tensor([*pair.prompt.ids, *pair.baseline.token_ids]) for pair in good]
             starts = [len(pair.prompt.ids) for pair in good]
-            drafters: dict[str, Drafter] = {
+            drafters: dict[str, ReplayDrafter] = {
                 "prompt_lookup": PromptLookup(texts, depth),
                 "ngram4": NgramDrafter(table, texts, depth),
             }
@@ -34,8 +34,8 @@ def measure_draft_baselines(
     return found
 
 
-def _walked(texts: Sequence[Tensor], starts: Sequence[int], drafter: Drafter, seed: int) -> dict[str, Any]:
+def _walked(texts: Sequence[Tensor], starts: Sequence[int], drafter: ReplayDrafter, seed: int) -> dict[str, Any]:
     spans = enumerate(zip(texts, starts, strict=True))
-    answers = [Answer(index, ids_T, start, len(ids_T)) for index, (ids_T, start) in spans]
-    stats = summarize(walk(answers, drafter), seed)
+    answers = [AnswerSpan(index, ids_T, start, len(ids_T)) for index, (ids_T, start) in spans]
+    stats = summarize(replay_answers(answers, drafter), seed)
     return {"acceptance_length": stats.acceptance_length, "ci95": [stats.ci95.low, stats.ci95.high]}

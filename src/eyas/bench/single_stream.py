@@ -23,7 +23,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.engine.sequences import EngineCounters
-from eyas.evaluation.evaluate import SURE
+from eyas.evaluation.evaluate import CONFIDENT_PROB
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
 from eyas.tree.stats import median_interval, summarize
@@ -112,7 +112,7 @@ def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) ->
     positions_1T = torch.arange(ids_1T.shape[1], device=ids_1T.device)[None]
     hidden_1TD = target.forward(ids_1T, positions_1T, DenseAttention()).hidden_BTD
     logits_TW = target.logits(hidden_1TD[0, len(prompt.ids) - 1 :])
-    return int((logits_TW.float().softmax(-1).amax(-1) < SURE).sum())
+    return int((logits_TW.float().softmax(-1).amax(-1) < CONFIDENT_PROB).sum())
 
 
 def _pair_answers(

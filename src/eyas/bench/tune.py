@@ -37,10 +37,10 @@ from eyas.bench.tune_config import TuneConfig
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.engine import Engine
-from eyas.evaluation.head_drafter import embedder
-from eyas.evaluation.held_out import groups, some_held_out
-from eyas.evaluation.resample import answer_anew
-from eyas.evaluation.tree_sweep import TreeAcceptance, acceptances, count_rounds
+from eyas.evaluation.head_drafter import build_embed
+from eyas.evaluation.replay import group_by_length, sample_held_out
+from eyas.evaluation.resample import resample_answers
+from eyas.evaluation.tree_sweep import TreeAcceptance, acceptance_lengths, count_rounds
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.engine_formats import sglang_flags, vllm_flags
@@ -118,22 +118,22 @@ def measure_acceptance(
     config: TuneConfig, stored: StoredHead, features: Features, target: Target, progress: bool
 ) -> tuple[list[TreeAcceptance], int]:
     """All trees on the same held-out answers, in float32, and the mean tokens before a token of these answers."""
-    indices = some_held_out(features, config.answers, config.seed)
+    indices = sample_held_out(features, config.answers, config.seed)
     if not indices:
         raise InputError(
             f"no held-out answer to draft on in {features.directory}",
             "one at least, of two tokens, that does not loop",
             "raise capture.held_out, or capture more conversations",
         )
-    embed, families = embedder(target, torch.float32), config.shapes_by_top_k
+    embed, families = build_embed(target, torch.float32), config.shapes_by_top_k
     rows: list[Row] = []
     rounds: dict[int, list[np.ndarray]] = {top_k: [] for top_k in families}
     with Progress("tune, trees", len(indices), "texts", enabled=progress) as bar:
-        for group in groups(features, indices, config.batch_tokens):
+        for group in group_by_length(features, indices, config.batch_tokens):
             some = list(features.rows(group))
             if config.sampling is not None:
                 seeds = [config.seed + index for index in group]
-                some = answer_anew(some, seeds, target, config.sampling, config.max_tokens)
+                some = resample_answers(some, seeds, target, config.sampling, config.max_tokens)
             for top_k, shapes in families.items():
                 rounds[top_k].append(count_rounds(some, shapes, stored.head, stored.vocab, embed, config.batch_tokens))
             # Without their features: of the rows only which tokens were generated is asked for from here on.
@@ -142,7 +142,7 @@ def measure_acceptance(
     told = [
         one
         for top_k, shapes in families.items()
-        for one in acceptances(shapes, rows, np.concatenate(rounds[top_k]), config.seed)
+        for one in acceptance_lengths(shapes, rows, np.concatenate(rounds[top_k]), config.seed)
     ]
     places = torch.cat([row.loss_mask_T.nonzero()[:, 0] for row in rows])
     return told, round(float(places.float().mean()))

@@ -20,7 +20,7 @@ from eyas.evalsets import FAMILIES, example
 from eyas.model.devices import check_one_device
 from eyas.quickstart import load_quickstart_recipe
 from eyas.recipe import STAGES, Run
-from eyas.train.ranks import joined, own_device, require_alone
+from eyas.train.distributed import join_process_group, local_device, require_single_process
 
 MULTI_PROCESS_VERBS = ("prompts", "capture", "train")
 """The verbs that several processes may share, the first two by `prompts.world` and `capture.world`."""
@@ -34,14 +34,14 @@ OUTPUT_FILES |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune
 
 def quickstart(out: str, as_json: bool) -> int:
     """Every stage of the shipped recipe on the embedded target, then the table."""
-    require_alone("quickstart")
+    require_single_process("quickstart")
     return _run_all_stages(Run(load_quickstart_recipe(), Path(out)), as_json)
 
 
 def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
     """One stage, or all of them. acknowledge: who accepts the terms that the licence gate asks about."""
     if verb not in MULTI_PROCESS_VERBS:
-        require_alone(verb)
+        require_single_process(verb)
     if verb not in ("capture", "eval"):
         check_one_device(work.device)
     if acknowledge is not None:
@@ -54,9 +54,9 @@ def run(verb: str, work: Run, as_json: bool, acknowledge: str | None) -> int:
         return _run_all_stages(work, as_json)
     silence_transformers()
     if verb == "train":
-        with joined() as ranks:
-            replace(work, ranks=ranks, device=own_device()).run_stage(verb)
-        if not ranks.is_first:
+        with join_process_group() as ranks:
+            replace(work, ranks=ranks, device=local_device()).run_stage(verb)
+        if not ranks.is_main:
             return 0
     else:
         work.run_stage(verb)
@@ -88,12 +88,12 @@ def trace_record(
 
 def plan(work: Run, price: float | None, as_json: bool) -> int:
     """What would run and what it would take."""
-    from eyas.plan.plan import make
-    from eyas.plan.plan_text import describe
+    from eyas.plan.plan import build_plan
+    from eyas.plan.plan_text import format_plan
 
     silence_transformers()
-    planned = make(work, price)
-    print(json.dumps(planned.to_json(), indent=2) if as_json else describe(planned))
+    planned = build_plan(work, price)
+    print(json.dumps(planned.to_json(), indent=2) if as_json else format_plan(planned))
     return 0
 
 

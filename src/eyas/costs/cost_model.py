@@ -2,8 +2,11 @@
 
 stored          capture once ──> bytes, a month's rent ──> train, train, train
 on the fly      read + train, read + train, read + train                         no bytes, the target reads again
+
+What acceptance length to expect of how much data: measured by others, until eyas has a curve of its own.
 """
 
+import math
 from dataclasses import dataclass
 
 GB = 1e9
@@ -55,7 +58,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Way:
+class FeatureOption:
     """One way to come by features: hours of the machine for reading and for training, money with storage in it."""
 
     read_hours: float
@@ -70,11 +73,11 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Ways:
+class FeatureOptions:
     """Both, and from how many epochs on storing is the cheaper one; None where a price is missing."""
 
-    stored: Way
-    on_the_fly: Way
+    stored: FeatureOption
+    on_the_fly: FeatureOption
     epochs: float
     break_even_epochs: float | None
 
@@ -86,12 +89,14 @@ class Ways:
         return "stored" if self.stored.money <= self.on_the_fly.money else "on_the_fly"
 
 
-def hours(tokens: float, rate: float | None) -> float | None:
+def to_hours(tokens: float, rate: float | None) -> float | None:
     """Of so many tokens at so many a second."""
     return None if rate is None else tokens / rate / 3600
 
 
-def ways(tokens: float, trained: float, held_out: float, stored_bytes: float, rates: Rates, prices: Prices) -> Ways:
+def compare_feature_options(
+    tokens: float, trained: float, held_out: float, stored_bytes: float, rates: Rates, prices: Prices
+) -> FeatureOptions:
     """tokens: of all texts. trained: those that training goes through, epochs included. held_out: share of the texts.
 
     On the fly the target reads what is trained on in every epoch, and what is held out once, for the evaluation. Both
@@ -108,11 +113,52 @@ def ways(tokens: float, trained: float, held_out: float, stored_bytes: float, ra
     def money(spent_hours: float, besides: float | None) -> float | None:
         return None if prices.per_hour is None or besides is None else spent_hours * prices.per_hour + besides
 
-    stored = Way(once_hours, train_hours, stored_bytes, rent, money(once_hours + train_hours, rent))
-    fly = Way(again_hours, train_hours, 0.0, 0.0, money(again_hours + train_hours, 0.0))
+    stored = FeatureOption(once_hours, train_hours, stored_bytes, rent, money(once_hours + train_hours, rent))
+    fly = FeatureOption(again_hours, train_hours, 0.0, 0.0, money(again_hours + train_hours, 0.0))
     epoch_tokens = tokens * (1 - held_out)
     even = None
     if rent is not None and prices.per_hour and epoch_tokens:
         # rent + tokens = epochs * epoch_tokens + held_out * tokens, all in money for reading; tokens cancel out.
         even = 1 + rent / (once_hours * prices.per_hour) / (1 - held_out)
-    return Ways(stored, fly, trained / epoch_tokens if epoch_tokens else 0.0, even)
+    return FeatureOptions(stored, fly, trained / epoch_tokens if epoch_tokens else 0.0, even)
+
+
+@dataclass(frozen=True)
+class MeasuredPoint:
+    """Conversations to learn from -> tokens per target forward of a chain of 5, from `low` to `high`."""
+
+    conversations: int
+    low: float
+    high: float
+    source: str
+
+
+POINTS = (
+    MeasuredPoint(5_000, 1.45, 1.5, "vllm-project/speculators, examples: Llama-3-8B and Qwen3-8B, 5k conversations"),
+    MeasuredPoint(50_000, 1.9, 1.95, "sgl-project/SpecForge issue 128: 1.94 on GSM8K after 50k of ShareGPT, 5 epochs"),
+    MeasuredPoint(
+        500_000, 2.8, 3.0, "vllm-project/speculators pull 610: 2.82 to 3.02, Qwen3-8B, 508k answers of its own"
+    ),
+)
+"""All on chat in natural language by targets of 8 billion parameters, and by other trainers than this one."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """inside: the number of conversations lies among those that somebody measured; else the nearest point's range."""
+
+    low: float
+    high: float
+    inside: bool
+
+
+def expected_acceptance(conversations: float) -> Expectation:
+    """On a straight line over the logarithm of the conversations, between the points; beyond them the last one's."""
+    first, last = POINTS[0], POINTS[-1]
+    if not first.conversations <= conversations <= last.conversations:
+        end = first if conversations < first.conversations else last
+        return Expectation(end.low, end.high, False)
+    right = next(index for index in range(1, len(POINTS)) if conversations <= POINTS[index].conversations)
+    a, b = POINTS[right - 1], POINTS[right]
+    share = math.log(conversations / a.conversations) / math.log(b.conversations / a.conversations)
+    return Expectation(a.low + share * (b.low - a.low), a.high + share * (b.high - a.high), True)

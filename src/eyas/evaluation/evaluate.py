@@ -22,12 +22,11 @@ from eyas.base.provenance import (
     read_provenance,
 )
 from eyas.base.storage import StoragePath, write_json_atomic
-from eyas.evaluation.head_drafter import HeadDrafter, embedder
-from eyas.evaluation.held_out import groups
+from eyas.evaluation.head_drafter import HeadDrafter, build_embed
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.evaluation.replay import Drafter, TextRounds, walk_rows
-from eyas.evaluation.resample import answer_anew
-from eyas.evaluation.vocab_report import vocab_report
+from eyas.evaluation.replay import ReplayDrafter, TextRounds, group_by_length, replay_rows
+from eyas.evaluation.resample import resample_answers
+from eyas.evaluation.vocab_report import measure_vocab_sizes
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.fit import require_fit
@@ -40,7 +39,7 @@ from eyas.tree.stats import AcceptanceStats, summarize
 
 STAGE = "eval"
 SCHEMA = 1
-SURE = 0.9  # a greedy position below this top-1 probability is uncertain
+CONFIDENT_PROB = 0.9  # a greedy position below this top-1 probability is uncertain
 FIRST_CONTEXT = 256  # tokens: shorter contexts are one bucket, then one for each doubling
 
 
@@ -117,7 +116,7 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     found = evaluate(config, stored, (features, training), target, progress)
-    found["draft_vocab"] = vocab_report(config.shape, stored, (features, training), target)
+    found["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
     mark_unfinished(out_dir)
     write_json_atomic(out_dir / "acceptance.json", found)
     return finish_stage(out_dir, origin, started_s)
@@ -137,30 +136,30 @@ def evaluate(
             "raise capture.held_out, or capture more conversations",
         )
     table = NgramTable(training.texts(training.indices("train")))
-    embed = embedder(target, DTYPES[config.dtype])
-    makers: dict[str, Callable[[Sequence[Row]], Drafter]] = {
+    embed = build_embed(target, DTYPES[config.dtype])
+    makers: dict[str, Callable[[Sequence[Row]], ReplayDrafter]] = {
         "head": lambda rows: HeadDrafter(stored.head, stored.vocab, embed, config.shape, rows),
         "prompt_lookup": lambda rows: PromptLookup([row.ids_T for row in rows], config.depth),
         "ngram4": lambda rows: NgramDrafter(table, [row.ids_T for row in rows], config.depth),
     }
-    found: dict[str, list[_Walked]] = {name: [] for name in makers}
+    found: dict[str, list[_Replayed]] = {name: [] for name in makers}
     doubts: dict[str, list[Tensor]] = {}
     with Progress(STAGE, len(indices), "texts", enabled=progress) as bar:
-        for group in groups(features, indices, config.batch_tokens):
-            rows, loops = _texts(config, features, group, target)
+        for group in group_by_length(features, indices, config.batch_tokens):
+            rows, loops = _read_texts(config, features, group, target)
             for name, make in makers.items():
-                walked = zip(rows, loops, walk_rows(rows, make(rows)), strict=True)
-                found[name] += [_Walked(row.task, loop, one) for row, loop, one in walked if one.rounds.accepted]
+                walked = zip(rows, loops, replay_rows(rows, make(rows)), strict=True)
+                found[name] += [_Replayed(row.task, loop, one) for row, loop, one in walked if one.rounds.accepted]
             for row, loop in zip(rows, loops, strict=True):
                 if not loop:
-                    doubts.setdefault(row.task, []).append(_top1(row, target) < SURE)
+                    doubts.setdefault(row.task, []).append(_top1_probs(row, target) < CONFIDENT_PROB)
             bar.advance(len(rows))
 
     def together(looping: bool) -> dict[str, Any] | None:
-        texts = [one.text for one in found["head"] if one.looping == looping]
-        return _entry(texts, config.seed) if texts else None
+        texts = [one.text_rounds for one in found["head"] if one.is_looping == looping]
+        return _to_entry(texts, config.seed) if texts else None
 
-    tables = {name: _by_task(walked, config.seed) for name, walked in found.items()}
+    tables = {name: _entries_by_task(walked, config.seed) for name, walked in found.items()}
     for task, entry in tables["head"].items():
         entry["uncertain_share"] = float(torch.cat(doubts[task]).float().mean())
     return {
@@ -175,34 +174,34 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class _Walked:
+class _Replayed:
     task: str
-    looping: bool
-    text: TextRounds
+    is_looping: bool
+    text_rounds: TextRounds
 
 
-def _by_task(walked: Sequence[_Walked], seed: int) -> dict[str, dict[str, Any]]:
+def _entries_by_task(walked: Sequence[_Replayed], seed: int) -> dict[str, dict[str, Any]]:
     """Tasks by name. Looping answers are counted apart: any drafter is good at them."""
     by_task: dict[str, list[TextRounds]] = {}
     for one in walked:
-        if not one.looping:
-            by_task.setdefault(one.task, []).append(one.text)
-    return {task: _entry(by_task[task], seed) for task in sorted(by_task)}
+        if not one.is_looping:
+            by_task.setdefault(one.task, []).append(one.text_rounds)
+    return {task: _to_entry(by_task[task], seed) for task in sorted(by_task)}
 
 
-def _entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
+def _to_entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
     """What the file says of one group of texts."""
     stats: AcceptanceStats = summarize([text.rounds for text in texts], seed)
     return {
         "prompts": stats.prompts,
-        **_length(stats),
+        **_length_entry(stats),
         "by_depth": [depth.rate for depth in stats.by_depth],
         "accepted": stats.accepted,
-        "by_context": by_context(texts, seed),
+        "by_context": acceptance_by_context(texts, seed),
     }
 
 
-def by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, Any]]:
+def acceptance_by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, Any]]:
     """The same by where a round's root stands: "<=256" the first 257 positions, "<=512" up to the double, and so on.
 
     Buckets without a round are left out.
@@ -211,7 +210,7 @@ def by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, An
     longest, low, high = max(text.roots[-1] for text in texts), 0, FIRST_CONTEXT
     while low <= longest:
         if some := [rounds for text in texts if (rounds := text.between(low, high + 1)).accepted]:
-            found[context_of(high)] = {"prompts": len(some)} | _length(summarize(some, seed))
+            found[context_of(high)] = {"prompts": len(some)} | _length_entry(summarize(some, seed))
         low, high = high + 1, 2 * high
     return found
 
@@ -224,12 +223,12 @@ def context_of(position: int) -> str:
     return f"<={high}"
 
 
-def _length(stats: AcceptanceStats) -> dict[str, Any]:
+def _length_entry(stats: AcceptanceStats) -> dict[str, Any]:
     interval = [stats.ci95.low, stats.ci95.high]
     return {"acceptance_length": stats.acceptance_length, "ci95": interval, "rounds": stats.rounds}
 
 
-def _texts(
+def _read_texts(
     config: EvalConfig, features: Features, group: Sequence[int], target: Target
 ) -> tuple[list[Row], list[bool]]:
     """The rows of a group and which of them loop. Among answers drawn anew no loops are looked for."""
@@ -237,10 +236,10 @@ def _texts(
     if config.sampling is None:
         return rows, [features.manifest.rows[index].looping for index in group]
     seeds = [config.seed + index for index in group]
-    return answer_anew(rows, seeds, target, config.sampling, config.max_tokens), [False] * len(rows)
+    return resample_answers(rows, seeds, target, config.sampling, config.max_tokens), [False] * len(rows)
 
 
-def _top1(row: Row, target: Target) -> Tensor:
+def _top1_probs(row: Row, target: Target) -> Tensor:
     """The target's likeliest probability at each generated token (`layout.taught`), on the CPU."""
     weight = next(target.lm_head.parameters())
     return target.logits(row.hidden_UD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()

@@ -18,7 +18,7 @@ from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Tree, TreeGrower
 
 
-def embedder(target: Target, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+def build_embed(target: Target, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """Rows of the target's embedding for a head that drafts on the CPU, wherever the target is."""
     place = target.embedding.weight.device
     return lambda ids: target.embed(ids.to(place)).to(ids.device, dtype)
@@ -35,8 +35,8 @@ class HeadDrafter:
         self.grower = TreeGrower(shape, torch.device("cpu"))
         length = max(row.ids_T.shape[0] for row in rows)
         dtype = head.lm_head.weight.dtype
-        self.ids_BT = torch.stack([_padded(row.ids_T, length) for row in rows])
-        aux_BTL = torch.stack([_padded(row.aux_TL.to(dtype), length) for row in rows])
+        self.ids_BT = torch.stack([_pad(row.ids_T, length) for row in rows])
+        aux_BTL = torch.stack([_pad(row.aux_TL.to(dtype), length) for row in rows])
         next_BT = self.ids_BT.roll(-1, 1)  # the last column is nobody's prefix
         attend = DenseAttention()
         hidden_BTD = head.fuse_aux(aux_BTL)
@@ -72,5 +72,5 @@ class HeadDrafter:
         return advance
 
 
-def _padded(x: Tensor, length: int) -> Tensor:
+def _pad(x: Tensor, length: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1) + (0, length - x.shape[0]))

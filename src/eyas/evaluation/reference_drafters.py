@@ -28,7 +28,9 @@ class PromptLookup:
         self._read = [1] * len(texts)
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
-        return _chains([self._propose(text, t + 2) for text, t in zip(texts, positions, strict=True)], self.depth)
+        return _to_chain_trees(
+            [self._propose(text, t + 2) for text, t in zip(texts, positions, strict=True)], self.depth
+        )
 
     def _propose(self, text: int, count: int) -> list[int]:
         """The last of the `count` committed tokens, then the proposal."""
@@ -59,7 +61,7 @@ class NgramTable:
             context: min(counter, key=lambda token: (-counter[token], token)) for context, counter in counts.items()
         }
 
-    def chain(self, ids: list[int], depth: int) -> list[int]:
+    def continue_chain(self, ids: list[int], depth: int) -> list[int]:
         """Up to `depth` tokens after these; fewer where a context was never seen."""
         tail, found = ids[-CONTEXT:], []
         while len(found) < depth and (token := self.next.get(tuple(tail))) is not None:
@@ -79,11 +81,11 @@ class NgramDrafter:
         chains = []
         for text, t in zip(texts, positions, strict=True):
             ids = self._texts[text][max(0, t + 2 - CONTEXT) : t + 2]
-            chains.append([ids[-1], *self.table.chain(ids, self.depth)])
-        return _chains(chains, self.depth)
+            chains.append([ids[-1], *self.table.continue_chain(ids, self.depth)])
+        return _to_chain_trees(chains, self.depth)
 
 
-def _chains(chains: Sequence[list[int]], depth: int) -> Tree:
+def _to_chain_trees(chains: Sequence[list[int]], depth: int) -> Tree:
     tokens_BM = torch.zeros(len(chains), depth + 1, dtype=torch.int64)
     for slot, tokens in enumerate(chains):
         tokens_BM[slot, : len(tokens)] = torch.tensor(tokens)

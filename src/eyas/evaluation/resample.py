@@ -27,7 +27,7 @@ from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, pos
 
 
 @torch.inference_mode()
-def answer_anew(
+def resample_answers(
     rows: Sequence[Row], seeds: Sequence[int], target: Target, sampling: SamplingParams, max_tokens: int
 ) -> list[Row]:
     """The rows with their last answer drawn anew, features in float32 on the CPU. seeds: of the requests.
@@ -37,10 +37,10 @@ def answer_anew(
     """
     assert not sampling.adjusts_logits, "no penalties here"
     place, head_place = target.embedding.weight.device, next(target.lm_head.parameters()).device
-    prompts = [row.ids_T[: _last_start(row)].to(place) for row in rows]
+    prompts = [row.ids_T[: _last_answer_start(row)].to(place) for row in rows]
     lengths_B = torch.tensor([len(ids_T) for ids_T in prompts], device=place)
     ids_BT = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
-    drawing = _Drawing(target, lengths_B, ids_BT.shape[1])
+    drawing = _BatchDecoder(target, lengths_B, ids_BT.shape[1])
     hidden_BTD, aux_BTL = drawing.forward(ids_BT)
     aux = [[aux_BTL[b, :length].float().cpu()] for b, length in enumerate(lengths_B.tolist())]
     last_BD = hidden_BTD[torch.arange(len(rows)), lengths_B - 1]
@@ -62,16 +62,16 @@ def answer_anew(
             break
         kept = torch.tensor(goes_on, device=place).nonzero()[:, 0]
         alive = [b for b, stays in zip(alive, goes_on, strict=True) if stays]
-        drawing.leave(kept)
+        drawing.keep_only(kept)
         seeds_B = seeds_B[kept]
         hidden_B1D, aux_B1L = drawing.forward(tokens_B[kept, None])
         last_BD = hidden_B1D[:, 0]
         for b, aux_1L in zip(alive, aux_B1L.float().cpu(), strict=True):
             aux[b].append(aux_1L)
-    return [_row(*parts) for parts in zip(rows, prompts, said, aux, hidden, strict=True)]
+    return [_build_row(*parts) for parts in zip(rows, prompts, said, aux, hidden, strict=True)]
 
 
-class _Drawing:
+class _BatchDecoder:
     """Texts that grow together, and the keys and values of their tokens."""
 
     def __init__(self, target: Target, lengths_B: Tensor, width: int) -> None:
@@ -101,7 +101,7 @@ class _Drawing:
         assert out.aux_BTL is not None, "features were asked for"
         return out.hidden_BTD.to(prompt_BT.device), out.aux_BTL  # a target may lie on several devices
 
-    def leave(self, kept: Tensor) -> None:
+    def keep_only(self, kept: Tensor) -> None:
         """Go on with these texts alone."""
         if len(kept) < len(self.lengths_B):
             self.lengths_B = self.lengths_B[kept]
@@ -109,7 +109,7 @@ class _Drawing:
             self.attend.kv_by_layer = {i: (k[kept.to(k.device)], v[kept.to(v.device)]) for i, (k, v) in held.items()}
 
 
-def _last_start(row: Row) -> int:
+def _last_answer_start(row: Row) -> int:
     """Where the row's last answer begins."""
     mask_T = row.loss_mask_T.int()
     starts = (mask_T.diff() == 1).nonzero()[:, 0]
@@ -117,7 +117,7 @@ def _last_start(row: Row) -> int:
     return int(starts[-1]) + 1
 
 
-def _row(row: Row, prompt_T: Tensor, said: list[int], aux: list[Tensor], hidden: list[Tensor]) -> Row:
+def _build_row(row: Row, prompt_T: Tensor, said: list[int], aux: list[Tensor], hidden: list[Tensor]) -> Row:
     """The last token was never read: nobody asks for its features, which stand as zeros."""
     ids_T = torch.cat((prompt_T.cpu(), torch.tensor(said)))
     mask_T = torch.arange(len(ids_T)) >= len(prompt_T)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from eyas.evaluation.head_drafter import HeadDrafter
-from eyas.evaluation.replay import Answer, answers_of, continuation
+from eyas.evaluation.replay import AnswerSpan, continuation, find_answers
 from eyas.features.layout import Row
 from eyas.model.head import Head
 from eyas.model.vocab import DraftVocab
@@ -32,8 +32,8 @@ from eyas.tree.stats import Interval, ratio_interval
 from eyas.tree.tree import Tree
 from eyas.tree.verify import verify
 
-MOST_POSITIONS = 64  # drafted at a time
-NEVER = torch.iinfo(torch.int64).max  # nodes
+MAX_POSITIONS = 64  # drafted at a time
+UNREACHABLE = torch.iinfo(torch.int64).max  # nodes
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TreeAcceptance:
     ci95: Interval
 
 
-def largest(shapes: Sequence[TreeShape]) -> TreeShape:
+def covering_shape(shapes: Sequence[TreeShape]) -> TreeShape:
     """The tree of which all these are pieces, none of its candidates left out. Asserts that they have one top-k."""
     (top_k,) = {shape.top_k for shape in shapes}
     whole = TreeShape(max(shape.depth for shape in shapes), top_k, 2)
@@ -65,9 +65,9 @@ def count_rounds(
 
     batch_tokens: columns of keys that are looked at together.
     """
-    whole = largest(shapes)
+    whole = covering_shape(shapes)
     drafter = HeadDrafter(head, vocab, embed, whole, rows)
-    answers = [answer for text, row in enumerate(rows) for answer in answers_of(text, row.ids_T, row.loss_mask_T)]
+    answers = [answer for text, row in enumerate(rows) for answer in find_answers(text, row.ids_T, row.loss_mask_T)]
     places = [
         (answer, position) for answer in answers for position in range(answer.start - 1, answer.end - 2)
     ]  # from the token before the answer to the last position that a round can begin at
@@ -75,20 +75,22 @@ def count_rounds(
     depths, nodes = (np.array([getattr(shape, name) for shape in shapes]) for name in ("depth", "nodes"))
     tables = {id(answer): np.empty((answer.end, len(shapes)), dtype=np.int64) for answer in answers}
     while places:
-        size = max(1, min(MOST_POSITIONS, batch_tokens // (places[-1][1] + 1)))
+        size = max(1, min(MAX_POSITIONS, batch_tokens // (places[-1][1] + 1)))
         some, places = places[-size:], places[:-size]
         tree = drafter.draft([answer.text for answer, _ in some], [position for _, position in some])
-        needs_BDD = needs(tree, torch.stack([continuation(*place, tree.depth + 1) for place in some])).numpy()
+        needs_BDD = min_nodes_needed(
+            tree, torch.stack([continuation(*place, tree.depth + 1) for place in some])
+        ).numpy()
         accepted_BX = 1 + (needs_BDD[:, depths - 1] <= nodes[:, None]).sum(-1)
         for (answer, position), accepted_X in zip(some, accepted_BX, strict=True):
             tables[id(answer)][position] = accepted_X
     found = np.zeros((len(rows), len(shapes)), dtype=np.int64)
     for answer in answers:
-        found[answer.text] += _rounds(tables[id(answer)], answer)
+        found[answer.text] += _count_answer_rounds(tables[id(answer)], answer)
     return found
 
 
-def needs(tree: Tree, truth_BS: Tensor) -> Tensor:
+def min_nodes_needed(tree: Tree, truth_BS: Tensor) -> Tensor:
     """int64 [B, D, D]: needs[b, d - 1, i - 1] of the module's picture; NEVER where no tree of depth d accepts.
 
     tree: grown with all its candidates. truth_BS: what the target says after the root, after that, and so on.
@@ -103,11 +105,11 @@ def needs(tree: Tree, truth_BS: Tensor) -> Tensor:
     for depth in range(1, tree.depth + 1):
         needs_BD = (before_BDC & (tree.depths_BM <= depth)[:, None]).sum(-1) + 1
         holds_BD = on_path_BD & (torch.arange(1, tree.depth + 1) <= depth)
-        found.append(needs_BD.masked_fill(~holds_BD, NEVER))
+        found.append(needs_BD.masked_fill(~holds_BD, UNREACHABLE))
     return torch.stack(found, 1)
 
 
-def _rounds(accepted_TX: np.ndarray, answer: Answer) -> np.ndarray:
+def _count_answer_rounds(accepted_TX: np.ndarray, answer: AnswerSpan) -> np.ndarray:
     """By shape: rounds of one answer, where a round at position t accepts accepted_TX[t]."""
     count_X = np.zeros(accepted_TX.shape[1], dtype=np.int64)
     position_X = np.full_like(count_X, answer.start - 1)
@@ -118,11 +120,11 @@ def _rounds(accepted_TX: np.ndarray, answer: Answer) -> np.ndarray:
     return count_X
 
 
-def acceptances(
+def acceptance_lengths(
     shapes: Sequence[TreeShape], rows: Sequence[Row], rounds_NX: np.ndarray, seed: int
 ) -> list[TreeAcceptance]:
     """From `count_rounds`: every token of an answer but its first, which the prefill gives, comes in a round."""
-    tokens_N = np.array([sum(a.end - a.start - 1 for a in answers_of(0, row.ids_T, row.loss_mask_T)) for row in rows])
+    tokens_N = np.array([sum(a.end - a.start - 1 for a in find_answers(0, row.ids_T, row.loss_mask_T)) for row in rows])
     some_N = tokens_N > 0
     return [
         TreeAcceptance(

@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.evaluation.head_drafter import HeadDrafter, embedder
-from eyas.evaluation.held_out import groups
-from eyas.evaluation.replay import walk_rows
+from eyas.evaluation.head_drafter import HeadDrafter, build_embed
+from eyas.evaluation.replay import group_by_length, replay_rows
 from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead
 from eyas.model.head import Head
@@ -30,20 +29,20 @@ from eyas.model.vocab import DraftVocab, required_ids
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import RequestRounds, acceptance_length
 
-SIZES = tuple(1024 * 2**power for power in range(7))
+VOCAB_SIZES = tuple(1024 * 2**power for power in range(7))
 """1k to 64k; those that the target has no tokens for are left out."""
-TEXTS = 32
+TEXTS_PER_TASK = 32
 """Of each task, the first ones: every size walks them once."""
 GROUP_TOKENS = 16384
 
 
 @torch.inference_mode()
-def vocab_report(
+def measure_vocab_sizes(
     shape: TreeShape,
     stored: StoredHead,
     data: tuple[Features, Features],
     target: Target,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = VOCAB_SIZES,
 ) -> dict[str, Any]:
     """The key `draft_vocab` of acceptance.json; data = (rows whose split "held_out" is looked at, training rows).
 
@@ -54,18 +53,18 @@ def vocab_report(
     forced = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
     own = stored.vocab
     wanted = sorted({own.size, *(size for size in sizes if len(forced) <= size < own.target_size)})
-    vocabs = [_vocab(size, own, counts_W, forced) for size in wanted]
+    vocabs = [_choose_vocab(size, own, counts_W, forced) for size in wanted]
     by_task: dict[str, list[int]] = {}
     for index in features.indices("held_out"):
         if not features.manifest.rows[index].looping:
             by_task.setdefault(features.manifest.rows[index].task, []).append(index)
     counts = {task: features.generated_counts(by_task[task]) for task in sorted(by_task)}
-    walked = [index for task in counts for index in by_task[task][:TEXTS]]
+    walked = [index for task in counts for index in by_task[task][:TEXTS_PER_TASK]]
     cuts = [vocab for vocab in vocabs if vocab.size <= own.size]
-    rounds = _walk_all(shape, stored, cuts, (features, walked), target)
+    rounds = _replay_cut_heads(shape, stored, cuts, (features, walked), target)
 
     def entry(counts_W: Tensor, indices: Sequence[int]) -> dict[str, Any]:
-        lengths = [_length([found[index] for index in indices if index in found]) for found in rounds]
+        lengths = [_length_or_none([found[index] for index in indices if index in found]) for found in rounds]
         return {
             "tokens": int(counts_W.sum()),
             "coverage": [round(vocab.coverage(counts_W), 6) for vocab in vocabs],
@@ -83,7 +82,7 @@ def vocab_report(
     }
 
 
-def narrowed(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
+def cut_head(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
     """The head with the output rows of a part of its tokens; the other weights are shared."""
     rows = own.to_draft(vocab.target_ids_V)
     assert rows.in_vocab.all(), "a token that the head does not have"
@@ -93,7 +92,7 @@ def narrowed(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
     return smaller
 
 
-def _vocab(size: int, own: DraftVocab, counts_W: Tensor, forced: Sequence[int]) -> DraftVocab:
+def _choose_vocab(size: int, own: DraftVocab, counts_W: Tensor, forced: Sequence[int]) -> DraftVocab:
     """As it would be chosen for training; below the head's size, out of the tokens that the head has."""
     if size == own.size:
         return own
@@ -103,7 +102,7 @@ def _vocab(size: int, own: DraftVocab, counts_W: Tensor, forced: Sequence[int]) 
     return DraftVocab.from_counts(counts_W.masked_fill(~own.t2d_W, -1), size, inside)
 
 
-def _walk_all(
+def _replay_cut_heads(
     shape: TreeShape,
     stored: StoredHead,
     cuts: Sequence[DraftVocab],
@@ -112,17 +111,17 @@ def _walk_all(
 ) -> list[dict[int, RequestRounds]]:
     """For each vocabulary the rounds of each text, by its index, as the head drafts when it is cut to it."""
     features, indices = texts
-    heads = [narrowed(stored.head, stored.vocab, vocab) for vocab in cuts]
-    embed = embedder(target, stored.head.lm_head.weight.dtype)
+    heads = [cut_head(stored.head, stored.vocab, vocab) for vocab in cuts]
+    embed = build_embed(target, stored.head.lm_head.weight.dtype)
     found: list[dict[int, RequestRounds]] = [{} for _ in cuts]
-    for group in groups(features, indices, GROUP_TOKENS) if indices else []:
+    for group in group_by_length(features, indices, GROUP_TOKENS) if indices else []:
         rows = list(features.rows(group))  # once for all sizes: the target may have to compute them
         for head, vocab, by_text in zip(heads, cuts, found, strict=True):
-            walked = walk_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))
+            walked = replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))
             by_text |= {index: text.rounds for index, text in zip(group, walked, strict=True)}
     return found
 
 
-def _length(rounds: Sequence[RequestRounds]) -> float | None:
+def _length_or_none(rounds: Sequence[RequestRounds]) -> float | None:
     """None for answers of one token, which have no round."""
     return round(acceptance_length(rounds), 6) if any(one.accepted for one in rounds) else None

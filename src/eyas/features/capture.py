@@ -11,17 +11,23 @@ several machines may share the shards, each with the target:
     rank 1   shard 1   shard 3             waits for the manifest
 
 A shard is stored while the target reads the next one.
+
+What the target computes of texts: captured layers and final states, a padded batch at a time.
+
+B rows of a batch, T tokens, U of them taught, D hidden, L = 3D captured features, N heads, G key-value heads, H head
+size.
 """
 
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from eyas.base.environment import read_rank
 from eyas.base.errors import StageError, UsageError
@@ -38,25 +44,98 @@ from eyas.base.provenance import (
     verify_contents,
 )
 from eyas.base.storage import StoragePath
-from eyas.features.examples import TextRow, assign_splits, load_texts, plan_shards, row_info
-from eyas.features.extract import coded, compute, not_finite
-from eyas.features.layout import Row, Split
-from eyas.features.quantization_error import measure
-from eyas.features.quantize import MEANING, StoredDtype
-from eyas.features.shard import StoredRow
+from eyas.features.examples import TextRow, assign_splits, load_texts, plan_shards, to_row_info
+from eyas.features.layout import NUM_AUX_LAYERS, Row, Split, teacher_positions
+from eyas.features.quantize import (
+    DESCRIPTIONS,
+    QuantizationError,
+    StoredDtype,
+    is_finite,
+    measure_quantization_error,
+    quantize,
+)
+from eyas.features.shard import CodesAndScales, StoredRow
 from eyas.features.store import (
     MANIFEST,
     NORM_STATE,
     SCHEMA,
     Manifest,
-    QuantisationError,
-    ShardNote,
-    finished_shard,
+    ShardRecord,
+    find_finished_shard,
     publish_shard,
-    remove_shards,
+    remove_shards_from,
     write_manifest,
 )
+from eyas.model.attention import AttentionParams, causal_attention
 from eyas.model.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class ExtractedFeatures:
+    """aux_TL before any norm, hidden_UD after the final norm at the taught positions; of the text `index`."""
+
+    index: int
+    aux_TL: Tensor
+    hidden_UD: Tensor
+
+
+class PrefillAttend:
+    """Attention over whole rows padded on the right; keeps nothing. Padding comes after all that is real."""
+
+    def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
+        return causal_attention(q_BNTH, k_BGTH, v_BGTH, params)
+
+
+@torch.no_grad()
+def extract_features(
+    texts: Sequence[tuple[Tensor, Tensor]], target: Target, batch_tokens: int
+) -> Iterator[ExtractedFeatures]:
+    """Of texts (ids_T, loss_mask_T), where the target lies. Similar lengths share a forward of so many padded tokens.
+
+    A text comes when its batch does, so not in the order given.
+    """
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i][0]))
+    batches: list[list[int]] = []
+    for index in order:
+        if not batches or (len(batches[-1]) + 1) * len(texts[index][0]) > batch_tokens:
+            batches.append([])
+        batches[-1].append(index)
+    device = next(target.model.parameters()).device
+    for batch in batches:
+        ids_BT = torch.zeros(len(batch), len(texts[batch[-1]][0]), dtype=torch.int64)
+        for slot, index in enumerate(batch):
+            ids_BT[slot, : len(texts[index][0])] = texts[index][0]
+        positions_1T = torch.arange(ids_BT.shape[1], device=device)[None]
+        out = target.forward(ids_BT.to(device), positions_1T, PrefillAttend(), want_aux=True)
+        assert out.aux_BTL is not None
+        for slot, index in enumerate(batch):
+            ids_T, mask_T = texts[index]
+            hidden_TD = out.hidden_BTD[slot, : len(ids_T)]
+            taught_T = teacher_positions(mask_T).to(hidden_TD.device)
+            yield ExtractedFeatures(index, out.aux_BTL[slot, : len(ids_T)], hidden_TD[taught_T])
+
+
+def quantize_features(
+    found: ExtractedFeatures, dtype: StoredDtype, row: str, shared: int = 0
+) -> tuple[CodesAndScales, CodesAndScales]:
+    """aux and hidden in codes, on the CPU, without the first `shared` tokens' aux. `StageError` naming the row where a
+    value is no number.
+    """
+    pairs = quantize(found.aux_TL[shared:], NUM_AUX_LAYERS, dtype), quantize(found.hidden_UD, 1, dtype)
+    if not all(is_finite(*pair) for pair in pairs):
+        raise not_finite_error(row)
+    (aux, aux_scales), (hidden, hidden_scales) = pairs
+    return (aux.cpu(), aux_scales.cpu()), (hidden.cpu(), hidden_scales.cpu())
+
+
+def not_finite_error(row: str) -> StageError:
+    """For a row that the target makes something of that is no number."""
+    return StageError(
+        f"a feature of conversation {row} that is no finite number",
+        "numbers",
+        "load the target as float32 or bfloat16 (target.dtype), or take that conversation out",
+    )
+
 
 STAGE = "capture"
 POLL_S = 2.0
@@ -147,21 +226,21 @@ def run(
     if rank == 0:
         mark_unfinished(directory)
         directory.join(MANIFEST).remove()
-    error = _check_error(config, _sample(texts, splits), target, progress)
+    error = _check_quantization_error(config, _choose_sample(texts, splits), target, progress)
     plans = plan_shards(texts, config.dtype, 0 if config.online else target.info.hidden_size, config.shard_bytes)
-    work = [_Shard(number, [texts[i] for i in plan], origin, splits) for number, plan in enumerate(plans)]
+    work = [_ShardTask(number, [texts[i] for i in plan], origin, splits) for number, plan in enumerate(plans)]
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
-        notes = _make_shards(config, work[rank :: config.world], target, directory, bar)
+        notes = _capture_shards(config, work[rank :: config.world], target, directory, bar)
         if rank:
             while not is_finished(directory, origin):
                 time.sleep(POLL_S)
             return read_provenance(directory)
-        notes |= _shards_of_others([shard for shard in work if shard.number not in notes], directory, bar)
-    remove_shards(directory, len(work))
+        notes |= _wait_for_other_ranks([shard for shard in work if shard.number not in notes], directory, bar)
+    remove_shards_from(directory, len(work))
     manifest = Manifest(
         schema=SCHEMA,
-        target=_public_name(target.info.name),
-        target_revision=_revision(target),
+        target=_portable_name(target.info.name),
+        target_revision=_hub_revision(target),
         target_digest=target.digest,
         target_quantisation=target.quantization,
         tokenizer_digest=target.tokenizer_digest,
@@ -173,41 +252,41 @@ def run(
         online=config.online,
         batch_tokens=config.batch_tokens,
         dtype=config.dtype,
-        quantisation=MEANING[config.dtype],
+        quantisation=DESCRIPTIONS[config.dtype],
         quantisation_error=error,
         num_cut=num_cut,
         shards=tuple(notes[shard.number].shard for shard in work),
         rows=tuple(row for shard in work for row in notes[shard.number].rows),
     )
     write_manifest(directory, manifest)
-    return finish_stage(directory, origin, started_s, known_digests=manifest.digests)
+    return finish_stage(directory, origin, started_s, known_digests=manifest.shard_digests)
 
 
-class _Shard:
+class _ShardTask:
     """What one shard is made from."""
 
     def __init__(self, number: int, texts: list[TextRow], origin: StageInputs, splits: dict[str, Split]) -> None:
         self.number = number
         self.texts = texts
         self.plan = digest_json([dataclasses.asdict(origin), [dataclasses.asdict(text) for text in texts]])
-        self.infos = [row_info(text, splits[text.conversation]) for text in texts]
+        self.infos = [to_row_info(text, splits[text.conversation]) for text in texts]
         self.num_tokens = sum(len(text.ids) for text in texts)
 
 
-def _make_shards(
-    config: CaptureConfig, work: Sequence[_Shard], target: Target, directory: StoragePath, bar: Progress
-) -> dict[int, ShardNote]:
+def _capture_shards(
+    config: CaptureConfig, work: Sequence[_ShardTask], target: Target, directory: StoragePath, bar: Progress
+) -> dict[int, ShardRecord]:
     """By number. Those that are there already are skipped."""
-    notes: dict[int, ShardNote] = {}
-    made: dict[int, Future[ShardNote]] = {}
+    notes: dict[int, ShardRecord] = {}
+    made: dict[int, Future[ShardRecord]] = {}
     with ThreadPoolExecutor(1) as storing:
         for shard in work:
-            note = finished_shard(directory, shard.number, shard.plan)
+            note = find_finished_shard(directory, shard.number, shard.plan)
             if note is not None:
                 notes[shard.number] = note
                 bar.skip(shard.num_tokens)
                 continue
-            rows = _stored(config, shard.texts, target, bar)
+            rows = _capture_rows(config, shard.texts, target, bar)
             wait(made.values())  # one on its way, one in the making: memory does not grow
             if any(future.exception() for future in made.values()):
                 break
@@ -215,12 +294,12 @@ def _make_shards(
     return notes | {number: future.result() for number, future in made.items()}
 
 
-def _shards_of_others(work: Sequence[_Shard], directory: StoragePath, bar: Progress) -> dict[int, ShardNote]:
+def _wait_for_other_ranks(work: Sequence[_ShardTask], directory: StoragePath, bar: Progress) -> dict[int, ShardRecord]:
     """Waits until each is there."""
-    notes: dict[int, ShardNote] = {}
+    notes: dict[int, ShardRecord] = {}
     while len(notes) < len(work):
         for shard in work:
-            note = None if shard.number in notes else finished_shard(directory, shard.number, shard.plan)
+            note = None if shard.number in notes else find_finished_shard(directory, shard.number, shard.plan)
             if note is not None:
                 notes[shard.number] = note
                 bar.skip(shard.num_tokens)
@@ -229,18 +308,18 @@ def _shards_of_others(work: Sequence[_Shard], directory: StoragePath, bar: Progr
     return notes
 
 
-def _public_name(name: str) -> str:
+def _portable_name(name: str) -> str:
     """A hub id as it is; of a directory the last part, for a path of this machine would make other bytes elsewhere."""
     return Path(name).resolve().name if Path(name).is_dir() else name
 
 
-def _revision(target: Target) -> str | None:
+def _hub_revision(target: Target) -> str | None:
     """The commit of a target that lies in the hub's cache, .../snapshots/<commit>."""
     place = target.directory.resolve()
     return place.name if place.parent.name == "snapshots" else None
 
 
-def _sample(texts: Sequence[TextRow], splits: dict[str, Split]) -> list[TextRow]:
+def _choose_sample(texts: Sequence[TextRow], splits: dict[str, Split]) -> list[TextRow]:
     """The first held-out rows, the first of all where none is held out; at least one."""
     rows = [text for text in texts if splits[text.conversation] == "held_out"] or texts
     sample: list[TextRow] = []
@@ -250,19 +329,21 @@ def _sample(texts: Sequence[TextRow], splits: dict[str, Split]) -> list[TextRow]
     return sample
 
 
-def _check_error(config: CaptureConfig, sample: list[TextRow], target: Target, progress: bool) -> QuantisationError:
+def _check_quantization_error(
+    config: CaptureConfig, sample: list[TextRow], target: Target, progress: bool
+) -> QuantizationError:
     """What storing changes on these rows; `StageError` where it is too much.
 
     Before the first shard rather than after the last: what will be refused shall not take hours.
     """
     rows: list[Row] = []
     tensors = [(torch.tensor(text.ids), torch.tensor(text.loss_mask)) for text in sample]
-    for found in compute(tensors, target, config.batch_tokens):
+    for found in extract_features(tensors, target, config.batch_tokens):
         text = sample[found.index]
         if not (found.aux_TL.isfinite().all() and found.hidden_UD.isfinite().all()):
-            raise not_finite(text.id)
+            raise not_finite_error(text.id)
         rows.append(Row(text.id, text.task, *tensors[found.index], found.aux_TL, found.hidden_UD))
-    error = measure(rows, config.dtype, target)
+    error = measure_quantization_error(rows, config.dtype, target)
     if progress:
         layers = ", ".join(f"{layer:.2%}" for layer in error.aux)
         print(
@@ -279,7 +360,7 @@ def _check_error(config: CaptureConfig, sample: list[TextRow], target: Target, p
     return error
 
 
-def _stored(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar: Progress) -> list[StoredRow]:
+def _capture_rows(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar: Progress) -> list[StoredRow]:
     """The rows as a shard holds them, in the order of the texts."""
     tensors = [(torch.tensor(text.ids), torch.tensor(text.loss_mask)) for text in texts]
     if config.online:
@@ -287,8 +368,10 @@ def _stored(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar
         nothing = torch.empty(0, 0, dtype=torch.uint8)
         return [StoredRow(*pair, (nothing, nothing), (nothing, nothing)) for pair in tensors]
     rows: dict[int, StoredRow] = {}
-    for found in compute(tensors, target, config.batch_tokens):
+    for found in extract_features(tensors, target, config.batch_tokens):
         text = texts[found.index]
-        rows[found.index] = StoredRow(*tensors[found.index], *coded(found, config.dtype, text.id, text.shared))
+        rows[found.index] = StoredRow(
+            *tensors[found.index], *quantize_features(found, config.dtype, text.id, text.shared)
+        )
         bar.advance(len(text.ids))
     return [rows[number] for number in range(len(texts))]

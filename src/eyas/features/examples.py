@@ -12,13 +12,13 @@ from transformers import PreTrainedTokenizerBase
 from eyas.base.errors import InputError
 from eyas.chat.conversation import Conversation, read_conversation_dir
 from eyas.chat.render import render
-from eyas.features.layout import Split, num_needed, num_supervised, taught
+from eyas.features.layout import Split, count_supervised, teacher_positions, trimmed_length
 from eyas.features.quantize import StoredDtype
 from eyas.features.shard import RowInfo
-from eyas.features.store import token_bytes
+from eyas.features.store import bytes_per_token
 from eyas.model.target import Target
 
-LOOPING = "looping"  # the tag that `eyas respond` gives an answer that got stuck
+LOOPING_TAG = "looping"  # the tag that `eyas respond` gives an answer that got stuck
 
 
 @dataclass(frozen=True)
@@ -42,32 +42,32 @@ def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple
     texts: list[TextRow] = []
     num_cut = 0
     for conversation in read_conversation_dir(directory):
-        for row in rows_of(conversation, target.tokenizer):
+        for row in build_text_rows(conversation, target.tokenizer):
             if max(row.ids) >= target.info.vocab_size:
-                raise _bad(row, f"the token id {max(row.ids)}", f"ids below {target.info.vocab_size}")
+                raise _row_error(row, f"the token id {max(row.ids)}", f"ids below {target.info.vocab_size}")
             if len(row.ids) > target.info.max_positions:
-                raise _bad(
+                raise _row_error(
                     row, f"{len(row.ids)} tokens", f"at most {target.info.max_positions}, the target's positions"
                 )
             length = min(len(row.ids), max_length or len(row.ids))
             num_cut += length < len(row.ids)
-            length = num_needed(row.loss_mask[:length])
+            length = trimmed_length(row.loss_mask[:length])
             row = dataclasses.replace(row, ids=row.ids[:length], loss_mask=row.loss_mask[:length])
             if not row.ids:
                 continue
             if texts and texts[-1].conversation == row.conversation:
-                row = dataclasses.replace(row, shared=_num_alike(texts[-1].ids, row.ids))
+                row = dataclasses.replace(row, shared=_common_prefix_length(texts[-1].ids, row.ids))
             texts.append(row)
     if not texts:
         raise InputError(f"no generated token in {directory}", "at least one answer", "run `eyas respond` again")
     return texts, num_cut
 
 
-def _bad(row: TextRow, found: str, expected: str) -> InputError:
+def _row_error(row: TextRow, found: str, expected: str) -> InputError:
     return InputError(f"{found} in conversation {row.id}", expected, "answer the prompts again with this target")
 
 
-def rows_of(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[TextRow]:
+def build_text_rows(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[TextRow]:
     """The rows of an answered conversation, as `chat.render` makes them from the generated ids."""
     rows = render(conversation, tokenizer)
     task = conversation.tags.get("task") or conversation.source
@@ -78,7 +78,7 @@ def rows_of(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> l
             task=task,
             ids=row.ids,
             loss_mask=row.loss_mask,
-            looping=LOOPING in conversation.tags,
+            looping=LOOPING_TAG in conversation.tags,
         )
         for row in rows
     ]
@@ -103,7 +103,7 @@ def assign_splits(texts: Sequence[TextRow], held_out: float) -> dict[str, Split]
     return splits
 
 
-def _num_alike(first: Sequence[int], second: Sequence[int]) -> int:
+def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Tokens that both begin with."""
     both = zip(first, second, strict=False)
     return next((n for n, (a, b) in enumerate(both) if a != b), min(len(first), len(second)))
@@ -115,8 +115,8 @@ def plan_shards(texts: Sequence[TextRow], dtype: StoredDtype, hidden_size: int, 
     size = 0.0
     for number, text in enumerate(texts):
         length = len(text.ids)
-        row_bytes = length * token_bytes(dtype, hidden_size, sum(text.loss_mask[1:]) / length)
-        row_bytes -= text.shared * token_bytes(dtype, hidden_size, 0.0)
+        row_bytes = length * bytes_per_token(dtype, hidden_size, sum(text.loss_mask[1:]) / length)
+        row_bytes -= text.shared * bytes_per_token(dtype, hidden_size, 0.0)
         if not plans or size + row_bytes > shard_bytes:
             plans.append([])
             size = 0.0
@@ -125,7 +125,7 @@ def plan_shards(texts: Sequence[TextRow], dtype: StoredDtype, hidden_size: int, 
     return plans
 
 
-def row_info(text: TextRow, split: Split) -> RowInfo:
+def to_row_info(text: TextRow, split: Split) -> RowInfo:
     """Not yet placed."""
     mask_T = torch.tensor(text.loss_mask, dtype=torch.bool)
     return RowInfo(
@@ -135,6 +135,6 @@ def row_info(text: TextRow, split: Split) -> RowInfo:
         looping=text.looping,
         length=len(text.ids),
         shared=text.shared,
-        num_taught=int(taught(mask_T).sum()),
-        num_supervised=num_supervised(mask_T),
+        num_taught=int(teacher_positions(mask_T).sum()),
+        num_supervised=count_supervised(mask_T),
     )

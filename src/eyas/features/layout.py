@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 Split = Literal["train", "held_out"]
+NUM_AUX_LAYERS = 3  # captured layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class Row:
     hidden_UD: Tensor
 
 
-def supervised(loss_mask_T: Tensor, step: int) -> Tensor:
+def supervised_positions(loss_mask_T: Tensor, step: int) -> Tensor:
     """bool [T]: m_k(t) = l_{t+1} and l_{t+2+k}, both inside the row (facts B.3).
 
     The token that starts the chain was generated, and so was the token that step k predicts; what follows the end of a
@@ -63,7 +64,7 @@ def supervised(loss_mask_T: Tensor, step: int) -> Tensor:
     return out_T
 
 
-def taught(loss_mask_T: Tensor) -> Tensor:
+def teacher_positions(loss_mask_T: Tensor) -> Tensor:
     """bool [T]: l_{t+1}, the positions whose final hidden state can ever be asked for; the others' is not stored.
 
     Step k of the chain at t is taught by h_{t+1+k} and asks for l_{t+2+k} (`supervised`), so whichever steps are
@@ -83,7 +84,7 @@ def taught(loss_mask_T: Tensor) -> Tensor:
     return out_T
 
 
-def num_needed(loss_mask: Sequence[bool]) -> int:
+def trimmed_length(loss_mask: Sequence[bool]) -> int:
     """Tokens of a row up to its last generated one; nothing attends to what follows and nothing is learnt there.
 
     A template's line break behind the end of the turn is such, and a next prompt that a cut left without its answer.
@@ -98,6 +99,6 @@ def teacher_index(position: int, step: int) -> int:
     return position + 1 + step
 
 
-def num_supervised(loss_mask_T: Tensor) -> int:
+def count_supervised(loss_mask_T: Tensor) -> int:
     """Supervised tokens of a row: the positions that step 0 is trained at."""
-    return int(supervised(loss_mask_T, 0).sum())
+    return int(supervised_positions(loss_mask_T, 0).sum())

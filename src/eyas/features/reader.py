@@ -12,14 +12,14 @@ from torch import Tensor
 from eyas.base.errors import InputError
 from eyas.base.provenance import require_finished
 from eyas.base.storage import StoragePath
-from eyas.features.extract import coded, compute
+from eyas.features.capture import extract_features, quantize_features
 from eyas.features.layout import Row, Split
-from eyas.features.quantize import restore
-from eyas.features.shard import Pair, ShardFile, StoredRow
+from eyas.features.quantize import dequantize
+from eyas.features.shard import CodesAndScales, ShardReader, StoredRow
 from eyas.features.store import Manifest, read_manifest
 from eyas.model.target import Target
 
-READERS = 8  # rows that are on the way at once
+NUM_READERS = 8  # rows that are on the way at once
 
 
 class Features:
@@ -37,7 +37,7 @@ class Features:
         self.digest = require_finished(self.directory, "capture").digest
         self.manifest: Manifest = read_manifest(self.directory)
         self._target = target
-        self._shards: dict[int, ShardFile] = {}
+        self._shards: dict[int, ShardReader] = {}
 
     def indices(self, split: Split) -> list[int]:
         """Rows of the split, as indices into manifest.rows, in the order they were captured."""
@@ -51,22 +51,22 @@ class Features:
         """In this order. Those that are not stored are computed together, as many as fit into a forward."""
         batch: list[tuple[int, StoredRow]] = []
         tokens = 0
-        for index, stored in zip(indices, self._stored(indices), strict=True):
+        for index, stored in zip(indices, self._read_stored_rows(indices), strict=True):
             if not self.manifest.online:
-                yield self._row(index, stored, self._whole(index, stored.aux), stored.hidden)
+                yield self._to_row(index, stored, self._join_shared_aux(index, stored.aux), stored.hidden)
                 continue
             if batch and tokens + len(stored.ids_T) > self.manifest.batch_tokens:
-                yield from self._computed(batch)
+                yield from self._extract_rows(batch)
                 batch, tokens = [], 0
             batch.append((index, stored))
             tokens += len(stored.ids_T)
-        yield from self._computed(batch)
+        yield from self._extract_rows(batch)
 
     def texts(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
         """ids_T and loss_mask_T of these rows, without reading their features; a shard at a time."""
         infos = (self.manifest.rows[index] for index in indices)
         for number, members in groupby(infos, key=lambda info: info.shard):
-            yield from self._shard(number).texts(list(members))
+            yield from self._open_shard(number).read_texts(list(members))
 
     def generated_counts(self, indices: Sequence[int]) -> Tensor:
         """int64 [W]: how often each target token was generated in these rows."""
@@ -84,49 +84,51 @@ class Features:
                 "capture again with this target, or name the target that they were captured from",
             )
 
-    def _stored(self, indices: Sequence[int]) -> Iterator[StoredRow]:
+    def _read_stored_rows(self, indices: Sequence[int]) -> Iterator[StoredRow]:
         """From elsewhere than this machine several at once, for what takes time there is the way."""
         if self.directory.is_local:
-            yield from map(self._stored_row, indices)
+            yield from map(self._read_stored_row, indices)
             return
-        with ThreadPoolExecutor(READERS) as pool:
+        with ThreadPoolExecutor(NUM_READERS) as pool:
             coming: deque[Future[StoredRow]] = deque()
             for index in indices:
-                coming.append(pool.submit(self._stored_row, index))
-                if len(coming) == 2 * READERS:
+                coming.append(pool.submit(self._read_stored_row, index))
+                if len(coming) == 2 * NUM_READERS:
                     yield coming.popleft().result()
             while coming:
                 yield coming.popleft().result()
 
-    def _stored_row(self, index: int) -> StoredRow:
+    def _read_stored_row(self, index: int) -> StoredRow:
         info = self.manifest.rows[index]
-        return self._shard(info.shard).stored(info)
+        return self._open_shard(info.shard).read_row(info)
 
-    def _computed(self, batch: Sequence[tuple[int, StoredRow]]) -> Iterator[Row]:
+    def _extract_rows(self, batch: Sequence[tuple[int, StoredRow]]) -> Iterator[Row]:
         """The numbers that would have been stored."""
         if not batch:
             return
         assert self._target is not None, "these features are computed when they are read"
         manifest, texts = self.manifest, [(stored.ids_T, stored.loss_mask_T) for _, stored in batch]
-        found = {one.index: one for one in compute(texts, self._target, manifest.batch_tokens)}
+        found = {one.index: one for one in extract_features(texts, self._target, manifest.batch_tokens)}
         for number, (index, stored) in enumerate(batch):
-            yield self._row(index, stored, *coded(found[number], manifest.dtype, manifest.rows[index].id))
+            yield self._to_row(
+                index, stored, *quantize_features(found[number], manifest.dtype, manifest.rows[index].id)
+            )
 
-    def _row(self, index: int, stored: StoredRow, aux: Pair, hidden: Pair) -> Row:
+    def _to_row(self, index: int, stored: StoredRow, aux: CodesAndScales, hidden: CodesAndScales) -> Row:
         info = self.manifest.rows[index]
-        values = (restore(*pair, self.dtype) for pair in (aux, hidden))
+        values = (dequantize(*pair, self.dtype) for pair in (aux, hidden))
         return Row(info.id, info.task, stored.ids_T, stored.loss_mask_T, *values)
 
-    def _whole(self, index: int, own: Pair) -> Pair:
+    def _join_shared_aux(self, index: int, own: CodesAndScales) -> CodesAndScales:
         """Captured layers of all tokens of a row: those that it shares with the row before it, then its own."""
         shared = self.manifest.rows[index].shared
         if not shared:
             return own
         before = self.manifest.rows[index - 1]
-        codes_TL, scales_TP = self._whole(index - 1, self._shard(before.shard).aux(before))
+        codes_TL, scales_TP = self._join_shared_aux(index - 1, self._open_shard(before.shard).read_aux(before))
         return torch.cat((codes_TL[:shared], own[0])), torch.cat((scales_TP[:shared], own[1]))
 
-    def _shard(self, number: int) -> ShardFile:
+    def _open_shard(self, number: int) -> ShardReader:
         if number not in self._shards:
-            self._shards[number] = ShardFile(self.directory.join(self.manifest.shards[number].name))
+            self._shards[number] = ShardReader(self.directory.join(self.manifest.shards[number].name))
         return self._shards[number]

@@ -34,7 +34,7 @@ DTYPES = {
     "F32": torch.float32,
 }
 """What a header of safetensors calls them."""
-Pair = tuple[Tensor, Tensor]
+CodesAndScales = tuple[Tensor, Tensor]
 """Codes and scales."""
 
 
@@ -44,8 +44,8 @@ class StoredRow:
 
     ids_T: Tensor
     loss_mask_T: Tensor
-    aux: Pair
-    hidden: Pair
+    aux: CodesAndScales
+    hidden: CodesAndScales
 
 
 @dataclass(frozen=True)
@@ -82,39 +82,39 @@ class ShardInfo:
     num_tokens: int
 
 
-def encode(number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow]) -> tuple[bytes, tuple[RowInfo, ...]]:
+def encode_shard(number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow]) -> tuple[bytes, tuple[RowInfo, ...]]:
     """The bytes of shard `number`, and its rows where they lie in it."""
     placed: list[RowInfo] = []
     start = aux_start = hidden_start = 0
     for info, row in zip(infos, rows, strict=True):
-        raw = [_raw(column) for column in _columns(row)]
+        raw = [_to_bytes(column) for column in _row_columns(row)]
         places = {"shard": number, "start": start, "aux_start": aux_start, "hidden_start": hidden_start}
-        crcs = {"text_crc": _crc(raw[:2]), "aux_crc": _crc(raw[2:4]), "hidden_crc": _crc(raw[4:])}
+        crcs = {"text_crc": _crc32(raw[:2]), "aux_crc": _crc32(raw[2:4]), "hidden_crc": _crc32(raw[4:])}
         placed.append(dataclasses.replace(info, **places, **crcs))
         start, aux_start = start + info.length, aux_start + info.length - info.shared
         hidden_start += info.num_taught
-    columns = zip(*map(_columns, rows), strict=True)
+    columns = zip(*map(_row_columns, rows), strict=True)
     tensors = {name: torch.cat(parts) for name, parts in zip(COLUMNS, columns, strict=True)}
     return save_safetensors(tensors), tuple(placed)
 
 
-def _columns(row: StoredRow) -> tuple[Tensor, ...]:
+def _row_columns(row: StoredRow) -> tuple[Tensor, ...]:
     """What a shard holds of it: ids, mask, aux, its scales, hidden, its scales."""
     return (row.ids_T.to(torch.int32), row.loss_mask_T.to(torch.uint8), *row.aux, *row.hidden)
 
 
-def _raw(tensor: Tensor) -> bytes:
+def _to_bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
-def _crc(parts: Iterable[bytes]) -> int:
+def _crc32(parts: Iterable[bytes]) -> int:
     crc = 0
     for part in parts:
         crc = zlib.crc32(part, crc)
     return crc
 
 
-class ShardFile:
+class ShardReader:
     """A shard of which rows are read, each by its bytes. `InputError` for what is missing, cut off or damaged."""
 
     def __init__(self, place: StoragePath) -> None:
@@ -125,62 +125,62 @@ class ShardFile:
             (header,) = place.read_ranges([(8, self._begin)])
             self._header: dict[str, Any] = json.loads(header)
         except (ValueError, OverflowError) as error:
-            raise self._damaged(f"no header ({error})") from None
+            raise self._damaged_error(f"no header ({error})") from None
 
-    def texts(self, infos: Sequence[RowInfo]) -> Iterator[Pair]:
+    def read_texts(self, infos: Sequence[RowInfo]) -> Iterator[CodesAndScales]:
         """ids_T and loss_mask_T of each of these rows; the shard's are read at once."""
-        ids, mask = self._read(*((name, 0, self._column(name)["shape"][0]) for name in COLUMNS[:2]))
-        ids_N, mask_N = ids.tensor(), mask.tensor()
+        ids, mask = self._read_columns(*((name, 0, self._column_header(name)["shape"][0]) for name in COLUMNS[:2]))
+        ids_N, mask_N = ids.to_tensor(), mask.to_tensor()
         for info in infos:
             first, end = info.start, info.start + info.length
-            self._check(info, [ids.data[4 * first : 4 * end], mask.data[first:end]], info.text_crc)
+            self._check_crc(info, [ids.data[4 * first : 4 * end], mask.data[first:end]], info.text_crc)
             yield ids_N[first:end].long(), mask_N[first:end].bool()
 
-    def stored(self, info: RowInfo) -> StoredRow:
+    def read_row(self, info: RowInfo) -> StoredRow:
         """The row as it was written, token ids as int64."""
         token = (info.start, info.start + info.length)
         aux = (info.aux_start, info.aux_start + info.length - info.shared)
         hidden = (info.hidden_start, info.hidden_start + info.num_taught)
         spans = (token, token, aux, aux, hidden, hidden)
-        read = self._read(*((name, *span) for name, span in zip(COLUMNS, spans, strict=True)))
+        read = self._read_columns(*((name, *span) for name, span in zip(COLUMNS, spans, strict=True)))
         for columns, crc in ((read[:2], info.text_crc), (read[2:4], info.aux_crc), (read[4:], info.hidden_crc)):
-            self._check(info, [column.data for column in columns], crc)
-        ids_T, mask_T, codes_AL, scales_AP, codes_UD, scales_U1 = (column.tensor() for column in read)
+            self._check_crc(info, [column.data for column in columns], crc)
+        ids_T, mask_T, codes_AL, scales_AP, codes_UD, scales_U1 = (column.to_tensor() for column in read)
         return StoredRow(ids_T.long(), mask_T.bool(), (codes_AL, scales_AP), (codes_UD, scales_U1))
 
-    def aux(self, info: RowInfo) -> Pair:
+    def read_aux(self, info: RowInfo) -> CodesAndScales:
         """Codes and scales of the captured layers, of the tokens that are not shared."""
         span = (info.aux_start, info.aux_start + info.length - info.shared)
-        read = self._read(("aux_AL", *span), ("aux_scales_AP", *span))
-        self._check(info, [column.data for column in read], info.aux_crc)
-        codes_AL, scales_AP = (column.tensor() for column in read)
+        read = self._read_columns(("aux_AL", *span), ("aux_scales_AP", *span))
+        self._check_crc(info, [column.data for column in read], info.aux_crc)
+        codes_AL, scales_AP = (column.to_tensor() for column in read)
         return codes_AL, scales_AP
 
-    def _read(self, *wanted: tuple[str, int, int]) -> list["_Rows"]:
+    def _read_columns(self, *wanted: tuple[str, int, int]) -> list["_ColumnSlice"]:
         """Rows [start, end) of the named columns."""
         kinds: list[tuple[torch.dtype, tuple[int, ...]]] = []
         spans: list[tuple[int, int]] = []
         for name, start, end in wanted:
-            column = self._column(name)
+            column = self._column_header(name)
             dtype, width = DTYPES[column["dtype"]], column["shape"][1:]
             first = self._begin + column["data_offsets"][0]
             row_bytes = dtype.itemsize * (width[0] if width else 1)
             kinds.append((dtype, (end - start, *width)))
             spans.append((first + start * row_bytes, first + end * row_bytes))
-        return [_Rows(part, *kind) for part, kind in zip(self._place.read_ranges(spans), kinds, strict=True)]
+        return [_ColumnSlice(part, *kind) for part, kind in zip(self._place.read_ranges(spans), kinds, strict=True)]
 
-    def _column(self, name: str) -> dict[str, Any]:
+    def _column_header(self, name: str) -> dict[str, Any]:
         column = self._header.get(name, {})
         if column.get("dtype") not in DTYPES:
-            raise self._damaged(f"{column.get('dtype')} for {name}")
+            raise self._damaged_error(f"{column.get('dtype')} for {name}")
         return column
 
-    def _check(self, info: RowInfo, parts: Sequence[bytes], crc: int) -> None:
-        found = _crc(parts)
+    def _check_crc(self, info: RowInfo, parts: Sequence[bytes], crc: int) -> None:
+        found = _crc32(parts)
         if found != crc:
-            raise self._damaged(f"row {info.id} with checksum {found:08x} instead of {crc:08x}")
+            raise self._damaged_error(f"row {info.id} with checksum {found:08x} instead of {crc:08x}")
 
-    def _damaged(self, found: str) -> InputError:
+    def _damaged_error(self, found: str) -> InputError:
         note = self._place.name.replace(".safetensors", ".json")
         return InputError(
             f"damaged shard {self._place}: {found}",
@@ -190,14 +190,14 @@ class ShardFile:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _ColumnSlice:
     """Rows of a column, as they lie in the file."""
 
     data: bytes
     dtype: torch.dtype
     shape: tuple[int, ...]
 
-    def tensor(self) -> Tensor:
+    def to_tensor(self) -> Tensor:
         if not self.data:
             return torch.empty(self.shape, dtype=self.dtype)
         return torch.frombuffer(bytearray(self.data), dtype=torch.uint8).view(self.dtype).view(self.shape)

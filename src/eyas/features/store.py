@@ -27,9 +27,9 @@ from typing import Any
 from eyas.base.errors import InputError, StageError
 from eyas.base.provenance import digest_bytes, digest_file
 from eyas.base.storage import StoragePath, to_json
-from eyas.features.extract import NUM_LAYERS
-from eyas.features.quantize import CODES, LARGEST, SCALE, StoredDtype
-from eyas.features.shard import RowInfo, ShardFile, ShardInfo, StoredRow, encode
+from eyas.features.layout import NUM_AUX_LAYERS
+from eyas.features.quantize import CODE_DTYPES, MAX_CODE, SCALE_DTYPE, QuantizationError, StoredDtype
+from eyas.features.shard import RowInfo, ShardInfo, ShardReader, StoredRow, encode_shard
 
 MANIFEST = "manifest.json"
 SCHEMA = 3
@@ -44,22 +44,12 @@ class FeaturesConfig:
 
 
 @dataclass(frozen=True)
-class ShardNote:
+class ShardRecord:
     """What stands beside a shard. plan: digest of all that decides its bytes."""
 
     plan: str
     shard: ShardInfo
     rows: tuple[RowInfo, ...]
-
-
-@dataclass(frozen=True)
-class QuantisationError:
-    """What storing changed on a few rows (features.drift): teacher, mean total variation; aux, relative, by layer."""
-
-    teacher: float
-    aux: tuple[float, ...]
-    num_rows: int
-    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -86,13 +76,13 @@ class Manifest:
     batch_tokens: int
     dtype: StoredDtype
     quantisation: str
-    quantisation_error: QuantisationError
+    quantisation_error: QuantizationError
     num_cut: int
     shards: tuple[ShardInfo, ...]
     rows: tuple[RowInfo, ...]
 
     @property
-    def digests(self) -> dict[str, str]:
+    def shard_digests(self) -> dict[str, str]:
         """Of the shards, by name."""
         return {shard.name: shard.digest for shard in self.shards}
 
@@ -101,62 +91,62 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05}.safetensors"
 
 
-def note_name(number: int) -> str:
+def record_name(number: int) -> str:
     return f"shard-{number:05}.json"
 
 
-def token_bytes(dtype: StoredDtype, hidden_size: int, taught_share: float) -> float:
+def bytes_per_token(dtype: StoredDtype, hidden_size: int, taught_share: float) -> float:
     """Bytes that one token takes in a shard, where this share of all tokens is taught.
 
     Three layers, the final state of some, a scale for each, id and mask. At D = 4096, 60 % and in 8 bits:
     3 * (4096 + 2) + 0.6 * (4096 + 2) + 5 = 14,758 bytes = 14.41 KiB, and 4 * 4096 * 2 = 32 KiB as bfloat16 throughout.
     """
-    vector = hidden_size * CODES[dtype].itemsize + (SCALE.itemsize if dtype in LARGEST else 0)
-    return (NUM_LAYERS + taught_share) * vector + 5
+    vector = hidden_size * CODE_DTYPES[dtype].itemsize + (SCALE_DTYPE.itemsize if dtype in MAX_CODE else 0)
+    return (NUM_AUX_LAYERS + taught_share) * vector + 5
 
 
 def publish_shard(
     directory: StoragePath, number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow], plan: str
-) -> ShardNote:
+) -> ShardRecord:
     """Write a shard and its note, each whole or not at all. `StageError` where another run writes at the same place.
 
     plan says what the rows were made from. A shard of another plan is of an earlier recipe: it makes room.
     """
-    data, placed = encode(number, infos, rows)
+    data, placed = encode_shard(number, infos, rows)
     shard = ShardInfo(shard_name(number), digest_bytes(data), len(data), sum(info.length for info in infos))
-    note = ShardNote(plan, shard, placed)
-    _create(directory.join(shard.name), data)
-    _create(directory.join(note_name(number)), to_json(dataclasses.asdict(note)))
+    note = ShardRecord(plan, shard, placed)
+    _create_file(directory.join(shard.name), data)
+    _create_file(directory.join(record_name(number)), to_json(dataclasses.asdict(note)))
     return note
 
 
-def finished_shard(directory: StoragePath, number: int, plan: str) -> ShardNote | None:
+def find_finished_shard(directory: StoragePath, number: int, plan: str) -> ShardRecord | None:
     """The note of a shard that was finished with this plan; None if it is missing, other, cut off or damaged.
 
     Where the shard lies on this machine it is read again. An object store keeps what it was given, so there its size
     has to do: reading some terabytes would take as long as making them.
     """
     try:
-        raw = json.loads(directory.join(note_name(number)).read_bytes())
+        raw = json.loads(directory.join(record_name(number)).read_bytes())
         shard, rows = ShardInfo(**raw["shard"]), tuple(RowInfo(**row) for row in raw["rows"])
         place = directory.join(shard.name)
         whole = raw["plan"] == plan and place.size() == shard.num_bytes
         if whole and place.is_local:
             whole = digest_file(place) == shard.digest
-        return ShardNote(plan, shard, rows) if whole else None
+        return ShardRecord(plan, shard, rows) if whole else None
     except (InputError, ValueError, TypeError, KeyError):
         return None
 
 
-def remove_shards(directory: StoragePath, kept: int) -> None:
+def remove_shards_from(directory: StoragePath, first: int) -> None:
     """Every shard from number `kept` on, with its note."""
-    names = {name(number) for number in range(kept) for name in (shard_name, note_name)}
+    names = {name(number) for number in range(first) for name in (shard_name, record_name)}
     for name in directory.list_files():
         if name.startswith("shard-") and name not in names:
             directory.join(name).remove()
 
 
-def without_rows(directory: StoragePath, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
+def remove_rows(directory: StoragePath, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
     """Write a shard anew without these rows; the manifest as it is then, to be written by the caller.
 
     A shard without a row goes, and those behind it move up: take the numbers from the last to the first. Rows that
@@ -173,8 +163,8 @@ def without_rows(directory: StoragePath, manifest: Manifest, number: int, ids: A
         others = [row for row in manifest.rows if row.shard != number]
         up = tuple(dataclasses.replace(row, shard=row.shard - (row.shard > number)) for row in others)
         return dataclasses.replace(manifest, shards=tuple(shards), rows=up)
-    file = ShardFile(place)
-    data, placed = encode(number, kept, [file.stored(info) for info in kept])
+    file = ShardReader(place)
+    data, placed = encode_shard(number, kept, [file.read_row(info) for info in kept])
     place.write_bytes(data)
     shards[number] = ShardInfo(place.name, digest_bytes(data), len(data), sum(info.length for info in kept))
     moved = {info.id: info for info in placed}
@@ -192,7 +182,7 @@ def write_manifest(directory: StoragePath, manifest: Manifest) -> None:
         )
 
 
-def _create(place: StoragePath, data: bytes) -> None:
+def _create_file(place: StoragePath, data: bytes) -> None:
     if place.create_if_absent(data):
         return
     place.remove()  # of an earlier recipe, or damaged
@@ -218,7 +208,7 @@ def read_manifest(directory: StoragePath) -> Manifest:
                 "run `eyas capture` again: it replaces these features",
             )
         error = raw.pop("quantisation_error")
-        raw["quantisation_error"] = QuantisationError(**error | {"aux": tuple(error["aux"])})
+        raw["quantisation_error"] = QuantizationError(**error | {"aux": tuple(error["aux"])})
         shards = tuple(ShardInfo(**shard) for shard in raw.pop("shards"))
         rows = tuple(RowInfo(**row) for row in raw.pop("rows"))
         return Manifest(**{**raw, "aux_layer_ids": tuple(raw["aux_layer_ids"])}, shards=shards, rows=rows)

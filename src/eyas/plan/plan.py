@@ -10,23 +10,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from eyas.base.errors import UsageError
-from eyas.costs.cost_model import Amounts, Prices, Rates, Ways, hours, ways
-from eyas.costs.expected_acceptance import Expectation, expected
+from eyas.costs.cost_model import (
+    Amounts,
+    Expectation,
+    FeatureOptions,
+    Prices,
+    Rates,
+    compare_feature_options,
+    expected_acceptance,
+    to_hours,
+)
 from eyas.data.prompts import open_prompts
-from eyas.features.store import token_bytes
+from eyas.features.store import bytes_per_token
 from eyas.model.head import Head
 from eyas.model.layer_ids import check_aux_layers, default_aux_layers
 from eyas.model.target_info import ModelShape, count_active_parameters, read_model_shape
-from eyas.plan.amounts import amounts_of, finished_stages, told_amounts
-from eyas.plan.measured_rates import measure
+from eyas.plan.estimates import configured_amounts, estimate_amounts, finished_stages, measure_rates
 from eyas.recipe import STAGES, Run
-from eyas.train.config import head_config
+from eyas.train.config import build_head_config
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Line:
+class StagePlan:
     """A stage in the plan. hours: None where nothing is known of its time."""
 
     stage: str
@@ -48,9 +55,9 @@ class Plan:
     amounts: Amounts
     rates: Rates
     prices: Prices
-    lines: tuple[Line, ...]
+    lines: tuple[StagePlan, ...]
     feature_bytes: float
-    ways: Ways | None
+    options: FeatureOptions | None
     expectation: Expectation | None
 
     @property
@@ -63,17 +70,17 @@ class Plan:
         """Of the machine's hours, and of what keeping the features costs."""
         if self.prices.per_hour is None:
             return None
-        keeps = self.ways is not None and not self.run.recipe.capture.online
-        rent = self.ways.stored.storage_money or 0.0 if keeps and self.ways is not None else 0.0
+        keeps = self.options is not None and not self.run.recipe.capture.online
+        rent = self.options.stored.storage_money or 0.0 if keeps and self.options is not None else 0.0
         return self.total_hours * self.prices.per_hour + rent
 
     def to_json(self) -> dict[str, Any]:
         """The object of `eyas plan --json`. Hours, bytes; money in the currency of the prices; None: not known."""
         facts, recipe = self.target.info, self.run.recipe
         both = None
-        if self.ways is not None:
+        if self.options is not None:
             chosen = "on_the_fly" if recipe.capture.online else "stored"
-            both = dataclasses.asdict(self.ways) | {"cheaper": self.ways.cheaper, "chosen": chosen}
+            both = dataclasses.asdict(self.options) | {"cheaper": self.options.cheaper, "chosen": chosen}
         return {
             "schema": SCHEMA,
             "recipe": recipe.name,
@@ -100,7 +107,7 @@ class Plan:
         }
 
 
-def make(run: Run, price_per_hour: float | None) -> Plan:
+def build_plan(run: Run, price_per_hour: float | None) -> Plan:
     """price_per_hour: of the machine, in any currency, instead of the recipe's `plan.price_per_hour`.
 
     InputError for what the run itself would refuse at its start: a missing source or target, no licence. Planned for
@@ -116,30 +123,30 @@ def make(run: Run, price_per_hour: float | None) -> Plan:
         opened = open_prompts(run.recipe.prompts, run.acknowledgements_file)
         run.target.require_chat_template()
         finished = finished_stages(run, opened.origin)
-        amounts = amounts_of(run, opened.sources, finished)
+        amounts = estimate_amounts(run, opened.sources, finished)
         target, layers = (
             ModelShape(run.target.info, count_active_parameters(run.target.model)),
             run.target.aux_layer_ids,
         )
     else:
-        target, finished, amounts = _blueprint(run), set[str](), told_amounts(config)
+        target, finished, amounts = _read_target_shape(run), set[str](), configured_amounts(config)
         wanted, num_layers = run.recipe.capture.aux_layer_ids, target.info.num_layers
         layers = default_aux_layers(num_layers) if wanted is None else check_aux_layers(wanted, num_layers)
-    head = Head(head_config(run.recipe.train, layers, target.info))
+    head = Head(build_head_config(run.recipe.train, layers, target.info))
     if config.is_here:
-        rates = measure(run, amounts, set(STAGES) - finished)
+        rates = measure_rates(run, amounts, set(STAGES) - finished)
     else:
         rates = Rates(config.capture_tps, config.respond_tps, config.train_tps)
-    return _planned(run, target, head.num_parameters, amounts, rates, prices, finished)
+    return _assemble_plan(run, target, head.num_parameters, amounts, rates, prices, finished)
 
 
-def _blueprint(run: Run) -> ModelShape:
+def _read_target_shape(run: Run) -> ModelShape:
     shape = run.recipe.plan.shape
     given = None if shape is None else {k: v for k, v in dataclasses.asdict(shape).items() if v is not None}
     return read_model_shape(run.recipe.target.model, given)
 
 
-def _planned(
+def _assemble_plan(
     run: Run,
     target: ModelShape,
     head_parameters: int,
@@ -150,27 +157,29 @@ def _planned(
 ) -> Plan:
     recipe = run.recipe
     # One position is taught for each answer token.
-    size = amounts.tokens * token_bytes(recipe.capture.dtype, target.info.hidden_size, amounts.answer_share)
+    size = amounts.tokens * bytes_per_token(recipe.capture.dtype, target.info.hidden_size, amounts.answer_share)
     trains = recipe.target.head is None and "train" not in finished
     both = None
     if trains and "capture" not in finished and rates.read is not None and rates.learn is not None:
-        both = ways(amounts.tokens, _seen(run, amounts), recipe.capture.held_out, size, rates, prices)
+        both = compare_feature_options(
+            amounts.tokens, _training_tokens(run, amounts), recipe.capture.held_out, size, rates, prices
+        )
     share = f"{head_parameters / target.info.num_parameters:.1%} of the target"
     if target.active_parameters != target.info.num_parameters:
         share += f", {head_parameters / target.active_parameters:.1%} of what a token passes through"
-    texts = _texts(run, amounts, size, f"the head has {head_parameters:,} parameters, {share}")
-    times = _times(run, amounts, rates)
+    texts = _describe_amounts(run, amounts, size, f"the head has {head_parameters:,} parameters, {share}")
+    times = _stage_hours(run, amounts, rates)
     lines = (
-        Line(stage, "finished", texts[stage], 0.0)
+        StagePlan(stage, "finished", texts[stage], 0.0)
         if stage in finished
-        else Line(stage, "would run", texts[stage], times[stage])
+        else StagePlan(stage, "would run", texts[stage], times[stage])
         for stage in STAGES
     )
-    expectation = expected(amounts.num_prompts) if trains else None
+    expectation = expected_acceptance(amounts.num_prompts) if trains else None
     return Plan(run, target, head_parameters, amounts, rates, prices, tuple(lines), size, both, expectation)
 
 
-def _seen(run: Run, amounts: Amounts) -> float:
+def _training_tokens(run: Run, amounts: Amounts) -> float:
     """Tokens that training goes through, prompts and repetitions included."""
     train = run.recipe.train
     if train.updates is not None:
@@ -178,17 +187,17 @@ def _seen(run: Run, amounts: Amounts) -> float:
     return amounts.tokens * (1 - run.recipe.capture.held_out) * train.epochs
 
 
-def _texts(run: Run, amounts: Amounts, feature_bytes: float, head: str) -> dict[str, str]:
+def _describe_amounts(run: Run, amounts: Amounts, feature_bytes: float, head: str) -> dict[str, str]:
     """What each stage works on, in words."""
     upto, most = "" if amounts.counted else "at most ", "" if amounts.answered else "at most "
     num_held_out = max(1, round(amounts.num_prompts * run.recipe.capture.held_out))
     own, online = run.recipe.target.head, run.recipe.capture.online
-    kept = "their features made when they are read" if online else f"{size_text(feature_bytes)} of features"
+    kept = "their features made when they are read" if online else f"{format_bytes(feature_bytes)} of features"
     return {
         "prompts": f"{upto}{amounts.num_prompts:,} prompts",
         "respond": f"{upto}{amounts.num_answers:,} answers, {most}{amounts.answer_tokens:,} answer tokens",
         "capture": f"{most}{amounts.tokens:,} tokens, {kept}",
-        "train": f"{most}{_seen(run, amounts):,.0f} tokens; {head}"
+        "train": f"{most}{_training_tokens(run, amounts):,.0f} tokens; {head}"
         if own is None
         else f"nothing: target.head is {own}",
         "eval": f"about {num_held_out:,} held-out conversations",
@@ -197,22 +206,22 @@ def _texts(run: Run, amounts: Amounts, feature_bytes: float, head: str) -> dict[
     }
 
 
-def _times(run: Run, amounts: Amounts, rates: Rates) -> dict[str, float | None]:
+def _stage_hours(run: Run, amounts: Amounts, rates: Rates) -> dict[str, float | None]:
     """Hours. A server's rate has the reading of prompts in it; that of eyas's own engine is measured without."""
     plan, respond = run.recipe.plan, run.recipe.respond
-    reading, writing = hours(amounts.prefill_tokens, rates.read), hours(amounts.answer_tokens, rates.write)
+    reading, writing = to_hours(amounts.prefill_tokens, rates.read), to_hours(amounts.answer_tokens, rates.write)
     if plan.is_here and respond.url is None:
         writing = None if reading is None or writing is None else reading + writing
-    seen, capturing = _seen(run, amounts), hours(amounts.tokens, rates.read)
-    learning = hours(seen, rates.learn) if run.recipe.target.head is None else 0.0
+    seen, capturing = _training_tokens(run, amounts), to_hours(amounts.tokens, rates.read)
+    learning = to_hours(seen, rates.learn) if run.recipe.target.head is None else 0.0
     if run.recipe.capture.online:  # the target reads while training asks for it
-        again, capturing = hours(seen, rates.read) if learning != 0.0 else 0.0, 0.0
+        again, capturing = to_hours(seen, rates.read) if learning != 0.0 else 0.0, 0.0
         learning = None if learning is None or again is None else learning + again
     known = {"prompts": 0.0, "respond": writing, "capture": capturing, "train": learning}
     return known | {"eval": None, "export": 0.0, "bench": None}
 
 
-def size_text(num_bytes: float) -> str:
+def format_bytes(num_bytes: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.0f} {unit}" if unit == "bytes" else f"{num_bytes:.1f} {unit}"

@@ -5,19 +5,22 @@ from collections.abc import Iterator
 
 import torch
 
-from eyas.costs.cost_model import Way, Ways
-from eyas.costs.expected_acceptance import POINTS
-from eyas.plan.amounts import SAMPLE
-from eyas.plan.plan import Plan, size_text
+from eyas.costs.cost_model import POINTS, FeatureOption, FeatureOptions
+from eyas.plan.estimates import SAMPLE_PROMPTS
+from eyas.plan.plan import Plan, format_bytes
 
 
-def describe(plan: Plan) -> str:
+def format_plan(plan: Plan) -> str:
     """The whole text."""
-    parts = [_table(plan), _ways(plan.ways, plan) if plan.ways is not None else [], list(_notes(plan))]
+    parts = [
+        _stage_table(plan),
+        _options_table(plan.options, plan) if plan.options is not None else [],
+        list(_notes(plan)),
+    ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def _table(plan: Plan) -> list[str]:
+def _stage_table(plan: Plan) -> list[str]:
     facts, recipe = plan.target.info, plan.run.recipe
     active = plan.target.active_parameters
     passes = "" if active == facts.num_parameters else f", {active:,} of them for one token"
@@ -26,24 +29,27 @@ def _table(plan: Plan) -> list[str]:
         f"target {facts.name} ({facts.num_parameters:,} parameters{passes}, {recipe.target.dtype})"
     )
     width = max(len(line.amount) for line in plan.lines)
-    rows = [f"{line.stage:<9}{line.state:<11}{line.amount:<{width + 2}}{_time(line.hours):>12}" for line in plan.lines]
+    rows = [
+        f"{line.stage:<9}{line.state:<11}{line.amount:<{width + 2}}{_format_time(line.hours):>12}"
+        for line in plan.lines
+    ]
     money, price = "", plan.prices.per_hour
     if plan.total_money is not None and price is not None:
         rent = ", storage included" if plan.total_money > plan.total_hours * price else ""
         money = f"  {plan.total_money:,.2f} at {price:,.2f} an hour{rent}"
-    return [head, "", *rows, f"{'total':<{width + 22}}{_time(plan.total_hours):>12}{money}"]
+    return [head, "", *rows, f"{'total':<{width + 22}}{_format_time(plan.total_hours):>12}{money}"]
 
 
-def _ways(ways: Ways, plan: Plan) -> list[str]:
+def _options_table(ways: FeatureOptions, plan: Plan) -> list[str]:
     """Stored beside on the fly, and where they meet."""
     months = plan.run.recipe.plan.storage_months
     kept_for = "a month" if months == 1 else f"{months:g} months"
 
-    def row(name: str, way: Way) -> str:
+    def row(name: str, way: FeatureOption) -> str:
         rent = "" if not way.storage_money else f", {way.storage_money:,.2f} for {kept_for}"
-        kept = f"{size_text(way.stored_bytes)}{rent}" if way.stored_bytes else "nothing kept"
+        kept = f"{format_bytes(way.stored_bytes)}{rent}" if way.stored_bytes else "nothing kept"
         money = "" if way.money is None else f"{way.money:>14,.2f}"
-        return f"{name:<12}{_time(way.read_hours):>14}{_time(way.train_hours):>12}{money}   {kept}"
+        return f"{name:<12}{_format_time(way.read_hours):>14}{_format_time(way.train_hours):>12}{money}   {kept}"
 
     title = "" if plan.prices.per_hour is None else f"{'money':>14}"
     lines = [
@@ -65,7 +71,7 @@ def _ways(ways: Ways, plan: Plan) -> list[str]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    known = _known_rates(plan)
+    known = _format_rates(plan)
     config = plan.run.recipe.plan
     if known and config.is_here:
         threads = torch.get_num_threads()
@@ -83,7 +89,7 @@ def _notes(plan: Plan) -> Iterator[str]:
         most = "respond.max_tokens allows"
         if plan.run.recipe.respond.tasks:
             most = "respond.max_tokens, its task's own where it has one, allows"
-        estimated.append(f"lengths, from the first {SAMPLE} prompts, each answer as long as {most}")
+        estimated.append(f"lengths, from the first {SAMPLE_PROMPTS} prompts, each answer as long as {most}")
     if known:
         estimated.append("all times, from these rates")
     if estimated:
@@ -93,16 +99,16 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield f"not in the total: {', '.join(unknown)}, whose time is not estimated"
     if "respond" in unknown and plan.run.recipe.respond.url is not None:
         yield "a server answers: plan.respond_tps=..., its output tokens a second, would put respond into the total"
-    yield from _acceptance(plan)
+    yield from _format_expectation(plan)
     kept_here = config.is_here and plan.run.recipe.features.url is None
     if kept_here and any(line.stage == "capture" and line.state != "finished" for line in plan.lines):
         place = next(parent for parent in (plan.run.out.resolve(), *plan.run.out.resolve().parents) if parent.is_dir())
         free = shutil.disk_usage(place).free
         lack = "" if free > plan.feature_bytes else ": too little for the features"
-        yield f"free on the disk of {plan.run.out}: {size_text(free)}{lack}"
+        yield f"free on the disk of {plan.run.out}: {format_bytes(free)}{lack}"
 
 
-def _known_rates(plan: Plan) -> list[str]:
+def _format_rates(plan: Plan) -> list[str]:
     respond = plan.run.recipe.respond
     at_once = f", {respond.batch_size} answers at once" if plan.run.recipe.plan.is_here and respond.url is None else ""
     named = {
@@ -111,13 +117,13 @@ def _known_rates(plan: Plan) -> list[str]:
         "training goes through {:,.0f} tokens/s": plan.rates.learn,
     }
     known = [text.format(rate) for text, rate in named.items() if rate is not None]
-    if plan.ways is not None and plan.rates.learn is not None and not plan.run.recipe.capture.online:
+    if plan.options is not None and plan.rates.learn is not None and not plan.run.recipe.capture.online:
         speed = plan.rates.learn * plan.feature_bytes / max(1, plan.amounts.tokens)
-        known.append(f"so it reads {size_text(speed)} of features a second")
+        known.append(f"so it reads {format_bytes(speed)} of features a second")
     return known
 
 
-def _acceptance(plan: Plan) -> Iterator[str]:
+def _format_expectation(plan: Plan) -> Iterator[str]:
     if plan.expectation is None:
         return
     low, high = plan.expectation.low, plan.expectation.high
@@ -135,7 +141,7 @@ def _acceptance(plan: Plan) -> Iterator[str]:
     )
 
 
-def _time(hours: float | None) -> str:
+def _format_time(hours: float | None) -> str:
     if hours is None:
         return "?"
     if hours == 0:

@@ -24,41 +24,43 @@ import torch
 from torch import Tensor
 
 BLOCK_FLOATS = 1_000_000  # scores in flight, f32: 4 MB, which a core's cache holds
-GPU_TIMES = 64  # so much more on a GPU, which has to be filled and has the memory
+GPU_FACTOR = 64  # so much more on a GPU, which has to be filled and has the memory
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class PackedText:
     """Where one text lies in the batch. places: of its chains, as positions in the text, ascending; on the CPU."""
 
     rows: slice
     chains: slice
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
-def in_flight(floats: int, device: torch.device) -> int:
+def max_floats(cpu_floats: int, device: torch.device) -> int:
     """How many numbers to compute at a time where a CPU should compute `floats`."""
-    return floats if device.type == "cpu" else GPU_TIMES * floats
+    return cpu_floats if device.type == "cpu" else GPU_FACTOR * cpu_floats
 
 
 def chain_attention(
-    texts: Sequence[Text],
+    texts: Sequence[PackedText],
     q_NQH: Tensor,
-    prefix: tuple[Tensor, Tensor],
-    own: Sequence[tuple[Tensor, Tensor]],
+    prefix_kv: tuple[Tensor, Tensor],
+    unrolled_kv: Sequence[tuple[Tensor, Tensor]],
     scale: float,
 ) -> Tensor:
     """out_NQH. prefix: keys and values of step 0, [G, P, H]; own: those of each later step so far, [G, Q, H]."""
-    flat = [tensor for pair in own for tensor in pair]
-    return _ChainAttention.apply(texts, q_NQH * scale, *prefix, *flat)  # type: ignore[return-value]
+    flat = [tensor for pair in unrolled_kv for tensor in pair]
+    return _ChainAttention.apply(texts, q_NQH * scale, *prefix_kv, *flat)  # type: ignore[return-value]
 
 
 class _ChainAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, texts: Sequence[Text], q_NQH: Tensor, k_GPH: Tensor, v_GPH: Tensor, *own: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, texts: Sequence[PackedText], q_NQH: Tensor, k_GPH: Tensor, v_GPH: Tensor, *own: Tensor
+    ) -> Tensor:
         num_groups = k_GPH.shape[0]
         q_GRQH = q_NQH.unflatten(0, (num_groups, -1))
-        own_GRQJ = _dots(q_GRQH, own[::2])
+        own_GRQJ = _dot_products(q_GRQH, own[::2])
         out_GRQH = torch.empty_like(q_GRQH, memory_format=torch.contiguous_format)
         lse_GRQ = q_NQH.new_empty(q_GRQH.shape[:-1], dtype=torch.promote_types(q_NQH.dtype, torch.float32))
         for block in _blocks(texts, q_NQH.shape[0], q_NQH.device):
@@ -101,7 +103,7 @@ class _ChainAttention(torch.autograd.Function):
             dq_GMH = torch.bmm(dscores_GMT, k_GPH[:, block.keys])
             dq_GRQH[:, :, block.chains] = dq_GMH.view(*scores_GRCT.shape[:-1], -1)
             dk_GPH[:, block.keys] += torch.bmm(dscores_GMT.transpose(1, 2), q_GMH)
-        dscores_GRQJ = (_dots(dout_GRQH, own[1::2]) - sum_GRQ1) * own_probs_GRQJ
+        dscores_GRQJ = (_dot_products(dout_GRQH, own[1::2]) - sum_GRQ1) * own_probs_GRQJ
         down: list[Tensor] = []
         for step, k_GQH in enumerate(own[::2]):
             dscores_GRQ1 = dscores_GRQJ[..., step, None]
@@ -117,32 +119,32 @@ class _Block:
 
     chains: slice
     keys: slice
-    later_CT: Tensor
+    future_CT: Tensor
 
     def scores(self, q_GRQH: Tensor, k_GPH: Tensor) -> Tensor:
         """[G, R, C, T], -inf where the key comes later."""
         q_GMH = q_GRQH[:, :, self.chains].reshape(k_GPH.shape[0], -1, k_GPH.shape[-1])
         scores_GMT = torch.bmm(q_GMH, k_GPH[:, self.keys].transpose(1, 2))
-        scores_GRCT = scores_GMT.view(*q_GRQH.shape[:2], *self.later_CT.shape)
-        return scores_GRCT.masked_fill_(self.later_CT, -torch.inf)
+        scores_GRCT = scores_GMT.view(*q_GRQH.shape[:2], *self.future_CT.shape)
+        return scores_GRCT.masked_fill_(self.future_CT, -torch.inf)
 
 
-def _blocks(texts: Sequence[Text], num_heads: int, device: torch.device) -> Iterator[_Block]:
+def _blocks(texts: Sequence[PackedText], num_heads: int, device: torch.device) -> Iterator[_Block]:
     for text in texts:
-        places_Q = torch.tensor(text.places, device=device)
-        size = max(1, in_flight(BLOCK_FLOATS, device) // (num_heads * (text.places[-1] + 1)))
-        for start in range(0, len(text.places), size):
-            some = text.places[start : start + size]
+        places_Q = torch.tensor(text.positions, device=device)
+        size = max(1, max_floats(BLOCK_FLOATS, device) // (num_heads * (text.positions[-1] + 1)))
+        for start in range(0, len(text.positions), size):
+            some = text.positions[start : start + size]
             keys_T = torch.arange(some[-1] + 1, device=device)
             first = text.chains.start + start
             yield _Block(
                 chains=slice(first, first + len(some)),
                 keys=slice(text.rows.start, text.rows.start + some[-1] + 1),
-                later_CT=keys_T > places_Q[start : start + size, None],
+                future_CT=keys_T > places_Q[start : start + size, None],
             )
 
 
-def _dots(x_GRQH: Tensor, others: Sequence[Tensor]) -> Tensor:
+def _dot_products(x_GRQH: Tensor, others: Sequence[Tensor]) -> Tensor:
     """[G, R, Q, J]: x . y of the same group and chain for each of the others, [G, Q, H]."""
     if not others:
         return x_GRQH.new_zeros(*x_GRQH.shape[:-1], 0)

@@ -19,138 +19,143 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.evaluation.held_out import HeldOut
+from eyas.evaluation.replay import HeldOutRows
 from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
-from eyas.train.checkpoint import Tensors
+from eyas.train.checkpoint import LocalState
 from eyas.train.config import TrainConfig
-from eyas.train.optimizer import Masters
+from eyas.train.optimizer import MasterWeightOptimizer
 
-NOISE = 1.0  # standard errors
+NOISE_STD_ERRORS = 1.0  # standard errors
 MEAN, BEST = "mean", "best"
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """What one candidate needed: rounds_N of each answer. update: after which; is_mean: the mean of weights."""
 
     update: int
     is_mean: bool
     rounds_N: tuple[int, ...]
 
-    def is_worse(self, other: "Found") -> bool:
+    def is_worse(self, other: "Candidate") -> bool:
         """By more than noise."""
         more_N = torch.tensor(self.rounds_N).double() - torch.tensor(other.rounds_N)
         error = math.sqrt(len(more_N)) * float(more_N.std()) if len(more_N) > 1 else 0.0
-        return float(more_N.sum()) > NOISE * error
+        return float(more_N.sum()) > NOISE_STD_ERRORS * error
 
 
-class Selection:
+class CheckpointSelection:
     """The best weights so far and the running mean, beside those that are trained. One in each process."""
 
     def __init__(
-        self, config: TrainConfig, sizes: HeadConfig, vocab: DraftVocab, masters: Masters, held_out: HeldOut | None
+        self,
+        config: TrainConfig,
+        sizes: HeadConfig,
+        vocab: DraftVocab,
+        masters: MasterWeightOptimizer,
+        held_out: HeldOutRows | None,
     ) -> None:
         """held_out: None where nothing is looked at; then the last weights are the head, or with `ema` their mean."""
-        self.config, self.sizes, self.vocab, self.masters = config, sizes, vocab, masters
+        self.config, self.sizes, self.vocab, self.optimizer = config, sizes, vocab, masters
         self.held_out = held_out
-        self.found: list[Found] = []
-        self.chosen: Found | None = None
-        self._mean = _copy(masters.weights) if config.ema else {}
-        self._best = _copy(masters.weights) if held_out is not None else {}
+        self.candidates: list[Candidate] = []
+        self.chosen: Candidate | None = None
+        self._ema = _clone_weights(masters.weights) if config.ema else {}
+        self._best = _clone_weights(masters.weights) if held_out is not None else {}
 
     @torch.no_grad()
-    def follow(self, update: int) -> None:
+    def update_ema(self, update: int) -> None:
         """After an update, counted from 1: its weights go into the mean, early on faster, for the first are random."""
         keep = min(self.config.ema, (1 + update) / (10 + update))
-        for name, mean in self._mean.items():
-            self.masters.local(mean).lerp_(self.masters.local(self.masters.weights[name]), 1 - keep)
+        for name, mean in self._ema.items():
+            self.optimizer.local_rows(mean).lerp_(self.optimizer.local_rows(self.optimizer.weights[name]), 1 - keep)
 
-    def look(self, update: int) -> dict[str, float]:
+    def evaluate(self, update: int) -> dict[str, float]:
         """Measure the weights, and their mean where there is one, for metrics.jsonl; all processes together."""
         assert self.held_out is not None, "something to look at"
         told = {}
-        candidates: dict[str, Mapping[str, Tensor]] = {"acceptance_length": self.masters.weights}
-        if self._mean:
-            candidates["acceptance_length_of_mean"] = self._mean
+        candidates: dict[str, Mapping[str, Tensor]] = {"acceptance_length": self.optimizer.weights}
+        if self._ema:
+            candidates["acceptance_length_of_mean"] = self._ema
         for name, weights in candidates.items():
-            rounds_N, tokens = self._measure(self.held_out, weights)
-            found = Found(update, weights is self._mean, tuple(rounds_N.tolist()))
-            self.found.append(found)
+            rounds_N, tokens = self._count_rounds(self.held_out, weights)
+            found = Candidate(update, weights is self._ema, tuple(rounds_N.tolist()))
+            self.candidates.append(found)
             if self.chosen is None or not found.is_worse(self.chosen):
                 self.chosen = found
-                self._move(weights, self._best)
+                self._copy_weights(weights, self._best)
             told[name] = round(tokens / int(rounds_N.sum()), 6)
         return told
 
     @property
-    def is_over(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the last `patience` looks have all needed more rounds than the best look before them."""
         if self.config.patience is None:
             return False
-        updates = list(dict.fromkeys(found.update for found in self.found))
-        fewest = [min(sum(one.rounds_N) for one in self.found if one.update == update) for update in updates]
+        updates = list(dict.fromkeys(found.update for found in self.candidates))
+        fewest = [min(sum(one.rounds_N) for one in self.candidates if one.update == update) for update in updates]
         before, last = fewest[: -self.config.patience], fewest[-self.config.patience :]
         return bool(before) and min(last) >= min(before)
 
-    def take(self) -> None:
+    def apply_chosen(self) -> None:
         """Put the chosen weights into the masters: training is over."""
-        taken = self._best if self.held_out is not None else self._mean
+        taken = self._best if self.held_out is not None else self._ema
         if taken:
-            self._move(taken, self.masters.weights)
-            self.masters.publish()
+            self._copy_weights(taken, self.optimizer.weights)
+            self.optimizer.copy_to_head()
 
     @torch.no_grad()
-    def _move(self, weights: Mapping[str, Tensor], to: Mapping[str, Tensor]) -> None:
+    def _copy_weights(self, weights: Mapping[str, Tensor], to: Mapping[str, Tensor]) -> None:
         """Each process its rows."""
         for name, weight in weights.items():
-            self.masters.local(to[name]).copy_(self.masters.local(weight))
+            self.optimizer.local_rows(to[name]).copy_(self.optimizer.local_rows(weight))
 
-    def _measure(self, held_out: HeldOut, weights: Mapping[str, Tensor]) -> tuple[Tensor, int]:
+    def _count_rounds(self, held_out: HeldOutRows, weights: Mapping[str, Tensor]) -> tuple[Tensor, int]:
         """Rounds of each answer, and the tokens of all; each process drafts some of the answers."""
-        ranks = self.masters.ranks
+        ranks = self.optimizer.ranks
         head = Head(self.sizes).to_empty(device="cpu").requires_grad_(False)
-        head.load_state_dict(self.masters.whole(weights))
-        own = range(ranks.rank, len(held_out.indices), ranks.world)
+        head.load_state_dict(self.optimizer.gather_weights(weights))
+        own = range(ranks.rank, len(held_out.indices), ranks.world_size)
         counts_2N = torch.zeros(2, len(held_out.indices), dtype=torch.int64)
         if own:
-            rounds = held_out.part(own).rounds(head, self.vocab)
+            rounds = held_out.select(own).replay(head, self.vocab)
             counts_2N[:, own] = torch.tensor([[len(one.accepted), sum(one.accepted)] for one in rounds]).T
-        rounds_N, tokens_N = ranks.sum_(counts_2N)
+        rounds_N, tokens_N = ranks.all_reduce_sum(counts_2N)
         return rounds_N, int(tokens_N.sum())
 
     # --- interrupted runs --------------------------------------------------------------------------------------------
 
-    def with_mine(self, state: Tensors) -> Tensors:
+    def add_state(self, state: LocalState) -> LocalState:
         """The state of the masters and what this object keeps beside it."""
-        here, num_rows = dict(state.here), dict(state.num_rows)
-        for kind, weights in ((MEAN, self._mean), (BEST, self._best)):
+        here, num_rows = dict(state.tensors), dict(state.num_rows)
+        for kind, weights in ((MEAN, self._ema), (BEST, self._best)):
             for name, weight in weights.items():
-                here[f"{kind}.{name}"] = self.masters.local(weight)
+                here[f"{kind}.{name}"] = self.optimizer.local_rows(weight)
                 num_rows[f"{kind}.{name}"] = weight.shape[0]
-        return Tensors(here, num_rows, state.divided)
+        return LocalState(here, num_rows, state.is_sharded)
 
-    def note(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The rest of it, as JSON."""
-        chosen = None if self.chosen is None else self.found.index(self.chosen)
-        return {"found": [asdict(found) for found in self.found], "chosen": chosen}
+        chosen = None if self.chosen is None else self.candidates.index(self.chosen)
+        return {"found": [asdict(found) for found in self.candidates], "chosen": chosen}
 
     @torch.no_grad()
-    def load(self, state: Tensors, note: dict[str, Any]) -> None:
+    def load_state(self, state: LocalState, note: dict[str, Any]) -> None:
         """The inverse of `with_mine` and `note`."""
-        for kind, weights in ((MEAN, self._mean), (BEST, self._best)):
+        for kind, weights in ((MEAN, self._ema), (BEST, self._best)):
             for name, weight in weights.items():
-                self.masters.local(weight).copy_(state.here[f"{kind}.{name}"])
-        self.found = [Found(one["update"], one["is_mean"], tuple(one["rounds_N"])) for one in note["found"]]
-        self.chosen = None if note["chosen"] is None else self.found[note["chosen"]]
+                self.optimizer.local_rows(weight).copy_(state.tensors[f"{kind}.{name}"])
+        self.candidates = [Candidate(one["update"], one["is_mean"], tuple(one["rounds_N"])) for one in note["found"]]
+        self.chosen = None if note["chosen"] is None else self.candidates[note["chosen"]]
 
 
-def looks_at(epochs: Sequence[int], every: int | None) -> set[int]:
+def evaluation_updates(updates_per_epoch: Sequence[int], evaluate_every: int | None) -> set[int]:
     """After which updates to look. epochs: the updates of each. The last update is always one of them."""
-    total = sum(epochs)
-    ends = {sum(epochs[: number + 1]) for number in range(len(epochs))}
-    return ends if every is None else {*range(every, total + 1, every), total}
+    total = sum(updates_per_epoch)
+    ends = {sum(updates_per_epoch[: number + 1]) for number in range(len(updates_per_epoch))}
+    return ends if evaluate_every is None else {*range(evaluate_every, total + 1, evaluate_every), total}
 
 
-def _copy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _clone_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in weights.items()}

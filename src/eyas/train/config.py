@@ -10,9 +10,9 @@ from eyas.base.errors import InputError, UsageError
 from eyas.model.head import HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.model.target_info import TargetInfo
-from eyas.train.experiment_trackers import Watcher
 from eyas.train.init_head import RANDOM
 from eyas.train.loss import LossName
+from eyas.train.training_metrics import TrackerName
 from eyas.tree.shape import TreeShape
 
 
@@ -74,7 +74,7 @@ class TrainConfig:
     evaluate_tree: TreeShape = field(default_factory=lambda: TreeShape(6, 4, 16))
     patience: int | None = None
     ema: float = 0.0
-    watch: tuple[Watcher, ...] = ()
+    watch: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.init:
@@ -96,7 +96,7 @@ class TrainConfig:
                 raise UsageError(f"train.{name} = {value}", f"above 0 and at most {high}", f"change train.{name}")
 
 
-def head_config(config: TrainConfig, aux_layer_ids: Sequence[int], facts: TargetInfo) -> HeadConfig:
+def build_head_config(config: TrainConfig, aux_layer_ids: Sequence[int], facts: TargetInfo) -> HeadConfig:
     """The sizes of the head: the target's layer, with the options of the recipe. `InputError` if none can be built."""
     options = config.head
     sizes = HeadConfig.for_target(

@@ -25,12 +25,12 @@ from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 
 RANDOM = "random"
-FREE = ("draft_vocab_size", "max_position_embeddings")
+MAY_DIFFER = ("draft_vocab_size", "max_position_embeddings")
 """In what the head that training starts from may differ: its rows are matched, and no weight depends on the other."""
 
 
 @torch.no_grad()
-def first_head(
+def init_head(
     sizes: HeadConfig,
     vocab: DraftVocab,
     target: Target,
@@ -42,11 +42,11 @@ def first_head(
     head = Head.init(sizes, seed)
     rows_VD = head.lm_head.weight
     if lm_head == "target":
-        rows_VD.copy_(_output_rows(target, vocab))
+        rows_VD.copy_(_target_output_rows(target, vocab))
     if init == RANDOM:
         return head
     stored = read_head(init, torch.float32, target.info.num_layers)
-    _require_same(stored.config, sizes, Path(init))
+    _require_same_sizes(stored.config, sizes, Path(init))
     weights = stored.head.state_dict()
     own = stored.vocab.to_draft(vocab.target_ids_V)
     old_VD = weights.pop("lm_head.weight")
@@ -55,23 +55,23 @@ def first_head(
     return head
 
 
-def _output_rows(target: Target, vocab: DraftVocab) -> Tensor:
+def _target_output_rows(target: Target, vocab: DraftVocab) -> Tensor:
     weight_WD = target.lm_head.weight
     assert isinstance(weight_WD, Tensor), "the target's output matrix"
     return weight_WD.detach()[vocab.target_ids_V.to(weight_WD.device)].float().cpu()
 
 
-def _require_same(found: HeadConfig, wanted: HeadConfig, place: Path) -> None:
-    names = [field.name for field in fields(HeadConfig) if field.name not in FREE]
+def _require_same_sizes(found: HeadConfig, wanted: HeadConfig, place: Path) -> None:
+    names = [field.name for field in fields(HeadConfig) if field.name not in MAY_DIFFER]
     differ = [name for name in names if getattr(found, name) != getattr(wanted, name)]
     if differ:
         raise InputError(
-            f"a head in {place} with {_said(found, differ)}",
-            f"{_said(wanted, differ)}, as target, features and train.head ask for",
+            f"a head in {place} with {_describe_sizes(found, differ)}",
+            f"{_describe_sizes(wanted, differ)}, as target, features and train.head ask for",
             "set train.head to its sizes where they differ, or start from another head",
         )
 
 
-def _said(config: HeadConfig, names: list[str]) -> str:
+def _describe_sizes(config: HeadConfig, names: list[str]) -> str:
     values = {name: getattr(config, name) for name in names}
     return ", ".join(f"{name} {list(v) if isinstance(v, tuple) else v}" for name, v in values.items())

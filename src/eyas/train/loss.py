@@ -24,32 +24,77 @@ divides that by alpha; for a teacher that is sure of one token it is cross-entro
 Where the target's likeliest token is not in the draft vocabulary (`known` false) the head cannot be right: no loss,
 but a miss in the accuracy. That is SpecForge's mask, for every loss. `count` is one number for the whole optimizer
 step, so rows, steps and micro-batches weigh alike however they are cut (facts A.1: nobody else does).
+
+What the head is taught: the target's distribution, inside the draft vocabulary and beyond.
+
+J rows, D hidden, V draft vocabulary, W target vocabulary.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from eyas.train.chain_attention import in_flight
-from eyas.train.teacher import Teacher
+from eyas.model.submodules import apply_softcap
+from eyas.model.vocab import DraftVocab
+from eyas.train.chain_attention import max_floats
+
+
+@dataclass(frozen=True, eq=False)
+class SoftTargets:
+    """f32 probs_JV: the target's probabilities of the draft tokens, not renormalised; mass_J their sum.
+
+    best_J: draft id of the target's likeliest token over all W; known_J False where it is not in the draft vocabulary.
+    """
+
+    probs_JV: Tensor
+    mass_J: Tensor
+    best_J: Tensor
+    known_J: Tensor
+
+
+class Teacher:
+    """The target's output matrix with the draft tokens first, so that one product gives both views."""
+
+    def __init__(
+        self, lm_head: nn.Module, vocab: DraftVocab, dtype: torch.dtype, logit_cap: float | None = None
+    ) -> None:
+        """logit_cap: the target's own (Gemma 2)."""
+        weight_WD, bias_W = lm_head.weight, getattr(lm_head, "bias", None)
+        assert isinstance(weight_WD, Tensor), "the target's output matrix"
+        others = (~vocab.t2d_W).nonzero()[:, 0]
+        order_W = torch.cat((vocab.target_ids_V, others))
+        self.num_draft = vocab.size
+        self.logit_cap = logit_cap
+        self.weight_WD = weight_WD.detach()[order_W].to(dtype)
+        self.bias_W = None if bias_W is None else bias_W.detach()[order_W].to(dtype)
+
+    def soft_targets(self, hidden_JD: Tensor) -> SoftTargets:
+        """From final normed states. Hand over as many rows as W floats each may fill."""
+        logits_JW = apply_softcap(F.linear(hidden_JD, self.weight_WD, self.bias_W), self.logit_cap)
+        probs_JW = logits_JW.softmax(-1, dtype=torch.promote_types(logits_JW.dtype, torch.float32))
+        best_J = probs_JW.max(-1).indices
+        probs_JV = probs_JW[:, : self.num_draft]
+        return SoftTargets(probs_JV, probs_JV.sum(-1), best_J.clamp(max=self.num_draft - 1), best_J < self.num_draft)
+
 
 LossName = Literal["soft", "kl", "lk", "lk_log"]
 CHUNK_FLOATS = 1_000_000  # logits in flight, of the head or of the target, on a CPU
 
 
 @dataclass(frozen=True, eq=False)
-class Lessons:
+class TeacherTargets:
     """Which output is taught by which row: see `ttt.Packed`. hidden_JD are the teachers' final normed states."""
 
     hidden_JD: Tensor
-    pupils_JK: Tensor
-    taught_JK: Tensor
+    student_index_JK: Tensor
+    supervised_JK: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Graded:
+class LossOutput:
     """loss_J: f32, weighted by decay^k, summed over steps and chains, not yet divided. The rest is without gradient.
 
     hits_JK: the head's likeliest token is the target's; overlap_JK: sum_v min(p, q), the chance that speculative
@@ -60,24 +105,24 @@ class Graded:
     loss: Tensor
     hits_JK: Tensor
     overlap_JK: Tensor
-    each_JK: Tensor
+    token_loss_JK: Tensor
 
 
-def grade(
+def compute_loss(
     normed_ND: Tensor,
     lm_weight_VD: Tensor,
-    lessons: Lessons,
+    targets: TeacherTargets,
     teacher: Teacher,
     decay: float,
     name: LossName = "soft",
-) -> Graded:
+) -> LossOutput:
     """normed_ND: the head's outputs after its final norm, N = K * Q, step-major; lm_weight_VD: its output matrix."""
-    steps = lessons.pupils_JK.shape[1]
-    student_JKD = normed_ND.index_select(0, lessons.pupils_JK.flatten()).unflatten(0, (-1, steps))
-    return Graded(*_Loss.apply(student_JKD, lm_weight_VD, lessons, teacher, (name, decay)))
+    steps = targets.student_index_JK.shape[1]
+    student_JKD = normed_ND.index_select(0, targets.student_index_JK.flatten()).unflatten(0, (-1, steps))
+    return LossOutput(*_DistillationLoss.apply(student_JKD, lm_weight_VD, targets, teacher, (name, decay)))
 
 
-class _Loss(torch.autograd.Function):
+class _DistillationLoss(torch.autograd.Function):
     """Logits, loss and gradients of a chunk of teacher rows at a time; [N, V] never exists.
 
     The gradient of the loss in the logits is known as soon as the loss is, so it is taken in the forward and backward
@@ -89,7 +134,7 @@ class _Loss(torch.autograd.Function):
         ctx: Any,
         student_JKD: Tensor,
         lm_weight_VD: Tensor,
-        lessons: Lessons,
+        lessons: TeacherTargets,
         teacher: Teacher,
         kind: tuple[LossName, float],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -104,15 +149,15 @@ class _Loss(torch.autograd.Function):
         overlap_JK = torch.zeros(num_rows, steps, dtype=wide, device=where)
         each_JK = torch.zeros_like(overlap_JK)
         row_floats = max(steps * lm_weight_VD.shape[0], teacher.weight_WD.shape[0])
-        size = max(1, in_flight(CHUNK_FLOATS, where) // row_floats)
+        size = max(1, max_floats(CHUNK_FLOATS, where) // row_floats)
         for start in range(0, num_rows, size):
             rows = slice(start, start + size)
-            lesson = teacher.teach(lessons.hidden_JD[rows])
+            lesson = teacher.soft_targets(lessons.hidden_JD[rows])
             student_MD = student_JKD[rows].flatten(0, 1)
             logits_CKV = (student_MD @ lm_weight_VD.T).to(wide).unflatten(0, (-1, steps))
             probs_CKV = logits_CKV.softmax(-1)
             top_CK, best_CK = probs_CKV.max(-1)
-            taught_CK = lessons.taught_JK[rows]
+            taught_CK = lessons.supervised_JK[rows]
             hits_JK[rows] = taught_CK & lesson.known_J[:, None] & (best_CK == lesson.best_J[:, None])
             goal_CV = lesson.probs_JV / lesson.mass_J[:, None]
             # -sum p log q = lse - sum p z, and lse stands in the likeliest token: z_best - log q_best.
@@ -129,7 +174,7 @@ class _Loss(torch.autograd.Function):
                     each_CK = each_CK - torch.special.entr(goal_CV).sum(-1, keepdim=True)
                 slope_CKV = probs_CKV.sub_(goal_CV[:, None])
             else:
-                each_CK, slope_CKV = _acceptance(name, probs_CKV, lesson.probs_JV, alpha_CK)
+                each_CK, slope_CKV = _lk_loss(name, probs_CKV, lesson.probs_JV, alpha_CK)
             each_JK[rows] = each_CK * learn_CK
             dlogits_MV = slope_CKV.mul_(weight_CK1).flatten(0, 1).to(student_JKD.dtype)
             dstudent_JKD[rows] = (dlogits_MV @ lm_weight_VD).unflatten(0, (-1, steps))
@@ -145,7 +190,7 @@ class _Loss(torch.autograd.Function):
         return dstudent_JKD * scale, dweight_VD * scale, None, None, None
 
 
-def _acceptance(name: LossName, probs_CKV: Tensor, target_CV: Tensor, alpha_CK: Tensor) -> tuple[Tensor, Tensor]:
+def _lk_loss(name: LossName, probs_CKV: Tensor, target_CV: Tensor, alpha_CK: Tensor) -> tuple[Tensor, Tensor]:
     """lk or lk_log of each, and its gradient in the logits; probs_CKV is used up.
 
     Where p_v and q_v are equal, the gradient of their minimum is taken as 0.

@@ -20,14 +20,14 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from eyas.features.layout import Row, supervised, taught, teacher_index
+from eyas.features.layout import Row, supervised_positions, teacher_index, teacher_positions
 from eyas.model.attention import AttentionParams
 from eyas.model.head import Head
-from eyas.train.chain_attention import Text, chain_attention
+from eyas.train.chain_attention import PackedText, chain_attention
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PackedBatch:
     """A micro-batch.
 
     ids_P, positions_P (place in its text), aux_PL: all rows. chains_Q: the row of each chain. tokens_KQ: what step k of
@@ -39,16 +39,16 @@ class Packed:
     ids_P: Tensor
     positions_P: Tensor
     aux_PL: Tensor
-    texts: tuple[Text, ...]
+    texts: tuple[PackedText, ...]
     chains_Q: Tensor
     tokens_KQ: Tensor
     supervised_KQ: Tensor
-    teachers_J: Tensor
+    teacher_rows_J: Tensor
     hidden_JD: Tensor
-    pupils_JK: Tensor
-    taught_JK: Tensor
+    student_index_JK: Tensor
+    supervised_JK: Tensor
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Packed":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
         """With every tensor changed: moved to a device, or pinned so that it moves fast."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "texts"}
         return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
@@ -62,17 +62,17 @@ class Packed:
         return next_P
 
 
-def pack(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> Packed:
+def pack_rows(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> PackedBatch:
     """The rows one behind the other, features in `dtype`. Every row must have at least one supervised position."""
     texts, chains, tokens, masks, positions = [], [], [], [], []
     start = num_chains = 0
     for row in rows:
         length = row.ids_T.shape[0]
-        masks_KT = torch.stack([supervised(row.loss_mask_T, step) for step in range(steps)])
+        masks_KT = torch.stack([supervised_positions(row.loss_mask_T, step) for step in range(steps)])
         own_C = masks_KT.any(0).nonzero()[:, 0]
         count = own_C.shape[0]
         chain_slice = slice(num_chains, num_chains + count)
-        texts.append(Text(slice(start, start + length), chain_slice, tuple(own_C.tolist())))
+        texts.append(PackedText(slice(start, start + length), chain_slice, tuple(own_C.tolist())))
         chains.append(own_C + start)
         inputs_KC = (own_C + 1 + torch.arange(steps)[:, None]).clamp(max=length - 1)
         tokens.append(row.ids_T[inputs_KC])
@@ -81,10 +81,10 @@ def pack(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> Packed:
         start += length
         num_chains += count
     chains_Q, supervised_KQ = torch.cat(chains), torch.cat(masks, 1)
-    teachers_J, pupils_JK, taught_JK = _lessons(chains_Q, supervised_KQ)
-    stored_S = torch.cat([taught(row.loss_mask_T) for row in rows]).nonzero()[:, 0]
+    teachers_J, pupils_JK, taught_JK = _build_targets(chains_Q, supervised_KQ)
+    stored_S = torch.cat([teacher_positions(row.loss_mask_T) for row in rows]).nonzero()[:, 0]
     places_J = torch.searchsorted(stored_S, teachers_J)
-    return Packed(
+    return PackedBatch(
         ids_P=torch.cat([row.ids_T for row in rows]),
         positions_P=torch.cat(positions),
         aux_PL=torch.cat([row.aux_TL for row in rows]).to(dtype),
@@ -92,14 +92,14 @@ def pack(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> Packed:
         chains_Q=chains_Q,
         tokens_KQ=torch.cat(tokens, 1),
         supervised_KQ=supervised_KQ,
-        teachers_J=teachers_J,
+        teacher_rows_J=teachers_J,
         hidden_JD=torch.cat([row.hidden_UD for row in rows])[places_J].to(dtype),
-        pupils_JK=pupils_JK,
-        taught_JK=taught_JK,
+        student_index_JK=pupils_JK,
+        supervised_JK=taught_JK,
     )
 
 
-def _lessons(chains_Q: Tensor, supervised_KQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _build_targets(chains_Q: Tensor, supervised_KQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Who teaches whom, gathered by teacher, so that the target's logits of a row are computed once for all steps."""
     steps, num_chains = supervised_KQ.shape
     k_I, q_I = supervised_KQ.nonzero(as_tuple=True)
@@ -113,7 +113,7 @@ def _lessons(chains_Q: Tensor, supervised_KQ: Tensor) -> tuple[Tensor, Tensor, T
     return teachers_J, pupils_JK, taught_JK
 
 
-def unroll(head: Head, packed: Packed, embed_rows: Tensor, embed_chains_KQD: Tensor) -> Tensor:
+def unroll(head: Head, packed: PackedBatch, embed_rows: Tensor, embed_chains_KQD: Tensor) -> Tensor:
     """out_KQD, the block's output of every step at every chain.
 
     embed_rows: [P, D] embeddings of `packed.next_ids_P`; embed_chains_KQD: those of `packed.tokens_KQ` (step 0 unused).
@@ -137,7 +137,7 @@ class UnrolledAttend:
     Step 0 answers only the rows that start a chain; the others get zeros, for nobody reads their output.
     """
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: PackedBatch) -> None:
         self._packed = packed
         self._prefix: tuple[Tensor, Tensor] | None = None
         self._diagonal: list[tuple[Tensor, Tensor]] = []

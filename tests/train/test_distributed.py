@@ -10,13 +10,13 @@ import torch
 from eyas import __version__
 from eyas.base.errors import UsageError
 from eyas.cli import main
-from eyas.train.ranks import ALONE, joined, notice, rows_of
+from eyas.train.distributed import SINGLE_PROCESS, catch_sigterm, join_process_group, shard_rows
 
 
 def test_rows_are_divided_as_torch_divides_them() -> None:
     for world, count in product((1, 2, 3, 4, 7), (1, 2, 5, 7, 8, 48, 151)):
         whole = torch.arange(count)
-        parts = [whole[rows_of(rank, world, count)] for rank in range(world)]
+        parts = [whole[shard_rows(rank, world, count)] for rank in range(world)]
         chunks = whole.chunk(world)
         assert [part.tolist() for part in parts if len(part)] == [chunk.tolist() for chunk in chunks]
 
@@ -24,11 +24,11 @@ def test_rows_are_divided_as_torch_divides_them() -> None:
 def test_without_a_launcher_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    with joined() as ranks:
-        assert ranks == ALONE
-        assert ranks.is_first
-        assert ranks.sum_(torch.tensor([2, 3])).tolist() == [2, 3]
-        assert (ranks.any(False), ranks.any(True), ranks.gather("a")) == (False, True, ["a"])
+    with join_process_group() as ranks:
+        assert ranks == SINGLE_PROCESS
+        assert ranks.is_main
+        assert ranks.all_reduce_sum(torch.tensor([2, 3])).tolist() == [2, 3]
+        assert (ranks.any_rank(False), ranks.any_rank(True), ranks.all_gather("a")) == (False, True, ["a"])
     assert not torch.distributed.is_initialized()
 
 
@@ -45,7 +45,7 @@ def test_a_launcher_that_says_half_is_refused(environment, message, monkeypatch:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=message), joined():
+    with pytest.raises(UsageError, match=message), join_process_group():
         raise AssertionError("it met nobody")
 
 
@@ -59,11 +59,11 @@ def test_only_train_is_shared(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path)
 
 def test_a_notice_is_taken_and_the_former_handler_comes_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with notice() as leaving:
-        assert not leaving.given
+    with catch_sigterm() as leaving:
+        assert not leaving.received
         os.kill(os.getpid(), signal.SIGTERM)
         signal.sigtimedwait([], 0.01)  # a moment in which it is delivered
-        assert leaving.given
+        assert leaving.received
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from eyas.features.layout import Split
 from eyas.features.shard import RowInfo
-from eyas.train.batch_order import Update, plan_epoch, shares
+from eyas.train.batches import Update, assign_to_ranks, plan_epoch
 
 
 def info(length: int, num_supervised: int, split: Split = "train") -> RowInfo:
@@ -38,7 +38,7 @@ def test_a_row_longer_than_a_micro_batch_stands_alone() -> None:
 def test_each_micro_batch_is_computed_once_whoever_computes_it(world: int) -> None:
     rows = [info(10 + i % 7, i % 5) for i in range(100)]
     for update in plan_epoch(rows, range(100), (0, 0), batch_tokens=60, micro_tokens=40):
-        parts = shares(update, rows, world)
+        parts = assign_to_ranks(update, rows, world)
         assert len(parts) == world
         assert sorted(micro for part in parts for micro in part) == sorted(update.micro_batches)
         for part in parts:
@@ -52,7 +52,7 @@ def test_the_busiest_process_has_little_more_than_the_best_division_gives() -> N
     """Against every division of seven micro-batches over three processes."""
     lengths = (900, 800, 700, 500, 500, 300, 100)
     rows = [info(length, 1) for length in lengths]
-    parts = shares(Update(tuple((i,) for i in range(7)), 7), rows, 3)
+    parts = assign_to_ranks(Update(tuple((i,) for i in range(7)), 7), rows, 3)
     busiest = max(sum(rows[i].length for micro in part for i in micro) for part in parts)
     best = min(
         max(sum(n for n, who in zip(lengths, way, strict=True) if who == rank) for rank in range(3))

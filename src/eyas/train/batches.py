@@ -8,10 +8,21 @@ computes a micro-batch, never what is in it.
 
     update 1    [ micro a ][ micro b ][ micro c ][ micro d ]      process 0 takes a and d, process 1 takes b and c:
                   900        800        700        500              `shares`, by tokens
+
+What training reads next, while it computes.
+
+jobs      1   2   3   4   5   6   7 ...
+          |   '-------.-------'   '--- not begun
+    in use    read ahead by threads: at most `ahead`, so memory is bounded; handed out in order
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,14 +38,18 @@ class Update:
 
 
 def plan_epoch(
-    rows: Sequence[RowInfo], indices: Sequence[int], order: tuple[int, int], batch_tokens: int, micro_tokens: int
+    rows: Sequence[RowInfo],
+    indices: Sequence[int],
+    seed_and_epoch: tuple[int, int],
+    batch_tokens: int,
+    micro_tokens: int,
 ) -> list[Update]:
     """The updates of one epoch over the rows that have anything to supervise; order = (seed, epoch).
 
     A row longer than micro_tokens is a micro-batch of its own. The last update may be smaller.
     """
     usable = [index for index in indices if rows[index].num_supervised > 0]
-    shuffled = np.random.default_rng(order).permutation(len(usable))
+    shuffled = np.random.default_rng(seed_and_epoch).permutation(len(usable))
     updates: list[Update] = []
     micro_batches: list[list[int]] = []
     tokens = count = 0
@@ -47,27 +62,62 @@ def plan_epoch(
         tokens += row.length
         count += row.num_supervised
         if count >= batch_tokens:
-            updates.append(_update(micro_batches, count))
+            updates.append(_to_update(micro_batches, count))
             micro_batches, tokens, count = [], 0, 0
     if micro_batches:
-        updates.append(_update(micro_batches, count))
+        updates.append(_to_update(micro_batches, count))
     return updates
 
 
-def shares(update: Update, rows: Sequence[RowInfo], world: int) -> list[list[tuple[int, ...]]]:
+def assign_to_ranks(update: Update, rows: Sequence[RowInfo], world_size: int) -> list[list[tuple[int, ...]]]:
     """Who computes what: the micro-batches of each process, in the order of the update. Some may have none.
 
     The longest goes first, always to the process with the fewest tokens so far; of equal ones the earlier. No process
     gets more than 4/3 of what the best division would give the busiest (Graham, 1969).
     """
     tokens = [sum(rows[index].length for index in micro) for micro in update.micro_batches]
-    load, taken = [0] * world, [[] for _ in range(world)]
+    load, taken = [0] * world_size, [[] for _ in range(world_size)]
     for number in sorted(range(len(tokens)), key=lambda number: -tokens[number]):  # stable
-        least = min(range(world), key=load.__getitem__)
+        least = min(range(world_size), key=load.__getitem__)
         load[least] += tokens[number]
         taken[least].append(number)
     return [[update.micro_batches[number] for number in sorted(numbers)] for numbers in taken]
 
 
-def _update(micro_batches: list[list[int]], count: int) -> Update:
+def _to_update(micro_batches: list[list[int]], count: int) -> Update:
     return Update(tuple(tuple(micro) for micro in micro_batches), count)
+
+
+Job = TypeVar("Job")
+Item = TypeVar("Item")
+
+AHEAD = 4  # micro-batches; a few hide one slow read among quick ones
+THREADS = 2  # one can wait for a store while the other unpacks
+
+
+@contextmanager
+def prefetch(
+    read: Callable[[Job], Item], jobs: Iterable[Job], ahead: int = AHEAD, threads: int = THREADS
+) -> Generator[Iterator[Item], None, None]:
+    """`map(read, jobs)`, read in threads: the same items in the same order.
+
+    What `read` raises is raised where its item would have come. Leaving the block waits for reads that have begun and
+    begins no other.
+    """
+    with ThreadPoolExecutor(threads, "eyas-feed") as pool:
+        try:
+            yield _iterate(pool, read, jobs, ahead)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _iterate(
+    pool: ThreadPoolExecutor, read: Callable[[Job], Item], jobs: Iterable[Job], ahead: int
+) -> Generator[Item, None, None]:
+    left = iter(jobs)
+    reading: deque[Future[Item]] = deque(pool.submit(read, job) for job in islice(left, ahead))
+    while reading:
+        item = reading.popleft().result()
+        reading.extend(pool.submit(read, job) for job in islice(left, 1))
+        yield item
+        del item  # else it would be kept beside the next one

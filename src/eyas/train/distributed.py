@@ -26,42 +26,42 @@ from eyas.model.devices import default_device
 
 
 @dataclass(frozen=True)
-class Ranks:
+class ProcessGroup:
     """This process is number `rank` of `world`, counted from 0."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     @property
-    def is_first(self) -> bool:
+    def is_main(self) -> bool:
         """The process that writes, and tells how far the work is."""
         return self.rank == 0
 
-    def sum_(self, tensor: Tensor) -> Tensor:
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """The sum over all processes, in place; the same bits in each. StageError if one of them is gone."""
-        if self.world > 1:
-            with self.together():
+        if self.world_size > 1:
+            with self.report_lost_ranks():
                 dist.all_reduce(tensor)
         return tensor
 
-    def any(self, flag: bool) -> bool:
+    def any_rank(self, flag: bool) -> bool:
         """Whether any process says so."""
-        return bool(self.sum_(torch.tensor(int(flag))))
+        return bool(self.all_reduce_sum(torch.tensor(int(flag))))
 
-    def gather(self, text: str) -> list[str]:
+    def all_gather(self, text: str) -> list[str]:
         """What each process says, by rank."""
-        texts: list[str] = [text] * self.world
-        if self.world > 1:
-            with self.together():
+        texts: list[str] = [text] * self.world_size
+        if self.world_size > 1:
+            with self.report_lost_ranks():
                 dist.all_gather_object(texts, text)
         return texts
 
-    def mesh(self, device: torch.device) -> DeviceMesh:
+    def device_mesh(self, device: torch.device) -> DeviceMesh:
         """All processes in a row, for DTensor."""
-        return init_device_mesh(device.type, (self.world,))
+        return init_device_mesh(device.type, (self.world_size,))
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def report_lost_ranks(self) -> Iterator[None]:
         """Around what all processes do at once: if one is gone, the others' errors say no more than that."""
         try:
             yield
@@ -69,27 +69,27 @@ class Ranks:
             raise
         except RuntimeError as error:  # of gloo and NCCL alike
             raise StageError(
-                f"process {self.rank} of {self.world} without the others ({str(error).splitlines()[0][:120]})",
+                f"process {self.rank} of {self.world_size} without the others ({str(error).splitlines()[0][:120]})",
                 "all processes of this training to stay",
                 "read what the one that stopped first says, then run the same command again: it continues",
             ) from error
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = ProcessGroup()
 
 
-def rows_of(rank: int, world: int, num_rows: int) -> slice:
+def shard_rows(rank: int, world_size: int, num_rows: int) -> slice:
     """The rows of a tensor that a process holds where they are divided: those of DTensor's Shard(0)."""
-    size = -(-num_rows // world)
+    size = -(-num_rows // world_size)
     return slice(min(rank * size, num_rows), min((rank + 1) * size, num_rows))
 
 
 @contextmanager
-def joined() -> Generator[Ranks, None, None]:
+def join_process_group() -> Generator[ProcessGroup, None, None]:
     """Meet the other processes that the launcher has started, if there are any. UsageError, StageError."""
-    rank, world = (_number(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    rank, world = (_read_int_variable(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     if world == 1:
-        yield Ranks()
+        yield ProcessGroup()
         return
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name not in os.environ:
@@ -98,10 +98,10 @@ def joined() -> Generator[Ranks, None, None]:
                 "both",
                 "start it with torchrun, or say which process this is and where process 0 listens",
             )
-    ranks = Ranks(rank, world)
+    ranks = ProcessGroup(rank, world)
     if torch.cuda.is_available():
-        torch.cuda.set_device(own_device())
-    with ranks.together():
+        torch.cuda.set_device(local_device())
+    with ranks.report_lost_ranks():
         dist.init_process_group(rank=rank, world_size=world)
     try:
         yield ranks
@@ -109,47 +109,47 @@ def joined() -> Generator[Ranks, None, None]:
         dist.destroy_process_group()
 
 
-def own_device() -> str:
+def local_device() -> str:
     """The device of this process: CUDA devices are given out in the order of the processes of a host."""
     name = default_device()
-    return f"{name}:{_number('LOCAL_RANK', 0)}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
+    return f"{name}:{_read_int_variable('LOCAL_RANK', 0)}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
 
 
-def require_alone(verb: str) -> None:
+def require_single_process(command: str) -> None:
     """UsageError where a launcher has started several processes of a verb that is one process's work."""
-    if (world := _number("WORLD_SIZE", 1)) > 1:
+    if (world := _read_int_variable("WORLD_SIZE", 1)) > 1:
         raise UsageError(
-            f"`eyas {verb}` in one of {world} processes (WORLD_SIZE)",
+            f"`eyas {command}` in one of {world} processes (WORLD_SIZE)",
             "one process for this verb",
-            f"run `eyas {verb}` in one process, without the launcher",
+            f"run `eyas {command}` in one process, without the launcher",
         )
 
 
-class Notice:
+class SigtermNotice:
     """Whether this machine is about to go: SIGTERM came, as a spot machine, Kubernetes and Slurm send it."""
 
     def __init__(self) -> None:
-        self.given = False
+        self.received = False
 
-    def _give(self, number: int, frame: FrameType | None) -> None:
-        self.given = True
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
 
 
 @contextmanager
-def notice() -> Generator[Notice, None, None]:
+def catch_sigterm() -> Generator[SigtermNotice, None, None]:
     """SIGTERM inside the block does nothing but set `given`. Outside the main thread Python allows no handler."""
-    found = Notice()
+    found = SigtermNotice()
     if threading.current_thread() is not threading.main_thread():
         yield found
         return
-    before = signal.signal(signal.SIGTERM, found._give)
+    before = signal.signal(signal.SIGTERM, found._receive)
     try:
         yield found
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _number(name: str, default: int) -> int:
+def _read_int_variable(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
         raise UsageError(f"{name}={text!r}", "a whole number", f"correct or unset {name}")
