@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tests.speculation.simulation import ARMS, Head, head
 
-from eyas.speculation.acceptance_model import HALF_LIFE, LEAST_WEIGHT, PRIOR_WEIGHT, AcceptanceModel, context_bucket
+from eyas.speculation.acceptance_model import FIRST_BUCKET, HALF_LIFE, LEAST_WEIGHT, PRIOR_WEIGHT, AcceptanceModel
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
+from eyas.tree.stats import context_bucket
 
 BY_NAME = {arm.name: arm for arm in ARMS}
 
@@ -120,7 +121,8 @@ def test_few_rounds_leave_hope(good: Head) -> None:
 
 
 def test_contexts_are_apart() -> None:
-    assert [context_bucket(context) for context in (0, 511, 512, 1023, 1024, 2047, 8000)] == [0, 0, 1, 1, 2, 2, 4]
+    contexts = (0, 511, 512, 1023, 1024, 2047, 8000)
+    assert [context_bucket(context, FIRST_BUCKET) for context in contexts] == [0, 0, 1, 1, 2, 2, 4]
     acceptance = AcceptanceModel(ARMS)
     chain1 = BY_NAME["chain1"]
     for _ in range(300):

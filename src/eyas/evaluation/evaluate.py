@@ -35,12 +35,11 @@ from eyas.model.devices import DTYPES
 from eyas.model.target import Target
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, summarize
+from eyas.tree.stats import AcceptanceStats, context_label, summarize
 
 STAGE = "eval"
 SCHEMA = 1
 CONFIDENT_PROB = 0.9  # a greedy position below this top-1 probability is uncertain
-FIRST_CONTEXT = 256  # tokens: shorter contexts are one bucket, then one for each doubling
 
 
 @dataclass(frozen=True)
@@ -206,21 +205,11 @@ def acceptance_by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, d
 
     Buckets without a round are left out.
     """
-    found: dict[str, dict[str, Any]] = {}
-    longest, low, high = max(text.roots[-1] for text in texts), 0, FIRST_CONTEXT
-    while low <= longest:
-        if some := [rounds for text in texts if (rounds := text.between(low, high + 1)).accepted]:
-            found[context_of(high)] = {"prompts": len(some)} | _length_entry(summarize(some, seed))
-        low, high = high + 1, 2 * high
-    return found
-
-
-def context_of(position: int) -> str:
-    """The bucket of a round whose root stands there."""
-    high = FIRST_CONTEXT
-    while position > high:
-        high *= 2
-    return f"<={high}"
+    entries: dict[str, dict[str, Any]] = {}
+    for label in dict.fromkeys(context_label(root) for root in sorted(root for text in texts for root in text.roots)):
+        in_bucket = [rounds for text in texts if (rounds := text.in_context(label)).accepted]
+        entries[label] = {"prompts": len(in_bucket)} | _length_entry(summarize(in_bucket, seed))
+    return entries
 
 
 def _length_entry(stats: AcceptanceStats) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, RequestRounds, summarize
+from eyas.tree.stats import AcceptanceStats, RequestRounds, context_label, summarize
 from eyas.tree.tree import Tree
 from eyas.tree.verify import has_rejected_child, verify
 
@@ -94,9 +94,9 @@ class TextRounds:
     rounds: RequestRounds
     roots: tuple[int, ...]
 
-    def between(self, low: int, high: int) -> RequestRounds:
-        """Those whose root lies at low <= position < high."""
-        numbers = [number for number, root in enumerate(self.roots) if low <= root < high]
+    def in_context(self, label: str) -> RequestRounds:
+        """Returns the rounds whose root lies in a context bucket (`tree.stats.context_label`)."""
+        numbers = [number for number, root in enumerate(self.roots) if context_label(root) == label]
         accepted, offered = ([part[i] for i in numbers] for part in (self.rounds.accepted, self.rounds.offered))
         return RequestRounds(tuple(accepted), tuple(offered))
 

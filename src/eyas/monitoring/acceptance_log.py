@@ -17,9 +17,9 @@ from typing import Any
 
 from eyas.data.answers.repetition import is_looping
 from eyas.engine.request import RequestOutput
-from eyas.evaluation.evaluate import context_of
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.shape import TreeShape
+from eyas.tree.stats import context_label
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program gives, not what a person said
 MAX_COUNT = 2**31  # of one answer's rounds or tokens
@@ -64,7 +64,7 @@ def build_record(output: RequestOutput, head: str, task: str | None, shapes: Seq
     """The line of an answer. shapes: trees to count for."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for evidence, taken in drafted_rounds(output):
-        trees = found.setdefault(context_of(evidence.context), {})
+        trees = found.setdefault(context_label(evidence.context), {})
         for shape in shapes:
             tokens = evidence.num_tokens_with(shape)
             if tokens is not None:

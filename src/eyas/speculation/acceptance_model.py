@@ -21,6 +21,7 @@ import numpy as np
 
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
+from eyas.tree.stats import context_bucket
 
 HALF_LIFE = 400  # rounds
 FIRST_ROUNDS, LEARN_ROUNDS = 64, 8
@@ -30,11 +31,6 @@ PRIOR_WEIGHT = 4.0
 PRIOR_CHAIN, PRIOR_TREE = 0.8, 0.9
 FIRST_BUCKET = 512  # tokens: shorter contexts are one bucket, then one for each doubling
 BOUNDS = (0.005, 0.995)  # log-odds stay finite
-
-
-def context_bucket(context: int) -> int:
-    """0 below FIRST_BUCKET tokens, 1 below twice as many, 2 below four times, ..."""
-    return (context // FIRST_BUCKET).bit_length()
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class AcceptanceModel:
 
     def expected(self, context: int) -> ExpectedTokens:
         """Of a request with this many tokens before the root; the nearest bucket that has data decides."""
-        table = self._nearest(context_bucket(context))
+        table = self._nearest(context_bucket(context, FIRST_BUCKET))
         if table.expected is None:
             hazards_FD, weights_FD = table.hazards_FD, table.weights_FD
             # 1 / 4n: nothing is certain after a few rounds without a hit.
@@ -126,7 +122,7 @@ class AcceptanceModel:
             self._counted_arm = traces[0].arm
         shape = self._prior.hazards_FD.shape
         for item in traces:
-            bucket = context_bucket(item.context)
+            bucket = context_bucket(item.context, FIRST_BUCKET)
             if bucket not in self._counted:
                 self._counted[bucket] = _Counts(np.zeros(shape), np.zeros(shape), [0] * shape[0])
             self._count(item, self._counted[bucket])

@@ -27,6 +27,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+FIRST_CONTEXT = 256  # upper bound of the first bucket of `context_label`, a position
+
 
 @dataclass(frozen=True)
 class RequestRounds:
@@ -179,6 +181,16 @@ def log_scale_interval(
     quantile = z + first / degrees_of_freedom + second / degrees_of_freedom**2
     reach = math.exp(quantile * math.sqrt(log_variance))
     return Interval(value / reach, value * reach)
+
+
+def context_bucket(context: int, first: int) -> int:
+    """Returns the bucket of a context length in tokens: 0 below `first`, then one bucket for each doubling."""
+    return (context // first).bit_length()
+
+
+def context_label(position: int) -> str:
+    """Returns the key of `by_context` for a round whose root stands at `position`: "<=256", "<=512", "<=1024" ..."""
+    return f"<={FIRST_CONTEXT << context_bucket(max(0, position - 1), FIRST_CONTEXT)}"
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
