@@ -39,7 +39,7 @@ class Train:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise UsageError(f"train.steps = {self.steps}", "1 or more", "raise train.steps")
+            raise UsageError(f"train.steps = {self.steps} is less than 1", "Raise train.steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def test_an_override_cannot_bring_a_second_key():
 
 @pytest.mark.parametrize("item", ["train.steps", "=7", "train.=7", ".steps=7"])
 def test_an_override_needs_a_key_and_a_value(item):
-    with pytest.raises(UsageError, match=r"expected stage\.key=value"):
+    with pytest.raises(UsageError, match=r"is not of the form stage\.key=value"):
         parse_overrides([item])
 
 
@@ -107,30 +107,30 @@ def test_build_fills_defaults_and_types():
 def test_tables_whose_names_are_free():
     recipe = build(Recipe, {**minimal(), "tasks": {"math": {"depth": 3}, "chat": {}}})
     assert recipe.tasks == {"math": Tree(3), "chat": Tree()}
-    with pytest.raises(UsageError, match=r"unknown key tasks\.math\.dept;"):
+    with pytest.raises(UsageError, match=r"Unknown key tasks\.math\.dept\."):
         build(Recipe, {**minimal(), "tasks": {"math": {"dept": 3}}})
-    with pytest.raises(UsageError, match=r"tasks = 3; expected tables by name, each a table with depth, top_k"):
+    with pytest.raises(UsageError, match=r"tasks = 3 is not a table of tables"):
         build(Recipe, {**minimal(), "tasks": 3})
 
 
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ({"stesp": 3}, r"found unknown key train\.stesp; .*; do use train\.steps"),
-        ({"limit": 3}, r"found unknown key train\.limit; .*; do use prompts\.limit"),
-        ({"tree": {"dept": 3}}, r"found unknown key train\.tree\.dept; .*; do use train\.tree\.depth"),
-        ({"qqqqq": 3}, r"found unknown key train\.qqqqq; .*; do remove train\.qqqqq"),
-        ({"steps": "7"}, r"found train\.steps = '7'; expected a whole number"),
-        ({"steps": 7.0}, r"found train\.steps = 7\.0; expected a whole number"),
-        ({"steps": True}, r"found train\.steps = True; expected a whole number"),
-        ({"learning_rate": "1"}, r"found train\.learning_rate = '1'; expected a number"),
-        ({"shuffle": 1}, r"found train\.shuffle = 1; expected true or false"),
-        ({"dtype": "bfloat"}, r"expected one of 'float32', 'bfloat16'; do write train\.dtype=bfloat16"),
-        ({"layers": [2, "x"]}, r"found train\.layers\[1\] = 'x'; expected a whole number"),
-        ({"layers": 2}, r"found train\.layers = 2; expected a list, each item a whole number"),
-        ({"betas": [0.9]}, r"expected a list of 2: a number, a number"),
-        ({"tree": 3}, r"found train\.tree = 3; expected a table with depth, top_k"),
-        ({"steps": 0}, r"found train\.steps = 0; expected 1 or more"),
+        ({"stesp": 3}, r"Unknown key train\.stesp\. Use train\.steps, the nearest known key\."),
+        ({"limit": 3}, r"Unknown key train\.limit\. Use prompts\.limit, the nearest known key\."),
+        ({"tree": {"dept": 3}}, r"Unknown key train\.tree\.dept\. Use train\.tree\.depth, the nearest known key\."),
+        ({"qqqqq": 3}, r"Unknown key train\.qqqqq\. Remove it\."),
+        ({"steps": "7"}, r"^train\.steps = '7' is not a whole number\.$"),
+        ({"steps": 7.0}, r"train\.steps = 7\.0 is not a whole number"),
+        ({"steps": True}, r"train\.steps = True is not a whole number"),
+        ({"learning_rate": "1"}, r"train\.learning_rate = '1' is not a number"),
+        ({"shuffle": 1}, r"train\.shuffle = 1 is not true or false"),
+        ({"dtype": "bfloat"}, r"'bfloat' is not one of 'float32', 'bfloat16'\. Use bfloat16, the nearest choice\."),
+        ({"layers": [2, "x"]}, r"train\.layers\[1\] = 'x' is not a whole number"),
+        ({"layers": 2}, r"train\.layers = 2 is not a list, each item a whole number"),
+        ({"betas": [0.9]}, r"train\.betas = \[0\.9\] is not a list of 2: a number, a number"),
+        ({"tree": 3}, r"train\.tree = 3 is not a table\. Write \[train\.tree\]"),
+        ({"steps": 0}, r"train\.steps = 0 is less than 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(train, message):
@@ -139,14 +139,14 @@ def test_what_does_not_fit_is_refused(train, message):
 
 
 def test_a_key_without_default_must_be_given():
-    with pytest.raises(UsageError, match=r"found no prompts\.source; expected a string; do add prompts\.source"):
+    with pytest.raises(UsageError, match=r"prompts\.source is required and .*pass prompts\.source=\.\.\. \(a string\)"):
         build(Recipe, {})
 
 
 def test_the_advice_for_a_string_that_looks_like_a_number_works():
     with pytest.raises(UsageError) as caught:
         build(Recipe, parse_overrides(["prompts.source=7"]))
-    assert "prompts.source='\"7\"' on the command line" in caught.value.do
+    assert "prompts.source='\"7\"' on the command line" in caught.value.fix
     assert build(Recipe, parse_overrides(['prompts.source="7"'])).prompts.source == "7"
 
 
@@ -180,11 +180,11 @@ def test_scalars_stand_before_tables():
 
 
 def test_a_recipe_that_is_missing_or_no_toml_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"found no file .*none\.toml"):
+    with pytest.raises(InputError, match=r"none\.toml cannot be read \(No such file"):
         load_toml(tmp_path / "none.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("[train]\nsteps = = 7\n")
-    with pytest.raises(InputError, match=r"bad\.toml is not TOML: .*line 2"):
+    with pytest.raises(InputError, match=r"bad\.toml is not valid TOML \(line 2, column 9\)"):
         load_toml(bad)
     bad.write_text("[train]\nsteps = 7\n")
     assert load_toml(bad) == {"train": {"steps": 7}}

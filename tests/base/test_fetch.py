@@ -72,10 +72,10 @@ def test_a_connection_that_breaks_is_read_again(store, tmp_path):
 
 
 def test_nothing_there_and_a_name_that_leads_outside(store, tmp_path):
-    with pytest.raises(InputError, match="no file below"):
+    with pytest.raises(InputError, match="No file below"):
         fetch("gs://bucket/none", tmp_path, progress=False)
     store.create("bucket/head/../../etc/passwd", b"x", only_new=False)
-    with pytest.raises(InputError, match="names that stay below it"):
+    with pytest.raises(InputError, match="a name that leaves the directory"):
         fetch("gs://bucket/head", tmp_path, progress=False)
 
 
@@ -102,4 +102,4 @@ def test_the_program_needs_this_room_alone(tmp_path):
     assert (Path(done.stdout.strip()) / "config.json").read_bytes() == b"{}"
     failed = run(f"file://{tmp_path}/none")
     assert failed.returncode == 2
-    assert failed.stderr.startswith("eyas: error: found no file below")
+    assert failed.stderr.startswith("eyas: error: No file below")

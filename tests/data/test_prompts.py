@@ -314,7 +314,7 @@ def test_a_full_disk_in_the_middle(tmp_path, monkeypatch, where):
     language._load_identifier.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(where, full)
-        with pytest.raises(StorageError, match="no space left"):
+        with pytest.raises(StorageError, match="No space left"):
             go(source, tmp_path / "out")
     go(source, tmp_path / "out")
     assert not (tmp_path / "out.work").exists()

@@ -273,7 +273,7 @@ def test_upload_puts_there_what_the_pods_are_told_to_fetch(recipe, tmp_path, cap
 @pytest.mark.parametrize(
     ("override", "said"),
     [("deploy.enigne=vllm", "deploy.engine"), ("deploy.kubernetes.replicas=[3,1]", "deploy.kubernetes.replicas"),
-     ("deploy.vertex.zone=x", "unknown key deploy.vertex.zone"), ("name=Pair_1", "add deploy.name"),
+     ("deploy.vertex.zone=x", "Unknown key deploy.vertex.zone"), ("name=Pair_1", "add deploy.name"),
 
      ("deploy.image=''", "an empty deploy.image")],
 )  # fmt: skip

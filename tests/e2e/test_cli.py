@@ -328,11 +328,11 @@ def test_a_damaged_shard(run, recipe, refused):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("train.setps=3", "use train.steps"),
-        ("trian.steps=3", "use train"),
+        ("train.setps=3", "Use train.steps"),
+        ("trian.steps=3", "Use train"),
         ("train.steps=many", "a whole number"),
         ("train.steps=0", "at least 1"),
-        ("target.dtype=floot32", "write target.dtype=float32"),
+        ("target.dtype=floot32", "Use float32"),
         ("train.steps", "stage.key=value"),
         ("train=3", "a table"),
     ],
@@ -379,7 +379,7 @@ def test_a_full_disk(small_disk, recipe, finished, capsys):
     assert main(["capture", str(recipe), "--out", str(out)]) == 2
     (message,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("eyas:")]
     assert ERROR.fullmatch(message)
-    assert "no space left" in message
+    assert "No space left" in message
     assert not list(out.rglob("*.eyas-tmp"))
     assert not (out / "features" / "provenance.json").exists()
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)

@@ -161,7 +161,7 @@ def test_another_target(run, tmp_path):
 def test_a_wrong_key_and_a_missing_target(run):
     text = (run / "recipe.toml").read_text()
     (run / "recipe.toml").write_text(text.replace("max_tokens", "max_tokns", 1))
-    assert any("unknown key" in finding.found for finding in misfits(run))
+    assert any("Unknown key" in finding.found for finding in misfits(run))
     (run / "recipe.toml").write_text(re.sub(r'model = ".*"', 'model = "/no/such/target"', text))
     assert any("/no/such/target" in finding.found for finding in misfits(run))
 

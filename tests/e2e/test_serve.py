@@ -194,4 +194,4 @@ def test_a_bucket_that_has_nothing_is_said_at_once(capsys, monkeypatch):
     monkeypatch.setenv("AIP_HTTP_PORT", "0")
     with gcs(monkeypatch):
         assert main(["serve", "--target", "gs://bucket/none", "--no-head"]) == 2
-    assert "found no file below gs://bucket/none" in capsys.readouterr().err
+    assert "No file below gs://bucket/none" in capsys.readouterr().err

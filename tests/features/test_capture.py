@@ -129,7 +129,7 @@ def test_damaged_conversations_are_refused(target: Target, conversations: Path, 
         (copy / path.name).write_bytes(path.read_bytes())
     with (copy / "part-00000.jsonl").open("ab") as file:
         file.write(b"\n")
-    with pytest.raises(InputError, match=r"part-00000\.jsonl with digest sha256:.*expected digest sha256:"):
+    with pytest.raises(InputError, match=r"part-00000\.jsonl has digest sha256:.*, but sha256:.* is recorded"):
         run(CONFIG, copy, target, tmp_path / "features", progress=False)
     assert not (tmp_path / "features").exists()
 

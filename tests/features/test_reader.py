@@ -54,7 +54,7 @@ def test_a_shard_that_is_cut_off_or_missing_is_named(
     with pytest.raises(InputError, match=r"shard-00000.*ends within bytes"):
         list(Features(tmp_path).rows(range(12)))
     path.unlink()
-    with pytest.raises(InputError, match=r"no file .*shard-00000"):
+    with pytest.raises(InputError, match=r"No file .*shard-00000"):
         Features(tmp_path).row(0)
 
 
@@ -70,7 +70,7 @@ def test_a_shard_of_another_run_is_refused(target: Target, conversations: Path, 
 def test_unfinished_features_and_those_of_another_target_are_refused(
     target: Target, conversations: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="run `eyas capture` first"):
+    with pytest.raises(InputError, match="Run `eyas capture` first"):
         Features(tmp_path)
     run(CaptureConfig(), conversations, target, tmp_path, progress=False)
     with pytest.raises(InputError, match=f"digest {target.digest}; expected .*digest sha256:0"):

@@ -57,7 +57,7 @@ def test_a_shard_is_not_sent_twice(store: FakeGcs, captured: Path, target: Targe
     store.faults = [Fault("POST", "/upload/", "honest", times=4), fault]
     with pytest.raises(StorageError, match=r"features/shard-00002.* cannot be written"):
         run(CONFIG, conversations, target, place, progress=False)
-    with pytest.raises(InputError, match="run `eyas capture` first"):
+    with pytest.raises(InputError, match="Run `eyas capture` first"):
         Features(place)
     done = dict(store.objects)
     assert len(done) == 4, "two shards and their notes"

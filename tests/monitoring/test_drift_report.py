@@ -196,7 +196,7 @@ def no_interval(run):
         (no_results, "no .*results.json"),
         (another_schema, "results.json of schema 7; expected schema 1"),
         (no_json, "results.json that is not JSON"),
-        (no_provenance, "report, which is unfinished"),
+        (no_provenance, "report is unfinished"),
         (another_evaluation, "acceptance.json of schema 2"),
         (no_interval, "acceptance_length and ci95"),
         (shutil.rmtree, "no directory"),

@@ -171,7 +171,7 @@ def test_bad_input_is_refused(target: Target, features: Path, tmp_path: Path) ->
     other = Target.load(tiny_target(tmp_path / "other", seed=5), torch.float32, layers=(1, 2, 3))
     with pytest.raises(InputError, match=f"digest {target.digest}; expected .*{other.digest}"):
         run(CONFIG, features, other, tmp_path / "head", progress=False)
-    with pytest.raises(InputError, match="run `eyas capture` first"):
+    with pytest.raises(InputError, match="Run `eyas capture` first"):
         run(CONFIG, tmp_path / "nothing", target, tmp_path / "head", progress=False)
     wild = dataclasses.replace(CONFIG, learning_rate=1e30, clip=1e30)
     with pytest.raises(StageError, match=r"a loss that is no finite number in update \d+, conversations p:\d+"):

@@ -1,1 +1,1 @@
-"""The ground floor: errors, configuration, provenance, progress, storage. It imports no torch."""
+"""The lowest package: errors, configuration, storage, provenance and progress. It imports no torch."""

@@ -1,12 +1,11 @@
 """Configuration: frozen dataclasses built strictly from TOML and `stage.key=value` overrides, and written back.
 
-The default of a key stands once, in the dataclass that owns it. Values are checked by the owner's `__post_init__`.
+The dataclass that owns a key holds its only default and checks its value in `__post_init__`.
 """
 
 import dataclasses
 import difflib
 import json
-import math
 import re
 import tomllib
 import types
@@ -18,25 +17,26 @@ from typing import Any, Literal, TypeVar
 from eyas.base.errors import InputError, UsageError
 
 T = TypeVar("T")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a TOML key that needs no quotes
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # a TOML key that needs no quotes
+_TOML_POSITION = re.compile(r"line \d+, column \d+|end of document")
+_SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises InputError when it is missing, unreadable or not TOML."""
+    """Reads the tables of a TOML file. Raises InputError when it is missing, unreadable or not TOML."""
     try:
         return tomllib.loads(path.read_bytes().decode())
-    except FileNotFoundError:
-        raise InputError(f"no file {path}", "a recipe in TOML", "check the path") from None
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", "a readable recipe in TOML", "check the path") from None
+        raise InputError(f"{path} cannot be read ({error.strerror})", "Check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not TOML: {error}", "a recipe in TOML", "mend that line") from None
+        position = _TOML_POSITION.search(str(error))
+        raise InputError(f"{path} is not valid TOML" + (f" ({position.group()})" if position else "")) from None
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
-    """`["train.steps=3", "target.model=DIR"]` -> `{"train": {"steps": 3}, "target": {"model": "DIR"}}`.
+    """Parses `["train.steps=3", "target.model=DIR"]` to `{"train": {"steps": 3}, "target": {"model": "DIR"}}`.
 
-    A value is read as a TOML value; what is none is taken as a string. The last of two equal keys wins.
+    A value that is no TOML value is taken as a string. The last of two equal keys wins.
     Raises UsageError for an item without a key or "=", and for a key that is both a table and a value.
     """
     result: dict[str, Any] = {}
@@ -44,20 +44,18 @@ def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
         key, equals, text = item.partition("=")
         names = [name.strip() for name in key.split(".")]
         if not equals or not all(names):
-            raise UsageError(f"{item!r}", "stage.key=value", "write for example train.steps=7")
-        table = result
+            raise UsageError(f"{item!r} is not of the form stage.key=value", "Write for example train.steps=7")
+        table: Any = result
         for name in names[:-1]:
-            table = table.setdefault(name, {})
-            if not isinstance(table, dict):
-                raise _table_and_value(key)
-        if isinstance(table.get(names[-1]), dict):
-            raise _table_and_value(key)
+            table = table.setdefault(name, {}) if isinstance(table, dict) else table
+        if not isinstance(table, dict) or isinstance(table.get(names[-1]), dict):
+            raise UsageError(f"{key} is used both as a table and as a value", f"Remove one of the overrides of {key}")
         table[names[-1]] = _parse_value(text.strip())
     return result
 
 
 def merge_tables(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Both mappings as one, table by table; where both give a value, that of `above` stands."""
+    """Merges two mappings table by table; where both have a value, that of `overrides` is used."""
     result = dict(base)
     for key, value in overrides.items():
         old = result.get(key)
@@ -68,29 +66,32 @@ def merge_tables(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
-    """An instance of the frozen dataclass `cls`, nested dataclasses included.
+    """Builds an instance of the frozen dataclass `cls`, nested dataclasses included.
 
-    Fields may be int, float (an int is taken), bool, str, tuple[X, ...], tuple[X, Y], Literal, X | None, NewType,
-    dataclasses and Mapping[str, dataclass], tables whose names are free. `where` is the dotted name of the mapping, for
-    messages. Raises UsageError for an unknown key (naming near ones), a missing key and a value of another type.
+    Fields may be int, float (an int is accepted), bool, str, tuple[X, ...], tuple[X, Y], Literal, X | None, NewType,
+    dataclasses, and Mapping[str, dataclass] for tables with free names.
+
+    Args:
+        cls: The dataclass.
+        mapping: Its fields by name, as read from TOML.
+        prefix: Dotted name of the mapping, for error messages.
+
+    Raises:
+        UsageError: An unknown key (the error names the nearest known one), a missing key, or a value of a wrong type.
     """
-    return _build_dataclass(cls, mapping, prefix, tuple(_leaf_keys(cls, prefix)))
+    return _Builder(tuple(_leaf_keys(cls, prefix))).build(cls, mapping, prefix)
 
 
 def to_toml(instance: Any) -> str:
-    """The instance as TOML, so that `build(type(instance), tomllib.loads(text))` equals it.
+    """Writes the instance as TOML, so that `build(type(instance), tomllib.loads(text))` equals it.
 
-    TOML has no null: a field that is None is left out, and must be None by default.
+    TOML has no null: a field that is None is left out, and None must be its default.
     """
     assert _is_dataclass(type(instance)), f"{instance!r} is not an instance of a dataclass"
     return "\n".join(_table_lines(instance, "")) + "\n"
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def _table_and_value(key: str) -> UsageError:
-    return UsageError(f"{key} used both as a table and as a value", "one of them", f"drop one override of {key}")
 
 
 def _parse_value(text: str) -> Any:
@@ -108,15 +109,15 @@ def _is_dataclass(kind: Any) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
-def _dotted(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
+def _dotted(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
 
 
-def _leaf_keys(cls: type, where: str) -> Iterable[str]:
-    """Every key of a dataclass and of the dataclasses below it, dotted."""
+def _leaf_keys(cls: type, prefix: str) -> Iterable[str]:
+    """Yields the dotted keys of a dataclass and of the dataclasses below it."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        key = _dotted(where, field.name)
+        key = _dotted(prefix, field.name)
         kinds = [kind for kind in (hints[field.name], *typing.get_args(hints[field.name])) if _is_dataclass(kind)]
         if kinds and typing.get_origin(hints[field.name]) not in (tuple, Mapping):
             yield from _leaf_keys(kinds[0], key)
@@ -124,115 +125,108 @@ def _leaf_keys(cls: type, where: str) -> Iterable[str]:
             yield key
 
 
-def _nearest_keys(key: str, known: Sequence[str]) -> list[str]:
-    """Keys that were probably meant: spelled alike, or the same name in another table."""
-    name = key.rpartition(".")[2]
-    alike = difflib.get_close_matches(key, sorted(set(known)), n=3, cutoff=0.75)
-    names = {candidate.rpartition(".")[2] for candidate in known}
-    alike_names = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
-    elsewhere = [candidate for candidate in known if candidate.rpartition(".")[2] in alike_names]
-    return list(dict.fromkeys([*alike, *elsewhere]))[:3]
+def _nearest_key(key: str, known: Sequence[str]) -> str | None:
+    """Returns the key that was probably meant: spelled alike, or with the same name in another table."""
+    if alike := difflib.get_close_matches(key, sorted(set(known)), n=1, cutoff=0.75):
+        return alike[0]
+    names = {candidate.rpartition(".")[2]: candidate for candidate in reversed(known)}
+    alike = difflib.get_close_matches(key.rpartition(".")[2], sorted(names), n=1, cutoff=0.75)
+    return names[alike[0]] if alike else None
 
 
-def _build_dataclass(cls: type[T], mapping: Any, where: str, known: tuple[str, ...]) -> T:
-    assert _is_dataclass(cls), f"{cls} is not a dataclass"
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
-    if not isinstance(mapping, Mapping):
-        raise UsageError(
-            f"{where} = {mapping!r}", f"a table with {', '.join(fields)}", f"write [{where}] and keys below"
-        )
-    for name in mapping:
-        if name not in fields:
-            key = _dotted(where, str(name))
-            near = _nearest_keys(key, (*known, *(_dotted(where, field) for field in fields)))
-            do = f"use {' or '.join(near)}" if near else f"remove {key}"
-            raise UsageError(f"unknown key {key}", f"one of {', '.join(_dotted(where, name) for name in fields)}", do)
-    values = {}
-    for name, field in fields.items():
-        key = _dotted(where, name)
-        if name in mapping:
-            values[name] = _convert(hints[name], mapping[name], key, known)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            if not _is_dataclass(hints[name]):
-                raise UsageError(f"no {key}", _describe_type(hints[name]), f"add {key} to the recipe or pass {key}=...")
-            values[name] = _build_dataclass(
-                hints[name], {}, key, known
-            )  # a table may be left out when all its keys have defaults
-    return cls(**values)
+@dataclasses.dataclass(frozen=True)
+class _Builder:
+    """Builds dataclasses from mappings. known: the dotted keys of the whole configuration, for error messages."""
 
+    known: tuple[str, ...]
 
-def _convert(kind: Any, value: Any, key: str, known: tuple[str, ...]) -> Any:
-    if hasattr(kind, "__supertype__"):  # typing.NewType
-        return _convert(kind.__supertype__, value, key, known)
-    if _is_dataclass(kind):
-        return _build_dataclass(kind, value, key, known)
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal:
-        if any(value == choice and type(value) is type(choice) for choice in args):
+    def build(self, cls: type[T], mapping: Any, prefix: str) -> T:
+        assert _is_dataclass(cls), f"{cls} is not a dataclass"
+        hints = typing.get_type_hints(cls)
+        fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+        if not isinstance(mapping, Mapping):
+            raise UsageError(f"{prefix} = {mapping!r} is not a table", f"Write [{prefix}] and its keys below it")
+        for name in mapping:
+            if name not in fields:
+                key = _dotted(prefix, str(name))
+                near = _nearest_key(key, (*self.known, *(_dotted(prefix, field) for field in fields)))
+                raise UsageError(f"Unknown key {key}", f"Use {near}, the nearest known key" if near else "Remove it")
+        values = {}
+        for name, field in fields.items():
+            key = _dotted(prefix, name)
+            if name in mapping:
+                values[name] = self._convert(hints[name], mapping[name], key)
+            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                if not _is_dataclass(hints[name]):
+                    fix = f"Add it to the recipe, or pass {key}=... ({_describe_type(hints[name])})"
+                    raise UsageError(f"{key} is required and has no default", fix)
+                values[name] = self.build(hints[name], {}, key)  # a table whose keys all have defaults may be left out
+        return cls(**values)
+
+    def _convert(self, kind: Any, value: Any, key: str) -> Any:
+        if value is None and type(None) in typing.get_args(kind):
+            return None
+        kind = _unwrap(kind)
+        if _is_dataclass(kind):
+            return self.build(kind, value, key)
+        origin, args = typing.get_origin(kind), typing.get_args(kind)
+        if origin is Mapping and isinstance(value, Mapping):
+            return {name: self._convert(args[1], item, _dotted(key, name)) for name, item in value.items()}
+        if origin is tuple and isinstance(value, list | tuple):
+            kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+            if len(kinds) == len(value):
+                pairs = enumerate(zip(kinds, value, strict=True))
+                return tuple(self._convert(inner, item, f"{key}[{index}]") for index, (inner, item) in pairs)
+        if origin is Literal and any(value == choice and type(value) is type(choice) for choice in args):
             return value
-        raise _wrong_value(kind, value, key, [str(choice) for choice in args])
-    if origin in (typing.Union, types.UnionType):
-        inner = [arg for arg in args if arg is not type(None)]
-        assert len(inner) == 1, f"{key}: only X | None is supported, not {kind}"
-        return None if value is None and len(args) == 2 else _convert(inner[0], value, key, known)
-    if origin is Mapping:
-        if not isinstance(value, Mapping):
-            raise _wrong_value(kind, value, key)
-        return {name: _convert(args[1], item, _dotted(key, name), known) for name, item in value.items()}
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise _wrong_value(kind, value, key)
-        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-        if len(kinds) != len(value):
-            raise _wrong_value(kind, value, key)
-        pairs = enumerate(zip(kinds, value, strict=True))
-        return tuple(_convert(inner, item, f"{key}[{index}]", known) for index, (inner, item) in pairs)
-    assert kind in (int, float, bool, str), f"{key}: type {kind} has no spelling in a recipe"
-    # bool is an int to Python, and 7 is a fine float; nothing else is converted, or a wrong recipe would run.
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise _wrong_value(kind, value, key)
-    return value
+        assert origin is not None or kind in _SCALARS, f"{key}: type {kind} has no spelling in a recipe"
+        # bool is an int to Python, and 7 is a valid float; nothing else is converted, or a wrong recipe would run.
+        if type(value) is kind:
+            return value
+        if kind is float and type(value) is int:
+            return float(value)
+        choices = [str(choice) for choice in args] if origin is Literal else []
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        fix = f"Use {near[0]}, the nearest choice" if near else ""
+        if kind is str and not isinstance(value, Mapping | list | tuple):
+            fix = f'Put it in quotes: {key}=\'"{value}"\' on the command line, "{value}" in the recipe'
+        raise UsageError(f"{key} = {value!r} is not {_describe_type(kind)}", fix)
 
 
-def _wrong_value(kind: Any, value: Any, key: str, choices: Sequence[str] = ()) -> UsageError:
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    do = f"write {key}={near[0]}" if near else f"change {key}"
-    if kind is str and not isinstance(value, Mapping | list | tuple):
-        do = f'put it in quotes: {key}=\'"{value}"\' on the command line, "{value}" in the recipe'
-    return UsageError(f"{key} = {value!r}", _describe_type(kind), do)
+def _unwrap(kind: Any) -> Any:
+    """Returns the type behind a NewType or X | None."""
+    if hasattr(kind, "__supertype__"):  # typing.NewType
+        return _unwrap(kind.__supertype__)
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        inner = [arg for arg in typing.get_args(kind) if arg is not type(None)]
+        assert len(inner) == 1, f"only X | None is supported, not {kind}"
+        return _unwrap(inner[0])
+    return kind
 
 
 def _describe_type(kind: Any) -> str:
-    """A type in the words of a recipe."""
-    if hasattr(kind, "__supertype__"):
-        return _describe_type(kind.__supertype__)
-    if _is_dataclass(kind):
-        return f"a table with {', '.join(field.name for field in dataclasses.fields(kind))}"
+    """Returns a type in the words of a recipe, for example "a whole number"."""
+    kind = _unwrap(kind)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return f"one of {', '.join(repr(choice) for choice in args)}"
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join("nothing" if arg is type(None) else _describe_type(arg) for arg in args)
     if origin is Mapping:
-        return f"tables by name, each {_describe_type(args[1])}"
+        return "a table of tables"
+    if origin is tuple and args[-1] is Ellipsis:
+        return f"a list, each item {_describe_type(args[0])}"
     if origin is tuple:
-        if args[-1] is Ellipsis:
-            return f"a list, each item {_describe_type(args[0])}"
         return f"a list of {len(args)}: {', '.join(_describe_type(arg) for arg in args)}"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[kind]
+    return _SCALARS.get(kind, "a table")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _table_lines(instance: Any, where: str) -> list[str]:
+def _table_lines(instance: Any, prefix: str) -> list[str]:
     lines, tables = [], []
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
-        key = _dotted(where, field.name)
+        key = _dotted(prefix, field.name)
         if value is None:
             assert field.default is None, f"{key} is None, which is not its default: TOML cannot say so"
         elif _is_dataclass(type(value)):
@@ -240,25 +234,23 @@ def _table_lines(instance: Any, where: str) -> list[str]:
             tables += ["", f"[{key}]", *inner] if inner else []
         elif isinstance(value, Mapping):
             for name, item in value.items():
-                inner_key = f"{key}.{name if _BARE.fullmatch(name) else _value_text(name)}"
+                inner_key = f"{key}.{name if _BARE_KEY.fullmatch(name) else _format_value(name)}"
                 tables += ["", f"[{inner_key}]", *_table_lines(item, inner_key)]
         else:
-            lines.append(f"{field.name} = {_value_text(value)}")
+            lines.append(f"{field.name} = {_format_value(value)}")
     return lines + tables
 
 
-def _value_text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         # A JSON string is a TOML basic string, but for the one control character that JSON leaves as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else {"inf": "inf", "-inf": "-inf", "nan": "nan"}[str(value)]
+    if isinstance(value, int | float):
+        return repr(value)  # TOML spells inf, -inf and nan as Python does
     if isinstance(value, tuple):
-        return f"[{', '.join(_value_text(item) for item in value)}]"
+        return f"[{', '.join(_format_value(item) for item in value)}]"
     assert _is_dataclass(type(value)), f"{value!r} has no spelling in TOML"
     pairs = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return "{" + ", ".join(f"{name} = {_value_text(item)}" for name, item in pairs if item is not None) + "}"
+    return "{" + ", ".join(f"{name} = {_format_value(item)}" for name, item in pairs if item is not None) + "}"

@@ -1,27 +1,33 @@
-"""Facts about this process and its machine: the cache directory, the CPUs, the rank among several processes."""
+"""Facts about this process and its machine: the cache directory, the CPUs, and the rank among several processes."""
 
 import os
 from pathlib import Path
 
 from eyas.base.errors import UsageError
 
+RANK_VARIABLES = ("JOB_COMPLETION_INDEX", "RANK")
+"""Kubernetes sets the first in each pod of an Indexed Job; torchrun and similar launchers set the second."""
+
 
 def cache_directory() -> Path:
-    """$XDG_CACHE_HOME/eyas, ~/.cache/eyas without the variable. It may not exist yet."""
+    """Returns $XDG_CACHE_HOME/eyas, or ~/.cache/eyas without the variable. The directory may not exist yet.
+
+    It holds only what can be made again: built operators, compiled forwards, measured costs.
+    """
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "eyas"
 
 
 def remove_all_but_newest(directory: Path, pattern: str, count: int) -> None:
-    """Remove all but the `count` files of this pattern that were used last; what cannot be removed stays."""
+    """Removes the files that match `pattern`, except the `count` most recent; skips files that cannot be removed."""
 
-    def used_s(path: Path) -> float:
+    def modified_s(path: Path) -> float:
         try:
             return path.stat().st_mtime
-        except OSError:  # somebody else removed it meanwhile
+        except OSError:  # another process removed it meanwhile
             return 0.0
 
-    for path in sorted(directory.glob(pattern), key=used_s, reverse=True)[count:]:
+    for path in sorted(directory.glob(pattern), key=modified_s, reverse=True)[count:]:
         try:
             path.unlink(missing_ok=True)
         except OSError:
@@ -29,20 +35,23 @@ def remove_all_but_newest(directory: Path, pattern: str, count: int) -> None:
 
 
 def count_cpus() -> int:
-    """CPUs that this process may use."""
+    """Returns the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-RANK_VARIABLES = ("JOB_COMPLETION_INDEX", "RANK")
-"""Kubernetes sets the first in each pod of an Indexed Job, torchrun and its like the second."""
-
-
 def read_rank(key: str, world_size: int) -> int:
-    """The number of this process, from 0, among `world` of them; key: the recipe's, for messages.
+    """Returns the rank of this process, 0 to world_size - 1, from the environment.
 
-    UsageError for an index that is none.
+    The processes of a stage divide their work by rank and never communicate.
+
+    Args:
+        key: The recipe key that sets the number of processes, for error messages.
+        world_size: Number of processes; with 1, no variable is read.
+
+    Raises:
+        UsageError: The rank is missing or out of range.
     """
     if world_size == 1:
         return 0
@@ -50,8 +59,7 @@ def read_rank(key: str, world_size: int) -> int:
     text = os.environ.get(name, "")
     if not text.isdecimal() or int(text) >= world_size:
         raise UsageError(
-            f"{key}={world_size} and {name}={text or 'unset'}",
-            f"an index from 0 to {world_size - 1}",
-            "run it as an Indexed Job or with torchrun, or set the variable in each process",
+            f"{key}={world_size} needs a rank from 0 to {world_size - 1}, but {name} is {text or 'not set'}",
+            f"Run it as an Indexed Job or with torchrun, or set {name} in each process",
         )
     return int(text)

@@ -1,9 +1,9 @@
-"""A directory behind a URL, brought to this machine: a target or a head that a server loads.
+"""Downloads a target or head directory behind a URL, for a server that loads it from this machine's disk.
 
-    gs://bucket/run/target/model.safetensors   ->   CACHE/fetched/<name of what is there>/model.safetensors
+    gs://bucket/run/target/model.safetensors   ->   CACHE/fetched/<hash of the stored versions>/model.safetensors
 
-A container runs it as a program of its own (`python -m eyas.base.fetch URL`), for images of other engines hold this
-room and fsspec, and nothing else of eyas.
+Containers run it as a program (`python -m eyas.base.fetch URL`): images of other engines hold eyas.base and fsspec, and
+nothing else of eyas.
 """
 
 import base64
@@ -25,24 +25,30 @@ PARTS_AT_ONCE = 8  # 128 MiB in memory; one stream alone does not fill a cloud m
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is a URL to be fetched from: a directory of this machine and a hub id are none."""
+    """Returns True for a URL to fetch from; a local directory and a hub id are not URLs."""
     return "://" in name
 
 
 def fetch(url: str, root: Path | None = None, progress: bool = True) -> Path:
-    """The local directory with all files below `url`, each whole; those that are there already are not read again.
+    """Downloads all files below `url` and returns the local directory; files that are there already are kept.
 
-    root: where such directories are kept; None: eyas's cache. What a store's checksum contradicts is refused.
-    InputError where nothing is there, StorageError where it cannot be read or the disk is full.
+    Args:
+        url: The directory.
+        root: Parent of downloaded directories; None for eyas's cache.
+        progress: Shows a progress line.
+
+    Raises:
+        InputError: Nothing is at the URL, or a file does not have the store's checksum.
+        StorageError: The store cannot be read or the disk is full.
     """
     source = StoragePath(url)
     files = source.list_details()
     if not files:
-        raise InputError(f"no file below {url}", "a target or a head directory", "check the URL and who may read it")
+        raise InputError(f"No file below {url}", "Check the URL and the permission to read it")
     outside = next((name for name in files if ".." in name.split("/")), None)
     if outside is not None:
-        raise InputError(f"{outside} below {url}", "names that stay below it", "remove that object")
-    # Named after what is there now: after another upload to the same URL nothing old is taken for it.
+        raise InputError(f"{url} holds {outside}, a name that leaves the directory", "Remove that object")
+    # The name follows the stored versions: after another upload to the same URL no old file is used.
     identity = {name: _object_version(detail) for name, detail in files.items()}
     text = json.dumps([url, identity], sort_keys=True)
     directory = (root or cache_directory() / "fetched") / hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -50,43 +56,43 @@ def fetch(url: str, root: Path | None = None, progress: bool = True) -> Path:
     with Progress(f"fetch {url}", max(total_bytes >> 20, 1), "MiB", enabled=progress) as bar:
         for name, detail in files.items():
             path, size = directory / name, int(detail["size"])
-            if not path.is_file():  # it has its name only once it is whole
+            if not path.is_file():  # a file has its name only once it is complete
                 write_atomic(path, _verified_parts(source.join(*name.split("/")), size, detail))
             bar.advance(size >> 20)
     return directory
 
 
 def _object_version(detail: dict[str, Any]) -> list[Any]:
-    """What changes when a file does, in the words of GCS, S3 and a file system; None where a store has no such word."""
+    """Returns fields that change when a file does, by the names of GCS, S3 and a file system; "None" where missing."""
     return [str(detail.get(key)) for key in ("size", "generation", "ETag", "mtime")]
 
 
-def _verified_parts(place: StoragePath, size: int, detail: dict[str, Any]) -> Iterator[bytes]:
-    """The bytes of a file. InputError behind the last of them if they are not what the store has."""
+def _verified_parts(path: StoragePath, size: int, detail: dict[str, Any]) -> Iterator[bytes]:
+    """Yields the bytes of a file. Raises InputError after the last part if the checksum is not the store's."""
     kind, running = _select_checksum(detail)
     step = PART_BYTES * PARTS_AT_ONCE
     for start in range(0, size, step):
-        ends = range(start, min(start + step, size), PART_BYTES)
-        for part in place.read_ranges([(at, min(at + PART_BYTES, size)) for at in ends]):
+        starts = range(start, min(start + step, size), PART_BYTES)
+        for part in path.read_ranges([(at, min(at + PART_BYTES, size)) for at in starts]):
             running.update(part)
             yield part
-    told = base64.b64encode(running.digest()).decode()
-    if kind is not None and detail[kind] != told:
-        raise InputError(f"{place} read with {kind} {told}", f"{detail[kind]}, which the store has", "run it again")
+    digest = base64.b64encode(running.digest()).decode()
+    if kind is not None and detail[kind] != digest:
+        raise InputError(f"{path} was read with {kind} {digest}, but the store has {detail[kind]}", "Run it again")
 
 
 def _select_checksum(detail: dict[str, Any]) -> tuple[str | None, Any]:
-    """Which of the store's checksums is compared, and a running one. Composed objects of GCS have no MD5."""
+    """Returns the key of the store's checksum and a running one; None for none. GCS composes objects without MD5."""
     if "crc32c" in detail:
         with contextlib.suppress(ImportError):
-            import google_crc32c  # comes with the package for gs://
+            import google_crc32c  # installed with the package for gs://
 
             return "crc32c", google_crc32c.Checksum()
     return "md5Hash" if "md5Hash" in detail else None, hashlib.md5(usedforsecurity=False)
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the directory. 2 and a sentence where that fails."""
+    """Prints the directory of a URL; prints an error and returns 2 where the download fails."""
     try:
         (url,) = arguments
         print(fetch(url))

@@ -1,4 +1,4 @@
-"""One look for every long job: a name, done of total, rate, time spent and time left, on stderr."""
+"""The progress line of every long job, on stderr: name, done of total, rate, time spent and time left."""
 
 import shutil
 import sys
@@ -12,13 +12,13 @@ PLAIN_INTERVAL_S = 5.0
 
 
 class Progress:
-    """A context manager around a long job.
+    """A context manager around a long job, owned by the code that runs the job.
 
-    On a terminal one line is rewritten; elsewhere (a log, CI) a plain line appears every few seconds and at the end:
+    On a terminal it rewrites one line; elsewhere (a log, CI) it prints a plain line every few seconds and at the end:
 
         capture  120/300 rows  40%  12.3 rows/s  0:10 elapsed  0:15 left  shard 3
 
-    total is None where it is not known. The rate counts only what this process did, see `skip`.
+    total is None where it is unknown. The rate counts only what this process did (see `skip`).
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Starts the clock; `enabled=False` prints nothing, `stream=None` is stderr."""
         self.name = name
         self.total = total
         self.unit = unit
@@ -43,46 +44,46 @@ class Progress:
         self._skipped = 0
         self._note = ""
         self._start_s = clock()
-        self._shown_s = self._start_s
+        self._printed_s = self._start_s
 
     def __enter__(self) -> Self:
-        self._start_s = self._shown_s = self._clock()
+        self._start_s = self._printed_s = self._clock()
         if self._tty:
-            self._show()
+            self._print()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._show("" if kind is None else "stopped", last=True)
+        self._print("" if kind is None else "stopped", last=True)
 
     def skip(self, n: int) -> None:
-        """Counts n units as done by an earlier run: they raise `done`, not the rate."""
+        """Counts n units as done by an earlier run; they do not count for the rate."""
         self._skipped += n
         self.done += n
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        """Counts n units as done now. A note stands at the end of the line until the next one."""
+        """Counts n units as done now. The note stays at the end of the line until the next one."""
         self.done += n
         self._note = note or self._note
-        if self._clock() - self._shown_s >= self._interval_s:
-            self._show()
+        if self._clock() - self._printed_s >= self._interval_s:
+            self._print()
 
     def line(self) -> str:
-        """The line as it would be printed now."""
+        """Returns the line as it would be printed now."""
         elapsed_s = self._clock() - self._start_s
         rate = (self.done - self._skipped) / elapsed_s if elapsed_s > 0 else 0.0
         of_total = "" if self.total is None else f"/{self.total:,}"
         parts = [self.name, f"{self.done:,}{of_total} {self.unit}"]
         if self.total:
             parts.append(f"{100 * self.done // self.total}%")
-        parts += [f"{_short(rate)} {self.unit}/s", f"{_minutes(elapsed_s)} elapsed"]
+        parts += [f"{_format_rate(rate)} {self.unit}/s", f"{_format_duration(elapsed_s)} elapsed"]
         if self.total is not None and self.done < self.total and rate > 0:
-            parts.append(f"{_minutes((self.total - self.done) / rate)} left")
+            parts.append(f"{_format_duration((self.total - self.done) / rate)} left")
         return "  ".join([*parts, self._note]).rstrip()
 
-    def _show(self, ending: str = "", last: bool = False) -> None:
-        self._shown_s = self._clock()
+    def _print(self, ending: str = "", last: bool = False) -> None:
+        self._printed_s = self._clock()
         if not self._enabled:
             return
         text = f"{self.line()}  {ending}".rstrip()
@@ -96,11 +97,11 @@ class Progress:
         self._stream.flush()
 
 
-def _short(rate: float) -> str:
+def _format_rate(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
 
 
-def _minutes(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,13 +1,13 @@
-"""Where a stage directory comes from: digests, and the provenance.json that ends a stage.
+r"""Digests of directories, and the provenance.json that ends a stage.
 
     features/
-      shard-00000.safetensors   \\
+      shard-00000.safetensors   \
       manifest.json              } content: what `digest` covers
-      log.jsonl                  } carries times: named in Origin.undigested
-      .manifest.json.*.eyas-tmp  } left by a killed write, swept by `finish`
+      log.jsonl                  } carries times: named in StageInputs.undigested
+      .manifest.json.*.eyas-tmp  } left by a killed write, removed by `finish_stage`
       provenance.json            written last: without it the directory is unfinished
 
-A directory is a path or any other `Place`.
+A directory is a Path or a StoragePath.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ VERSIONED_PACKAGES = ("eyas", "torch", "transformers", "tokenizers", "safetensor
 
 
 def digest_bytes(data: bytes) -> str:
-    """`sha256:<hex>` of the bytes."""
+    """Returns `sha256:<hex>` of the bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def digest_file(path: Path | StoragePath) -> str:
-    """`sha256:<hex>` of a file, read in pieces. Raises InputError when it cannot be read."""
+    """Returns `sha256:<hex>` of a file, read in parts. Raises InputError when it cannot be read."""
     try:
         with StoragePath.of(path).open() as file:
             digest = hashlib.sha256()
@@ -49,11 +49,13 @@ def digest_file(path: Path | StoragePath) -> str:
                 digest.update(part)
             return f"sha256:{digest.hexdigest()}"
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}", "a readable file", "check the path") from None
+        raise InputError(
+            f"{path} cannot be read ({error.strerror or type(error).__name__})", "Check the path"
+        ) from None
 
 
 def digest_json(value: Any) -> str:
-    """`sha256:<hex>` of a JSON value; the order of keys and the spaces between them do not matter."""
+    """Returns `sha256:<hex>` of a JSON value; the order of keys and the white space do not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return digest_bytes(text.encode())
 
@@ -61,23 +63,27 @@ def digest_json(value: Any) -> str:
 def digest_files(
     directory: Path | StoragePath, exclude: Sequence[str] = (), known_digests: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Relative POSIX name -> digest of every content file below a directory, sorted by name.
+    """Returns relative POSIX name -> digest of every content file below a directory, sorted by name.
 
-    Leaves out every provenance.json, what a killed write left, and names that match a pattern of `exclude`
-    (fnmatch over the relative name, where * also matches a slash). known: digests of files that need not be read.
+    Leaves out provenance.json files and what killed writes left.
+
+    Args:
+        directory: The directory.
+        exclude: fnmatch patterns over relative names to leave out, where * also matches a slash.
+        known_digests: Digests by name of files that need not be read.
     """
-    place, known_digests, digests = StoragePath.of(directory), known_digests or {}, {}
-    for name in place.list_files():
+    root, known, digests = StoragePath.of(directory), known_digests or {}, {}
+    for name in root.list_files():
         skip = name.rpartition("/")[2] == PROVENANCE
         if not skip and not any(fnmatch.fnmatchcase(name, pattern) for pattern in exclude):
-            digests[name] = known_digests[name] if name in known_digests else digest_file(place.join(*name.split("/")))
+            digests[name] = known[name] if name in known else digest_file(root.join(*name.split("/")))
     return digests
 
 
 def digest_directory(directory: Path, exclude: Sequence[str] = ()) -> str:
-    """One digest over the names and contents of `digest_files`. Raises InputError when there is no such directory."""
+    """Returns one digest over the names and contents of `digest_files`. Raises InputError for a missing directory."""
     if not directory.is_dir():
-        raise InputError(f"no directory {directory}", "a directory", "check the path")
+        raise InputError(f"No directory {directory}", "Check the path")
     return digest_json(digest_files(directory, exclude))
 
 
@@ -86,7 +92,10 @@ def digest_directory(directory: Path, exclude: Sequence[str] = ()) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StageInputs:
-    """What decides the content of a stage directory, known before the work starts: equal origins give equal bytes."""
+    """Everything that decides the content of a stage directory, known before the work starts.
+
+    Equal inputs give equal bytes, so a stage whose recorded inputs equal these is skipped.
+    """
 
     stage: str  # the verb: "prompts", "respond", "capture", ...
     recipe: str  # digest of the part of the recipe that the stage reads
@@ -113,6 +122,11 @@ class Provenance:
     started: str  # ISO 8601, UTC
     seconds: float
 
+    @property
+    def inputs(self) -> StageInputs:
+        """The inputs that the stage was run with."""
+        return StageInputs(**_input_fields(self))
+
 
 def finish_stage(
     directory: Path | StoragePath,
@@ -121,134 +135,124 @@ def finish_stage(
     command: Sequence[str] | None = None,
     known_digests: Mapping[str, str] | None = None,
 ) -> Provenance:
-    """Ends a stage: sweeps, digests the content and writes provenance.json, last.
+    """Ends a stage: removes temporary files, digests the content and writes provenance.json last.
 
-    started_s is `time.time()` of the start; command is the command line, sys.argv when None. known: digests of files
-    that the stage has just written, so that they are not read again.
+    Args:
+        directory: The stage directory.
+        inputs: The inputs that decided its content.
+        started_s: `time.time()` of the start.
+        command: The command line; None for sys.argv.
+        known_digests: Digests by name of files that the stage has just written, so that they are not read again.
     """
-    place = StoragePath.of(directory)
-    if place.is_local:
-        remove_temp_files(place.path)
-    files = digest_files(place, inputs.undigested, known_digests)
+    root = StoragePath.of(directory)
+    if root.is_local:
+        remove_temp_files(root.path)
+    files = digest_files(root, inputs.undigested, known_digests)
     provenance = Provenance(
-        stage=inputs.stage,
+        **_input_fields(inputs),
         digest=digest_json(files),
         files=files,
-        parents=dict(inputs.parents),
-        tokenizer=inputs.tokenizer,
-        template=inputs.template,
-        recipe=inputs.recipe,
-        undigested=inputs.undigested,
         versions=package_versions(),
         command=shlex.join(sys.argv if command is None else command),
         started=datetime.datetime.fromtimestamp(started_s, datetime.UTC).isoformat(timespec="seconds"),
         seconds=round(time.time() - started_s, 3),
     )
-    place.join(PROVENANCE).write_bytes(to_json(dataclasses.asdict(provenance)))
+    root.join(PROVENANCE).write_bytes(to_json(dataclasses.asdict(provenance)))
     return provenance
 
 
 def mark_unfinished(directory: Path | StoragePath) -> None:
-    """Before the content of a directory changes: from here on it is unfinished, whatever it held.
+    """Removes provenance.json before the content of a directory changes, so that stopped work never looks finished.
 
-    Without this, work stopped half-way would stand beside the provenance.json of what was there before. It sweeps
-    nothing: another machine that shares the stage may be in the middle of a write.
+    It removes nothing else: another machine that shares the stage may be writing.
     """
     StoragePath.of(directory).join(PROVENANCE).remove()
 
 
 def read_provenance(directory: Path | StoragePath) -> Provenance:
-    """provenance.json of a finished stage directory. Raises InputError when it is missing or damaged."""
+    """Reads provenance.json of a finished stage directory. Raises InputError when it is missing or damaged."""
     file = StoragePath.of(directory).join(PROVENANCE)
     if not file.exists():
-        there = StoragePath.of(directory).exists()
-        found = f"no {PROVENANCE} in {directory}" if there else f"no directory {directory}"
-        raise InputError(found, "a finished stage directory", "run the stage that writes it to its end")
+        raise _unfinished(directory, "Run the stage that writes it")
     try:
         fields = json.loads(file.read_bytes())
-        expected = [field.name for field in dataclasses.fields(Provenance)]
-        missing = [name for name in expected if name not in fields]
-        if missing:
-            raise ValueError(f"it has no {', '.join(missing)}")
-        # A later version may add keys; they mean nothing here.
-        known = {name: fields[name] for name in expected}
-        return Provenance(**{**known, "undigested": tuple(fields["undigested"])})
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{file} is damaged: {error}", "what eyas wrote", "remove it and run the stage again"
-        ) from None
+        # A later version may add keys, which are ignored here.
+        values = {field.name: fields[field.name] for field in dataclasses.fields(Provenance)}
+        return Provenance(**{**values, "undigested": tuple(fields["undigested"])})
+    except (TypeError, ValueError, KeyError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else "it is not the JSON that eyas writes"
+        raise InputError(f"{file} is damaged: {why}", "Remove it and run the stage again") from None
 
 
 def is_finished(directory: Path | StoragePath, inputs: StageInputs) -> bool:
-    """Whether the directory holds the finished work of exactly this origin, so that the stage may be skipped.
+    """Returns True if the directory holds the finished work of exactly these inputs, so that the stage may be skipped.
 
-    A missing or damaged provenance.json counts as unfinished. The content is not read again: see verify_contents.
+    A missing or damaged provenance.json counts as unfinished. The content is not read again: see `verify_contents`.
     """
     try:
-        found = read_provenance(directory)
+        return read_provenance(directory).inputs == inputs
     except InputError:
         return False
-    return _inputs_of(found) == dataclasses.replace(inputs, parents=dict(inputs.parents))
 
 
 def has_provenance(directory: Path | StoragePath) -> bool:
-    """Whether the directory is finished, of whatever stage."""
+    """Returns True if the directory is finished, of whatever stage."""
     return StoragePath.of(directory).join(PROVENANCE).exists()
 
 
 def require_finished(directory: Path | StoragePath, stage: str) -> Provenance:
-    """The provenance of a finished directory of that stage. Raises InputError where there is none."""
+    """Returns the provenance of a finished directory of that stage. Raises InputError where there is none."""
     if not has_provenance(directory):
-        there = StoragePath.of(directory).exists()
-        found = f"{directory}, which is unfinished" if there else f"no directory {directory}"
-        raise InputError(found, f"the finished work of stage {stage}", f"run `eyas {stage}` first")
+        raise _unfinished(directory, f"Run `eyas {stage}` first")
     provenance = read_provenance(directory)
     if provenance.stage != stage:
-        raise InputError(
-            f"{directory} made by stage {provenance.stage}", f"the work of stage {stage}", "check the path"
-        )
+        raise InputError(f"{directory} was written by stage {provenance.stage}, not {stage}", "Check the path")
     return provenance
 
 
 def verify_contents(directory: Path | StoragePath, digest: str | None = None) -> Provenance:
-    """Reads the content again and compares; with `digest`, also with what the caller expects of this directory.
+    """Reads all files of a finished directory and compares their digests with provenance.json.
 
-    Raises InputError that names both digests, and the first damaged, missing or foreign file.
+    Args:
+        directory: The stage directory.
+        digest: The digest that the caller expects of the directory; None accepts any.
+
+    Raises:
+        InputError: A file is damaged, missing or foreign; the error names the first one and both digests.
     """
     provenance = read_provenance(directory)
     if digest is not None and provenance.digest != digest:
         raise InputError(
-            f"{directory} with digest {provenance.digest}",
-            f"digest {digest}",
-            "run the stages after it again, or bring back the directory they were made from",
+            f"{directory} has digest {provenance.digest}, but was used with digest {digest}",
+            "Run the stages after it again, or restore the directory that they were made from",
         )
-    found = digest_files(directory, provenance.undigested)
+    found, again = digest_files(directory, provenance.undigested), f"Remove {directory} and run its stage again"
+    missing = "none (no such file)"
     for name in sorted({*found, *provenance.files}):
         if found.get(name) != provenance.files.get(name):
-            raise InputError(
-                f"{StoragePath.of(directory).join(name)} with digest {found.get(name, 'none (no such file)')}",
-                f"digest {provenance.files.get(name, 'none (no such file)')}",
-                f"remove {directory} and run stage {provenance.stage} again",
-            )
+            file, recorded = StoragePath.of(directory).join(name), provenance.files.get(name, missing)
+            raise InputError(f"{file} has digest {found.get(name, missing)}, but {recorded} is recorded", again)
     if digest_json(found) != provenance.digest:
-        raise InputError(
-            f"{StoragePath.of(directory).join(PROVENANCE)} with digest {provenance.digest}",
-            f"digest {digest_json(found)} of the files beside it",
-            f"remove {directory} and run stage {provenance.stage} again",
-        )
+        file = StoragePath.of(directory).join(PROVENANCE)
+        raise InputError(f"{file} records digest {provenance.digest}, but its files have {digest_json(found)}", again)
     return provenance
 
 
-def _inputs_of(found: Provenance) -> StageInputs:
-    return StageInputs(
-        found.stage, found.recipe, dict(found.parents), found.tokenizer, found.template, found.undigested
-    )
-
-
 def package_versions() -> dict[str, str]:
-    """Of Python, of eyas and of what it computes with."""
-    found = {"python": platform.python_version()}
+    """Returns the versions of Python, of eyas and of the packages that decide its results."""
+    versions = {"python": platform.python_version()}
     for name in VERSIONED_PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def _input_fields(record: StageInputs | Provenance) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(StageInputs)}
+
+
+def _unfinished(directory: Path | StoragePath, fix: str) -> InputError:
+    exists = StoragePath.of(directory).exists()
+    return InputError(
+        f"{directory} is unfinished: it has no {PROVENANCE}" if exists else f"No directory {directory}", fix
+    )

@@ -1,7 +1,7 @@
-"""A place for files behind any fsspec URL: a local path, memory://, gs://, s3://.
+"""Files on this machine, written atomically, and files behind any fsspec URL: memory://, gs://, s3://.
 
-What a store must do for eyas, and does (GCS, S3, a file system, memory): an object appears whole or not at all, is read
-back as it was written, and can be written on the condition that there is none yet (`create_if_absent`).
+eyas needs three guarantees of a store, which GCS, S3, a file system and memory give: an object appears whole or not at
+all, is read back as it was written, and can be written on the condition that none exists yet (`create_if_absent`).
 """
 
 import contextlib
@@ -24,46 +24,73 @@ from fsspec.implementations.local import LocalFileSystem
 from eyas.base.errors import EyasError, InputError, StorageError, UsageError
 
 TEMP_SUFFIX = ".eyas-tmp"
+GLOB_PATTERN = re.compile(r"[*?\[]")
+# The extra of eyas that installs the package behind a protocol (pyproject.toml).
+EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+# Listings are not cached, because other processes write too. gcsfs compares what GCS stored with what was sent only
+# when asked.
+FILESYSTEM_OPTIONS: dict[str, dict[str, Any]] = {
+    "gcs": {"use_listings_cache": False, "consistency": "md5"},
+    "s3": {"use_listings_cache": False},
+}
+READ_ATTEMPTS = 3  # for reads that come back short; the store's package retries refused requests itself
+
+
+# --- local files -----------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def convert_write_errors(path: Path) -> Iterator[None]:
-    """Turns an OSError of the body into a StorageError that names `path`; for writes that are not `write_atomic`."""
+    """Converts an OSError of the body to a StorageError that names `path`; for writes other than `write_atomic`."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(
-                f"no space left while writing {path}",
-                "room for the file on that disk",
-                "free space and run the same command again: it continues where it stopped",
+                f"No space left on the disk while writing {path}",
+                "Free space and run the same command again: it continues where it stopped",
             ) from error
         raise StorageError(
-            f"{path} cannot be written: {error.strerror or error}",
-            "a place that this user may write to",
-            "check its permissions, or pass another --out",
+            f"{path} cannot be written ({error.strerror or type(error).__name__})",
+            "Check its permissions, or pass another --out",
         ) from error
 
 
 def write_atomic(path: Path, data: bytes | str | Iterable[bytes]) -> None:
-    """Writes the whole file or nothing: a reader, a kill or a power cut sees the old bytes or the new ones.
+    """Writes the whole file or nothing: after a kill or a power cut a reader sees the old bytes or the new ones.
 
-    Creates missing parents. Raises StorageError when the disk is full or the place cannot be written; the old
-    file then still stands and no part of the new one does.
+    Creates missing parents. Raises StorageError when the disk is full or the file cannot be written; the old file then
+    still exists, and no part of the new one does.
     """
     with convert_write_errors(path), _temp_file(path, data) as temp:
         os.replace(temp, path)
 
 
-def create_atomic(path: Path, data: bytes) -> bool:
-    """`write_atomic`, but only where no file of that name is; whether it was written."""
+def write_json_atomic(path: Path, value: Any) -> None:
+    """Serializes a JSON value with `to_json` and writes the file whole or not at all."""
+    write_atomic(path, to_json(value))
+
+
+def to_json(value: Any) -> bytes:
+    """Returns indented JSON: keys in the order given, one newline at the end."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def remove_temp_files(directory: Path) -> None:
+    """Removes what killed writes left below a directory. No other process may write there at the same time."""
+    for path in directory.rglob(f".*{TEMP_SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+def _create_atomic(path: Path, data: bytes) -> bool:
+    """Writes like `write_atomic`, but only where no file exists; returns True if it wrote."""
     with convert_write_errors(path), _temp_file(path, data) as temp:
         try:
             os.link(temp, path)  # unlike a rename it replaces nothing
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # no links here: a bucket that is mounted
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # no hard links: a mounted bucket
                 raise
             if path.exists():
                 return False
@@ -73,9 +100,9 @@ def create_atomic(path: Path, data: bytes) -> bool:
 
 @contextlib.contextmanager
 def _temp_file(path: Path, data: bytes | str | Iterable[bytes]) -> Iterator[Path]:
-    """A file with the data that has another name, gone when the body ends; then the directory is synced."""
+    """Writes the data to a file beside `path`; when the body ends, removes that file and syncs the directory."""
     parts = (data.encode(),) if isinstance(data, str) else (data,) if isinstance(data, bytes) else data
-    # A name of its own for each writer, in the same directory: os.replace is atomic only within one file system.
+    # Each writer has its own name, in the same directory: os.replace is atomic only within one file system.
     temp = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -86,28 +113,8 @@ def _temp_file(path: Path, data: bytes | str | Iterable[bytes]) -> Iterator[Path
         yield temp
     finally:
         temp.unlink(missing_ok=True)
-    _fsync_directory(path.parent)
-
-
-def write_json_atomic(path: Path, value: Any) -> None:
-    """`write_atomic` of `to_json`."""
-    write_atomic(path, to_json(value))
-
-
-def to_json(value: Any) -> bytes:
-    """Indented, keys in the order given, one newline at the end."""
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def remove_temp_files(directory: Path) -> None:
-    """Removes what killed writes left below a directory. Call it while nobody else writes there."""
-    for path in directory.rglob(f".*{TEMP_SUFFIX}"):
-        path.unlink(missing_ok=True)
-
-
-def _fsync_directory(directory: Path) -> None:
-    # The rename is durable only once the directory is; some file systems refuse to sync one, and lose nothing else.
-    fd = os.open(directory, os.O_RDONLY)
+    # The rename is durable only once the directory is; some file systems cannot sync one, and lose nothing else.
+    fd = os.open(path.parent, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
             os.fsync(fd)
@@ -115,45 +122,33 @@ def _fsync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-GLOB_PATTERN = re.compile(r"[*?\[]")
-# Which extra of eyas brings the package behind a protocol (pyproject.toml).
-EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
-# Listings are not kept (others write, too), and what GCS stores is compared with what was sent: gcsfs does neither by
-# itself.
-FILESYSTEM_OPTIONS: dict[str, dict[str, Any]] = {
-    "gs": {"use_listings_cache": False, "consistency": "md5"},
-    "s3": {"use_listings_cache": False},
-}
-READ_ATTEMPTS = (
-    3  # at a read that comes back short; what a store refuses for the moment, its package asks for again itself
-)
+# --- files behind a URL ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StoragePath:
-    """A file or directory, named by a URL or a local path. Making one touches nothing."""
+    """A file or directory, named by a URL or a local path. Constructing one accesses no storage."""
 
     url: str
 
     @staticmethod
-    def of(where: Union["StoragePath", Path, str]) -> "StoragePath":
-        """The place itself, or that of a path or URL."""
-        return where if isinstance(where, StoragePath) else StoragePath(str(where))
+    def of(path: Union["StoragePath", Path, str]) -> "StoragePath":
+        """Returns the argument itself, or the StoragePath of a path or URL."""
+        return path if isinstance(path, StoragePath) else StoragePath(str(path))
 
     def __str__(self) -> str:
         return self.url
 
     def join(self, *names: str) -> "StoragePath":
-        """The place below this one: `Place("gs://b/run").join("head", "config.json")`."""
+        """Returns the path below this one: `StoragePath("gs://b/run").join("head", "config.json")`."""
         if "://" not in self.url:
             return StoragePath(str(Path(self.url, *names)))
-        return StoragePath(
-            "/".join([self.url.rstrip("/"), *names]) if not self.url.endswith("://") else self.url + "/".join(names)
-        )
+        base = self.url if self.url.endswith("://") else self.url.rstrip("/") + "/"
+        return StoragePath(base + "/".join(names))
 
     @property
     def is_local(self) -> bool:
-        """Whether the place is on this machine's file system, so that `path` may be used."""
+        """True on this machine's file system, where `path` may be used."""
         return isinstance(self._filesystem[0], LocalFileSystem)
 
     @property
@@ -167,43 +162,38 @@ class StoragePath:
         """The last part of the path."""
         return posixpath.basename(self._filesystem[1].rstrip("/"))
 
-    # --- looking -----------------------------------------------------------------------------------------------------
-
     def exists(self) -> bool:
-        """Whether a file or directory is there. An object store has no empty directories."""
+        """Returns True where a file or directory exists. An object store has no empty directories."""
         fs, path = self._filesystem
-        with self._convert_read_errors():
+        with self._convert_errors("read"):
             return fs.exists(path)
 
     def size(self) -> int | None:
-        """Bytes of the file; None where there is none."""
+        """Returns the bytes of the file; None where it does not exist."""
         fs, path = self._filesystem
         try:
-            with self._convert_read_errors():
+            with self._convert_errors("read"):
                 return int(fs.info(path)["size"])
         except FileNotFoundError:
             return None
 
     def list_files(self) -> list[str]:
-        """Relative names of every file below, sorted; empty where nothing is. Leftovers of killed writes are not."""
-        fs, path = self._filesystem
-        with self._convert_read_errors():
-            names = (posixpath.relpath(name, path) for name in fs.find(path))
-        return sorted(name for name in names if not name.endswith(TEMP_SUFFIX))
+        """Returns the relative names of all files below, sorted; temporary files of killed writes are left out."""
+        return list(self.list_details())
 
     def list_details(self) -> dict[str, dict[str, Any]]:
-        """What the store says of each file below, by relative name: `size` and, where it keeps them, checksums."""
+        """Returns the store's record of each file of `list_files`: `size` and, where the store has them, checksums."""
         fs, path = self._filesystem
-        with self._convert_read_errors("listed"):
+        with self._convert_errors("listed"):
             found = cast("dict[str, dict[str, Any]]", fs.find(path, detail=True))
-        named = {posixpath.relpath(name, path): detail for name, detail in found.items()}
-        return {name: named[name] for name in sorted(named) if not name.endswith(TEMP_SUFFIX)}
+        details = {posixpath.relpath(name, path): detail for name, detail in found.items()}
+        return {name: details[name] for name in sorted(details) if not name.endswith(TEMP_SUFFIX)}
 
     def match_files(self) -> list["StoragePath"]:
-        """The files that a pattern matches or that lie in a directory, sorted; the place itself where it is a file."""
+        """Returns the files that a glob pattern matches or that a directory holds, sorted; a file returns itself."""
         fs, path = self._filesystem
-        with self._convert_read_errors("listed"):
-            if fs.isfile(path):  # first of all: a file's own name may hold what makes a pattern
+        with self._convert_errors("listed"):
+            if fs.isfile(path):  # checked first: a file's own name may look like a pattern
                 found = [path]
             elif GLOB_PATTERN.search(path):
                 found = [name for name in fs.glob(path) if fs.isfile(name)]
@@ -214,13 +204,11 @@ class StoragePath:
         names = sorted(name for name in map(str, found) if not name.endswith(TEMP_SUFFIX))
         return [StoragePath(name if self.is_local else fs.unstrip_protocol(name)) for name in names]
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
     def read_bytes(self) -> bytes:
-        """The whole file. Raises InputError when it is not there or cannot be read."""
+        """Returns the whole file. Raises InputError when it does not exist or cannot be read."""
         fs, path = self._filesystem
         try:
-            with self._convert_read_errors():
+            with self._convert_errors("read"):
                 data = fs.cat_file(path)
         except FileNotFoundError:
             raise self._missing_file() from None
@@ -228,18 +216,15 @@ class StoragePath:
         return data
 
     def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Bytes [start, end) of the file for each span, all asked for at once where the store can.
+        """Returns bytes [start, end) of the file for each span; requests them concurrently where the store can.
 
-        Raises InputError when the file is not there, ends before a span does, or cannot be read.
+        Raises InputError when the file does not exist, ends before a span does, or cannot be read.
         """
         fs, path = self._filesystem
         for _ in range(READ_ATTEMPTS):
             try:
-                with self._convert_read_errors():
-                    if self.is_local:
-                        parts = _read_local(path, spans)
-                    else:
-                        parts = _read_remote(fs, path, spans)
+                with self._convert_errors("read"):
+                    parts = _read_local(path, spans) if self.is_local else _read_remote(fs, path, spans)
             except FileNotFoundError:
                 raise self._missing_file() from None
             short = [span for span, part in zip(spans, parts, strict=True) if len(part) != span[1] - span[0]]
@@ -247,122 +232,110 @@ class StoragePath:
                 return parts
         start, end = short[0]
         raise InputError(
-            f"{self.url} ends within bytes {start} to {end}", "the whole file", "make it again: it was cut off"
+            f"{self.url} is truncated: it ends within bytes {start} to {end}", "Run the stage that writes it again"
         )
 
     def open(self) -> BinaryIO:
-        """The file, to be read from any byte. Raises InputError when it is not there or cannot be read."""
+        """Opens the file for reading and seeking. Raises InputError when it does not exist or cannot be read."""
         fs, path = self._filesystem
         try:
-            with self._convert_read_errors():
+            with self._convert_errors("read"):
                 return cast("BinaryIO", fs.open(path, "rb"))
-        except FileNotFoundError as error:
-            raise InputError(f"{self.url} cannot be read: {error}", "a readable file", "check the path") from None
-
-    # --- writing -----------------------------------------------------------------------------------------------------
+        except FileNotFoundError:
+            raise self._missing_file() from None
 
     def write_bytes(self, data: bytes) -> None:
-        """The whole file or nothing, in place of what was there. Raises StorageError."""
+        """Writes the whole file or nothing, and replaces an existing one. Raises StorageError."""
         if self.is_local:
             write_atomic(self.path, data)
             return
         fs, path = self._filesystem
-        with self._convert_write_errors():
+        with self._convert_errors("written"):
             # An object appears when its upload ends (GCS, S3), so one put needs no rename, which buckets do not have.
             fs.pipe_file(path, data)
 
     def upload_file(self, path: Path) -> None:
-        """A file of this machine, in place of what was there, read in pieces. Raises StorageError."""
+        """Uploads a local file in parts, and replaces an existing one. Raises StorageError."""
         if self.is_local:
             with path.open("rb") as file:
                 write_atomic(self.path, iter(lambda: file.read(1 << 24), b""))
             return
-        fs, where = self._filesystem
-        with self._convert_write_errors():
-            fs.put_file(str(path), where)
+        fs, destination = self._filesystem
+        with self._convert_errors("written"):
+            fs.put_file(str(path), destination)
 
     def create_if_absent(self, data: bytes) -> bool:
-        """The whole file or nothing, and only where none is; whether it is there now with these very bytes.
+        """Writes the whole file or nothing, and only where none exists. Raises StorageError.
 
-        False: somebody else's is there, untouched. True also where an earlier try of ours was written and its answer
-        was lost on the way. Raises StorageError.
+        Returns:
+            True where the file now has exactly these bytes; also where an earlier attempt of this process succeeded and
+            only the response was lost. False where another process wrote other bytes, which stay.
         """
         fs, path = self._filesystem
         try:
             if self.is_local:
-                if create_atomic(self.path, data):
+                if _create_atomic(self.path, data):
                     return True
             else:
-                with self._convert_write_errors():
+                with self._convert_errors("written"):
                     fs.pipe_file(path, data, mode="create")
                 return True
         except FileExistsError:
             pass
-        except StorageError:  # whatever the last thing was that went wrong, ours or another's may be there by now
+        except StorageError:  # whatever failed last, the file of this or of another process may exist by now
             if self.is_local or self.size() is None:
                 raise
         return self.size() == len(data) and self.read_bytes() == data
 
     def remove(self) -> None:
-        """The file, if it is there. Raises StorageError."""
+        """Removes the file if it exists. Raises StorageError."""
         fs, path = self._filesystem
-        with self._convert_write_errors(), contextlib.suppress(FileNotFoundError):
+        with self._convert_errors("written"), contextlib.suppress(FileNotFoundError):
             fs.rm_file(path)
 
-    # --- the store ---------------------------------------------------------------------------------------------------
-
     def _missing_file(self) -> InputError:
-        return InputError(f"no file {self.url}", "a file", "check the path")
+        return InputError(f"No file {self.url}", "Check the path")
 
     @contextlib.contextmanager
-    def _convert_read_errors(self, done: str = "read") -> Iterator[None]:
-        """What goes wrong becomes an error of ours, except that there is no such file.
+    def _convert_errors(self, action: str) -> Iterator[None]:
+        """Converts an exception of the body to an error that names the URL.
 
-        Elsewhere a StorageError: the file may be as good as ever, so nobody shall take it for a bad one.
+        Lets FileNotFoundError of a read and FileExistsError of a write through. A failed remote read is a StorageError:
+        the file may be intact, so no caller may treat it as damaged.
         """
         try:
             yield
-        except (FileNotFoundError, EyasError):
+        except EyasError:
             raise
-        except Exception as error:  # each store's package has errors of its own, often of no common class
-            kind = InputError if self.is_local else StorageError
-            do = "check the path, its permissions and the connection"
-            raise kind(f"{self.url} cannot be {done}: {_error_text(error)}", "a readable place", do) from error
-
-    @contextlib.contextmanager
-    def _convert_write_errors(self) -> Iterator[None]:
-        """What goes wrong becomes a StorageError, except that there is such a file already."""
-        try:
-            yield
-        except (FileExistsError, EyasError):
-            raise
-        except Exception as error:  # as in _reading
-            raise StorageError(
-                f"{self.url} cannot be written: {_error_text(error)}",
-                "a place that this user may write to",
-                "check its permissions and the connection, and run the same command again",
-            ) from error
+        except Exception as error:  # each store's package has its own exceptions, often without a common class
+            if isinstance(error, FileExistsError if action == "written" else FileNotFoundError):
+                raise
+            kind = InputError if self.is_local and action != "written" else StorageError
+            problem = f"{self.url} cannot be {action} ({_describe_exception(error)})"
+            fix = "Check the path, its permissions and the connection, then run the same command again"
+            raise kind(problem, fix) from error
 
     @cached_property
     def _filesystem(self) -> tuple[fsspec.AbstractFileSystem, str]:
         """The file system and the path on it."""
-        if "://" not in self.url:  # whatever else is in it: fsspec would read a:: and ~ as its own
+        if "://" not in self.url:  # also with other special characters: fsspec would interpret a:: and ~
             return LocalFileSystem(), os.path.abspath(self.url)
         protocol = self.url.partition("://")[0]
-        # gcsfs asks whether a bucket has directories, over gRPC, which waits a minute where nobody answers.
+        extra = EXTRAS.get(protocol)
+        # gcsfs asks over gRPC whether a bucket has directories, and waits a minute where nothing answers.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         try:
-            kind = EXTRAS.get(protocol, "").replace("gcs", "gs")
-            return url_to_fs(self.url, **FILESYSTEM_OPTIONS.get(kind, {}))
-        except ImportError as error:
-            extra = EXTRAS.get(protocol)
-            do = f"pip install 'eyas[{extra}]'" if extra else f"install what fsspec names: {error}"
-            raise UsageError(f"{self.url}, but no package for {protocol}://", "that package", do) from None
-        except ValueError as error:
-            known = "a local path, memory://, gs:// or s3://"
-            raise UsageError(f"{self.url}: {error}", known, f"check {protocol}://") from None
-        except OSError as error:  # an archive that is not there
-            raise InputError(f"{self.url}: {error.strerror or error}", "a readable place", "check the path") from None
+            return url_to_fs(self.url, **FILESYSTEM_OPTIONS.get(extra or "", {}))
+        except ImportError:
+            package = f"the `{extra}` extra" if extra else f"the fsspec package for {protocol}://"
+            fix = f"Run: pip install 'eyas[{extra}]'" if extra else "Install it, or use a local path, gs:// or s3://"
+            raise UsageError(f"{self.url} needs {package}, which is not installed", fix) from None
+        except ValueError:
+            problem = f"{self.url} has the unknown protocol {protocol}://"
+            raise UsageError(problem, "Use a local path, memory://, gs:// or s3://") from None
+        except OSError as error:  # an archive that does not exist
+            problem = f"{self.url} cannot be read ({_describe_exception(error)})"
+            raise InputError(problem, "Check the path") from None
 
 
 def _read_local(path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -371,11 +344,13 @@ def _read_local(path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
 
 
 def _read_remote(fs: fsspec.AbstractFileSystem, path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-    some = [(start, end) for start, end in spans if end > start]  # a store has no range of no bytes
-    starts, ends = [start for start, _ in some], [end for _, end in some]
-    parts = iter(fs.cat_ranges([path] * len(some), starts, ends, on_error="raise"))
+    nonempty = [(start, end) for start, end in spans if end > start]  # a store cannot read a range of no bytes
+    starts, ends = [start for start, _ in nonempty], [end for _, end in nonempty]
+    parts = iter(fs.cat_ranges([path] * len(nonempty), starts, ends, on_error="raise"))
     return [next(parts) if end > start else b"" for start, end in spans]
 
 
-def _error_text(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _describe_exception(error: Exception) -> str:
+    """Returns the system's or the store's reason, at most 120 characters of it."""
+    reason = error.strerror if isinstance(error, OSError) else None
+    return (reason or (str(error).splitlines() or [""])[0] or type(error).__name__)[:120]

@@ -175,7 +175,7 @@ def test_a_full_disk_stops_with_a_message_and_loses_nothing(prompts, tmp_path, u
                         os.dup2(full, int(entry.name))
             return super().answer(question)
 
-    with pytest.raises(StageError, match=r"no space left while writing .*part-00001.jsonl.journal"):
+    with pytest.raises(StageError, match=r"No space left on the disk while writing .*part-00001.jsonl.journal"):
         run(CONFIG, prompts, out, responder(target := Fills()), progress=False)
     first = len(target.asked)
     run(CONFIG, prompts, out, responder(again := SlowTarget()), progress=False)
@@ -309,7 +309,7 @@ def test_the_recipe_says_which_kinds_drop(prompts, tmp_path):
     config = replace(CONFIG, drop_private=("PHONE",))
     run(config, prompts, tmp_path / "out", responder(target), progress=False, scan=FindsLetters({"§": "CARD"}))
     assert len(list(read_conversation_dir(tmp_path / "out"))) == NUM_PROMPTS
-    with pytest.raises(UsageError, match=r"expected one of 'PERSON', .*; do write respond.drop_private"):
+    with pytest.raises(UsageError, match=r"respond\.drop_private\[0\] = 'CRAD' is not one of 'PERSON', .*Use CARD"):
         build(RespondConfig, {"drop_private": ["CRAD"]}, "respond")
 
 
@@ -394,11 +394,11 @@ def test_special_tokens_in_an_answer_do_not_open_a_turn(prompts, tmp_path):
 
 
 def test_damaged_or_unfinished_prompts_are_refused(prompts, tmp_path):
-    with pytest.raises(InputError, match="run `eyas prompts` first"):
+    with pytest.raises(InputError, match="Run `eyas prompts` first"):
         run(CONFIG, tmp_path / "nowhere", tmp_path / "out", responder(SlowTarget()), progress=False)
     path = prompts / "prompts.jsonl"
     path.write_bytes(path.read_bytes().replace(b"question 3", b"question X"))
-    with pytest.raises(InputError, match=r"prompts.jsonl with digest sha256:.*expected digest sha256:"):
+    with pytest.raises(InputError, match=r"prompts.jsonl has digest sha256:.*, but sha256:.* is recorded"):
         run(CONFIG, prompts, tmp_path / "out", responder(SlowTarget()), progress=False)
     assert not (tmp_path / "out").exists()
 

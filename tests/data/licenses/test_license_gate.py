@@ -362,8 +362,8 @@ def test_the_advice_works(tmp_path, claim):
     ("text", "error", "match"),
     [
         ("licenses = 3", UsageError, "licenses = 3"),
-        ("[license]\nallow = []", UsageError, "unknown key license; .*use licenses"),
-        ("[licenses]\nalow = []", UsageError, "unknown key licenses.alow.*use licenses.allow"),
+        ("[license]\nallow = []", UsageError, "Unknown key license. Use licenses"),
+        ("[licenses]\nalow = []", UsageError, "Unknown key licenses.alow. Use licenses.allow"),
         ("[licenses]\nallow = ['Apache-2.1']", InputError, "Apache-2.1 .* no known licence.*write Apache-2.0"),
         ("[licenses]\nallow = ['Zzzz']", InputError, "write it as LicenseRef-<name>"),
         ("[licenses]\nallow = ['MIT']\ndeny = ['mit license']", InputError, "mit license twice"),

@@ -74,7 +74,7 @@ def test_machines_that_share_the_work(tmp_path, monkeypatch, alone):
     assert content(out) == alone
     for wrong in ("3", "-1", "x"):
         monkeypatch.setenv(RANK_VARIABLES[0], wrong)
-        with pytest.raises(UsageError, match="an index from 0 to 2"):
+        with pytest.raises(UsageError, match="a rank from 0 to 2"):
             run(config, tmp_path / "other", progress=False)
 
 
