@@ -176,12 +176,12 @@ def test_file_names_of_all_kinds(tmp_path):
         assert [json.loads(line)["id"] for line in said] == ids
     (tmp_path / "w").mkdir()
     write(tmp_path / "w" / os.fsdecode(b"w\xfc.jsonl"), *questions(asked(1)))
-    with pytest.raises(InputError, match="a file name that is not UTF-8"):
+    with pytest.raises(InputError, match="is not valid UTF-8"):
         go(tmp_path / "w", tmp_path / "out")
 
 
 def test_an_empty_path_is_not_the_working_directory():
-    with pytest.raises(UsageError, match="a source with an empty path"):
+    with pytest.raises(UsageError, match="A prompt source has an empty path"):
         PromptsConfig(source="").all_sources()
 
 
@@ -259,20 +259,24 @@ def test_line_ends_and_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "keys", "match"),
     [
-        ([], {}, "empty prompt file"),
+        ([], {}, "The prompt file q.jsonl is empty"),
         (["", " "], {}, "no record in"),
         ([*questions(asked(1), asked(2)), "{"], {}, r"1 of 3 lines that are not JSON, the first at q.jsonl:3"),
         (questions("a"), {"license": None}, "no licence"),
         (questions("a"), {"license": " "}, "no licence"),
         (questions("a"), {"source": None}, "no prompts.source"),
-        (questions("a"), {"source": "builtin:quickstart", "license": None}, "without a count"),
-        (questions("a"), {"source": "builtin:quickstart", "limit": 3}, "found prompts.license=MIT"),
+        (questions("a"), {"source": "builtin:quickstart", "license": None}, "does not know how many prompts to write"),
+        (
+            questions("a"),
+            {"source": "builtin:quickstart", "limit": 3},
+            "prompts.license=MIT does not fit builtin:quickstart",
+        ),
         (
             questions("a"),
             {"source": "builtin:other", "license": None, "limit": 3},
             "builtin:train or builtin:quickstart",
         ),
-        (questions("a"), {"source": "nowhere/*.jsonl"}, "no prompt file"),
+        (questions("a"), {"source": "nowhere/*.jsonl"}, "No prompt file matches nowhere"),
         (
             [{"turns": []}, {"prompt": "My card is 4111 1111 1111 1111."}],
             {},

@@ -13,8 +13,7 @@ from eyas.base.errors import InputError
 from eyas.bench.client.config import SYNTHETIC_WORDS
 from eyas.chat.conversation import Message, parse_messages
 from eyas.data.sources.record_formats import ParsedRecord, parse_record
-from eyas.data.sources.records import Record, read_shard
-from eyas.data.sources.source import SourceConfig, open_source
+from eyas.data.sources.source import Record, SourceConfig, open_source, read_shard
 from eyas.evalsets import FAMILIES, example
 
 BUILTIN, SYNTHETIC = "builtin:eval", "synthetic"

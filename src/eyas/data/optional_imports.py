@@ -1,4 +1,4 @@
-"""Packages of the extra `data`, imported where they are used."""
+"""Imports packages of the extra `data`, where they are used."""
 
 import importlib
 from typing import Any
@@ -7,12 +7,12 @@ from eyas.base.errors import InputError
 
 
 def import_extra(module: str) -> Any:
-    """The module; InputError that names the extra where it is not installed."""
+    """Returns the module. Raises InputError that names the extra if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:
+        package = module.partition(".")[0]
         raise InputError(
-            f"no package {module.partition('.')[0]}",
-            "what reading and screening of your own prompts needs",
-            "pip install 'eyas[data]'",
+            f"Reading and screening prompts needs the package {package}, which is not installed",
+            "Run: pip install 'eyas[data]'",
         ) from None

@@ -46,7 +46,6 @@ from eyas.data.select.selection import (
     read_screened,
     read_shard_ledger,
     select_prompts,
-    source_name,
 )
 from eyas.data.select.workers import screen_shards, wait_for_other_ranks
 from eyas.data.sources.source import BUILTIN_LICENSE, HUB, Source, open_source
@@ -144,7 +143,7 @@ def read_claim(source: Source) -> SourceClaim:
         text = texts[0] if texts else None
     card = None if root is None or not (root / "README.md").is_file() else read_front_matter(root / "README.md")
     return SourceClaim(
-        name=source_name(source),
+        name=source.name,
         dataset=config.dataset if root is None else config.path.removeprefix(HUB),
         license=config.license or (BUILTIN_LICENSE if config.is_builtin else None),
         license_text=text,
@@ -338,7 +337,7 @@ def _build_ledger_json(
         total.merge(ledger)
     sources = [
         {
-            "name": source_name(source),
+            "name": source.name,
             "url": source.config.path if source.config.is_builtin or source.config.path.startswith(HUB) else None,
             "format": ", ".join(sorted({file.format for file in source.files})),
             "files": source.digests,

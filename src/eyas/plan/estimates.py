@@ -23,8 +23,7 @@ from eyas.costs.cost_model import Amounts, Rates
 from eyas.data.answers.respond import LEDGER_FILE
 from eyas.data.prompts import PROMPTS_FILE
 from eyas.data.sources.record_formats import ParsedRecord, parse_record
-from eyas.data.sources.records import read_shard
-from eyas.data.sources.source import Source
+from eyas.data.sources.source import Source, read_shard
 from eyas.engine.engine import PREFILL_CHUNK, Engine
 from eyas.engine.loops import RequestList
 from eyas.engine.request import Request, StopCriteria

@@ -15,7 +15,7 @@ from eyas.base.provenance import verify_contents
 from eyas.data.prompts import run
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select import workers
-from eyas.data.sources import source as sources
+from eyas.data.sources import file_formats
 from eyas.data.sources.source import SourceConfig
 
 GRAMMAR = (SourceConfig("builtin:quickstart", count=70),)
@@ -23,7 +23,7 @@ GRAMMAR = (SourceConfig("builtin:quickstart", count=70),)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(sources, "SHARD_RECORDS", 10)
+    monkeypatch.setattr(file_formats, "SHARD_RECORDS", 10)
     monkeypatch.setattr(workers, "MIN_RECORDS_PER_WORKER", 1)
 
 
@@ -122,13 +122,13 @@ def test_workers_end_with_their_parent(tmp_path):
     script = """
 import sys, time
 from pathlib import Path
-from eyas.data.sources import source as sources
+from eyas.data.sources import file_formats
 from eyas.data.select import workers
 from eyas.data.prompts import run
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.sources.source import SourceConfig
 if __name__ == "__main__":
-    sources.SHARD_RECORDS, workers.MIN_RECORDS_PER_WORKER = 10, 1
+    file_formats.SHARD_RECORDS, workers.MIN_RECORDS_PER_WORKER = 10, 1
     run(PromptsConfig(sources=(SourceConfig("builtin:quickstart", count=20_000),), workers=2), Path(sys.argv[1]))
 """
     path = tmp_path / "slow.py"

@@ -6,15 +6,14 @@ import pytest
 
 from eyas.chat.conversation import Message
 from eyas.data.sources.record_formats import CUT_BY_LOG, UNKNOWN_TEMPLATE, ParsedRecord, RejectedRecord, parse_record
-from eyas.data.sources.request_logs import NO_REQUEST, parse_log_line
-from eyas.data.sources.template_parser import parse_rendered_prompt
+from eyas.data.sources.request_logs import NO_RECORD, parse_log_line, parse_rendered_prompt
 
 CHATML = '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi it\'s "me"<|im_end|>\n<|im_start|>assistant\n'
 
 
 def users(line):
     value = parse_log_line(line.encode())
-    if value is NO_REQUEST:
+    if value is NO_RECORD:
         return None
     shaped = parse_record(value)
     return [m.content for m in shaped.messages] if isinstance(shaped, ParsedRecord) else shaped.reason

@@ -15,9 +15,9 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_file
 from eyas.base.storage import StoragePath
 from eyas.data.prompts import read_claim
-from eyas.data.sources import source as sources
-from eyas.data.sources.records import read_shard
-from eyas.data.sources.source import SHARD_RECORDS, SourceConfig, open_source
+from eyas.data.sources import file_formats
+from eyas.data.sources.file_formats import SHARD_RECORDS
+from eyas.data.sources.source import SourceConfig, open_source, read_shard
 
 
 def records(config):
@@ -47,9 +47,9 @@ def test_lines_are_cut_after_a_thousand_records(tmp_path):
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n"])
 @pytest.mark.parametrize("block", [1, 7, 4096])
 def test_wherever_blocks_and_pieces_end(tmp_path, monkeypatch, block, end):
-    monkeypatch.setattr(sources, "READ_BYTES", block)
-    monkeypatch.setattr(sources, "SHARD_RECORDS", 3)
-    monkeypatch.setattr(sources, "SHARD_BYTES", 40)
+    monkeypatch.setattr(file_formats, "READ_BYTES", block)
+    monkeypatch.setattr(file_formats, "SHARD_RECORDS", 3)
+    monkeypatch.setattr(file_formats, "SHARD_BYTES", 40)
     path = tmp_path / "q.jsonl"
     lines = ["\ufeff1", '"ü"', "", " ", '"' + "x" * 90 + '"', "2", "nope", "3", "4", "5"]
     path.write_bytes(("\n".join(lines) + end).encode())
@@ -105,7 +105,7 @@ def test_parquet_that_is_damaged_inside(tmp_path):
     damaged = bytearray(path.read_bytes())
     damaged[20:200:20] = b"\xff" * 9
     path.write_bytes(damaged)
-    with pytest.raises(InputError, match=r"q\.parquet with rows that cannot be read"):
+    with pytest.raises(InputError, match=r"q\.parquet has rows that cannot be read"):
         records(SourceConfig(str(path)))
 
 
@@ -141,7 +141,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, name):
     path.write_bytes(pack(text))
     source = open_source(SourceConfig(str(path)), 0)
     path.write_bytes(pack(text[:8] if name == "q.jsonl" else text * 2))
-    with pytest.raises(InputError, match="with other records than when it was opened"):
+    with pytest.raises(InputError, match="changed while it was read"):
         list(read_shard(source, source.shards[0]))
 
 
@@ -182,30 +182,30 @@ def test_a_dataset_of_the_hub(tmp_path, monkeypatch):
     assert (claim.dataset, claim.is_hub, claim.revision) == ("acme/prompts", True, revision)
     assert claim.card == {"license": "mit"}
     assert claim.license_text == place / "LICENSE"
-    with pytest.raises(InputError, match="the hub does not give"):
+    with pytest.raises(InputError, match="The hub does not provide hf:acme/other"):
         open_source(SourceConfig("hf:acme/other", revision=revision), 0)
-    with pytest.raises(UsageError, match="at revision main"):
+    with pytest.raises(UsageError, match="revision main, which is not a full commit"):
         SourceConfig("hf:acme/prompts", revision="main")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
-        ("q.jsonl", b"", "empty prompt file q.jsonl"),
-        ("q.parquet", b"PAR1 no", "not Parquet"),
-        ("q.csv", b"", "empty prompt file"),
+        ("q.jsonl", b"", "The prompt file q.jsonl is empty"),
+        ("q.parquet", b"PAR1 no", "q.parquet is not a valid Parquet file"),
+        ("q.csv", b"", "The prompt file q.csv is empty"),
         ("q.csv", b"a,b\n\xff\xfe,1\n", "not CSV in UTF-8"),
-        ("q.docx", b"x", "unknown kind"),
-        ("q.bin.gz", b"x", "compressed"),
+        ("q.docx", b"x", "q.docx has no known file ending"),
+        ("q.bin.gz", b"x", "q.bin.gz is a compressed file of unknown kind"),
         ("q.jsonl.gz", b"no gzip", "damaged or cut off"),
         ("q.jsonl.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "damaged or cut off"),
-        ("q.csv", b'prompt\n"Why is that?\nWhat is this?\n', "quote out of place in the row that begins at line 2"),
-        ("q.csv", b'prompt\n"What does "hi" mean?"\n', "quote out of place in the row that begins at line 2"),
+        ("q.csv", b'prompt\n"Why is that?\nWhat is this?\n', "misplaced quote in the row that begins at line 2"),
+        ("q.csv", b'prompt\n"What does "hi" mean?"\n', "misplaced quote in the row that begins at line 2"),
     ],
 )
 def test_bad_files(tmp_path, name, content, match):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=match):
         open_source(SourceConfig(str(tmp_path / name)), 0)
-    with pytest.raises(InputError, match="no prompt file"):
+    with pytest.raises(InputError, match="No prompt file matches"):
         open_source(SourceConfig(str(tmp_path / "nowhere")), 0)

@@ -31,8 +31,7 @@ from eyas.data.select.deduplicate import NUM_ROWS, minhash_signature
 from eyas.data.select.language import detect_languages
 from eyas.data.select.quality import find_quality_issue
 from eyas.data.sources.record_formats import RejectedRecord, parse_record
-from eyas.data.sources.records import Record, read_shard
-from eyas.data.sources.source import Source, SourceShard
+from eyas.data.sources.source import Record, Source, SourceShard, read_shard
 from eyas.privacy.filter import DroppedRecord, PrivacyFilter
 
 NOT_JSON = "not_json"

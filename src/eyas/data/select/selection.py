@@ -23,8 +23,7 @@ from eyas.data.select.deduplicate import NearDuplicates
 from eyas.data.select.screen import ScreeningJob
 from eyas.data.select.traffic import MAX_FITTED, TextSample, TrafficModel
 from eyas.data.sources.record_formats import ParsedRecord, parse_record
-from eyas.data.sources.records import read_shard
-from eyas.data.sources.source import Source, SourceConfig, open_source
+from eyas.data.sources.source import SourceConfig, open_source, read_shard
 
 DUPLICATE, NEAR_DUPLICATE = "duplicate", "near_duplicate"
 MAX_PRODUCTION_REQUESTS = 20_000  # requests of the log that are looked at
@@ -127,7 +126,7 @@ def _match_production(
     cells_N = np.concatenate([traffic.assign_cells(batch) for batch in _iter_text_batches(work)])
     lengths, cells, sources = lengths_N[numbers], cells_N[numbers], sources_N[numbers]
     told = {
-        source_name(work.sources[source]): traffic.measure_distance(
+        work.sources[source].name: traffic.measure_distance(
             cells[sources == source], lengths[sources == source]
         ).to_json()
         for source in sorted(set(sources.tolist()))
@@ -177,11 +176,6 @@ def _iter_text_batches(work: ScreeningJob) -> Iterator[list[str]]:
 
 def _user_text(conversation: Conversation) -> str:
     return "\n".join(message.content for message in conversation.messages if message.role == "user")
-
-
-def source_name(source: Source) -> str:
-    """What the ledger calls it."""
-    return ", ".join(sorted({file.source_name for file in source.files}))
 
 
 def digest_log(path: str) -> str:

@@ -1,52 +1,37 @@
-"""Where prompts come from: files on any fsspec URL, datasets of the Hugging Face hub, or eyas's own grammar.
+"""Prompt sources: files on any fsspec URL, datasets of the Hugging Face hub, or eyas's own grammar.
 
-A source is cut into *pieces*, which workers read independently of each other. Where the cuts lie depends on the data
-alone, so the same prompts come out whatever the number of workers.
-
-    file of lines      | 1000 lines | 1000 lines | 1000 lines | rest |       a piece is a range of bytes
-    Parquet            | row group  | row group  |                          a piece is a row group
-    CSV, compressed    | file                                        |      a piece is a file
+A source is split into shards, which workers read independently of each other. The data alone decides where a shard
+ends (`file_formats.py`), so the same prompts come out whatever the number of workers.
 """
 
-import csv
-import hashlib
-import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import StoragePath
-from eyas.chat.conversation import is_unicode
-from eyas.data.optional_imports import import_extra
+from eyas.data.sources.file_formats import (
+    FILE_FORMATS,
+    UNREADABLE,
+    FileFormat,
+    Span,
+    find_format,
+    is_data_file,
+    read_values,
+    split_file,
+    split_range,
+)
+from eyas.data.sources.request_logs import NO_RECORD
 from eyas.evalsets import FAMILIES, example
 
 BUILTIN = "builtin:"
 BUILTIN_LICENSE = "Apache-2.0"
 HUB = "hf:"
 SPLITS = ("train", "quickstart", "eval")
-SHARD_RECORDS = 1000
-SHARD_BYTES = 8 * 2**20
-READ_BYTES = 2**20
 FULL_REVISION = re.compile(r"[0-9a-f]{40}")
-
-FileFormat = Literal["lines", "log", "parquet", "csv", "compressed", "grammar"]
-FILE_FORMATS: dict[str, FileFormat] = {
-    ".jsonl": "lines",
-    ".ndjson": "lines",
-    ".json": "lines",
-    ".txt": "lines",
-    ".log": "log",
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".gz": "compressed",
-    ".bz2": "compressed",
-    ".xz": "compressed",
-}
 
 
 @dataclass(frozen=True)
@@ -55,15 +40,15 @@ class SourceConfig:
 
     path          a file, a directory or a pattern, on this machine or any fsspec URL; hf:<dataset> of the hub;
                   builtin:<split> for eyas's grammar
-    license       SPDX id of the prompts' licence; of the hub and of known sets it may be left out
+    license       SPDX id of the prompts' license; optional for the hub and for known datasets
     license_file  its text, whose digest is recorded
-    dataset       the public dataset that the files are a copy of, as the hub calls it
+    dataset       the public dataset that the files are a copy of, as the hub names it
     revision      its commit; required for hf:
     files         hf: only, a pattern of data files inside the dataset
     name          of the source in ids and ledger; default: the files' names without their endings
     task          tag `task`; default: the source's name
     count         builtin: only, how many conversations the grammar writes
-    keep_system   keep a leading system message; else only what users said
+    keep_system   keep a leading system message; otherwise only user turns
     """
 
     path: str
@@ -78,28 +63,32 @@ class SourceConfig:
     keep_system: bool = False
 
     def __post_init__(self) -> None:
-        if not self.path.strip():  # an unset variable of a script; taken as a path it is the working directory
-            raise UsageError("a source with an empty path", "a file, a directory or a pattern", "name it")
+        if not self.path.strip():  # an unset variable of a script; as a path it would be the working directory
+            raise UsageError(
+                "A prompt source has an empty path", "Set prompts.source to a file, a directory or a pattern"
+            )
         if self.is_builtin and (self.license or BUILTIN_LICENSE) != BUILTIN_LICENSE:
-            raise InputError(f"prompts.license={self.license} for {self.path}", BUILTIN_LICENSE, "leave it out")
+            raise InputError(
+                f"prompts.license={self.license} does not fit {self.path}, whose license is {BUILTIN_LICENSE}",
+                "Leave prompts.license out",
+            )
         if self.is_builtin and (self.count is None or self.count < 1):
-            raise InputError(f"{self.path} without a count", "how many it shall write", "set prompts.limit=300")
+            raise InputError(f"{self.path} does not know how many prompts to write", "Set prompts.limit=300")
         if self.path.startswith(HUB) and FULL_REVISION.fullmatch(self.revision or "") is None:
             raise UsageError(
-                f"{self.path} at revision {self.revision}",
-                "the full commit of the dataset, 40 hexadecimal digits: its content and licence change with time",
-                "copy it from the dataset's page, Files and versions",
+                f"{self.path} has the revision {self.revision}, which is not a full commit",
+                "Set revision to the 40 hexadecimal digits that the dataset's page shows under Files and versions",
             )
 
     @property
     def is_builtin(self) -> bool:
-        """Whether eyas writes the prompts itself."""
+        """True for prompts that eyas writes itself."""
         return self.path.startswith(BUILTIN)
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a source. key: its name in the ledger, the same on every machine."""
+    """A file of a source. key: its name in the ledger, the same on every machine."""
 
     url: str
     key: str
@@ -110,29 +99,32 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class SourceShard:
-    """What one worker reads at a time: bytes, a row group, a file, or conversations of the grammar.
-
-    first: the index, within the source, of its first record; line: that record's line in the file, from 1. count:
-    records, blank lines included.
-    """
+    """The part of a source that one worker reads at a time. first_record: its index in the source."""
 
     source_index: int
     file_index: int
-    begin: int
-    end: int
+    span: Span
     first_record: int
-    first_line: int
-    num_records: int
+
+    @property
+    def num_records(self) -> int:
+        """Number of records, blank lines included."""
+        return self.span.num_records
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source that was looked at: its files with their digests, and how it is cut."""
+    """An opened source: its files with their digests, and its shards."""
 
     config: SourceConfig
     files: tuple[SourceFile, ...]
     shards: tuple[SourceShard, ...]
-    hub_directory: Path | None = None  # of a dataset of the hub, with its card and its licence
+    hub_directory: Path | None = None  # the downloaded dataset of the hub, with its card and its license
+
+    @property
+    def name(self) -> str:
+        """The name in the ledger."""
+        return ", ".join(sorted({file.source_name for file in self.files}))
 
     @property
     def digests(self) -> dict[str, str]:
@@ -141,72 +133,94 @@ class Source:
 
     @property
     def num_records(self) -> int:
-        """Records, blank lines included."""
-        return sum(piece.num_records for piece in self.shards)
+        """Number of records, blank lines included."""
+        return sum(shard.num_records for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record that is not blank.
+
+    id: "<source>:<index from 0>". value: a JSON value or a line of text, None if it cannot be read (`is_json` is then
+    False). location: "<file>:<line from 1>", for the ledger. task: as the source names it.
+    """
+
+    id: str
+    location: str
+    source: str
+    task: str | None
+    value: Any
+    is_json: bool = True
 
 
 def open_source(config: SourceConfig, source_index: int) -> Source:
-    """Reads every byte once: digests, cuts, counts. number: the source's place in the recipe.
+    """Reads every byte of a source once: computes digests, splits, counts.
 
-    InputError where nothing is, or a file is empty or of an unknown kind.
+    Args:
+        config: The source.
+        source_index: Its index among the sources of the recipe.
+
+    Raises:
+        InputError: There is no such file, or a file is empty, damaged or of an unknown kind.
     """
     if config.is_builtin:
         return _open_grammar(config, source_index)
-    places, root = _find_files(config)
+    paths, hub_directory = _find_files(config)
+    if not paths:
+        raise InputError(
+            f"No prompt file matches {config.path}",
+            f"Name a file, a directory or a pattern of {' '.join(FILE_FORMATS)}",
+        )
     files: list[SourceFile] = []
-    pieces: list[SourceShard] = []
-    counts: dict[str, int] = {}
-    keys: dict[str, int] = {}
-    for place in places:
-        name = config.name or place.name.partition(".")[0]
-        keys[place.name] = keys.get(place.name, 0) + 1
+    shards: list[SourceShard] = []
+    num_records: dict[str, int] = {}
+    num_files: dict[str, int] = {}
+    for path in paths:
+        name = config.name or path.name.partition(".")[0]
+        num_files[path.name] = num_files.get(path.name, 0) + 1
         # Two files of one name are told apart by their order, not by a directory of this machine.
-        key = place.name if keys[place.name] == 1 else f"{place.name} ({keys[place.name]})"
-        kind = _file_format(place)
-        digest, cuts = _digest_and_split(place, kind)
-        first = counts.get(name, 0)  # files that share a name are counted on, so that ids are unique
-        for cut in cuts:
-            pieces.append(
-                SourceShard(
-                    source_index,
-                    len(files),
-                    cut.begin,
-                    cut.end,
-                    first + cut.first_record,
-                    cut.first_record + 1,
-                    cut.num_records,
-                )
-            )
-        counts[name] = first + sum(cut.num_records for cut in cuts)
-        files.append(SourceFile(place.url, key, name, kind, digest))
-    return Source(config, tuple(files), tuple(pieces), root)
+        key = path.name if num_files[path.name] == 1 else f"{path.name} ({num_files[path.name]})"
+        file_format = find_format(path.name)
+        digest, spans = split_file(path, file_format)
+        first = num_records.get(name, 0)  # files that share a name continue the count, so that ids are unique
+        shards += [SourceShard(source_index, len(files), span, first + span.first_record) for span in spans]
+        num_records[name] = first + sum(span.num_records for span in spans)
+        files.append(SourceFile(path.url, key, name, file_format, digest))
+    return Source(config, tuple(files), tuple(shards), hub_directory)
 
 
-# --- finding the files -----------------------------------------------------------------------------------------------
+def read_shard(source: Source, shard: SourceShard) -> Iterator[Record]:
+    """Yields the records of a shard. Raises InputError for a file that changed or is damaged."""
+    file = source.files[shard.file_index]
+    if file.format == "grammar":
+        yield from _write_grammar_records(source, shard)
+        return
+    count = 0
+    for offset, value in enumerate(read_values(StoragePath(file.url), file.format, shard.span)):
+        count = offset + 1
+        if value is not NO_RECORD:
+            record_id = f"{file.source_name}:{shard.first_record + offset}"
+            location = f"{file.key}:{shard.span.first_record + offset + 1}"
+            is_json = value is not UNREADABLE
+            yield Record(record_id, location, file.source_name, None, value if is_json else None, is_json)
+    if count != shard.num_records:  # the ledger would hold the digest of other records
+        raise InputError(f"{file.key} changed while it was read", "Run the same command again when it is complete")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def _find_files(config: SourceConfig) -> tuple[list[StoragePath], Path | None]:
-    """The data files, and of a dataset of the hub where it lies."""
+    """Returns the data files, and the directory of a dataset of the hub."""
     if config.path.startswith(HUB):
-        root = _download_dataset(config)
-        found = sorted(
-            path for path in root.glob(config.files or "**/*") if path.is_file() and _is_data_file(path.name)
-        )
-        return _require_files([StoragePath(str(path)) for path in found], config), root
-    place = StoragePath(str(Path(config.path).expanduser()) if config.path.startswith("~") else config.path)
-    places = place.match_files()
-    if [match.url for match in places] != [place.url]:
-        places = [match for match in places if _is_data_file(match.name)]
-    return _require_files(places, config), None
-
-
-def _require_files(places: Sequence[StoragePath], config: SourceConfig) -> list[StoragePath]:
-    if not places:
-        kinds = " ".join(sorted(FILE_FORMATS))
-        raise InputError(
-            f"no prompt file {config.path}", f"a file, a directory or a pattern ({kinds})", "check the path"
-        )
-    return list(places)
+        directory = _download_dataset(config)
+        found = sorted(path for path in directory.glob(config.files or "**/*") if path.is_file())
+        return [StoragePath(str(path)) for path in found if is_data_file(path.name)], directory
+    path = StoragePath(str(Path(config.path).expanduser()) if config.path.startswith("~") else config.path)
+    matches = path.match_files()
+    if [match.url for match in matches] != [path.url]:  # a directory or a pattern
+        matches = [match for match in matches if is_data_file(match.name)]
+    return matches, None
 
 
 def _download_dataset(config: SourceConfig) -> Path:
@@ -224,150 +238,31 @@ def _download_dataset(config: SourceConfig) -> Path:
         )
     except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
         raise InputError(
-            f"{config.path} at {config.revision}, which the hub does not give ({type(error).__name__})",
-            "a dataset that this machine may download, at a revision that exists",
-            "check id, revision and access, or download it first and name the files",
+            f"The hub does not provide {config.path} at revision {config.revision} ({type(error).__name__})",
+            "Check the id, the revision and your access, or download the dataset and name its files",
         ) from error
 
 
-def _is_data_file(name: str) -> bool:
-    return not name.startswith(".") and Path(name).suffix.lower() in FILE_FORMATS
+# --- grammar ---------------------------------------------------------------------------------------------------------
 
 
-def _file_format(place: StoragePath) -> FileFormat:
-    if not is_unicode(place.name):  # the ledger and every id would hold it
-        raise InputError(f"a file name that is not UTF-8, {place.name!r}", "one that is", "rename the file")
-    found = FILE_FORMATS.get(Path(place.name).suffix.lower())
-    if found is None:
-        raise InputError(
-            f"{place.name}, a file of unknown kind", " ".join(sorted(FILE_FORMATS)), "convert or rename it"
-        )
-    if found == "compressed" and FILE_FORMATS.get(Path(Path(place.name).stem).suffix.lower()) not in ("lines", "log"):
-        raise InputError(f"{place.name}, compressed", "a compressed file of lines, such as .jsonl.gz", "unpack it")
-    return found
-
-
-# --- digests and cuts ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Span:
-    begin: int
-    end: int
-    first_record: int
-    num_records: int
-
-
-def _digest_and_split(place: StoragePath, kind: FileFormat) -> tuple[str, list[_Span]]:
-    """The digest of a file and where it is cut."""
-    digest = hashlib.sha256()
-    with place.open() as file:
-        if kind in ("lines", "log"):
-            cuts = _split_lines(_read_blocks(file, digest))
-        else:
-            size = sum(map(len, _read_blocks(file, digest)))
-            cuts = [] if size == 0 else _split_whole(place, file, kind, size)
-    if not cuts:
-        raise InputError(f"the empty prompt file {place.name}", "a record at least", "check how it was made")
-    return f"sha256:{digest.hexdigest()}", cuts
-
-
-def _read_blocks(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[bytes]:
-    while block := file.read(READ_BYTES):
-        digest.update(block)
-        yield block
-
-
-def _split_lines(blocks: Iterator[bytes]) -> list[_Span]:
-    """After SHARD_RECORDS lines, or the first line end behind SHARD_BYTES."""
-    cuts: list[_Span] = []
-    at = begin = count = first = 0
-    is_open = False  # behind a line that has no end yet
-    for block in blocks:
-        place = 0
-        while (end := block.find(b"\n", place)) >= 0:
-            place, count, is_open = end + 1, count + 1, False
-            if count == SHARD_RECORDS or at + place - begin >= SHARD_BYTES:
-                cuts.append(_Span(begin, at + place, first, count))
-                begin, first, count = at + place, first + count, 0
-        is_open = is_open or place < len(block)
-        at += len(block)
-    if at > begin:
-        cuts.append(_Span(begin, at, first, count + is_open))
-    return cuts
-
-
-def _split_whole(place: StoragePath, file: BinaryIO, kind: FileFormat, size: int) -> list[_Span]:
-    file.seek(0)
-    if kind == "parquet":
-        parquet = import_extra("pyarrow.parquet")
-        try:
-            metadata = parquet.ParquetFile(file).metadata
-        except Exception as error:  # pyarrow raises classes of its own for each way to be damaged
-            raise InputError(f"{place.name}, which is not Parquet", "a Parquet file", "fetch it again") from error
-        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        return [_Span(group, group + 1, sum(counts[:group]), count) for group, count in enumerate(counts) if count]
-    if kind == "csv":
-        return [_Span(0, size, 0, sum(1 for _ in read_csv_rows(file, place.name)))]
-    return [_Span(0, size, 0, sum(1 for _ in read_compressed_lines(file, place.name)))]
-
-
-def read_csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
-    """The rows of a CSV or TSV file by their header. InputError for what is none."""
-    csv.field_size_limit(2**31 - 1)
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    # strict: else a quote that nobody closes takes all rows behind it for one field, and nothing would tell.
-    rows = csv.DictReader(text, delimiter="\t" if name.lower().endswith(".tsv") else ",", strict=True)
-    try:
-        yield from rows
-    except UnicodeDecodeError:
-        raise InputError(f"{name}, which is not CSV in UTF-8", "a header and rows", "convert it") from None
-    except csv.Error:
-        raise InputError(
-            f"{name} with a quote out of place in the row that begins at line {rows.line_num + 1}",
-            'CSV: a field with a quote stands in quotes, with "" for each of its own',
-            "mend the file, or write it again with a CSV library",
-        ) from None
-    finally:
-        text.detach()  # whoever opened the file closes it
-
-
-def read_compressed_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """The lines of a compressed file. InputError for what is damaged."""
-    import bz2
-    import gzip
-    import lzma
-    import zlib
-
-    opened = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[Path(name).suffix.lower()]
-    try:
-        with opened(file, "rb") as lines:
-            yield from lines  # type: ignore[misc]  # bytes in mode "rb"
-    except (OSError, EOFError, lzma.LZMAError, zlib.error):
-        raise InputError(f"{name}, which is damaged or cut off", "a whole compressed file", "fetch it again") from None
-
-
-def _open_grammar(config: SourceConfig, number: int) -> Source:
+def _open_grammar(config: SourceConfig, source_index: int) -> Source:
     split = config.path.removeprefix(BUILTIN)
     if split not in SPLITS:
         known = " or ".join(BUILTIN + name for name in SPLITS)
-        raise InputError(f"prompts.source={config.path}", known, "choose one")
-    # The grammar is code: what it writes in this split is its digest.
+        raise InputError(f"prompts.source={config.path} is not a built-in source", f"Use {known}")
+    # The grammar is code, so a sample of what it writes in this split is its digest.
     sample = [example(family, split, index).messages for family in FAMILIES for index in range(8)]
     file = SourceFile(config.path, config.path, config.name or f"eyas-{split}", "grammar", digest_json(sample))
     assert config.count is not None, "the grammar is endless"
-    starts = range(0, config.count, SHARD_RECORDS)
-    pieces = [SourceShard(number, 0, at, min(at + SHARD_RECORDS, config.count), at, at + 1, 0) for at in starts]
-    return Source(config, (file,), tuple(_counted(piece) for piece in pieces))
+    shards = [SourceShard(source_index, 0, span, span.first_record) for span in split_range(config.count)]
+    return Source(config, (file,), tuple(shards))
 
 
-def _counted(piece: SourceShard) -> SourceShard:
-    return SourceShard(
-        piece.source_index,
-        piece.file_index,
-        piece.begin,
-        piece.end,
-        piece.first_record,
-        piece.first_line,
-        piece.end - piece.begin,
-    )
+def _write_grammar_records(source: Source, shard: SourceShard) -> Iterator[Record]:
+    """Yields conversations of the grammar, family by family in turn."""
+    families, split = list(FAMILIES), source.config.path.removeprefix(BUILTIN)
+    for number in range(shard.span.begin, shard.span.end):
+        index, family = divmod(number, len(families))
+        written = example(families[family], split, index)
+        yield Record(written.id, written.id, source.name, written.family, {"messages": written.messages})

@@ -1,0 +1,233 @@
+"""Reads prompt files: how a file is split into spans, and which values a span holds. `source.py` calls it.
+
+To add a format: an ending in FILE_FORMATS, spans in `split_file` and values in `read_values`.
+
+    lines, log         | 1000 lines | 1000 lines | 1000 lines | rest |       a span is a range of bytes
+    parquet            | row group  | row group  |                          a span is a row group
+    csv, compressed    | file                                        |      a span is the file
+"""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal
+
+from eyas.base.errors import InputError
+from eyas.base.storage import StoragePath
+from eyas.chat.conversation import is_unicode
+from eyas.data.optional_imports import import_extra
+from eyas.data.sources.record_formats import READ_KEYS
+from eyas.data.sources.request_logs import NO_RECORD, parse_log_line
+
+FileFormat = Literal["lines", "log", "parquet", "csv", "compressed", "grammar"]
+FILE_FORMATS: dict[str, FileFormat] = {
+    ".jsonl": "lines",
+    ".ndjson": "lines",
+    ".json": "lines",
+    ".txt": "lines",
+    ".log": "log",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".gz": "compressed",
+    ".bz2": "compressed",
+    ".xz": "compressed",
+}
+SHARD_RECORDS = 1000
+SHARD_BYTES = 8 * 2**20
+READ_BYTES = 2**20
+BATCH_ROWS = 256  # Parquet rows in memory at a time
+BOM = b"\xef\xbb\xbf"
+UNREADABLE: Final = object()
+"""The value of a line that is not JSON, or not UTF-8 in a .txt file."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a file that one worker reads at a time.
+
+    begin, end: bytes, or row groups of a Parquet file, or indices of the grammar. first_record: its index in the file.
+    num_records: blank lines included.
+    """
+
+    begin: int
+    end: int
+    first_record: int
+    num_records: int
+
+
+def is_data_file(name: str) -> bool:
+    """Returns True for a name with a known ending, unless the file is hidden."""
+    return not name.startswith(".") and Path(name).suffix.lower() in FILE_FORMATS
+
+
+def find_format(name: str) -> FileFormat:
+    """Returns the format of a file name. Raises InputError for an unknown ending."""
+    if not is_unicode(name):  # the ledger and every id would hold it
+        raise InputError(f"The file name {name!r} is not valid UTF-8", "Rename the file")
+    found = FILE_FORMATS.get(Path(name).suffix.lower())
+    if found is None:
+        raise InputError(
+            f"{name} has no known file ending", "Convert it to JSON lines (.jsonl), Parquet, CSV or text (.txt)"
+        )
+    if found == "compressed" and FILE_FORMATS.get(Path(Path(name).stem).suffix.lower()) not in ("lines", "log"):
+        raise InputError(f"{name} is a compressed file of unknown kind", "Unpack it, or name it .jsonl.gz if it fits")
+    return found
+
+
+# --- splitting -------------------------------------------------------------------------------------------------------
+
+
+def split_file(path: StoragePath, file_format: FileFormat) -> tuple[str, list[Span]]:
+    """Reads a file once and returns its digest and its spans. Raises InputError for an empty or damaged file."""
+    digest = hashlib.sha256()
+    with path.open() as file:
+        if file_format in ("lines", "log"):
+            spans = _split_lines(_read_blocks(file, digest))
+        else:
+            size = sum(map(len, _read_blocks(file, digest)))
+            spans = [] if size == 0 else _split_whole(file, path.name, file_format, size)
+    if not spans:
+        raise InputError(f"The prompt file {path.name} is empty", "Write it again, or leave it out of the sources")
+    return f"sha256:{digest.hexdigest()}", spans
+
+
+def split_range(num_records: int) -> list[Span]:
+    """Returns the spans of `num_records` conversations of the grammar."""
+    starts = range(0, num_records, SHARD_RECORDS)
+    ends = [min(start + SHARD_RECORDS, num_records) for start in starts]
+    return [Span(start, end, start, end - start) for start, end in zip(starts, ends, strict=True)]
+
+
+def _read_blocks(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[bytes]:
+    while block := file.read(READ_BYTES):
+        digest.update(block)
+        yield block
+
+
+def _split_lines(blocks: Iterator[bytes]) -> list[Span]:
+    """Splits after SHARD_RECORDS lines, or at the first line end after SHARD_BYTES."""
+    spans: list[Span] = []
+    offset = begin = count = first = 0  # offset: bytes before this block
+    is_open = False  # after a line that has no end yet
+    for block in blocks:
+        start = 0
+        while (end := block.find(b"\n", start)) >= 0:
+            start, count, is_open = end + 1, count + 1, False
+            if count == SHARD_RECORDS or offset + start - begin >= SHARD_BYTES:
+                spans.append(Span(begin, offset + start, first, count))
+                begin, first, count = offset + start, first + count, 0
+        is_open = is_open or start < len(block)
+        offset += len(block)
+    if offset > begin:
+        spans.append(Span(begin, offset, first, count + is_open))
+    return spans
+
+
+def _split_whole(file: BinaryIO, name: str, file_format: FileFormat, size: int) -> list[Span]:
+    file.seek(0)
+    if file_format == "parquet":
+        parquet = import_extra("pyarrow.parquet")
+        try:
+            metadata = parquet.ParquetFile(file).metadata
+        except Exception as error:  # pyarrow raises classes of its own for each way to be damaged
+            raise InputError(f"{name} is not a valid Parquet file", "Download or write it again") from error
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        return [Span(group, group + 1, sum(counts[:group]), count) for group, count in enumerate(counts) if count]
+    rows = _read_csv_rows(file, name) if file_format == "csv" else _read_compressed_lines(file, name)
+    return [Span(0, size, 0, sum(1 for _ in rows))]
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_values(path: StoragePath, file_format: FileFormat, span: Span) -> Iterator[Any]:
+    """Yields one value for each record of a span.
+
+    Yields NO_RECORD for a blank line and for a log line without a prompt, UNREADABLE for a line that cannot be read.
+    Raises InputError for a damaged file.
+    """
+    with path.open() as file:
+        if file_format == "parquet":
+            yield from _read_parquet_rows(file, path.name, span)
+        elif file_format == "csv":
+            yield from _read_csv_rows(file, path.name)
+        elif file_format == "compressed":
+            inner = Path(path.name).stem
+            yield from (_parse_line(line, inner) for line in _read_compressed_lines(file, path.name))
+        else:
+            file.seek(span.begin)
+            left = span.end - span.begin
+            while left > 0 and (line := file.readline(left)):
+                is_first = span.begin == 0 and left == span.end
+                left -= len(line)
+                yield _parse_line(line.removeprefix(BOM) if is_first else line, path.name)
+
+
+def _parse_line(line: bytes, name: str) -> Any:
+    if not line.strip():
+        return NO_RECORD
+    ending = Path(name).suffix.lower()
+    if ending == ".log":
+        return parse_log_line(line)
+    try:
+        return line.decode().strip() if ending == ".txt" else json.loads(line)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+
+
+def _read_parquet_rows(file: BinaryIO, name: str, span: Span) -> Iterator[dict[str, Any]]:
+    """Yields rows with the columns that a record format reads: other columns may hold what Python cannot.
+
+    Leaves out cells without a value: in Parquet each row has each column.
+    """
+    pyarrow = import_extra("pyarrow.parquet")
+    try:
+        parquet = pyarrow.ParquetFile(file)
+        groups = range(span.begin, span.end)
+        columns = [column for column in parquet.schema_arrow.names if column in READ_KEYS]
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
+            for row in batch.to_pylist() if columns else [{}] * batch.num_rows:
+                yield {key: value for key, value in row.items() if value is not None}
+    except Exception:  # pyarrow raises classes of its own for each way to be damaged, and its messages quote values
+        raise InputError(
+            f"{name} has rows that cannot be read", "Write it again as Parquet with text in UTF-8"
+        ) from None
+
+
+def _read_csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
+    """Yields the rows of a CSV or TSV file by their header. Raises InputError for a file that is not CSV."""
+    csv.field_size_limit(2**31 - 1)
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    # strict: otherwise a quote that is never closed takes all rows after it for one field, without an error.
+    rows = csv.DictReader(text, delimiter="\t" if name.lower().endswith(".tsv") else ",", strict=True)
+    try:
+        yield from rows
+    except UnicodeDecodeError:
+        raise InputError(f"{name} is not CSV in UTF-8", "Convert it to UTF-8") from None
+    except csv.Error:
+        raise InputError(
+            f"{name} has a misplaced quote in the row that begins at line {rows.line_num + 1}",
+            'Put a field with quotes in quotes and double those inside it (""), or write the file with a CSV library',
+        ) from None
+    finally:
+        text.detach()  # the caller closes the file
+
+
+def _read_compressed_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yields the lines of a compressed file. Raises InputError for a damaged file."""
+    import bz2
+    import gzip
+    import lzma
+    import zlib
+
+    open_file = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[Path(name).suffix.lower()]
+    try:
+        with open_file(file, "rb") as lines:
+            yield from lines  # type: ignore[misc]  # bytes in mode "rb"
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
+        raise InputError(f"{name} is damaged or cut off", "Download or write it again") from None
