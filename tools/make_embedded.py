@@ -27,7 +27,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, PreT
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from eyas.evalsets import FAMILIES, Messages, example
-from eyas.evalsets.families import passages
+from eyas.evalsets.families.documents import SHORT_SIZE, write_passages
 
 VOCAB_SIZE = 4096
 SPECIAL = ("<|pad|>", "<|begin|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -92,7 +92,7 @@ def make_tokenizer(work: Path) -> None:
             for family in FAMILIES:
                 messages = example(family, "train", index).messages
                 if family == "passages":
-                    messages = passages.write(random.Random(f"train/passages/{index}")) if index < 500 else []
+                    messages = write_passages(random.Random(f"train/passages/{index}")) if index < 500 else []
                 yield from (message["content"] for message in messages)
 
     tokenizer.train_from_iterator(texts(), trainer)
@@ -172,7 +172,7 @@ def example_messages(index: int, long: bool = True) -> Messages:
     """Training conversation `index`: families in turn; with `long` off, all passages are short."""
     family = list(FAMILIES)[index % len(FAMILIES)]
     if family == "passages" and not long:
-        return passages.write(random.Random(f"train/passages/{index}"), passages.SHORT_SIZE)
+        return write_passages(random.Random(f"train/passages/{index}"), SHORT_SIZE)
     return example(family, "train", index).messages
 
 

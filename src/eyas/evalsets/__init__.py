@@ -1,33 +1,36 @@
-"""Our own prompts: seven families of short tasks in a small world, written by a seeded grammar.
+"""The shipped prompts: seven families of short tasks in a small world, written by a seeded grammar.
 
-`example(family, split, index)` is a pure function: the same three arguments give the same conversation for ever.
-The embedded target is trained on split `train`, the quickstart takes its prompts from `quickstart`, and everything
-that is measured is measured on `eval`. Passages are long in `eval` and mostly short elsewhere, to spare time.
-No `eval` answer occurs in the `train` text (checked when the target is made).
+`example(family, split, index)` is a pure function: the same three arguments always give the same conversation.
+The embedded target is trained on split `train`, `eyas quickstart` takes its prompts from `quickstart`, and `eyas bench`
+and the tests measure on `eval`. Passages are long in `eval` and mostly short elsewhere, to save time.
+No answer of `eval` occurs in the text of `train` (tools/make_embedded.py leaves such conversations out).
 """
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eyas.evalsets.families import arithmetic, chat, code, extraction, passages, summary, translation
-
-Messages = list[dict[str, str]]
+from eyas.evalsets.families.arithmetic import write_arithmetic
+from eyas.evalsets.families.chat import write_chat
+from eyas.evalsets.families.code import write_code
+from eyas.evalsets.families.documents import draw_size, write_extraction, write_passages, write_summary
+from eyas.evalsets.families.translation import write_translation
+from eyas.evalsets.template_grammar import Messages
 
 FAMILIES: dict[str, Callable[[random.Random], Messages]] = {
-    "chat": chat.write,
-    "code": code.write,
-    "arithmetic": arithmetic.write,
-    "extraction": extraction.write,
-    "summary": summary.write,
-    "passages": passages.write,
-    "translation": translation.write,
+    "chat": write_chat,
+    "code": write_code,
+    "arithmetic": write_arithmetic,
+    "extraction": write_extraction,
+    "summary": write_summary,
+    "passages": write_passages,
+    "translation": write_translation,
 }
 
 
 @dataclass(frozen=True)
 class Example:
-    """A conversation of the grammar: the last message is the reference answer."""
+    """A conversation of the grammar. The last message is the reference answer."""
 
     id: str
     family: str
@@ -45,10 +48,10 @@ class Example:
 
 
 def example(family: str, split: str, index: int) -> Example:
-    """Conversation `index` of a family in a split; raises KeyError for an unknown family."""
+    """Returns conversation `index` of a family in a split. Raises KeyError for an unknown family."""
     rng = random.Random(f"{split}/{family}/{index}")
     if family == "passages" and split != "eval":
-        messages = passages.write(rng, passages.draw_size(rng))
+        messages = write_passages(rng, draw_size(rng))
     else:
         messages = FAMILIES[family](rng)
     return Example(f"{split}-{family}:{index}", family, messages)

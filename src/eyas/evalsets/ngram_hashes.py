@@ -1,15 +1,17 @@
-"""Evaluation sets as hashes of word n-grams: enough to recognise their prompts in other data, too little to read them.
+"""Hashes of the word n-grams of evaluation sets: enough to recognize their prompts in other data, but not to read them.
 
-    words      text in NFKC and lower case; a word is a run of letters, digits and underscores, or one character of a
-               language that puts no blanks between words
-    n-gram     n words in a row. It counts if at least half of them are words of 3 letters and more (or such a
-               character): "1, 2, 3, 4, ..." is in every second program.
-    short      a text with fewer than n words is one n-gram, whole, and equals only the same whole text
+`eyas prompts` drops records that share n-grams with an evaluation set (eyas.data.select.contamination).
+
+    words      text in NFKC and lower case. A word is a run of letters, digits and underscores, or one character of a
+               language that puts no blanks between words.
+    n-gram     n words in a row. It counts if at least half of them have 3 letters or more (or are such a character):
+               "1, 2, 3, 4, ..." stands in every second program.
+    short      a text of fewer than n words is one n-gram; it equals only the same whole text
     hash       64 bits: blake2b of each word, combined as a polynomial, so that all n-grams of a text cost a few array
                operations
 
-A file of hashes/ is one line of JSON (the header) and the sorted hashes, little-endian, for each n of the header.
-Sets of our own grammar are hashed conversation by conversation (unit "record"): all their texts share their n-grams.
+A file of hashes/ is one line of JSON (the header) and then, for each n of the header, the sorted hashes, little-endian.
+The sets of eyas.evalsets are hashed by conversation (unit "record"), because all of their texts share n-grams.
 """
 
 import hashlib
@@ -26,13 +28,13 @@ import numpy as np
 
 from eyas.base.errors import InputError
 
-FORMAT_VERSION = 1  # of words, n-grams and hashes: another one needs new files
-NGRAM_SIZES = (8, 13)  # the n that files are made for
+FORMAT_VERSION = 1  # of words, n-grams and hashes: another version needs new files
+NGRAM_SIZES = (8, 13)  # the n that files hold
 HASHES = Path(__file__).parent / "hashes"
 
 Unit = Literal["ngram", "record"]
 
-# CJK, kana, Thai, Lao, Khmer, Burmese: one character a word.
+# CJK, kana, Thai, Lao, Khmer, Burmese: each character is a word.
 _ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WORD = re.compile(f"[{_ALONE}]|[^\\W{_ALONE}]+")
 _LONG = re.compile(f"[{_ALONE}]|[^\\W\\d_]{{3}}")
@@ -41,7 +43,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd, from the golden ratio
 
 @dataclass(frozen=True)
 class NgramHashes:
-    """The hashes of one set: uint64, sorted, each once, by n."""
+    """The hashes of one evaluation set, by n: uint64, sorted, each once."""
 
     header: Mapping[str, Any]
     hashes: Mapping[int, np.ndarray]
@@ -53,24 +55,23 @@ class NgramHashes:
 
     @property
     def unit(self) -> Unit:
-        """What one hash stands for."""
+        """The unit that one hash stands for: an n-gram or a whole record."""
         return self.header["unit"]
 
     def to_bytes(self) -> bytes:
-        """The file."""
+        """Returns the content of the file."""
         counts = {str(n): len(hashes) for n, hashes in self.hashes.items()}
-        header = {"eyas_ngrams": FORMAT_VERSION, **self.header, "counts": counts}
-        parts = [json.dumps(header).encode() + b"\n"]
-        return b"".join(parts + [hashes.astype("<u8").tobytes() for hashes in self.hashes.values()])
+        header = json.dumps({"eyas_ngrams": FORMAT_VERSION, **self.header, "counts": counts})
+        return b"".join([header.encode(), b"\n", *(hashes.astype("<u8").tobytes() for hashes in self.hashes.values())])
 
 
 def hash_words(texts: Iterable[str]) -> list[np.ndarray]:
-    """The hashes of the words of each text, uint64; the lowest bit says whether the word is long."""
+    """Returns the word hashes of each text, uint64. The lowest bit of a hash is set if the word is long."""
     return [np.array([_hash_word(word) for word in _split_words(text)], dtype=np.uint64) for text in texts]
 
 
 def hash_ngrams(words: np.ndarray, n: int) -> np.ndarray:
-    """The hashes of the n-grams that count, in order; that of the whole text where it has fewer words. uint64."""
+    """Returns the hashes of the n-grams that count, in order, uint64; one for the whole text if it is shorter."""
     if len(words) == 0:
         return words
     if len(words) < n:
@@ -81,7 +82,7 @@ def hash_ngrams(words: np.ndarray, n: int) -> np.ndarray:
 
 
 def hash_record(words: Sequence[np.ndarray]) -> np.ndarray:
-    """One hash of all texts of a record as one, uint64 [1]."""
+    """Returns one hash of all texts of a record joined, uint64 [1]."""
     all_words = words[0] if len(words) == 1 else np.concatenate([np.empty(0, dtype=np.uint64), *words])
     return _finish((all_words * _powers(len(all_words))).sum(keepdims=True), len(all_words))
 
@@ -89,7 +90,14 @@ def hash_record(words: Sequence[np.ndarray]) -> np.ndarray:
 def hash_records(
     name: str, records: Iterable[Sequence[str]], sizes: Sequence[int], unit: Unit = "ngram"
 ) -> NgramHashes:
-    """The hashes of a set's records (the user turns of each), with a bare header; memory holds the hashes only."""
+    """Returns the hashes of a set, with a header that has no source yet. Only the hashes are kept in memory.
+
+    Args:
+        name: the name of the set.
+        records: the user turns of each record.
+        sizes: the n of the n-grams.
+        unit: "record" to hash each record as a whole.
+    """
     found: dict[int, list[np.ndarray]] = {n: [np.empty(0, dtype=np.uint64)] for n in sizes}
     num_records = 0
     for texts in records:
@@ -102,16 +110,16 @@ def hash_records(
 
 
 def load_set(name: str) -> NgramHashes:
-    """A set that ships with eyas. Raises InputError for a name that is none, and for a damaged file."""
+    """Returns a set that ships with eyas. Raises InputError for an unknown name and for a damaged file."""
     path = HASHES / f"{name}.bin"
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in HASHES.glob("*.bin")))
-        raise InputError(f"no hashes of {name!r}", f"one of {known}, or a file of your own", "correct the name")
+        raise InputError(f"eyas has no hashes of {name!r}", f"Use one of {known}, or the path of a file of your own")
     return read_file(path)
 
 
 def read_file(path: Path) -> NgramHashes:
-    """A file of hashes. Raises InputError for a damaged one and for one of another version."""
+    """Reads a file of hashes. Raises InputError for a damaged file and for another version."""
     line, _, data = path.read_bytes().partition(b"\n")
     try:
         header: dict[str, Any] = json.loads(line)
@@ -119,13 +127,12 @@ def read_file(path: Path) -> NgramHashes:
         counts = {int(n): int(count) for n, count in header.pop("counts").items()}
         values = np.frombuffer(data, dtype="<u8").astype(np.uint64)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputError(f"{path} is no file of n-gram hashes", "an unchanged file", "install eyas again") from None
+        raise InputError(f"{path} is not a file of n-gram hashes", "Install eyas again") from None
     if version != FORMAT_VERSION or len(values) != sum(counts.values()):
-        raise InputError(f"{path} of version {version}", f"version {FORMAT_VERSION}, whole", "install eyas again")
-    ends = np.cumsum(list(counts.values()))
-    return NgramHashes(
-        header, {n: values[end - count : end] for (n, count), end in zip(counts.items(), ends, strict=True)}
-    )
+        problem = f"{path} has version {version} and {len(values)} hashes, not version {FORMAT_VERSION} and"
+        raise InputError(f"{problem} {sum(counts.values())}", "Install eyas again")
+    parts = np.split(values, np.cumsum(list(counts.values()))[:-1])
+    return NgramHashes(header, dict(zip(counts, parts, strict=True)))
 
 
 def _split_words(text: str) -> list[str]:
@@ -141,7 +148,7 @@ def _hash_word(word: str) -> int:
 
 
 def _powers(num: int) -> np.ndarray:
-    """_BASE to the power num - 1, ..., 1, 0, modulo 2**64."""
+    """Returns _BASE to the power num - 1, ..., 1, 0, modulo 2**64."""
     return np.multiply.accumulate(np.array([1] + [_BASE] * num, dtype=np.uint64))[:num][::-1]
 
 

@@ -1,1 +1,1 @@
-"""The seven task families of the embedded target, one writer each: `write(rng) -> messages`."""
+"""The seven families of prompts: functions that write a conversation from random numbers."""

@@ -1,9 +1,8 @@
-"""Family `arithmetic`: word problems of two to four steps, solved step by step."""
+"""Family `arithmetic`: word problems of two to four steps; the answer solves them step by step."""
 
 import random
 
-from eyas.evalsets.template_grammar import TemplateGrammar
-from eyas.evalsets.world_words import NAMES, TONES, TOPICS, WEEKDAYS
+from eyas.evalsets.template_grammar import NAMES, TONES, TOPICS, WEEKDAYS, Messages, TemplateGrammar, draw_words
 
 FIRST_SENTENCE = (
     "<a> has <start> <thing> at <place>.",
@@ -17,9 +16,11 @@ ASK = (
     "In the end, how many <thing> does <a> own? Answer in a <tone> voice.",
 )
 
-PLUS = ("<b> gives <a> <n> more.", "Then <a> buys <n> <quality> <thing>.", "On <day> <b> brings <n> more <thing>.")
-MINUS = ("<a> loses <n> of them.", "Then <a> gives <n> <thing> to <b>.", "On <day> <b> takes <n> of them away.")
-TIMES = ("Then the number grows <n> times as large.", "<a> then trades each one for <n> <quality> ones.")
+EVENT = {
+    "+": ("<b> gives <a> <n> more.", "Then <a> buys <n> <quality> <thing>.", "On <day> <b> brings <n> more <thing>."),
+    "-": ("<a> loses <n> of them.", "Then <a> gives <n> <thing> to <b>.", "On <day> <b> takes <n> of them away."),
+    "*": ("Then the number grows <n> times as large.", "<a> then trades each one for <n> <quality> ones."),
+}
 
 OPEN = (
     "{We begin|Let us begin|I begin} with {the|those|all} <start> <thing> {at <place>|of <a>|on <weekday>}.",
@@ -48,26 +49,26 @@ CLOSE = (
 )
 
 
-def write(rng: random.Random) -> list[dict[str, str]]:
-    """One problem and its worked solution; all intermediate results are between 1 and 400."""
+def write_arithmetic(rng: random.Random) -> Messages:
+    """Returns one problem and its worked solution. All intermediate results are between 1 and 400."""
     topic, tone = rng.choice(TOPICS), rng.choice(TONES)
     first, second = rng.sample(NAMES, 2)
     value = rng.randint(4, 60)
-    words = {"a": first, "b": second, "thing": rng.choice(topic.things), "place": rng.choice(topic.places)}
-    words |= {"start": str(value), "weekday": rng.choice(WEEKDAYS), "day": rng.choice(WEEKDAYS), "tone": tone}
-    speaker = TemplateGrammar(rng, tone, {**words, "quality": topic.qualities})
-    story = [speaker.expand(rng.choice(FIRST_SENTENCE))]
-    steps = speaker.expand_some(OPEN, rng.choice((1, 1, 2)))
+    words = draw_words(rng, thing=topic["thing"], place=topic["place"], weekday=WEEKDAYS, day=WEEKDAYS)
+    words |= {"a": first, "b": second, "start": str(value), "tone": tone}
+    grammar = TemplateGrammar(rng, tone, {**words, "quality": topic["quality"]})
+    story = [grammar.expand(rng.choice(FIRST_SENTENCE))]
+    steps = grammar.expand_some(OPEN, rng.choice((1, 1, 2)))
     for _ in range(rng.choice((2, 3, 3, 4))):
         operator = rng.choice("++--*" if value < 80 else "+--")
         if operator == "-" and value < 3:
             operator = "+"
         n = rng.randint(1, value - 1) if operator == "-" else rng.randint(2, 40 if operator == "+" else 5)
         result = value + n if operator == "+" else value - n if operator == "-" else value * n
-        speaker.words |= {"n": str(n), "x": str(value), "y": str(result)}
-        story.append(speaker.expand(rng.choice({"+": PLUS, "-": MINUS, "*": TIMES}[operator])))
-        steps.extend(speaker.expand_some(STEP[operator], 1))
+        grammar.words |= {"n": str(n), "x": str(value), "y": str(result)}
+        story.append(grammar.expand(rng.choice(EVENT[operator])))
+        steps.extend(grammar.expand_some(STEP[operator], 1))
         value = result
-    story.append(speaker.expand(rng.choice(ASK)))
-    steps.extend(speaker.expand_some(CLOSE, 1))
+    story.append(grammar.expand(rng.choice(ASK)))
+    steps.extend(grammar.expand_some(CLOSE, 1))
     return [{"role": "user", "content": " ".join(story)}, {"role": "assistant", "content": " ".join(steps)}]

@@ -1,9 +1,18 @@
-"""Family `chat`: a system line with a tone, two or three turns of advice about one topic."""
+"""Family `chat`: a system message that sets the tone, then two or three turns of advice about one topic."""
 
 import random
 
-from eyas.evalsets.template_grammar import TemplateGrammar
-from eyas.evalsets.world_words import MONTHS, NAMES, TONES, TOPICS, TOWNS, WEEKDAYS
+from eyas.evalsets.template_grammar import (
+    MONTHS,
+    NAMES,
+    TONES,
+    TOPICS,
+    TOWNS,
+    WEEKDAYS,
+    Messages,
+    TemplateGrammar,
+    draw_words,
+)
 
 SYSTEM = (
     "You are a <tone> assistant for <topic>.",
@@ -67,36 +76,23 @@ CLOSING = (
 )
 
 
-def write(rng: random.Random) -> list[dict[str, str]]:
-    """One conversation: system (mostly), then two or three turns; messages as OpenAI-style dicts."""
+def write_chat(rng: random.Random) -> Messages:
+    """Returns one conversation in the OpenAI form: a system message, then two or three turns."""
     topic, tone = rng.choice(TOPICS), rng.choice(TONES)
-    words = {
-        "topic": topic.name,
-        "tone": tone,
-        "thing": topic.things,
-        "verb": topic.verbs,
-        "quality": topic.qualities,
-        "place": topic.places,
-        "person": topic.people,
-        "name": rng.choice(NAMES),
-        "town": rng.choice(TOWNS),
-        "month": rng.choice(MONTHS),
-        "weekday": rng.choice(WEEKDAYS),
-        "number": str(rng.randint(3, 60)),
-    }
-    speaker = TemplateGrammar(rng, tone, words)
-    messages = [{"role": "system", "content": speaker.expand(rng.choice(SYSTEM))}]
+    facts = draw_words(rng, name=NAMES, town=TOWNS, month=MONTHS, weekday=WEEKDAYS, number=range(3, 61))
+    grammar = TemplateGrammar(rng, tone, {**topic, **facts, "tone": tone})
+    messages = [{"role": "system", "content": grammar.expand(rng.choice(SYSTEM))}]
     for turn in range(rng.choice((2, 2, 3))):
-        question = speaker.expand(rng.choice(FOLLOW_UP if turn else OPENING))
+        question = grammar.expand(rng.choice(FOLLOW_UP if turn else OPENING))
         messages.append({"role": "user", "content": question})
-        messages.append({"role": "assistant", "content": " ".join(_reply(speaker, first=turn == 0))})
+        messages.append({"role": "assistant", "content": " ".join(_write_reply(grammar, first=turn == 0))})
     return messages
 
 
-def _reply(speaker: TemplateGrammar, first: bool) -> list[str]:
-    rng = speaker.rng
+def _write_reply(grammar: TemplateGrammar, first: bool) -> list[str]:
+    rng = grammar.rng
     if first:
-        sentences = speaker.expand_some(GREETING, 1) + speaker.expand_some(ADVICE, rng.choice((3, 4, 5)))
+        sentences = grammar.expand_some(GREETING, 1) + grammar.expand_some(ADVICE, rng.choice((3, 4, 5)))
     else:
-        sentences = speaker.expand_some(ANSWER_TO_FOLLOW_UP, rng.choice((1, 2))) + speaker.expand_some(ADVICE, 3)
-    return sentences + (speaker.expand_some(CLOSING, 1) if rng.random() < 0.5 else [])
+        sentences = grammar.expand_some(ANSWER_TO_FOLLOW_UP, rng.choice((1, 2))) + grammar.expand_some(ADVICE, 3)
+    return sentences + (grammar.expand_some(CLOSING, 1) if rng.random() < 0.5 else [])

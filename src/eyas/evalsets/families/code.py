@@ -1,26 +1,13 @@
-"""Family `code`: a Python function over records, described in words; code, then a sentence of explanation."""
+"""Family `code`: a Python function over records, described in words; the answer is code and an explanation."""
 
 import random
+from dataclasses import dataclass
+from string import Template
+from textwrap import indent
 
-from eyas.evalsets.template_grammar import TemplateGrammar
-from eyas.evalsets.world_words import TONES
+from eyas.evalsets.template_grammar import TONES, WORDS, Messages, TemplateGrammar
 
-RECORDS: dict[str, tuple[str, ...]] = {
-    "order": ("price", "quantity", "weight", "discount"),
-    "student": ("score", "age", "absences", "credits"),
-    "flight": ("delay", "distance", "seats", "fare"),
-    "house": ("rooms", "rent", "area", "floor"),
-    "match": ("goals", "fouls", "minutes", "visitors"),
-    "sensor": ("temperature", "pressure", "humidity", "voltage"),
-    "song": ("length", "rating", "plays", "tempo"),
-    "truck": ("load", "mileage", "fuel", "stops"),
-    "recipe": ("calories", "servings", "duration", "cost"),
-    "server": ("memory", "requests", "errors", "latency"),
-    "tree": ("height", "age", "fruit", "branches"),
-    "book": ("pages", "copies", "loans", "price"),
-    "player": ("level", "lives", "coins", "wins"),
-    "ship": ("crew", "speed", "cargo", "length"),
-}
+RECORDS = {record: fields.split() for record, fields in WORDS["records"].items()}
 LABELS = ("name", "city", "owner", "kind", "code", "colour")
 
 ASK = (
@@ -52,138 +39,129 @@ EXPLAIN = (
 )
 
 
-def write(rng: random.Random) -> list[dict[str, str]]:
-    """One request and one answer with a fenced function."""
-    record = rng.choice(tuple(RECORDS))
+@dataclass(frozen=True)
+class Task:
+    """A sort of function, as templates: $name stands for a word of the request, braces are those of the grammar.
+
+    Attributes:
+        func: the name of the function.
+        what: what the function returns, in words.
+        empty: what it returns for an empty list.
+        variable: the name of a local variable, $var in the bodies; None if there is none.
+        body, other_body: one or two ways to write its lines; `probability` is that of the first one.
+        draws_func_first: the order of the random draws, which differs for one task; the shipped texts depend on it.
+    """
+
+    func: str
+    what: str
+    empty: str
+    variable: str | None
+    body: str
+    other_body: str | None = None
+    probability: float = 0.5
+    draws_func_first: bool = False
+
+    def write(self, grammar: TemplateGrammar, words: dict[str, str]) -> tuple[str, str, str]:
+        """Returns the name of the function, what it returns in words, and its body."""
+
+        def expand(template: str | None) -> str:
+            return grammar.expand(Template(template or "").substitute(words))
+
+        func = expand(self.func) if self.draws_func_first else None
+        variable = None if self.draws_func_first else expand(self.variable)
+        body = self.body
+        if self.other_body is not None and grammar.rng.random() >= self.probability:
+            body = self.other_body
+        if variable is None and "$var" in body:
+            variable = expand(self.variable)
+        body = Template(body).substitute(words, var=variable)
+        return func or expand(self.func), Template(self.what).substitute(words), body
+
+
+TASKS = (
+    Task(
+        "{total_$field|sum_$field|${field}_total}_above_$limit",
+        "the total $field of all $plural whose $other is above $limit",
+        "0",
+        "{total|result|amount}",
+        'return sum($item["$field"] for $item in $plural if $item["$other"] > $limit)',
+        '$var = 0\nfor $item in $plural:\n    if $item["$other"] > $limit:\n        $var += $item["$field"]\nreturn $var',
+        draws_func_first=True,
+    ),
+    Task(
+        "{average_$field|mean_$field|${field}_average}",
+        "the average $field of the $plural with $other below $limit",
+        "None",
+        "{values|numbers|kept}",
+        '$var = [$item["$field"] for $item in $plural if $item["$other"] < $limit]\nif not $var:\n    return None\nreturn sum($var) / len($var)',
+    ),
+    Task(
+        "{best|highest|top}_${field}_$label",
+        "the $label of the $record with the highest $field",
+        "None",
+        "{best|winner|top}",
+        'if not $plural:\n    return None\n$var = max($plural, key=lambda $item: $item["$field"])\nreturn $var["$label"]',
+        'if not $plural:\n    return None\n$var = $plural[0]\nfor $item in $plural[1:]:\n    if $item["$field"] > $var["$field"]:\n        $var = $item\nreturn $var["$label"]',
+    ),
+    Task(
+        "{count_$plural|number_of_$plural|${plural}_with}_${field}_$limit",
+        "how many $plural have a $field of at least $limit",
+        "0",
+        "{count|matches|number}",
+        'return len([$item for $item in $plural if $item["$field"] >= $limit])',
+        '$var = 0\nfor $item in $plural:\n    if $item["$field"] >= $limit:\n        $var += 1\nreturn $var',
+        probability=0.4,
+    ),
+    Task(
+        "{${field}_by_$label|group_${field}_by_$label|sum_${field}_per_$label}",
+        "a dictionary from $label to the sum of $field",
+        "{}",
+        "{groups|totals|result|table}",
+        '$var = {}\nfor $item in $plural:\n    $var[$item["$label"]] = $var.get($item["$label"], 0) + $item["$field"]\nreturn $var',
+        '$var = {}\nfor $item in $plural:\n    $label = $item["$label"]\n    if $label not in $var:\n        $var[$label] = 0\n    $var[$label] += $item["$field"]\nreturn $var',
+    ),
+    Task(
+        "{lowest_$field|smallest_$field|first_${count}_by_$field}",
+        "the $count $plural with the lowest $field, sorted by $field",
+        "[]",
+        "{ordered|ranked|sorted_$plural}",
+        '$var = sorted($plural, key=lambda $item: $item["$field"])\nreturn $var[:$count]',
+    ),
+    Task(
+        "{${label}s_with_$field|find_${label}s|${label}s_where_$field}",
+        "the sorted ${label}s of the $plural with $field equal to $limit",
+        "[]",
+        "{found|names|labels}",
+        '$var = set()\nfor $item in $plural:\n    if $item["$field"] == $limit:\n        $var.add($item["$label"])\nreturn sorted($var)',
+    ),
+    Task(
+        "{all_$plural|every_$record|check_$plural}_{have|has}_$field",
+        "whether every $record has more $field than $other",
+        "True",
+        None,
+        'for $item in $plural:\n    if $item["$field"] <= $item["$other"]:\n        return False\nreturn True',
+        'return all($item["$field"] > $item["$other"] for $item in $plural)',
+    ),
+)
+
+
+def write_code(rng: random.Random) -> Messages:
+    """Returns one request and one answer with a fenced function."""
+    record = rng.choice(list(RECORDS))
     field, other = rng.sample(RECORDS[record], 2)
     plural = record + ("es" if record.endswith("ch") else "s")
     tone, limit, label = rng.choice(TONES), rng.randint(2, 90), rng.choice(LABELS)
-    task = rng.choice((_total, _average, _best, _count, _group, _top, _names, _any))
-    words = {"record": record, "plural": plural, "field": field, "tone": tone}
-    speaker = TemplateGrammar(rng, tone, words)
-    item = speaker.expand(f"{{<record>|item|entry|row|{record[0]}}}")
-    func, what, empty, body = task(speaker, item, plural, field, other, limit, label)
-    speaker.words |= {"func": func, "what": what, "empty": empty}
-    lines = [f"def {func}({plural}):"]
-    lines.append(speaker.expand(rng.choice(DOC)))
+    task = rng.choice(TASKS)
+    words = {"record": record, "plural": plural, "field": field}
+    grammar = TemplateGrammar(rng, tone, words | {"tone": tone})
+    item = grammar.expand(f"{{<record>|item|entry|row|{record[0]}}}")
+    words |= {"item": item, "other": other, "limit": str(limit), "label": label, "count": str(limit % 9 + 2)}
+    func, what, body = task.write(grammar, words)
+    grammar.words |= {"func": func, "what": what, "empty": task.empty}
+    lines = [f"def {func}({plural}):", grammar.expand(rng.choice(DOC))]
     if rng.random() < 0.6:
-        lines.append(speaker.expand(rng.choice(COMMENT)))
-    code = "\n".join([*lines, *(f"    {line}" for line in body)])
-    explanation = " ".join(speaker.expand_some(EXPLAIN, rng.choice((2, 3, 4))))
-    intro = speaker.expand("{Here is|This is|Below is} {the|a <tone>|one possible} {function|version|solution}:")
-    return [
-        {"role": "user", "content": speaker.expand(rng.choice(ASK))},
-        {"role": "assistant", "content": f"{intro}\n\n```python\n{code}\n```\n\n{explanation}"},
-    ]
-
-
-# Each task returns (function name, what it returns in words, value for empty input, body lines).
-_Task = tuple[str, str, str, list[str]]
-
-
-def _total(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
-    what = f"the total {field} of all {plural} whose {other} is above {limit}"
-    func = s.expand(f"{{total_{field}|sum_{field}|{field}_total}}_above_{limit}")
-    if s.rng.random() < 0.5:
-        body = [f'return sum({item}["{field}"] for {item} in {plural} if {item}["{other}"] > {limit})']
-    else:
-        name = s.expand("{total|result|amount}")
-        body = [
-            f"{name} = 0",
-            f"for {item} in {plural}:",
-            f'    if {item}["{other}"] > {limit}:',
-            f'        {name} += {item}["{field}"]',
-            f"return {name}",
-        ]
-    return func, what, "0", body
-
-
-def _average(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
-    what = f"the average {field} of the {plural} with {other} below {limit}"
-    name = s.expand("{values|numbers|kept}")
-    body = [
-        f'{name} = [{item}["{field}"] for {item} in {plural} if {item}["{other}"] < {limit}]',
-        f"if not {name}:",
-        "    return None",
-        f"return sum({name}) / len({name})",
-    ]
-    return s.expand(f"{{average_{field}|mean_{field}|{field}_average}}"), what, "None", body
-
-
-def _best(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
-    what = f"the {label} of the {s.words['record']} with the highest {field}"
-    name = s.expand("{best|winner|top}")
-    body = [f"if not {plural}:", "    return None"]
-    if s.rng.random() < 0.5:
-        body.append(f'{name} = max({plural}, key=lambda {item}: {item}["{field}"])')
-    else:
-        body += [f"{name} = {plural}[0]", f"for {item} in {plural}[1:]:"]
-        body += [f'    if {item}["{field}"] > {name}["{field}"]:', f"        {name} = {item}"]
-    body.append(f'return {name}["{label}"]')
-    return s.expand(f"{{best|highest|top}}_{field}_{label}"), what, "None", body
-
-
-def _count(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
-    what = f"how many {plural} have a {field} of at least {limit}"
-    name = s.expand("{count|matches|number}")
-    body = [
-        f"{name} = 0",
-        f"for {item} in {plural}:",
-        f'    if {item}["{field}"] >= {limit}:',
-        f"        {name} += 1",
-        f"return {name}",
-    ]
-    if s.rng.random() < 0.4:
-        body = [f'return len([{item} for {item} in {plural} if {item}["{field}"] >= {limit}])']
-    return s.expand(f"{{count_{plural}|number_of_{plural}|{plural}_with}}_{field}_{limit}"), what, "0", body
-
-
-def _group(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
-    what = f"a dictionary from {label} to the sum of {field}"
-    name = s.expand("{groups|totals|result|table}")
-    if s.rng.random() < 0.5:
-        inner = [f'    {name}[{item}["{label}"]] = {name}.get({item}["{label}"], 0) + {item}["{field}"]']
-    else:
-        inner = [
-            f'    {label} = {item}["{label}"]',
-            f"    if {label} not in {name}:",
-            f"        {name}[{label}] = 0",
-            f'    {name}[{label}] += {item}["{field}"]',
-        ]
-    body = [f"{name} = {{}}", f"for {item} in {plural}:", *inner, f"return {name}"]
-    return s.expand(f"{{{field}_by_{label}|group_{field}_by_{label}|sum_{field}_per_{label}}}"), what, "{}", body
-
-
-def _top(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
-    count = limit % 9 + 2
-    what = f"the {count} {plural} with the lowest {field}, sorted by {field}"
-    name = s.expand("{ordered|ranked|sorted_" + plural + "}")
-    body = [f'{name} = sorted({plural}, key=lambda {item}: {item}["{field}"])', f"return {name}[:{count}]"]
-    return s.expand(f"{{lowest_{field}|smallest_{field}|first_{count}_by_{field}}}"), what, "[]", body
-
-
-def _names(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
-    what = f"the sorted {label}s of the {plural} with {field} equal to {limit}"
-    name = s.expand("{found|names|labels}")
-    body = [
-        f"{name} = set()",
-        f"for {item} in {plural}:",
-        f'    if {item}["{field}"] == {limit}:',
-        f'        {name}.add({item}["{label}"])',
-        f"return sorted({name})",
-    ]
-    return s.expand(f"{{{label}s_with_{field}|find_{label}s|{label}s_where_{field}}}"), what, "[]", body
-
-
-def _any(s: TemplateGrammar, item: str, plural: str, field: str, other: str, limit: int, label: str) -> _Task:
-    what = f"whether every {s.words['record']} has more {field} than {other}"
-    body = [f'return all({item}["{field}"] > {item}["{other}"] for {item} in {plural})']
-    if s.rng.random() < 0.5:
-        body = [f"for {item} in {plural}:"]
-        body += [f'    if {item}["{field}"] <= {item}["{other}"]:', "        return False", "return True"]
-    return (
-        s.expand(f"{{all_{plural}|every_{s.words['record']}|check_{plural}}}_{{have|has}}_{field}"),
-        what,
-        "True",
-        body,
-    )
+        lines.append(grammar.expand(rng.choice(COMMENT)))
+    code = "\n".join([*lines, indent(body, "    ")])
+    explanation = " ".join(grammar.expand_some(EXPLAIN, rng.choice((2, 3, 4))))
+    intro = grammar.expand("{Here is|This is|Below is} {the|a <tone>|one possible} {function|version|solution}:")
+    return grammar.ask_and_answer(ASK, f"{intro}\n\n```python\n{code}\n```\n\n{explanation}")

@@ -1,88 +1,15 @@
-"""Family `translation`: two to five simple English sentences into German or Spanish, with a choice of words."""
+"""Family `translation`: four to seven simple English sentences to translate into German or Spanish."""
 
 import random
-from dataclasses import dataclass
 
-from eyas.evalsets.template_grammar import TemplateGrammar
-from eyas.evalsets.world_words import NAMES, TONES, TOWNS
+from eyas.evalsets.template_grammar import NAMES, TONES, TOWNS, WORDS, Messages, TemplateGrammar
 
-
-@dataclass(frozen=True)
-class Noun:
-    """A noun with its article in both languages; German also in the accusative."""
-
-    english: str
-    german: str
-    german_object: str
-    spanish: str
-
-
-NOUNS = tuple(
-    Noun(*row.split(", "))
-    for row in (
-        "the dog, der Hund, den Hund, {el perro|el can}",
-        "the cat, die Katze, die Katze, el gato",
-        "the letter, der {Brief|Umschlag}, den {Brief|Umschlag}, la {carta|nota}",
-        "the bread, das Brot, das Brot, el pan",
-        "the bicycle, das {Fahrrad|Rad|Zweirad}, das {Fahrrad|Rad|Zweirad}, la {bicicleta|bici}",
-        "the key, der Schlüssel, den Schlüssel, la llave",
-        "the garden, der Garten, den Garten, el jardín",
-        "the book, das Buch, das Buch, el libro",
-        "the bridge, die {Brücke|Überführung}, die {Brücke|Überführung}, el puente",
-        "the table, der Tisch, den Tisch, la mesa",
-        "the lamp, die Lampe, die Lampe, la {lámpara|luz}",
-        "the picture, das {Bild|Gemälde}, das {Bild|Gemälde}, {el cuadro|la pintura|la imagen}",
-        "the boat, das {Boot|Schiff}, das {Boot|Schiff}, {el barco|la barca|el bote}",
-        "the coat, der {Mantel|Umhang}, den {Mantel|Umhang}, {el abrigo|el manto}",
-        "the window, das Fenster, das Fenster, la ventana",
-        "the teacher, der {Lehrer|Dozent}, den {Lehrer|Dozenten}, el {profesor|maestro|docente}",
-        "the doctor, die {Ärztin|Doktorin}, die {Ärztin|Doktorin}, la {doctora|médica}",
-        "the child, das {Kind|Mädchen|Kleine}, das {Kind|Mädchen|Kleine}, el {niño|pequeño|chico}",
-        "the neighbour, der Nachbar, den Nachbarn, el vecino",
-        "the soup, die {Suppe|Brühe}, die {Suppe|Brühe}, la sopa",
-    )
+NOUNS, VERBS, TIMES, REASONS = (
+    [row.split("; ") for row in WORDS["translation"][name]] for name in ("nouns", "verbs", "times", "reasons")
 )
-VERBS = tuple(
-    tuple(row.split(", "))
-    for row in (
-        "sees, {sieht|erblickt|bemerkt}, {ve|mira|observa}",
-        "buys, {kauft|besorgt|erwirbt}, {compra|adquiere}",
-        "finds, {findet|entdeckt}, {encuentra|descubre|halla}",
-        "brings, {bringt|holt|liefert}, {trae|lleva}",
-        "forgets, {vergisst|verlegt}, {olvida|pierde}",
-        "repairs, {repariert|flickt|richtet}, {repara|arregla|compone}",
-        "sells, {verkauft|verhandelt}, {vende|ofrece}",
-        "loves, {liebt|mag|verehrt}, {ama|quiere|adora}",
-        "needs, {braucht|verlangt}, {necesita|precisa|requiere}",
-        "looks for, {sucht|vermisst}, {busca|persigue}",
-        "shows, {zeigt|nennt|bietet}, {muestra|enseña|presenta}",
-        "paints, {malt|zeichnet|streicht}, {pinta|dibuja|colorea}",
-    )
-)
-TIMES = tuple(
-    tuple(row.split(", "))
-    for row in (
-        "today, {heute|am heutigen Tag|an diesem Tag}, {hoy|este día}",
-        "tomorrow, {morgen|am nächsten Tag}, {mañana|al día siguiente}",
-        "in the evening, {am Abend|abends}, {por la noche|por la tarde}",
-        "in the morning, {am Morgen|morgens|am Vormittag}, {por la mañana|temprano}",
-        "on Sunday, {am Sonntag|sonntags}, {el domingo|los domingos}",
-        "often, {oft|häufig}, {a menudo|muchas veces}",
-        "sometimes, {manchmal|ab und zu}, {a veces|de vez en cuando}",
-        "never, {nie|niemals}, {nunca|jamás}",
-    )
-)
-REASONS = tuple(
-    tuple(row.split("; "))
-    for row in (
-        "because it is late; {weil|denn} es {spät ist|schon spät ist|bald dunkel wird}; porque {es tarde|ya es tarde|pronto es de noche}",
-        "because the weather is nice; weil das Wetter {schön|gut|herrlich} ist; porque hace {buen tiempo|mucho sol|un día bonito}",
-        "but nobody helps; {aber|doch} {niemand|keiner} {hilft|hilft dabei|will helfen}; pero {nadie ayuda|no ayuda nadie}",
-        "and everybody laughs; und {alle lachen|alle Leute lachen|jeder freut sich}; y {todos ríen|todo el mundo ríe|todos se alegran}",
-        "although it is expensive; obwohl es {teuer|sehr teuer|nicht billig} ist; aunque {es caro|es muy caro|cuesta mucho}",
-        "so that we can start; damit wir {anfangen|beginnen|starten} können; para que {podamos empezar|podamos comenzar}",
-    )
-)
+"""Rows of English, German and Spanish; a noun has German twice, as subject and as object."""
+NOUN_COLUMNS = {"German": (1, 2), "Spanish": (3, 3)}
+"""Columns of NOUNS: as subject, as object."""
 
 ASK = (
     "Translate into <language>. Keep it <tone>.\n\n<text>",
@@ -95,43 +22,45 @@ REMARK = (
 )
 
 
-def write(rng: random.Random) -> list[dict[str, str]]:
-    """One short text and its translation, now and then with a remark in English."""
+# By shape: English, German, Spanish. Shape 0 has a second word order, which is right as well.
+SHAPES = (
+    ("{who} {verb} {what} {time}.", "{who} {verb} {time} {what}.", "{who} {verb} {what} {time}."),
+    ("{who} {verb} {what}, {reason}.", "{who} {verb} {what}, {reason}.", "{who} {verb} {what}, {reason}."),
+    ("In {town} {who} {verb} {what}.", "In {town} {verb} {who} {what}.", "En {town} {who} {verb} {what}."),
+    (
+        "{time} {who} {verb} {what}, {reason}.",
+        "{time} {verb} {who} {what}, {reason}.",
+        "{time} {who} {verb} {what}, {reason}.",
+    ),
+)
+OTHER_ORDER, OTHER_ORDER_PROBABILITY = "{time} {verb} {who} {what}.", 0.4
+
+
+def write_translation(rng: random.Random) -> Messages:
+    """Returns one short text and its translation, sometimes followed by a remark in English."""
     tone, language = rng.choice(TONES), rng.choice(("German", "Spanish"))
     name, town = rng.choice(NAMES), rng.choice(TOWNS)
-    speaker = TemplateGrammar(rng, tone, {"tone": tone, "language": language})
-    pairs = [_sentence(speaker, language, name, town) for _ in range(rng.choice((4, 5, 6, 7)))]
-    speaker.words["text"] = " ".join(english for english, _ in pairs)
-    answer = " ".join(foreign for _, foreign in pairs)
+    grammar = TemplateGrammar(rng, tone, {"tone": tone, "language": language})
+    pairs = [_write_sentence(grammar, language, name, town) for _ in range(rng.choice((4, 5, 6, 7)))]
+    grammar.words["text"] = " ".join(english for english, _ in pairs)
+    answer = " ".join(translated for _, translated in pairs)
     if rng.random() < 0.6:
-        answer += speaker.expand(rng.choice(REMARK))
-    return [{"role": "user", "content": speaker.expand(rng.choice(ASK))}, {"role": "assistant", "content": answer}]
+        answer += grammar.expand(rng.choice(REMARK))
+    return grammar.ask_and_answer(ASK, answer)
 
 
-def _sentence(speaker: TemplateGrammar, language: str, name: str, town: str) -> tuple[str, str]:
-    rng, german = speaker.rng, language == "German"
+def _write_sentence(grammar: TemplateGrammar, language: str, name: str, town: str) -> tuple[str, str]:
+    rng, column = grammar.rng, 1 if language == "German" else 2
+    as_subject, as_object = NOUN_COLUMNS[language]
     subject, thing = rng.sample(NOUNS, 2)
     verb, time, reason = rng.choice(VERBS), rng.choice(TIMES), rng.choice(REASONS)
-    which = 1 if german else 2
-    foreign_subject = speaker.expand(subject.german if german else subject.spanish)
-    who = rng.choice(((name, name), (subject.english, foreign_subject)))
-    what = speaker.expand(thing.german_object if german else thing.spanish)
-    action = speaker.expand(verb[which])
-    when = speaker.expand(time[which])
-    shape = rng.randrange(4)
-    if shape == 0:  # subject first
-        english = f"{who[0]} {verb[0]} {thing.english} {time[0]}."
-        foreign = f"{who[1]} {action} {when} {what}." if german else f"{who[1]} {action} {what} {when}."
-        if speaker.rng.random() < 0.4:  # the other order is right as well
-            foreign = f"{when} {action} {who[1]} {what}."
-    elif shape == 1:  # with a reason
-        english = f"{who[0]} {verb[0]} {thing.english}, {reason[0]}."
-        foreign = f"{who[1]} {action} {what}, {speaker.expand(reason[which])}."
-    elif shape == 2:  # a place
-        english = f"In {town} {who[0]} {verb[0]} {thing.english}."
-        foreign = f"In {town} {action} {who[1]} {what}." if german else f"En {town} {who[1]} {action} {what}."
-    else:  # both
-        english = f"{time[0]} {who[0]} {verb[0]} {thing.english}, {reason[0]}."
-        order = f"{when} {action} {who[1]} {what}" if german else f"{when} {who[1]} {action} {what}"
-        foreign = f"{order}, {speaker.expand(reason[which])}."
-    return english[0].upper() + english[1:], foreign[0].upper() + foreign[1:]
+    who = rng.choice(((name, name), (subject[0], grammar.expand(subject[as_subject]))))
+    english = {"who": who[0], "verb": verb[0], "what": thing[0], "time": time[0], "reason": reason[0], "town": town}
+    translated = {"who": who[1], "what": grammar.expand(thing[as_object]), "town": town}
+    translated |= {"verb": grammar.expand(verb[column]), "time": grammar.expand(time[column])}
+    shape = rng.choice(SHAPES)
+    order = OTHER_ORDER if shape is SHAPES[0] and rng.random() < OTHER_ORDER_PROBABILITY else shape[column]
+    if "{reason}" in order:
+        translated["reason"] = grammar.expand(reason[column])
+    first, second = shape[0].format(**english), order.format(**translated)
+    return first[0].upper() + first[1:], second[0].upper() + second[1:]
