@@ -26,7 +26,7 @@ from training_fixtures import make_target, write_conversations
 
 from eyas.chat.conversation import read_conversation_dir
 from eyas.features import capture
-from eyas.features.capture import PrefillAttend
+from eyas.features.capture import prefill_attention
 from eyas.features.examples import build_text_rows
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
@@ -50,7 +50,7 @@ def prefill(target: Target, lengths: Sequence[int]) -> None:
     for batch in batches:
         ids_BT = torch.randint(0, target.info.vocab_size, (len(batch), batch[-1]))
         positions_1T = torch.arange(batch[-1], device=target.model.device)[None]
-        target.forward(ids_BT.to(target.model.device), positions_1T, PrefillAttend())
+        target.forward(ids_BT.to(target.model.device), positions_1T, prefill_attention)
     if target.model.device.type == "cuda":
         torch.cuda.synchronize()
 

@@ -290,15 +290,15 @@ class Run:
         def of_eval() -> StageInputs:
             stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.layerless_target.info.num_layers)
             features = Features(place("capture"))
-            return evaluate.origin_of(recipe.eval, stored, (features, features), self.layerless_target)
+            return evaluate.build_origin(recipe.eval, stored, (features, features), self.layerless_target)
 
         return {
             "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements_file).origin,
             "respond": lambda: respond.build_origin(
                 recipe.respond, digest("prompts"), self.build_responder(), self.build_answer_scanner()
             ),
-            "capture": lambda: capture.origin_of(recipe.capture, digest("respond"), self.target),
-            "train": lambda: loop.origin_of(self.train_config, Features(place("capture")), self.layerless_target),
+            "capture": lambda: capture.build_origin(recipe.capture, digest("respond"), self.target),
+            "train": lambda: loop.build_origin(self.train_config, Features(place("capture")), self.layerless_target),
             "eval": of_eval,
             "export": lambda: export.origin_of(self.export_inputs(), self.layerless_target),
             "bench": lambda: bench.build_origin(

@@ -8,7 +8,7 @@ from typing import Literal, NewType
 
 import pytest
 
-from eyas.base.config import build, load_toml, merge_tables, parse_overrides, to_toml
+from eyas.base.config import build, load_toml, merge_tables, parse_overrides, require_range, to_toml
 from eyas.base.errors import InputError, UsageError
 
 LayerId = NewType("LayerId", int)
@@ -196,3 +196,15 @@ def test_the_ground_floor_imports_no_torch():
         "print([name for name in ('torch', 'transformers', 'numpy') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("value", "exclude_low"), [(-0.1, False), (1.5, False), (0, True)])
+def test_a_number_out_of_range_is_rejected_with_its_limits(value: float, exclude_low: bool) -> None:
+    with pytest.raises(UsageError, match=rf"train\.decay = {value} is out of range\. Set train\.decay to a number"):
+        require_range("train.decay", value, 0, 1, exclude_low=exclude_low)
+
+
+def test_numbers_within_the_range_and_none_pass() -> None:
+    for value in (None, 0, 0.5, 1):
+        require_range("train.decay", value, 0, 1)
+    require_range("train.steps", 10**9, 1)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, finish_stage, read_provenance
 from eyas.chat.conversation import Conversation, Message, Turn, read_conversation_dir
-from eyas.features.capture import CaptureConfig, PrefillAttend, run
+from eyas.features.capture import CaptureConfig, prefill_attention, run
 from eyas.features.examples import TextRow, assign_splits, build_text_rows
 from eyas.features.layout import teacher_positions
 from eyas.features.reader import Features
@@ -26,7 +26,7 @@ import os, signal, sys, torch
 from pathlib import Path
 from eyas.base.progress import Progress
 from eyas.features.capture import CaptureConfig, run
-from eyas.features.capture import PrefillAttend
+from eyas.features.capture import prefill_attention
 from eyas.model.target import Target
 torch.set_num_threads(1)
 advance = Progress.advance
@@ -199,7 +199,7 @@ def test_what_rows_of_a_conversation_share_is_stored_once(target: Target, tmp_pa
     texts = build_text_rows(next(iter(read_conversation_dir(tmp_path / "said"))), target.tokenizer)
     for row, text in zip(features.rows(range(3)), texts, strict=True):
         assert row.ids_T.tolist() == text.ids[: len(row.ids_T)]
-        out = target.forward(row.ids_T[None], torch.arange(len(row.ids_T))[None], PrefillAttend(), want_aux=True)
+        out = target.forward(row.ids_T[None], torch.arange(len(row.ids_T))[None], prefill_attention, want_aux=True)
         assert out.aux_BTL is not None
         torch.testing.assert_close(row.aux_TL, out.aux_BTL[0])
         torch.testing.assert_close(row.hidden_UD, out.hidden_BTD[0][teacher_positions(row.loss_mask_T)])

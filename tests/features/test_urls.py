@@ -115,7 +115,7 @@ def test_two_runs_at_one_place_do_not_mix(target: Target, conversations: Path, m
         return shards_of_others(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(capture, "_wait_for_other_ranks", meanwhile)
-    with pytest.raises(StageError, match=r"manifest\.json of another run"):
+    with pytest.raises(StageError, match=r"Another run has written .*manifest\.json"):
         run(CONFIG, conversations, target, place, progress=False)
     features = Features(place)
     assert features.manifest.dtype == "bfloat16"

@@ -12,7 +12,7 @@ from tests.model.families import FAMILIES, REACH, Family, family_target
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.features.capture import PrefillAttend
+from eyas.features.capture import prefill_attention
 from eyas.model.attention import AttentionParams, DenseAttention
 from eyas.model.submodules import all_rope_parameters, find_layers
 from eyas.model.target import Target, load_target_without_layers
@@ -116,7 +116,7 @@ def test_captured_layers_and_logits_are_those_of_transformers(loaded: Loaded):
     long_1T, short_1T = text_of(loaded), text_of(loaded)[:, 30:]
     ids_BT = torch.zeros(2, long_1T.shape[1], dtype=torch.int64)
     ids_BT[0], ids_BT[1, : short_1T.shape[1]] = long_1T[0], short_1T[0]
-    out = loaded.target.forward(ids_BT, torch.arange(ids_BT.shape[1])[None], PrefillAttend(), want_aux=True)
+    out = loaded.target.forward(ids_BT, torch.arange(ids_BT.shape[1])[None], prefill_attention, want_aux=True)
     assert out.aux_BTL is not None
     for row, alone_1T in enumerate((long_1T, short_1T)):
         T = alone_1T.shape[1]

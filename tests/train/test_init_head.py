@@ -17,7 +17,7 @@ from eyas.model.vocab import DraftVocab
 from eyas.train.config import HeadOptions, TrainConfig
 from eyas.train.init_head import init_head
 from eyas.train.loss import LossName
-from eyas.train.train import origin_of, run
+from eyas.train.train import build_origin, run
 from eyas.train.trainer import Trainer
 
 CONFIG = TrainConfig(
@@ -108,9 +108,9 @@ def test_a_warm_start_is_recorded_and_goes_on_from_where_the_head_was(
     # The same head elsewhere is the same origin; another head is another.
     first.rename(moved)
     data = Features(features)
-    assert is_finished(second, origin_of(dataclasses.replace(warm, init=str(moved)), data, target))
-    assert not is_finished(second, origin_of(dataclasses.replace(warm, init=str(second)), data, target))
-    assert not is_finished(second, origin_of(dataclasses.replace(warm, init="random"), data, target))
+    assert is_finished(second, build_origin(dataclasses.replace(warm, init=str(moved)), data, target))
+    assert not is_finished(second, build_origin(dataclasses.replace(warm, init=str(second)), data, target))
+    assert not is_finished(second, build_origin(dataclasses.replace(warm, init="random"), data, target))
 
 
 def test_a_start_that_is_not_there_is_refused(target: Target, features: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import json
 import re
+import sys
 import tomllib
 import types
 import typing
@@ -80,6 +81,17 @@ def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
         UsageError: An unknown key (the error names the nearest known one), a missing key, or a value of a wrong type.
     """
     return _Builder(tuple(_leaf_keys(cls, prefix))).build(cls, mapping, prefix)
+
+
+def require_range(
+    key: str, value: float | None, low: float, high: float = sys.float_info.max, *, exclude_low: bool = False
+) -> None:
+    """Raises UsageError if the value of a recipe key is outside [low, high], or (low, high]. None passes."""
+    if value is None or (low <= value <= high and not (exclude_low and value == low)):
+        return
+    limits = f"{'above' if exclude_low else 'at least'} {low:g}"
+    limits += f" and at most {high:g}" if high < sys.float_info.max else ""
+    raise UsageError(f"{key} = {value} is out of range", f"Set {key} to a number {limits}")
 
 
 def to_toml(instance: Any) -> str:

@@ -38,7 +38,7 @@ from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.engine import Engine
 from eyas.evaluation.head_drafter import build_embed
-from eyas.evaluation.replay import group_by_length, sample_held_out
+from eyas.evaluation.replay import sample_held_out
 from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.tree_sweep import TreeAcceptance, acceptance_lengths, count_rounds
 from eyas.features.layout import Row
@@ -129,7 +129,7 @@ def measure_acceptance(
     rows: list[Row] = []
     rounds: dict[int, list[np.ndarray]] = {top_k: [] for top_k in families}
     with Progress("tune, trees", len(indices), "texts", enabled=progress) as bar:
-        for group in group_by_length(features, indices, config.batch_tokens):
+        for group in features.batches(indices, config.batch_tokens):
             some = list(features.rows(group))
             if config.sampling is not None:
                 seeds = [config.seed + index for index in group]

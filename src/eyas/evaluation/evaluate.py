@@ -24,7 +24,7 @@ from eyas.base.provenance import (
 from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.evaluation.head_drafter import HeadDrafter, build_embed
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.evaluation.replay import ReplayDrafter, TextRounds, group_by_length, replay_rows
+from eyas.evaluation.replay import ReplayDrafter, TextRounds, replay_rows
 from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.vocab_report import measure_vocab_sizes
 from eyas.features.layout import Row
@@ -86,7 +86,9 @@ class EvalInputs:
     training: Path | StoragePath | None = None
 
 
-def origin_of(config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target) -> StageInputs:
+def build_origin(
+    config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target
+) -> StageInputs:
     """What decides the figures; data = (rows to walk, rows for the 4-gram table)."""
     features, training = data
     return StageInputs(
@@ -111,7 +113,7 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     training = features if inputs.training is None else Features(inputs.training)
     features.check_target(target.digest)
     require_fit(stored, target.info, target.digest)
-    origin = origin_of(config, stored, (features, training), target)
+    origin = build_origin(config, stored, (features, training), target)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
     found = evaluate(config, stored, (features, training), target, progress)
@@ -144,7 +146,7 @@ def evaluate(
     found: dict[str, list[_Replayed]] = {name: [] for name in makers}
     doubts: dict[str, list[Tensor]] = {}
     with Progress(STAGE, len(indices), "texts", enabled=progress) as bar:
-        for group in group_by_length(features, indices, config.batch_tokens):
+        for group in features.batches(indices, config.batch_tokens):
             rows, loops = _read_texts(config, features, group, target)
             for name, make in makers.items():
                 walked = zip(rows, loops, replay_rows(rows, make(rows)), strict=True)

@@ -14,7 +14,7 @@ Held-out answers in pieces: all of them in groups, or the same few again and aga
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -139,7 +139,7 @@ class HeldOutRows:
     def replay(self, head: Head, vocab: DraftVocab) -> list[RequestRounds]:
         """Of each row, with the head as it is now, in the precision of its weights; it is read, not changed."""
         embed, found = build_embed(self.target, head.lm_head.weight.dtype), {}
-        for group in group_by_length(self.features, self.indices, self.batch_tokens):
+        for group in self.features.batches(self.indices, self.batch_tokens):
             rows = list(self.features.rows(group))
             walked = replay_rows(rows, HeadDrafter(head, vocab, embed, self.shape, rows))
             found |= {index: text.rounds for index, text in zip(group, walked, strict=True)}
@@ -157,15 +157,3 @@ def sample_held_out(features: Features, limit: int, seed: int) -> tuple[int, ...
     usable = [i for i in features.indices("held_out") if not rows[i].looping and rows[i].num_supervised > 0]
     order = np.random.default_rng(seed).permutation(len(usable))[:limit]
     return tuple(usable[place] for place in sorted(order.tolist()))
-
-
-def group_by_length(features: Features, indices: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:
-    """Texts of similar length together, batch_tokens padded tokens at a time."""
-    lengths = {index: features.manifest.rows[index].length for index in indices}
-    group: list[int] = []
-    for index in sorted(indices, key=lambda index: lengths[index]):
-        if group and (len(group) + 1) * lengths[index] > batch_tokens:
-            yield group
-            group = []
-        group.append(index)
-    yield group

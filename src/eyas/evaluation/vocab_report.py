@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from eyas.evaluation.head_drafter import HeadDrafter, build_embed
-from eyas.evaluation.replay import group_by_length, replay_rows
+from eyas.evaluation.replay import replay_rows
 from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead
 from eyas.model.head import Head
@@ -114,7 +114,7 @@ def _replay_cut_heads(
     heads = [cut_head(stored.head, stored.vocab, vocab) for vocab in cuts]
     embed = build_embed(target, stored.head.lm_head.weight.dtype)
     found: list[dict[int, RequestRounds]] = [{} for _ in cuts]
-    for group in group_by_length(features, indices, GROUP_TOKENS) if indices else []:
+    for group in features.batches(indices, GROUP_TOKENS):
         rows = list(features.rows(group))  # once for all sizes: the target may have to compute them
         for head, vocab, by_text in zip(heads, cuts, found, strict=True):
             walked = replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))

@@ -1,1 +1,1 @@
-"""What a stored training example is: its layout, its capture from the target, its files, its order of reading."""
+"""Captured features of the target: layout, capture, storage and reading of training examples."""

@@ -1,8 +1,8 @@
-"""Which texts become rows, of which split, and in which shard: decided from their ids, before the target reads any."""
+"""Chooses rows, splits, shards and batches from token ids alone, before the target runs. Called by capture.py."""
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,37 +18,43 @@ from eyas.features.shard import RowInfo
 from eyas.features.store import bytes_per_token
 from eyas.model.target import Target
 
-LOOPING_TAG = "looping"  # the tag that `eyas respond` gives an answer that got stuck
+LOOPING_TAG = "looping"  # set by `eyas respond` for an answer that repeats itself
 
 
 @dataclass(frozen=True)
 class TextRow:
-    """One row before the forward: ids and which of them were generated."""
+    """A row before the target runs: token ids and loss mask. Its JSON is part of the plan digest of its shard.
+
+    looping: the answer repeats itself.
+    shared: number of tokens that it has in common with the start of the row before it, in the same conversation.
+    """
 
     id: str
     conversation: str
     task: str
     ids: list[int]
     loss_mask: list[bool]
-    looping: bool  # an answer got stuck repeating itself
-    shared: int = 0  # tokens that the row before it begins with, too; of the same conversation
+    looping: bool
+    shared: int = 0
 
 
 def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple[list[TextRow], int]:
-    """All rows in file order, and how many were cut. Rows that generated nothing in what is kept are left out.
+    """Returns all rows in file order, without those that have no generated token, and how many `max_length` has cut.
 
-    `InputError` for ids that the target does not have, rows longer than its positions, and where nothing is left.
+    Raises:
+        InputError: If a token id is not in the target's vocabulary, a row exceeds its positions, or no row is left.
     """
     texts: list[TextRow] = []
-    num_cut = 0
+    num_cut, info = 0, target.info
     for conversation in read_conversation_dir(directory):
         for row in build_text_rows(conversation, target.tokenizer):
-            if max(row.ids) >= target.info.vocab_size:
-                raise _row_error(row, f"the token id {max(row.ids)}", f"ids below {target.info.vocab_size}")
-            if len(row.ids) > target.info.max_positions:
-                raise _row_error(
-                    row, f"{len(row.ids)} tokens", f"at most {target.info.max_positions}, the target's positions"
-                )
+            fix = "Run `eyas respond` again with this target"
+            if max(row.ids) >= info.vocab_size:
+                problem = f"holds token id {max(row.ids)}, but the target's vocabulary has {info.vocab_size} tokens"
+                raise InputError(f"Conversation {row.id} {problem}", fix)
+            if len(row.ids) > info.max_positions:
+                problem = f"has {len(row.ids)} tokens, but the target supports {info.max_positions} positions"
+                raise InputError(f"Conversation {row.id} {problem}", fix)
             length = min(len(row.ids), max_length or len(row.ids))
             num_cut += length < len(row.ids)
             length = trimmed_length(row.loss_mask[:length])
@@ -59,35 +65,30 @@ def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple
                 row = dataclasses.replace(row, shared=_common_prefix_length(texts[-1].ids, row.ids))
             texts.append(row)
     if not texts:
-        raise InputError(f"no generated token in {directory}", "at least one answer", "run `eyas respond` again")
+        raise InputError(f"The conversations in {directory} hold no generated token", "Run `eyas respond` again")
     return texts, num_cut
 
 
-def _row_error(row: TextRow, found: str, expected: str) -> InputError:
-    return InputError(f"{found} in conversation {row.id}", expected, "answer the prompts again with this target")
-
-
 def build_text_rows(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[TextRow]:
-    """The rows of an answered conversation, as `chat.render` makes them from the generated ids."""
-    rows = render(conversation, tokenizer)
-    task = conversation.tags.get("task") or conversation.source
+    """Returns the rows of an answered conversation, as `chat.render` renders them from the generated ids."""
     return [
         TextRow(
             id=conversation.id if row.turn is None else f"{conversation.id}#{row.turn}",
             conversation=conversation.id,
-            task=task,
+            task=conversation.tags.get("task") or conversation.source,
             ids=row.ids,
             loss_mask=row.loss_mask,
             looping=LOOPING_TAG in conversation.tags,
         )
-        for row in rows
+        for row in render(conversation, tokenizer)
     ]
 
 
 def assign_splits(texts: Sequence[TextRow], held_out: float) -> dict[str, Split]:
-    """Conversation id -> split. In each task the share whose ids have the smallest hashes is held out, one at least.
+    """Returns conversation id -> split. Each task holds out this share of its conversations, at least one.
 
-    The id alone decides the rank, so all rows of a conversation stay together and a run with more data keeps most.
+    The conversations whose ids have the smallest hashes are held out. So all rows of a conversation stay together, and
+    most assignments stay the same when data is added.
     """
     by_task: dict[str, set[str]] = {}
     for text in texts:
@@ -104,13 +105,12 @@ def assign_splits(texts: Sequence[TextRow], held_out: float) -> dict[str, Split]
 
 
 def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Tokens that both begin with."""
-    both = zip(first, second, strict=False)
-    return next((n for n, (a, b) in enumerate(both) if a != b), min(len(first), len(second)))
+    pairs = zip(first, second, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def plan_shards(texts: Sequence[TextRow], dtype: StoredDtype, hidden_size: int, shard_bytes: int) -> list[list[int]]:
-    """Rows in order, a new shard when the next row would exceed shard_bytes."""
+    """Returns the row indices of each shard, in order. A row that would exceed `shard_bytes` starts a new shard."""
     plans: list[list[int]] = []
     size = 0.0
     for number, text in enumerate(texts):
@@ -125,8 +125,21 @@ def plan_shards(texts: Sequence[TextRow], dtype: StoredDtype, hidden_size: int, 
     return plans
 
 
+def group_by_length(indices: Iterable[int], length_of: Callable[[int], int], batch_tokens: int) -> list[list[int]]:
+    """Returns batches of similar lengths, shortest first, each of at most `batch_tokens` padded tokens.
+
+    An index whose length exceeds `batch_tokens` is a batch of its own.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(indices, key=length_of):
+        if not batches or (len(batches[-1]) + 1) * length_of(index) > batch_tokens:
+            batches.append([])
+        batches[-1].append(index)
+    return batches
+
+
 def to_row_info(text: TextRow, split: Split) -> RowInfo:
-    """Not yet placed."""
+    """Returns the manifest entry of a row, without its offsets."""
     mask_T = torch.tensor(text.loss_mask, dtype=torch.bool)
     return RowInfo(
         id=text.id,

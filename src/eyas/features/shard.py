@@ -1,12 +1,13 @@
-"""One shard: rows of features as bytes, and back by byte ranges. store.py says what lies in a features directory.
+"""Writes one shard (rows of features as bytes) and reads rows of it by byte ranges. store.py describes the directory.
 
-N tokens of a shard (its rows one behind the other), A of them whose captured layers are its own, M of them taught; T, U
-those of one row, D hidden, P captured layers, L = PD. What codes and scales mean is told in quantise.py; float dtypes
-have no scales: no columns.
+N tokens of a shard, its rows one after the other; A of them with captured layers of their own; M of them teacher
+positions; T, U those of one row; D hidden, P captured layers, L = PD. quantize.py defines codes and scales. A float
+dtype has no scales: these columns have width 0.
 
     ids_N int32   loss_mask_N uint8   aux_AL codes   aux_scales_AP   hidden_MD codes   hidden_scales_M1     safetensors
 
-A row is read by its ranges of these and compared with its checksums, so nobody needs a whole shard, wherever it lies.
+A reader reads the byte ranges of one row and compares them with the row's checksums. It never loads a whole shard,
+neither from a disk nor from an object store.
 """
 
 import dataclasses
@@ -33,14 +34,16 @@ DTYPES = {
     "BF16": torch.bfloat16,
     "F32": torch.float32,
 }
-"""What a header of safetensors calls them."""
+"""The dtypes by their names in a safetensors header."""
 CodesAndScales = tuple[Tensor, Tensor]
-"""Codes and scales."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredRow:
-    """A row as its shard holds it. aux: of the tokens that are not shared. T of them, U of them taught."""
+    """A row as its shard stores it: T tokens, U of them teacher positions.
+
+    aux has no entries for the tokens that the row shares with the row before it.
+    """
 
     ids_T: Tensor
     loss_mask_T: Tensor
@@ -50,11 +53,12 @@ class StoredRow:
 
 @dataclass(frozen=True)
 class RowInfo:
-    """Where a row lies: tokens [start, start + length) of a shard, which is an index into Manifest.shards.
+    """An entry of `rows` in a manifest: where a row is stored.
 
-    The captured layers of its first `shared` tokens are those of the row before it; its own begin at aux_start, its
-    hidden states, num_taught of them, at hidden_start. CRC-32 of the bytes, as they lie in the shard: text_crc of ids
-    and mask, aux_crc and hidden_crc of codes and scales.
+    shard is an index into Manifest.shards. The row has the tokens [start, start + length) of that shard. The captured
+    layers of its first `shared` tokens are those of the row before it; its own start at aux_start. Its `num_taught`
+    final hidden states start at hidden_start. The checksums are CRC-32 of the bytes in the shard: text_crc of ids and
+    mask, aux_crc and hidden_crc of codes and scales.
     """
 
     id: str
@@ -76,6 +80,8 @@ class RowInfo:
 
 @dataclass(frozen=True)
 class ShardInfo:
+    """An entry of `shards` in a manifest."""
+
     name: str
     digest: str
     num_bytes: int
@@ -83,14 +89,14 @@ class ShardInfo:
 
 
 def encode_shard(number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow]) -> tuple[bytes, tuple[RowInfo, ...]]:
-    """The bytes of shard `number`, and its rows where they lie in it."""
+    """Returns the bytes of shard `number`, and `infos` with the offsets and checksums of the rows filled in."""
     placed: list[RowInfo] = []
     start = aux_start = hidden_start = 0
     for info, row in zip(infos, rows, strict=True):
         raw = [_to_bytes(column) for column in _row_columns(row)]
-        places = {"shard": number, "start": start, "aux_start": aux_start, "hidden_start": hidden_start}
+        offsets = {"shard": number, "start": start, "aux_start": aux_start, "hidden_start": hidden_start}
         crcs = {"text_crc": _crc32(raw[:2]), "aux_crc": _crc32(raw[2:4]), "hidden_crc": _crc32(raw[4:])}
-        placed.append(dataclasses.replace(info, **places, **crcs))
+        placed.append(dataclasses.replace(info, **offsets, **crcs))
         start, aux_start = start + info.length, aux_start + info.length - info.shared
         hidden_start += info.num_taught
     columns = zip(*map(_row_columns, rows), strict=True)
@@ -99,7 +105,7 @@ def encode_shard(number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow
 
 
 def _row_columns(row: StoredRow) -> tuple[Tensor, ...]:
-    """What a shard holds of it: ids, mask, aux, its scales, hidden, its scales."""
+    """Returns the tensors of a row in the order of COLUMNS."""
     return (row.ids_T.to(torch.int32), row.loss_mask_T.to(torch.uint8), *row.aux, *row.hidden)
 
 
@@ -115,21 +121,22 @@ def _crc32(parts: Iterable[bytes]) -> int:
 
 
 class ShardReader:
-    """A shard of which rows are read, each by its bytes. `InputError` for what is missing, cut off or damaged."""
+    """A shard file that is read row by row. Every method raises InputError if it is missing, cut off or damaged."""
 
-    def __init__(self, place: StoragePath) -> None:
-        self._place = place
-        (size,) = place.read_ranges([(0, 8)])
-        self._begin = 8 + int.from_bytes(size, "little")  # the format of safetensors: length, header, data
+    def __init__(self, path: StoragePath) -> None:
+        self._path = path
+        (size,) = path.read_ranges([(0, 8)])
+        self._begin = 8 + int.from_bytes(size, "little")  # safetensors: length of the header, header, data
         try:
-            (header,) = place.read_ranges([(8, self._begin)])
+            (header,) = path.read_ranges([(8, self._begin)])
             self._header: dict[str, Any] = json.loads(header)
-        except (ValueError, OverflowError) as error:
-            raise self._damaged_error(f"no header ({error})") from None
+        except (ValueError, OverflowError):
+            raise self._damaged_error("its safetensors header is not readable") from None
 
-    def read_texts(self, infos: Sequence[RowInfo]) -> Iterator[CodesAndScales]:
-        """ids_T and loss_mask_T of each of these rows; the shard's are read at once."""
-        ids, mask = self._read_columns(*((name, 0, self._column_header(name)["shape"][0]) for name in COLUMNS[:2]))
+    def read_texts(self, infos: Sequence[RowInfo]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields ids_T (int64) and loss_mask_T (bool) of each row. The two columns of the shard are read at once."""
+        num_tokens = self._column_header(COLUMNS[0])["shape"][0]
+        ids, mask = self._read_columns(*((name, 0, num_tokens) for name in COLUMNS[:2]))
         ids_N, mask_N = ids.to_tensor(), mask.to_tensor()
         for info in infos:
             first, end = info.start, info.start + info.length
@@ -137,61 +144,60 @@ class ShardReader:
             yield ids_N[first:end].long(), mask_N[first:end].bool()
 
     def read_row(self, info: RowInfo) -> StoredRow:
-        """The row as it was written, token ids as int64."""
-        token = (info.start, info.start + info.length)
-        aux = (info.aux_start, info.aux_start + info.length - info.shared)
-        hidden = (info.hidden_start, info.hidden_start + info.num_taught)
-        spans = (token, token, aux, aux, hidden, hidden)
-        read = self._read_columns(*((name, *span) for name, span in zip(COLUMNS, spans, strict=True)))
-        for columns, crc in ((read[:2], info.text_crc), (read[2:4], info.aux_crc), (read[4:], info.hidden_crc)):
-            self._check_crc(info, [column.data for column in columns], crc)
-        ids_T, mask_T, codes_AL, scales_AP, codes_UD, scales_U1 = (column.to_tensor() for column in read)
-        return StoredRow(ids_T.long(), mask_T.bool(), (codes_AL, scales_AP), (codes_UD, scales_U1))
+        """Reads a row as it was written, except that token ids are int64."""
+        (ids_T, mask_T), aux, hidden = self._read_pairs(info, range(3))
+        return StoredRow(ids_T.long(), mask_T.bool(), aux, hidden)
 
     def read_aux(self, info: RowInfo) -> CodesAndScales:
-        """Codes and scales of the captured layers, of the tokens that are not shared."""
-        span = (info.aux_start, info.aux_start + info.length - info.shared)
-        read = self._read_columns(("aux_AL", *span), ("aux_scales_AP", *span))
-        self._check_crc(info, [column.data for column in read], info.aux_crc)
-        codes_AL, scales_AP = (column.to_tensor() for column in read)
-        return codes_AL, scales_AP
+        """Reads the captured layers of the tokens that the row does not share."""
+        (aux,) = self._read_pairs(info, [1])
+        return aux
 
-    def _read_columns(self, *wanted: tuple[str, int, int]) -> list["_ColumnSlice"]:
-        """Rows [start, end) of the named columns."""
+    def _read_pairs(self, info: RowInfo, pairs: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """Reads pairs of columns of one row: 0 ids and mask, 1 codes and scales of aux, 2 those of the final states."""
+        starts = (info.start, info.aux_start, info.hidden_start)
+        lengths = (info.length, info.length - info.shared, info.num_taught)
+        crcs = (info.text_crc, info.aux_crc, info.hidden_crc)
+        names = [(name, pair) for pair in pairs for name in COLUMNS[2 * pair : 2 * pair + 2]]
+        columns = iter(self._read_columns(*((n, starts[pair], starts[pair] + lengths[pair]) for n, pair in names)))
+        tensors = []
+        for pair, first, second in zip(pairs, columns, columns, strict=True):
+            self._check_crc(info, [first.data, second.data], crcs[pair])
+            tensors.append((first.to_tensor(), second.to_tensor()))
+        return tensors
+
+    def _read_columns(self, *slices: tuple[str, int, int]) -> list["_ColumnSlice"]:
+        """Reads rows [start, end) of the named columns in one request."""
         kinds: list[tuple[torch.dtype, tuple[int, ...]]] = []
         spans: list[tuple[int, int]] = []
-        for name, start, end in wanted:
+        for name, start, end in slices:
             column = self._column_header(name)
             dtype, width = DTYPES[column["dtype"]], column["shape"][1:]
             first = self._begin + column["data_offsets"][0]
             row_bytes = dtype.itemsize * (width[0] if width else 1)
             kinds.append((dtype, (end - start, *width)))
             spans.append((first + start * row_bytes, first + end * row_bytes))
-        return [_ColumnSlice(part, *kind) for part, kind in zip(self._place.read_ranges(spans), kinds, strict=True)]
+        return [_ColumnSlice(data, *kind) for data, kind in zip(self._path.read_ranges(spans), kinds, strict=True)]
 
     def _column_header(self, name: str) -> dict[str, Any]:
         column = self._header.get(name, {})
         if column.get("dtype") not in DTYPES:
-            raise self._damaged_error(f"{column.get('dtype')} for {name}")
+            raise self._damaged_error(f"the dtype of {name} is {column.get('dtype')}")
         return column
 
     def _check_crc(self, info: RowInfo, parts: Sequence[bytes], crc: int) -> None:
-        found = _crc32(parts)
-        if found != crc:
-            raise self._damaged_error(f"row {info.id} with checksum {found:08x} instead of {crc:08x}")
+        if (actual := _crc32(parts)) != crc:
+            raise self._damaged_error(f"row {info.id} has checksum {actual:08x} instead of {crc:08x}")
 
-    def _damaged_error(self, found: str) -> InputError:
-        note = self._place.name.replace(".safetensors", ".json")
-        return InputError(
-            f"damaged shard {self._place}: {found}",
-            "what `eyas capture` wrote",
-            f"remove it, {note} and provenance.json beside it, then run `eyas capture` again",
-        )
+    def _damaged_error(self, reason: str) -> InputError:
+        record = self._path.name.replace(".safetensors", ".json")
+        fix = f"Remove it together with {record} and provenance.json, then run `eyas capture` again"
+        return InputError(f"The feature shard {self._path} is damaged: {reason}", fix)
 
 
 @dataclass(frozen=True, eq=False)
 class _ColumnSlice:
-    """Rows of a column, as they lie in the file."""
+    """Consecutive rows of a column, as the bytes of the file."""
 
     data: bytes
     dtype: torch.dtype

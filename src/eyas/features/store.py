@@ -1,17 +1,16 @@
-"""Feature files: shards of safetensors and the manifest that names them.
+"""Reads and writes a features directory: shards of safetensors and the manifest that lists them.
 
     features/                    a path, or any URL that fsspec knows
       shard-00000.safetensors    rows of about 256 MB, see shard.py
-      shard-00000.json           written when the shard is: its plan, its digest, where each row lies
+      shard-00000.json           written with the shard: the digest of its plan, its own digest, offsets of the rows
       shard-00001.safetensors    ...
-      manifest.json              written when all shards are: what they hold, and all that stands beside them
+      manifest.json              written after the last shard: content of all shards, target, dtype, error
       provenance.json
 
-A shard and the file beside it are created, never written over while others may read them; readers believe the manifest
-alone.
+Shards and their records are created and never overwritten while a reader may use them. Readers use the manifest only.
 
-Rows of one conversation that begin alike (an answer each, where the template rewrites earlier turns) keep the captured
-layers of what they share once, with the first:
+Rows of one conversation may start alike: one answer each, where the template rewrites earlier turns. Their common
+prefix stores its captured layers once, with the first row:
 
     row 7    <user> hi <assistant> D E .                          aux of all tokens
     row 8    <user> hi <assistant> E . <user> so? <assistant> F G     shared = 3: aux from the fourth token on
@@ -38,14 +37,17 @@ NORM_STATE = "aux: before any norm; hidden: after the final norm"
 
 @dataclass(frozen=True)
 class FeaturesConfig:
-    """url: where features are kept, any fsspec URL (gs://, s3://, file://, memory://); None: in the run directory."""
+    """The recipe keys `features.*`.
+
+    url: the directory of the features, any fsspec URL (gs://, s3://, file://, memory://). None: in the run directory.
+    """
 
     url: str | None = None
 
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What stands beside a shard. plan: digest of all that decides its bytes."""
+    """The JSON file beside a shard. plan: digest of everything that determines the shard's bytes."""
 
     plan: str
     shard: ShardInfo
@@ -54,11 +56,14 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of manifest.json. Layer ids are Hugging Face indices; digests bind the target and its words.
+    """The content of manifest.json. Layer ids are Hugging Face indices; digests identify target and tokenizer.
 
-    target_revision: the commit of a target from the hub. target_quantisation: its own, as its config says it, for it
-    is captured as it is served. online: only texts are stored; features are computed in forwards of batch_tokens padded
-    tokens when they are read. quantisation: what the codes and scales of `dtype` mean.
+    target_revision: the commit of a target from the hub.
+    target_quantisation: the quantization in the target's own config, because it is captured as it is served.
+    norm_state: the norms that were applied to the stored tensors.
+    online: only texts are stored; the reader computes the features in forwards of `batch_tokens` padded tokens.
+    quantisation: the meaning of the codes and scales of `dtype`.
+    num_cut: rows that were cut at capture.max_length.
     """
 
     schema: int
@@ -83,134 +88,137 @@ class Manifest:
 
     @property
     def shard_digests(self) -> dict[str, str]:
-        """Of the shards, by name."""
+        """The digest of each shard by file name."""
         return {shard.name: shard.digest for shard in self.shards}
 
 
 def shard_name(number: int) -> str:
+    """Returns the file name of a shard."""
     return f"shard-{number:05}.safetensors"
 
 
 def record_name(number: int) -> str:
+    """Returns the name of the JSON file beside a shard."""
     return f"shard-{number:05}.json"
 
 
-def bytes_per_token(dtype: StoredDtype, hidden_size: int, taught_share: float) -> float:
-    """Bytes that one token takes in a shard, where this share of all tokens is taught.
+def bytes_per_token(dtype: StoredDtype, hidden_size: int, teacher_share: float) -> float:
+    """Returns the bytes of one token in a shard, if this share of all tokens are teacher positions.
 
-    Three layers, the final state of some, a scale for each, id and mask. At D = 4096, 60 % and in 8 bits:
-    3 * (4096 + 2) + 0.6 * (4096 + 2) + 5 = 14,758 bytes = 14.41 KiB, and 4 * 4096 * 2 = 32 KiB as bfloat16 throughout.
+    They are three layers, the final state of some tokens, a scale for each vector, id and mask. At D = 4096 and 60 % in
+    8 bits: 3 * (4096 + 2) + 0.6 * (4096 + 2) + 5 = 14,758 bytes = 14.41 KiB. Everything as bfloat16 would be
+    4 * 4096 * 2 = 32 KiB.
     """
-    vector = hidden_size * CODE_DTYPES[dtype].itemsize + (SCALE_DTYPE.itemsize if dtype in MAX_CODE else 0)
-    return (NUM_AUX_LAYERS + taught_share) * vector + 5
+    vector_bytes = hidden_size * CODE_DTYPES[dtype].itemsize + (SCALE_DTYPE.itemsize if dtype in MAX_CODE else 0)
+    return (NUM_AUX_LAYERS + teacher_share) * vector_bytes + 5
 
 
 def publish_shard(
     directory: StoragePath, number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow], plan: str
 ) -> ShardRecord:
-    """Write a shard and its note, each whole or not at all. `StageError` where another run writes at the same place.
+    """Writes a shard and its record, each completely or not at all. A shard of another plan is replaced.
 
-    plan says what the rows were made from. A shard of another plan is of an earlier recipe: it makes room.
+    Args:
+        directory: The features directory.
+        number: The index of the shard.
+        infos: The rows, without offsets.
+        rows: Their features.
+        plan: The digest of everything that determines the rows.
+
+    Raises:
+        StageError: If another run writes to the same directory.
     """
     data, placed = encode_shard(number, infos, rows)
     shard = ShardInfo(shard_name(number), digest_bytes(data), len(data), sum(info.length for info in infos))
-    note = ShardRecord(plan, shard, placed)
-    _create_file(directory.join(shard.name), data)
-    _create_file(directory.join(record_name(number)), to_json(dataclasses.asdict(note)))
-    return note
+    record = ShardRecord(plan, shard, placed)
+    files = {shard.name: data, record_name(number): to_json(dataclasses.asdict(record))}
+    for path, content in ((directory.join(name), content) for name, content in files.items()):
+        if not path.create_if_absent(content):
+            path.remove()  # of an earlier recipe, or damaged
+            if not path.create_if_absent(content):
+                raise _concurrent_run_error(path)
+    return record
 
 
 def find_finished_shard(directory: StoragePath, number: int, plan: str) -> ShardRecord | None:
-    """The note of a shard that was finished with this plan; None if it is missing, other, cut off or damaged.
+    """Returns the record of a finished shard of this plan. None if it is missing, of another plan, cut off or damaged.
 
-    Where the shard lies on this machine it is read again. An object store keeps what it was given, so there its size
-    has to do: reading some terabytes would take as long as making them.
+    A local file is read and compared with its digest. Of a file in an object store only the size is compared: stores
+    do not change objects, and reading terabytes would take as long as computing them.
     """
     try:
         raw = json.loads(directory.join(record_name(number)).read_bytes())
         shard, rows = ShardInfo(**raw["shard"]), tuple(RowInfo(**row) for row in raw["rows"])
-        place = directory.join(shard.name)
-        whole = raw["plan"] == plan and place.size() == shard.num_bytes
-        if whole and place.is_local:
-            whole = digest_file(place) == shard.digest
-        return ShardRecord(plan, shard, rows) if whole else None
+        path = directory.join(shard.name)
+        is_whole = raw["plan"] == plan and path.size() == shard.num_bytes
+        if is_whole and path.is_local:
+            is_whole = digest_file(path) == shard.digest
+        return ShardRecord(plan, shard, rows) if is_whole else None
     except (InputError, ValueError, TypeError, KeyError):
         return None
 
 
 def remove_shards_from(directory: StoragePath, first: int) -> None:
-    """Every shard from number `kept` on, with its note."""
-    names = {name(number) for number in range(first) for name in (shard_name, record_name)}
+    """Removes shard number `first` and all later ones, with their records."""
+    kept = {name(number) for number in range(first) for name in (shard_name, record_name)}
     for name in directory.list_files():
-        if name.startswith("shard-") and name not in names:
+        if name.startswith("shard-") and name not in kept:
             directory.join(name).remove()
 
 
 def remove_rows(directory: StoragePath, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
-    """Write a shard anew without these rows; the manifest as it is then, to be written by the caller.
+    """Rewrites shard `number` without the rows `ids` and returns the new manifest, which the caller must write.
 
-    A shard without a row goes, and those behind it move up: take the numbers from the last to the first. Rows that
-    share with one another go together.
+    A shard without rows is removed and later shards get the number before theirs: call this for the highest number
+    first. Rows that share a prefix must be removed together.
     """
     shards = list(manifest.shards)
-    place = directory.join(shards[number].name)
-    # What it names is gone: nobody may take this shard for what its plan makes.
-    directory.join(place.name.replace(".safetensors", ".json")).remove()
+    path = directory.join(shards[number].name)
+    # The record describes the old shard: a capture must not take the new one for it.
+    directory.join(path.name.replace(".safetensors", ".json")).remove()
     kept = [row for row in manifest.rows if row.shard == number and row.id not in ids]
     if not kept:
-        place.remove()
+        path.remove()
         del shards[number]
         others = [row for row in manifest.rows if row.shard != number]
-        up = tuple(dataclasses.replace(row, shard=row.shard - (row.shard > number)) for row in others)
-        return dataclasses.replace(manifest, shards=tuple(shards), rows=up)
-    file = ShardReader(place)
-    data, placed = encode_shard(number, kept, [file.read_row(info) for info in kept])
-    place.write_bytes(data)
-    shards[number] = ShardInfo(place.name, digest_bytes(data), len(data), sum(info.length for info in kept))
-    moved = {info.id: info for info in placed}
-    left = tuple(moved.get(row.id, row) for row in manifest.rows if row.shard != number or row.id in moved)
-    return dataclasses.replace(manifest, shards=tuple(shards), rows=left)
+        renumbered = tuple(dataclasses.replace(row, shard=row.shard - (row.shard > number)) for row in others)
+        return dataclasses.replace(manifest, shards=tuple(shards), rows=renumbered)
+    reader = ShardReader(path)
+    data, placed = encode_shard(number, kept, [reader.read_row(info) for info in kept])
+    path.write_bytes(data)
+    shards[number] = ShardInfo(path.name, digest_bytes(data), len(data), sum(info.length for info in kept))
+    by_id = {info.id: info for info in placed}
+    rows = tuple(by_id.get(row.id, row) for row in manifest.rows if row.shard != number or row.id in by_id)
+    return dataclasses.replace(manifest, shards=tuple(shards), rows=rows)
 
 
 def write_manifest(directory: StoragePath, manifest: Manifest) -> None:
-    """Only where none is; `StageError` where another run has written one in the meantime."""
-    if not directory.join(MANIFEST).create_if_absent(to_json(dataclasses.asdict(manifest))):
-        raise StageError(
-            f"{directory.join(MANIFEST)} of another run, which was not there when this one began",
-            "one capture at a time in a directory",
-            "let that one end, or send this one elsewhere with features.url",
-        )
+    """Creates manifest.json. Raises StageError if another run has created it in the meantime."""
+    path = directory.join(MANIFEST)
+    if not path.create_if_absent(to_json(dataclasses.asdict(manifest))):
+        raise _concurrent_run_error(path)
 
 
-def _create_file(place: StoragePath, data: bytes) -> None:
-    if place.create_if_absent(data):
-        return
-    place.remove()  # of an earlier recipe, or damaged
-    if not place.create_if_absent(data):
-        raise StageError(
-            f"{place}, which another run has just written",
-            "one capture at a time in a directory",
-            "let that one end, or send this one elsewhere with features.url",
-        )
+def _concurrent_run_error(path: StoragePath) -> StageError:
+    problem = f"Another run has written {path} while this one was running"
+    return StageError(problem, "Wait until it ends, or set features.url to another directory for this run")
 
 
 def read_manifest(directory: StoragePath) -> Manifest:
-    """`InputError` if it is missing, damaged, or of a schema that this version does not know."""
+    """Reads manifest.json. Raises InputError if it is missing, damaged or of an unsupported schema."""
     path = directory.join(MANIFEST)
     if not path.exists():
-        raise InputError(f"no {path}", "finished features", "run `eyas capture` first")
+        raise InputError(f"{directory} holds no finished features: {MANIFEST} is missing", "Run `eyas capture` first")
     try:
         raw = json.loads(path.read_bytes())
         if raw["schema"] != SCHEMA or raw["norm_state"] != NORM_STATE:
-            raise InputError(
-                f"{path} of schema {raw['schema']} ({raw['norm_state']})",
-                f"schema {SCHEMA} ({NORM_STATE})",
-                "run `eyas capture` again: it replaces these features",
-            )
-        error = raw.pop("quantisation_error")
+            problem = f"{path} has schema {raw['schema']}, and this version of eyas reads schema {SCHEMA}"
+            raise InputError(problem, "Run `eyas capture` again: it replaces these features")
+        error = raw["quantisation_error"]
         raw["quantisation_error"] = QuantizationError(**error | {"aux": tuple(error["aux"])})
-        shards = tuple(ShardInfo(**shard) for shard in raw.pop("shards"))
-        rows = tuple(RowInfo(**row) for row in raw.pop("rows"))
-        return Manifest(**{**raw, "aux_layer_ids": tuple(raw["aux_layer_ids"])}, shards=shards, rows=rows)
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"damaged {path} ({error})", "what eyas wrote", "run `eyas capture` again") from None
+        raw["shards"] = tuple(ShardInfo(**shard) for shard in raw["shards"])
+        raw["rows"] = tuple(RowInfo(**row) for row in raw["rows"])
+        raw["aux_layer_ids"] = tuple(raw["aux_layer_ids"])
+        return Manifest(**raw)
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{path} is damaged", "Run `eyas capture` again") from None

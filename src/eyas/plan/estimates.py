@@ -27,7 +27,7 @@ from eyas.data.sources.source import Source, read_shard
 from eyas.engine.engine import PREFILL_CHUNK, Engine
 from eyas.engine.loops import RequestList
 from eyas.engine.request import Request, StopCriteria
-from eyas.features.capture import PrefillAttend
+from eyas.features.capture import prefill_attention
 from eyas.features.layout import Row, teacher_positions
 from eyas.features.reader import Features
 from eyas.model.devices import DTYPES
@@ -174,7 +174,7 @@ def _measure_reading(run: Run, length: int, generator: torch.Generator) -> float
     ids_BT = _random_ids(target, (max(1, most // length), length), generator)
     positions_1T = torch.arange(length)[None]
     with torch.inference_mode():
-        second = _seconds(lambda: target.forward(ids_BT, positions_1T, PrefillAttend(), want_aux=True))
+        second = _seconds(lambda: target.forward(ids_BT, positions_1T, prefill_attention, want_aux=True))
     return ids_BT.numel() / second
 
 

@@ -43,7 +43,7 @@ from eyas.train.training_metrics import TRACKER_DIRECTORY
 NOT_IN_DIGEST = ("checkpoint_every_s", "checkpoint_url", "shard", "watch")
 
 
-def origin_of(config: TrainConfig, features: Features, target: Target) -> StageInputs:
+def build_origin(config: TrainConfig, features: Features, target: Target) -> StageInputs:
     """What decides the head: not where the head to start from lies, how often a run saves itself, where, who watches,
     and divided among how many processes. Their number changes the order in which gradients are added up, so a rounding.
 
@@ -87,7 +87,7 @@ def run(
     features.check_target(target.digest)
     if config.init != RANDOM and Path(config.init).resolve() == out_dir.resolve():
         raise UsageError(f"train.init = {config.init}, where the new head goes", "another directory", "copy that head")
-    origin = origin_of(config, features, target)
+    origin = build_origin(config, features, target)
     if ranks.any_rank(ranks.is_main and is_finished(out_dir, origin)):
         return read_provenance(out_dir) if ranks.is_main else None
     trainer = Trainer(config, features, target, ranks, _build_held_out(config, features_dir, target))
