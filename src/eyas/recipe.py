@@ -244,7 +244,7 @@ class Run:
     def _target_decision(self) -> LicenseDecision:
         """The gate covers the target, too: its terms may forbid to train on what it answers."""
         policy = prompts.load_gate(self.recipe.prompts)
-        return policy.decide_target(self._target_claim, read_acknowledgements(self.acknowledgements_file))
+        return policy.decide(self._target_claim, read_acknowledgements(self.acknowledgements_file))
 
     def _prompts(self) -> None:
         prompts.run(

@@ -14,11 +14,11 @@ LLAMA = b"LLAMA 3.1 COMMUNITY LICENSE AGREEMENT\nLlama 3.1 Version Release Date:
 
 def answered(tmp_path, claim) -> LicenseDecision:
     """The decision of a claim that somebody answered for."""
-    policy = LicenseGate.load()
+    gate = LicenseGate.load()
     made = append_acknowledgements(
-        tmp_path / "acknowledgements.jsonl", "A. Person, counsel", policy.find_pending([claim]), NOW
+        tmp_path / "acknowledgements.jsonl", "A. Person, counsel", gate.find_pending([claim]), NOW
     )
-    return policy.decide_target(claim, made) if isinstance(claim, TargetClaim) else policy.decide(claim, made)
+    return gate.decide(claim, made)
 
 
 def llama_target() -> TargetClaim:
@@ -31,11 +31,10 @@ def llama_target() -> TargetClaim:
 
 
 def a_ledger(logs: LicenseDecision | None = None) -> dict[str, Any]:
-    policy = LicenseGate.load()
-    mine = policy.decide(SourceClaim("mine", license="MIT"))
-    logs = logs or policy.decide(
-        SourceClaim("logs", "allenai/WildChat-1M", "odc-by", "ODC\nBY\n", REVISION, is_hub=True)
-    )
+    gate = LicenseGate.load()
+    mine = gate.decide(SourceClaim("mine", license="MIT"))
+    terms = b"ODC\nBY\n"
+    logs = logs or gate.decide(SourceClaim("logs", "allenai/WildChat-1M", "odc-by", terms, REVISION, is_hub=True))
     return {
         "schema": 2,
         "came": 130,
@@ -98,7 +97,7 @@ def a_ledger(logs: LicenseDecision | None = None) -> dict[str, Any]:
             "shortfall": [{"cell": "topic 3, 200-400 characters", "wanted": 10, "got": 4}],
         },
         "settings": {"quality": {"min_characters": 3}, "limit": 100},
-        "policy": {"name": policy.name, "digest": policy.digest},
+        "policy": {"name": gate.policy.name, "digest": gate.policy.digest},
         "detectors": {"digest": "sha256:" + "d" * 64, "names": ["pattern", "gazetteer"]},
         "digests": {"prompts.jsonl": "sha256:" + "e" * 64},
     }

@@ -152,9 +152,9 @@ def test_two_sources_whose_ids_would_be_the_same_are_refused(tmp_path):
         (tmp_path / place).mkdir()
         write(tmp_path / place / "train.jsonl", *questions(asked(ord(place))))
     one, two = (SourceConfig(str(tmp_path / place / "train.jsonl"), license="MIT") for place in ("a", "b"))
-    with pytest.raises(InputError, match=r"two sources with the name train, .*prompts\.sources its own name"):
+    with pytest.raises(InputError, match=r"Two sources have the name train, .*prompts\.sources its own name"):
         run(PromptsConfig(sources=(one, two)), tmp_path / "out", progress=False)
-    with pytest.raises(InputError, match="two sources with the name builtin:quickstart"):
+    with pytest.raises(InputError, match="Two sources have the name builtin:quickstart"):
         go(
             "builtin:quickstart",
             tmp_path / "out",
@@ -262,8 +262,8 @@ def test_line_ends_and_byte_order_mark(tmp_path):
         ([], {}, "The prompt file q.jsonl is empty"),
         (["", " "], {}, "no record in"),
         ([*questions(asked(1), asked(2)), "{"], {}, r"1 of 3 lines that are not JSON, the first at q.jsonl:3"),
-        (questions("a"), {"license": None}, "no licence"),
-        (questions("a"), {"license": " "}, "no licence"),
+        (questions("a"), {"license": None}, "no license on record"),
+        (questions("a"), {"license": " "}, "no license on record"),
         (questions("a"), {"source": None}, "no prompts.source"),
         (questions("a"), {"source": "builtin:quickstart", "license": None}, "does not know how many prompts to write"),
         (

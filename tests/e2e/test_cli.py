@@ -163,7 +163,7 @@ def test_show_marks_what_is_supervised(finished, recipe, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "no prompt file"),
+        (None, "No prompt file"),
         ("", "empty prompt file"),
         ("\n \n", "no record"),
         ('{"prompt": "a"}\n{"prompt": \n', "broken.jsonl:2"),
@@ -196,7 +196,7 @@ def test_no_license(target, tmp_path, refused):
     bare = write_recipe(tmp_path / "bare.toml", target, write_prompts(tmp_path / "sums.jsonl"))
     bare.write_text(bare.read_text().replace('license = "MIT"', ""))
     for verb in ("prompts", "run", "plan"):
-        assert "no licence" in refused(verb, bare, "--out", tmp_path / "out")
+        assert "no license" in refused(verb, bare, "--out", tmp_path / "out")
     assert only_recipe(tmp_path / "out")
 
 

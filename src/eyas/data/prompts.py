@@ -36,8 +36,7 @@ from eyas.data.ledger.ledger import Ledger
 from eyas.data.ledger.prompt_card import render_card
 from eyas.data.licenses.acknowledgements import read_acknowledgements
 from eyas.data.licenses.license_gate import LicenseDecision, LicenseGate
-from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim
-from eyas.data.licenses.license_policy import read_front_matter
+from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim, read_card
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select.screen import NOT_JSON, ScreeningJob
 from eyas.data.select.selection import (
@@ -81,12 +80,12 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
 
     acknowledgements: the file in which people have put down what they acknowledge.
     """
-    policy = load_gate(config)
+    gate = load_gate(config)
     said = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
     sources, decisions = [], []
     for number, one in enumerate(config.all_sources()):
         source = open_source(one, number)
-        decisions.append(policy.decide(read_claim(source), said))
+        decisions.append(gate.decide(read_claim(source), said))
         sources.append(source)
     _require_unique_names(sources)
     own = all(source.config.is_builtin for source in sources)
@@ -96,7 +95,7 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
         # The path is no part of the origin: the same files elsewhere give the same bytes.
         "sources": [_source_identity(source) for source in sources],
         "licences": [decision.spdx for decision in decisions],
-        "policy": policy.digest,
+        "policy": gate.policy.digest,
         "production": None if config.production is None else digest_log(config.production),
         "decontaminate": [digest_bytes(StoragePath(path).read_bytes()) for path in config.decontaminate],
         "detectors": None if own else PrivacyFilter(config.privacy, key).digest,
@@ -104,7 +103,7 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
     }
     files = digest_json([source.digests for source in sources])
     origin = StageInputs(STAGE, digest_json(deciding), {"source": files}, undigested=("croissant.json",))
-    return OpenedPrompts(tuple(sources), tuple(decisions), policy, key, deciding["detectors"], origin)
+    return OpenedPrompts(tuple(sources), tuple(decisions), gate, key, deciding["detectors"], origin)
 
 
 def _require_unique_names(sources: list[Source]) -> None:
@@ -114,15 +113,14 @@ def _require_unique_names(sources: list[Source]) -> None:
         names = {source.config.path} if source.config.is_builtin else {file.source_name for file in source.files}
         if seen & names:
             raise InputError(
-                f"two sources with the name {min(seen & names)}, which their records' ids begin with",
-                "names that differ",
-                "give each table of prompts.sources its own name, or both files as one pattern",
+                f"Two sources have the name {min(seen & names)}, which their records' ids begin with",
+                "Give each table of prompts.sources its own name, or name both files by one pattern",
             )
         seen |= names
 
 
 def load_gate(config: PromptsConfig) -> LicenseGate:
-    """The recipe's licence policy."""
+    """Returns the license gate with the recipe's policy."""
     return LicenseGate.load(None if config.policy is None else Path(config.policy))
 
 
@@ -133,23 +131,19 @@ def read_claims(config: PromptsConfig) -> list[SourceClaim]:
 
 def read_claim(source: Source) -> SourceClaim:
     """What is said of a source, by the recipe and by its card."""
-    config, root = source.config, source.hub_directory
-    text: Path | str | None = None
-    if config.license_file is not None:
-        place = StoragePath(config.license_file)
-        text = place.path if place.is_local else place.read_bytes().decode("utf-8", "replace") + "\n"
-    elif root is not None:
-        texts = [path for path in sorted(root.iterdir()) if LICENSE_FILE.fullmatch(path.name)]
-        text = texts[0] if texts else None
-    card = None if root is None or not (root / "README.md").is_file() else read_front_matter(root / "README.md")
+    config, directory = source.config, source.hub_directory
+    license_file = config.license_file
+    if license_file is None and directory is not None:
+        found = sorted(path for path in directory.iterdir() if LICENSE_FILE.fullmatch(path.name))
+        license_file = str(found[0]) if found else None
     return SourceClaim(
         name=source.name,
-        dataset=config.dataset if root is None else config.path.removeprefix(HUB),
+        dataset=config.dataset if directory is None else config.path.removeprefix(HUB),
         license=config.license or (BUILTIN_LICENSE if config.is_builtin else None),
-        license_text=text,
+        license_text=None if license_file is None else StoragePath(license_file).read_bytes(),
         revision=config.revision,
-        is_hub=root is not None,
-        card=card,
+        is_hub=directory is not None,
+        card={} if directory is None else read_card(directory),
     )
 
 
@@ -355,7 +349,7 @@ def _build_ledger_json(
         "limit": config.limit,
         "seed": config.seed,
         "settings": config.settings(),
-        "policy": {"name": opened.gate.name, "digest": opened.gate.digest},
+        "policy": {"name": opened.gate.policy.name, "digest": opened.gate.policy.digest},
         "detectors": {"digest": opened.detectors_digest, "names": list(config.privacy.detectors)},
         "digests": {"privacy key": key_id(opened.surrogate_key)} if opened.surrogate_key else {},
         "target": None if target is None else dict(target),

@@ -9,6 +9,7 @@ from tests.data.ledgers import REVISION, a_ledger, answered, llama_target
 from eyas.data.ledger.prompt_card import MAX_ROWS, NO_ADVICE, render_card, render_data_section
 from eyas.data.licenses.license_gate import LicenseGate
 from eyas.data.licenses.license_metadata import EMBEDDED_TARGET, SourceClaim, read_target_claim
+from eyas.data.licenses.license_policy import LicensePolicy
 
 
 def sections(text):
@@ -69,7 +70,7 @@ def test_what_a_reviewer_looks_for():
     assert ["**all, as kept**", "0.072", "0.046"] in rows(traffic)
     assert ["topic 3, 200-400 characters", "10", "4"] in rows(traffic)
     assert "6 prompts that the traffic asks for were not there" in traffic
-    assert ["policy digest", f"`{LicenseGate.load().digest}`"] in rows(found["Settings and digests"])
+    assert ["policy digest", f"`{LicensePolicy.load().digest}`"] in rows(found["Settings and digests"])
     assert ["quality.min_characters", "`3`"] in rows(found["Settings and digests"])
     assert NO_ADVICE in found["What was not done"]
 
@@ -149,7 +150,7 @@ def test_equal_ledgers_give_equal_bytes():
 
 
 def test_acknowledgements_stand_on_the_card(tmp_path):
-    decision = answered(tmp_path, SourceClaim("ours", license="own", license_text="Consent\nform 3\n"))
+    decision = answered(tmp_path, SourceClaim("ours", license="own", license_text=b"Consent\nform 3\n"))
     licences = sections(render_card(a_ledger(decision)))["Licences"]
     assert ["ours", "A. Person, counsel", "2026-11-20T12:30:00+00:00", f"`{decision.claim}`"] in rows(licences)
     assert "Keep what shows that the people whose data it is agreed" in licences
@@ -171,7 +172,7 @@ def test_the_part_of_a_heads_card(tmp_path):
 
 
 def test_a_free_target_asks_for_no_name(tmp_path):
-    target = LicenseGate.load().decide_target(read_target_claim(EMBEDDED_TARGET, "embedded"))
+    target = LicenseGate.load().decide(read_target_claim(EMBEDDED_TARGET, "embedded"))
     text = render_data_section(a_ledger(), target.to_json())
     assert "must begin" not in text
     assert "| embedded |" in text

@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eyas.data.licenses.license_gate import LicenseGate
-from eyas.data.licenses.license_policy import Fact, load_tables
+from eyas.data.licenses.license_policy import Fact, LicensePolicy
 
 DOCS = Path(__file__).parents[3] / "docs" / "licences.md"
 
@@ -20,7 +19,8 @@ def rendered(text: str) -> str:
 
 
 def tables() -> dict[str, str]:
-    known, verdicts = load_tables(), LicenseGate.load().verdicts
+    policy = LicensePolicy.load()
+    known, verdicts = policy.tables, policy.verdicts
     licenses = [
         (
             f"`{entry.id}`",

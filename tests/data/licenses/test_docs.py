@@ -26,19 +26,19 @@ def test_the_tables_are_those_of_the_shipped_files():
 def test_the_example_is_a_policy_and_does_what_is_said_of_it(tmp_path):
     path = tmp_path / "acme.toml"
     path.write_text(example())
-    policy = LicenseGate.load(path)
-    assert policy.name == "ACME, 2026-11-20"
+    gate = LicenseGate.load(path)
+    assert gate.policy.name == "ACME, 2026-11-20"
     public = SourceClaim("x", "acme/x", card={"language_creators": "crowdsourced"})
-    assert policy.decide(replace(public, license="LicenseRef-ACME-Support-Contract")).verdict == "allowed"
+    assert gate.decide(replace(public, license="LicenseRef-ACME-Support-Contract")).verdict == "allowed"
     with pytest.raises(InputError, match=r"CC-BY-SA-4\.0 is denied"):
-        policy.decide(replace(public, license="cc-by-sa-4.0"))
-    with pytest.raises(InputError, match="must answer"):
-        policy.decide(SourceClaim("x", "openbmb/UltraChat", "MIT", revision=REVISION, is_hub=True))
+        gate.decide(replace(public, license="cc-by-sa-4.0"))
+    with pytest.raises(InputError, match="needs an acknowledgement"):
+        gate.decide(SourceClaim("x", "openbmb/UltraChat", "MIT", revision=REVISION, is_hub=True))
     with pytest.raises(InputError, match="not stated"):
-        policy.decide(SourceClaim("x", license="MIT"))
+        gate.decide(SourceClaim("x", license="MIT"))
     with pytest.raises(InputError, match="Gemma"):
-        policy.decide(SourceClaim("x", license="gemma"))
-    assert policy.verdicts["licenses"]["Apache-2.0"] == "allow"  # the rest stays
+        gate.decide(SourceClaim("x", license="gemma"))
+    assert gate.policy.verdicts["licenses"]["Apache-2.0"] == "allow"  # the rest stays
 
 
 def test_every_table_and_verdict_is_explained():

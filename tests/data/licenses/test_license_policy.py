@@ -10,21 +10,14 @@ from hypothesis import strategies as st
 
 from eyas.base.errors import EyasError, InputError
 from eyas.base.provenance import digest_bytes, digest_file
-from eyas.data.licenses.license_gate import LicenseGate
-from eyas.data.licenses.license_metadata import digest_license_text
-from eyas.data.licenses.license_policy import (
-    POLICIES,
-    VERDICTS,
-    Verdict,
-    find_card_license,
-    load_tables,
-    normalize_name,
-    parse_expression,
-    read_front_matter,
-    read_license_text,
-)
+from eyas.base.storage import StoragePath
+from eyas.data.licenses.license_metadata import digest_license_text, find_card_license, parse_expression, read_card
+from eyas.data.licenses.license_policy import POLICIES, VERDICTS, LicensePolicy, Verdict, normalize_name
+from eyas.data.prompts import read_claim
+from eyas.data.sources.source import SourceConfig, open_source
 
-TABLES = load_tables()
+POLICY = LicensePolicy.load()
+TABLES = POLICY.tables
 MIT = (
     "MIT License\n\nCopyright (c) 2026 A. Person\n\nPermission is hereby granted, free of charge, to any person\n"
     "... The above copyright notice and this permission notice shall be included in all copies\n"
@@ -32,11 +25,7 @@ MIT = (
 
 
 def parse(text):
-    def resolve(name):
-        found = TABLES.find_license(name)
-        return found and found.id
-
-    return parse_expression(text, "x", resolve, TABLES.near_licenses)
+    return parse_expression(text, "x", POLICY)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +67,12 @@ def test_spellings(spelling, spdx):
     "text", ["cc", "cc-by", "cc-by-sa", "bsd", "MIT-0", "gpl", "other", "unknown", "llama", "?", "2.0"]
 )
 def test_what_may_mean_several_or_nothing_is_not_known(text):
-    with pytest.raises(InputError, match="unknown means refuse"):
+    with pytest.raises(InputError, match="unknown licenses are rejected"):
         parse(text)
 
 
 def test_near_ones_are_named():
-    with pytest.raises(InputError, match=r"write CC-BY-SA-4.0 or CC-BY-SA-3.0"):
+    with pytest.raises(InputError, match=r"Write CC-BY-SA-4.0 or CC-BY-SA-3.0"):
         parse("cc-by-sa")
     with pytest.raises(InputError, match=r"Apache-2.0"):
         parse("Apachee 2.0")
@@ -107,22 +96,22 @@ def test_expressions(text, written, counts):
     verdicts: dict[str, Verdict] = {"CC-BY-NC-4.0": "deny", "LicenseRef-Gemma": "acknowledge"}
     expression = parse(text)
     assert str(expression) == written
-    assert [*expression.weigh(lambda name: verdicts.get(name, "allow"))] == counts
+    assert [*expression.select_ids(lambda name: verdicts.get(name, "allow"))] == counts
     assert parse(written) == expression
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("MIT AND", "a licence missing"),
-        ("OR MIT", "a licence missing"),
-        ("(MIT", "does not close"),
-        ("MIT)", "should end"),
-        ("", "a licence missing"),
-        ("MIT AND nobody's", '"nobody\'s" is not known'),
-        ("GPL-2.0-only WITH Classpath-exception-2.0", "with an exception"),
-        ("MIT or Apache-2.0", "not known"),  # OR is written in capitals
-        ("(" * 100_000, "a licence of 100000 characters"),
+        ("MIT AND", "is not a valid expression"),
+        ("OR MIT", "is not a valid expression"),
+        ("(MIT", "is not a valid expression"),
+        ("MIT)", "is not a valid expression"),
+        ("", "is not a valid expression"),
+        ("MIT AND nobody's", '"nobody\'s" in the license of x is not a known license'),
+        ("GPL-2.0-only WITH Classpath-exception-2.0", "has an exception"),
+        ("MIT or Apache-2.0", "is not a known license"),  # OR is written in capitals
+        ("(" * 100_000, "has 100000 characters"),
     ],
 )
 def test_expressions_that_are_none(text, match):
@@ -159,12 +148,11 @@ def test_no_spelling_means_two_licences():
 
 
 def test_the_tables_fit_together():
-    policy = LicenseGate.load()
     ids = [entry.id for entry in TABLES.license]
     families = {family.id for family in TABLES.generator}
     assert len(set(ids)) == len(ids)
-    assert set(policy.verdicts["generators"]) == families  # each has a verdict, and no other
-    assert set(ids) == set(policy.verdicts["licenses"]) | set(policy.verdicts["targets"])
+    assert set(POLICY.verdicts["generators"]) == families  # each has a verdict, and no other
+    assert set(ids) == set(POLICY.verdicts["licenses"]) | set(POLICY.verdicts["targets"])
     for entry in TABLES.license:
         assert entry.generator is None or entry.generator in families
         assert all(mark == mark.lower() for mark in entry.marks)
@@ -175,7 +163,7 @@ def test_the_tables_fit_together():
             assert pattern == pattern.lower()
             assert TABLES.find_dataset(pattern.upper().replace("*", "x")) is known, f"{pattern} is hidden by one before"
     for family in TABLES.target:
-        assert family.license in policy.verdicts["targets"]
+        assert family.license in POLICY.verdicts["targets"]
         for pattern in family.names:
             assert TABLES.find_target(pattern.replace("*", "x")) is family, f"{pattern} is hidden by one before"
 
@@ -229,7 +217,7 @@ def test_the_files_hold_nothing_unknown():
 )
 def test_cards(tmp_path, text, license):
     (tmp_path / "README.md").write_bytes(text.encode())
-    assert find_card_license(read_front_matter(tmp_path / "README.md")) == license
+    assert find_card_license(read_card(tmp_path)) == license
 
 
 @pytest.mark.parametrize(
@@ -238,30 +226,34 @@ def test_cards(tmp_path, text, license):
 )
 def test_cards_that_are_none(tmp_path, text):
     (tmp_path / "README.md").write_text(text)
-    with pytest.raises(InputError, match="no YAML mapping"):
-        read_front_matter(tmp_path / "README.md")
+    with pytest.raises(InputError, match="is not a YAML mapping"):
+        read_card(tmp_path)
 
 
 def test_a_card_that_is_not_there_or_no_text(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        read_front_matter(tmp_path / "README.md")
+    assert read_card(tmp_path) == {}
     (tmp_path / "README.md").write_bytes(b"---\nlicense: \xff\n---\n")
     with pytest.raises(InputError, match="cannot be read"):
-        read_front_matter(tmp_path / "README.md")
+        read_card(tmp_path)
 
 
-def test_a_text_by_its_path_or_itself(tmp_path):
-    path = tmp_path / "LICENSE"
+def test_the_license_file_of_a_source(tmp_path):
+    path, prompts = tmp_path / "LICENSE", tmp_path / "q.txt"
     path.write_bytes(MIT.encode() + b"\xff")
-    assert read_license_text(path) == read_license_text(str(path)) == path.read_bytes()
-    assert read_license_text(MIT) == MIT.encode()
-    # What sha256sum says of the file stands in the ledger, whatever its encoding is.
-    assert digest_license_text({"LICENSE": read_license_text(path)}) == digest_file(path)
+    prompts.write_text("Why?")
+    StoragePath("memory://licenses/LICENSE").write_bytes(path.read_bytes())
+    for name in (str(path), "memory://licenses/LICENSE"):
+        text = read_claim(open_source(SourceConfig(str(prompts), license_file=name), 0)).license_text
+        assert text is not None
+        assert text == path.read_bytes()
+        # The ledger holds the sha256sum of the file, whatever its encoding is.
+        assert digest_license_text({"LICENSE": text}) == digest_file(path)
     assert digest_license_text({}) is None
     assert digest_license_text({"a": b"1", "b": b"2"}) not in (None, digest_bytes(b"1"))
     for missing in (tmp_path / "none", "MIT", tmp_path, "a\0b"):
-        with pytest.raises(InputError, match="no licence text"):
-            read_license_text(missing)
+        source = open_source(SourceConfig(str(prompts), license_file=str(missing)), 0)
+        with pytest.raises(InputError):
+            read_claim(source)
 
 
 @pytest.mark.parametrize(

@@ -1,70 +1,75 @@
-"""What is said of a source of prompts and of a target: what the licence gate (`policy`) weighs."""
+"""Reads license metadata: what a source or a target states about its license. The license gate weighs it.
 
+Statements come from the recipe, the card (front matter of README.md), and license files.
+"""
+
+import ast
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import eyas
+from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes, digest_json
-from eyas.data.licenses.license_policy import read_front_matter, read_license_text
+from eyas.base.storage import StoragePath
+from eyas.data.licenses.license_policy import VERDICTS, LicensePolicy, Verdict
 
 LICENSE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:[-._].*)?", re.IGNORECASE)
 OTHER_TERMS = re.compile(r"(?:use[-_ ]?policy|notice|terms)(?:[-._].*)?", re.IGNORECASE)
 EMBEDDED_TARGET = Path(eyas.__file__).parent / "embedded" / "target"
+MAX_EXPRESSION = 500  # characters; a longer one is a mistake, such as the license itself
+_OPERATORS = {"AND": " and ", "OR": " or ", "(": "(", ")": ")"}
 
 
 @dataclass(frozen=True)
 class SourceClaim:
-    """What is said of a source of prompts. card: the front matter of its README.md (`licences.read_front_matter`)."""
+    """All statements about the license of a prompt source."""
 
-    name: str  # of the source, as the ledger calls it
-    dataset: str | None = None  # public id, if it is a public set
+    name: str  # of the source, as in the ledger
+    dataset: str | None = None  # hub id of a public dataset
     license: str | None = None  # as the recipe names it
-    license_text: Path | str | None = None  # the licence file: its path, or its text (which has line breaks)
+    license_text: bytes | None = None  # content of the license file
     revision: str | None = None
     is_hub: bool = False
     gated: bool | None = None
-    card: Mapping[str, Any] | None = None
+    card: Mapping[str, Any] = field(default_factory=dict)  # front matter of README.md
 
 
 @dataclass(frozen=True)
 class TargetClaim:
-    """What is said of a target, by its directory and by the recipe."""
+    """All statements about the license of a target, by its directory and by the recipe."""
 
     name: str  # as the recipe names it
     license: str | None = None  # the recipe's target.license
     card: Mapping[str, Any] = field(default_factory=dict)  # front matter of README.md
-    texts: Mapping[str, bytes] = field(default_factory=dict)  # file name -> content: licences, use policies, notices
-    names: tuple[str, ...] = ()  # hub ids that it may go by: its own, and what it was made from
+    texts: Mapping[str, bytes] = field(default_factory=dict)  # file name -> content: licenses, use policies, notices
+    names: tuple[str, ...] = ()  # hub ids that it may have: its own, and those it was made from
     model_type: str | None = None
     revision: str | None = None
 
 
-def digest_texts(texts: Mapping[str, bytes]) -> dict[str, str]:
-    """File name -> digest of its text."""
-    return {name: digest_bytes(text) for name, text in sorted(texts.items())}
-
-
-def digest_license_text(texts: Mapping[str, bytes]) -> str | None:
-    """One digest: of the only file, or of all names and digests."""
-    digests = digest_texts(texts)
-    return next(iter(digests.values())) if len(digests) == 1 else digest_json(digests) if digests else None
-
-
 def read_target_claim(directory: Path, name: str, license: str | None = None) -> TargetClaim:
-    """The claim of a target's directory; `license` is what the recipe says. Raises InputError for a damaged card.
+    """Reads the claim of a target's directory.
 
-    The embedded target has no card: it is known by its place in the package.
+    The embedded target has no card: it is recognized by its place in the package.
+
+    Args:
+        directory: The target.
+        name: Its name in the recipe.
+        license: The recipe's target.license.
+
+    Raises:
+        InputError: The card is damaged.
     """
     if directory.resolve() == EMBEDDED_TARGET.resolve():
         return TargetClaim(name, license, {"license": "Apache-2.0"}, names=("embedded",))
-    card = read_front_matter(directory / "README.md") if (directory / "README.md").is_file() else {}
+    card = read_card(directory)
     texts = {
-        path.name: read_license_text(path)
+        path.name: StoragePath(str(path)).read_bytes()
         for path in sorted(directory.iterdir())
         if path.is_file() and (LICENSE_FILE.fullmatch(path.name) or OTHER_TERMS.fullmatch(path.name))
     }
@@ -84,16 +89,165 @@ def read_target_claim(directory: Path, name: str, license: str | None = None) ->
         license=license,
         card=card,
         texts=texts,
-        names=tuple(dict.fromkeys(each for each in names if isinstance(each, str) and each)),
+        names=tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name)),
         model_type=model_type if isinstance(model_type, str) else None,
         revision=cached[3] if cached else None,
     )
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    # A target without a configuration is refused elsewhere, with a better reason.
+    # A target without a configuration is rejected elsewhere, with a better reason.
     with contextlib.suppress(OSError, ValueError, RecursionError):
         value = json.loads(path.read_bytes())
         if isinstance(value, dict):
             return value
     return {}
+
+
+# --- cards and license files -----------------------------------------------------------------------------------------
+
+
+def read_card(directory: Path) -> dict[str, Any]:
+    """Reads the YAML between the first two "---" lines of a directory's README.md; returns {} if there is none.
+
+    Raises InputError for a file that cannot be read and for front matter that is not a YAML mapping.
+    """
+    import yaml
+
+    path = directory / "README.md"
+    if not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InputError(f"The card {path} cannot be read ({reason})", "Check the file") from None
+    found = re.match(r"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", text, re.DOTALL | re.MULTILINE)
+    if not found:
+        return {}
+    try:
+        value = yaml.safe_load(found[1])
+    except (yaml.YAMLError, RecursionError, ValueError):
+        value = ()  # not a mapping either
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InputError(f"The front matter of {path} is not a YAML mapping", "Correct the lines between the two ---")
+    return value
+
+
+def find_card_license(card: Mapping[str, Any]) -> str | None:
+    """Returns the license that a card states, as one expression. For "other" that is the card's `license_name`."""
+    stated = card.get("license")
+    names = [str(name).strip() for name in (stated if isinstance(stated, list) else [stated]) if name]
+    own_name = str(card.get("license_name") or "").strip()
+    names = [own_name or name if name.lower() == "other" else name for name in names]
+    return " AND ".join(name for name in names if name) or None
+
+
+def find_license_link(card: Mapping[str, Any]) -> str | None:
+    """Returns the card's link to the license."""
+    link = card.get("license_link")
+    return link if isinstance(link, str) and 0 < len(link) <= MAX_EXPRESSION else None
+
+
+def digest_texts(texts: Mapping[str, bytes]) -> dict[str, str]:
+    """Returns the digest of each text by file name."""
+    return {name: digest_bytes(text) for name, text in sorted(texts.items())}
+
+
+def digest_license_text(texts: Mapping[str, bytes]) -> str | None:
+    """Returns one digest: that of the only file, or of all names and digests."""
+    digests = digest_texts(texts)
+    return next(iter(digests.values())) if len(digests) == 1 else digest_json(digests) if digests else None
+
+
+# --- SPDX expressions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An SPDX expression: one license, or parts joined by AND (all hold) or OR (the user may choose)."""
+
+    operator: Literal["ID", "AND", "OR"]
+    id: str | None = None
+    parts: tuple["Expression", ...] = ()
+
+    def __str__(self) -> str:
+        if self.id is not None:
+            return self.id
+        texts = [f"({part})" if part.operator == "OR" and self.operator == "AND" else str(part) for part in self.parts]
+        return f" {self.operator} ".join(texts)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all licenses in the expression."""
+        own = () if self.id is None else (self.id,)
+        return (*own, *(name for part in self.parts for name in part.ids))
+
+    def select_ids(self, verdict: Callable[[str], Verdict]) -> tuple[str, ...]:
+        """Returns the ids that count: all of an AND, the mildest choice of an OR (the first of equals)."""
+        if self.id is not None:
+            return (self.id,)
+        selected = [part.select_ids(verdict) for part in self.parts]
+        if self.operator == "AND":
+            return tuple(dict.fromkeys(name for names in selected for name in names))
+        return min(selected, key=lambda names: max(VERDICTS.index(verdict(name)) for name in names))
+
+
+def parse_expression(text: str, owner: str, policy: LicensePolicy) -> Expression:
+    """Parses an SPDX expression, or one license in any known spelling.
+
+    Args:
+        text: The expression. AND and OR stand in capitals.
+        owner: Whose license it is, for messages.
+        policy: Knows the spellings.
+
+    Raises:
+        InputError: A license is not known, the expression is not valid, or it uses WITH (exceptions are not weighed).
+    """
+    if len(text) > MAX_EXPRESSION:
+        raise InputError(f"The license of {owner} has {len(text)} characters", "Name it by its SPDX id")
+    ids: list[str] = []
+    python = ""
+    # Python's `and` and `or` have the precedence of SPDX's AND and OR (SPDX 2.3, annex D.4.5), so `ast` parses it.
+    for token in re.split(r"([()]|\bAND\b|\bOR\b|\bWITH\b)", text):
+        name = token.strip()
+        if name == "WITH":
+            raise InputError(
+                f"The license {text!r} of {owner} has an exception (WITH), which eyas does not weigh",
+                "Read the exception, and name the license without it if that is enough for you",
+            )
+        if name and name not in _OPERATORS:
+            python += f"_{len(ids)}"
+            ids.append(_require_known(name, owner, policy))
+        else:
+            python += _OPERATORS.get(name, "")
+    try:
+        return _to_expression(ast.parse(python.strip(), mode="eval").body, ids)
+    except (SyntaxError, MemoryError, RecursionError):  # the last two: hundreds of brackets
+        raise InputError(
+            f"The license {text!r} of {owner} is not a valid expression",
+            "Join SPDX ids with AND and OR, for example 'MIT OR Apache-2.0'",
+        ) from None
+
+
+def _require_known(name: str, owner: str, policy: LicensePolicy) -> str:
+    found = policy.find_id(name)
+    if found is None:
+        near = policy.tables.near_licenses(name)
+        fix = f"Write {' or '.join(near)} if you mean that" if near else "Find out which license it is"
+        raise InputError(
+            f"{name!r} in the license of {owner} is not a known license, and unknown licenses are rejected",
+            f"{fix}, or list it as LicenseRef-<name> in the file that prompts.policy names",
+        )
+    return found
+
+
+def _to_expression(node: ast.expr, ids: list[str]) -> Expression:
+    if isinstance(node, ast.Name):
+        return Expression("ID", ids[int(node.id[1:])])
+    if not isinstance(node, ast.BoolOp):
+        raise SyntaxError  # such as a license right before a bracket
+    operator = "AND" if isinstance(node.op, ast.And) else "OR"
+    return Expression(operator, parts=tuple(_to_expression(part, ids) for part in node.values))

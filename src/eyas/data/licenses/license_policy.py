@@ -1,66 +1,46 @@
-"""What eyas knows of licences, of who writes prompts, of public sets and of targets: policies/*.toml, read strictly.
+"""The license policy: verdicts on licenses, authors and datasets, and the facts about them that eyas ships.
 
-Facts carry the day on which they were looked up. They are kept to record and to gate; they are no legal advice.
+`policies/*.toml` holds all of it. default.toml gives verdicts, and the user's file (recipe key `prompts.policy`)
+overrides them. The other files hold facts with the day on which they were looked up. None of it is legal advice.
 """
 
 import difflib
 import fnmatch
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from eyas.base.config import build
+from eyas.base.config import build, load_toml
 from eyas.base.errors import InputError
+from eyas.base.provenance import digest_json
 
 Verdict = Literal["allow", "acknowledge", "deny"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """From mild to strict."""
 
 POLICIES = Path(__file__).parent / "policies"
-LICENSE_REF = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")  # SPDX 2.3, annex D: how a licence of no list is named
-MAX_EXPRESSION = 500  # characters; a longer one is a mistake, such as the licence itself
-MARKS_BYTES = 4000  # of a licence's text, where its title stands
-# Words that tell no two licences apart, once the numbers stand.
-_FILLER_WORDS = {
-    "the",
-    "license",
-    "licence",
-    "licensed",
-    "version",
-    "international",
-    "unported",
-    "public",
-    "under",
-    "agreement",
-}
+LICENSE_REF = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")  # SPDX 2.3, annex D: the name of a license that is on no list
+TITLE_BYTES = 4000  # of a license's text, which hold its title
+# Words that tell no two licenses apart once the numbers are known.
+_FILLER = re.compile("the|license|licence|licensed|version|international|unported|public|under|agreement")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """What was found out, where and when. verified: false for background knowledge not looked up again that day."""
+    """A fact with its source and the day of the lookup. verified: False for background knowledge, not looked up."""
 
     text: str
     source: str
     looked_up: str  # YYYY-MM-DD
     verified: bool = True
 
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a decision."""
-        return {
-            "text": self.text,
-            "source": self.source,
-            "looked_up": self.looked_up,
-            "verified": self.verified,
-        }
-
 
 @dataclass(frozen=True)
 class License:
-    """policies/licenses.toml tells what the fields mean."""
+    """A known license. policies/licenses.toml explains the fields."""
 
     id: str
     name: str
@@ -74,7 +54,7 @@ class License:
 
 @dataclass(frozen=True)
 class Generator:
-    """Who may have written prompts: a family of models, people, or nobody knows."""
+    """A possible author of prompts: a family of models, people, or an unknown author."""
 
     id: str
     name: str
@@ -83,9 +63,9 @@ class Generator:
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A public set of prompts: its licence now and before, who wrote the prompts, and what a policy should do."""
+    """A public dataset: its license now and before, the authors of its prompts, and the verdict on it."""
 
-    ids: tuple[str, ...]  # patterns, small letters
+    ids: tuple[str, ...]  # patterns, lower case
     name: str
     authors: tuple[str, ...]  # generator ids
     verdict: Verdict
@@ -98,10 +78,10 @@ class KnownDataset:
 
 @dataclass(frozen=True)
 class KnownTarget:
-    """A family of targets, by hub name. model_types only help to tell the user which licence to look for."""
+    """A family of targets, by hub name. model_types only select the license that an error suggests."""
 
     name: str
-    names: tuple[str, ...]  # patterns, small letters
+    names: tuple[str, ...]  # patterns, lower case
     license: str
     fact: Fact
     model_types: tuple[str, ...] = ()
@@ -109,66 +89,59 @@ class KnownTarget:
 
 @dataclass(frozen=True)
 class PolicyTables:
-    """The shipped knowledge, looked up by whatever a card or a person wrote."""
+    """The shipped facts. Each field is a table of the file with that name in policies/."""
 
     license: tuple[License, ...]
     generator: tuple[Generator, ...]
     dataset: tuple[KnownDataset, ...]
     target: tuple[KnownTarget, ...]
 
+    @staticmethod
+    def load() -> "PolicyTables":
+        """Reads the shipped files."""
+        mapping: dict[str, Any] = {}
+        for name in ("licenses", "generators", "datasets", "targets"):
+            mapping |= load_toml(POLICIES / f"{name}.toml")
+        return build(PolicyTables, mapping)
+
     @cached_property
-    def _spellings(self) -> dict[str, License]:
-        return {
-            normalize_name(text): entry for entry in self.license for text in (entry.id, entry.name, *entry.aliases)
-        }
+    def _by_name(self) -> dict[str, License]:
+        named = ((name, entry) for entry in self.license for name in (entry.id, entry.name, *entry.aliases))
+        return {normalize_name(name): entry for name, entry in named}
 
     def find_license(self, text: str) -> License | None:
-        """The licence of an SPDX id or of a common spelling: "apache 2.0", "MIT License", "cc-by-4.0"."""
-        return self._spellings.get(normalize_name(text))
+        """Returns the license of an SPDX id or a common spelling: "apache 2.0", "MIT License", "cc-by-4.0"."""
+        return self._by_name.get(normalize_name(text))
 
     def near_licenses(self, text: str) -> list[str]:
-        """Ids that may have been meant."""
-        near = difflib.get_close_matches(normalize_name(text), self._spellings, n=5, cutoff=0.6)
-        return list(dict.fromkeys(self._spellings[match].id for match in near))[:3]
+        """Returns up to three ids that are spelled alike."""
+        near = difflib.get_close_matches(normalize_name(text), self._by_name, n=5, cutoff=0.6)
+        return list(dict.fromkeys(self._by_name[match].id for match in near))[:3]
 
     def find_generator(self, name: str) -> Generator | None:
-        """The family of that id."""
+        """Returns the generator with that id."""
         return next((family for family in self.generator if family.id == name), None)
 
     def find_dataset(self, dataset: str | None) -> KnownDataset | None:
-        """What is known of a public set, by its id."""
+        """Returns the entry of a public dataset by its hub id."""
         return next((known for known in self.dataset if _matches(dataset, known.ids)), None)
 
     def find_target(self, name: str | None) -> KnownTarget | None:
-        """The family of a target, by its hub id."""
+        """Returns the family of a target by its hub id."""
         return next((known for known in self.target if _matches(name, known.names)), None)
 
     def recognize(self, text: bytes) -> tuple[str, ...]:
-        """Ids of the licences whose own words a licence file holds; several where it holds several licences."""
-        head = " ".join(text[:MARKS_BYTES].decode(errors="replace").lower().split())
+        """Returns the ids of the licenses whose typical phrases stand in a license file."""
+        head = " ".join(text[:TITLE_BYTES].decode(errors="replace").lower().split())
         return tuple(entry.id for entry in self.license if entry.marks and all(mark in head for mark in entry.marks))
 
 
-def load_tables() -> PolicyTables:
-    """The tables that ship with eyas."""
-    mapping: dict[str, Any] = {}
-    for name in ("licenses", "generators", "datasets", "targets"):
-        mapping |= tomllib.loads((POLICIES / f"{name}.toml").read_text(encoding="utf-8"))
-    return build(PolicyTables, mapping)
-
-
-def strictest(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of at least one."""
-    found = set(verdicts)
-    return next(verdict for verdict in reversed(VERDICTS) if verdict in found)
-
-
 def normalize_name(text: str) -> str:
-    """One key for all spellings of a licence: "Apache License, Version 2.0", "apache-2.0" and "Apache 2" agree."""
+    """Returns one key for all spellings: "Apache License, Version 2.0", "apache-2.0" and "Apache 2" are equal."""
     words = []
     for word in re.findall(r"[a-z0-9.+]+", text.lower()):
         word = re.sub(r"^v(?=\d)|(?<=\d)(?:\.0)+(?=\+?$)", "", word.strip("."))
-        if word not in _FILLER_WORDS:
+        if not _FILLER.fullmatch(word):
             words.append(word)
     return "".join(words)
 
@@ -177,166 +150,101 @@ def _matches(name: str | None, patterns: Iterable[str]) -> bool:
     return name is not None and any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
-# --- expressions -----------------------------------------------------------------------------------------------------
+# --- verdicts --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Expression:
-    """An SPDX expression: one licence, or parts joined by AND (all hold) or OR (the user may choose)."""
+class VerdictLists:
+    """A table of a policy file: names with one verdict each."""
 
-    operator: Literal["ID", "AND", "OR"]
-    id: str | None = None
-    parts: tuple["Expression", ...] = ()
-
-    def __str__(self) -> str:
-        if self.id is not None:
-            return self.id
-        texts = [f"({part})" if part.operator == "OR" and self.operator == "AND" else str(part) for part in self.parts]
-        return f" {self.operator} ".join(texts)
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Every licence in it."""
-        own = () if self.id is None else (self.id,)
-        return (*own, *(name for part in self.parts for name in part.ids))
-
-    def weigh(self, verdict: Callable[[str], Verdict]) -> tuple[str, ...]:
-        """The ids that count: all of an AND, the mildest choice of an OR (the first of equals)."""
-        if self.id is not None:
-            return (self.id,)
-        weighed = [part.weigh(verdict) for part in self.parts]
-        if self.operator == "AND":
-            return tuple(dict.fromkeys(name for names in weighed for name in names))
-        return min(weighed, key=lambda names: max(VERDICTS.index(verdict(name)) for name in names))
+    allow: tuple[str, ...] = ()
+    acknowledge: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
 
 
-def parse_expression(
-    text: str, where: str, resolve: Callable[[str], str | None], near: Callable[[str], list[str]]
-) -> Expression:
-    """An SPDX expression, or one licence in any known spelling. `resolve` gives the id of a spelling, `near` guesses.
+@dataclass(frozen=True)
+class PolicyFile:
+    """A policy file as written. docs/licences.md shows an example."""
 
-    `where` is whose licence it is, for messages.
+    name: str | None = None
+    licenses: VerdictLists = field(default_factory=VerdictLists)
+    generators: VerdictLists = field(default_factory=VerdictLists)
+    datasets: VerdictLists = field(default_factory=VerdictLists)
+    targets: VerdictLists = field(default_factory=VerdictLists)
 
-    Raises InputError for a licence of no known name, for WITH (what an exception grants is not weighed) and for
-    expressions that do not close.
-    """
-    if len(text) > MAX_EXPRESSION:
+
+TABLES = ("licenses", "generators", "datasets", "targets")
+
+
+@dataclass(frozen=True)
+class LicensePolicy:
+    """The shipped policy with the user's file laid over it, and the shipped facts."""
+
+    name: str
+    verdicts: Mapping[str, Mapping[str, Verdict]]  # table -> name -> verdict; dataset ids in lower case
+    tables: PolicyTables
+
+    @staticmethod
+    def load(path: Path | None = None) -> "LicensePolicy":
+        """Reads the policy. Raises InputError or UsageError for a file that is missing or wrong."""
+        tables = PolicyTables.load()
+        files = [POLICIES / "default.toml", *([] if path is None else [path])]
+        read = [build(PolicyFile, load_toml(file)) for file in files]
+        verdicts: dict[str, dict[str, Verdict]] = {table: {} for table in TABLES}
+        for policy in read:
+            for table in TABLES:
+                verdicts[table] |= _resolve_verdicts(getattr(policy, table), table, tables)
+        return LicensePolicy(read[-1].name or files[-1].stem, verdicts, tables)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of all verdicts and facts."""
+        return digest_json({"verdicts": self.verdicts, "tables": asdict(self.tables)})
+
+    def find_id(self, spelling: str) -> str | None:
+        """Returns the id of a license in any spelling: a known one, or one that only this policy lists."""
+        entry = self.tables.find_license(spelling)
+        if entry is not None:
+            return entry.id
+        listed = (name for table in ("licenses", "targets") for name in self.verdicts[table])
+        return next((name for name in listed if name.lower() == spelling.lower()), None)
+
+
+def strictest(verdicts: Iterable[Verdict]) -> Verdict:
+    """Returns the strictest of at least one verdict."""
+    return max(verdicts, key=VERDICTS.index)
+
+
+def _resolve_verdicts(lists: VerdictLists, table: str, tables: PolicyTables) -> dict[str, Verdict]:
+    """Returns the verdict of each name. Raises InputError for an unknown name and for one that is listed twice."""
+    found: dict[str, Verdict] = {}
+    for verdict in VERDICTS:
+        for written in getattr(lists, verdict):
+            name = _resolve_name(written, table, tables)
+            if name in found:
+                raise InputError(
+                    f"The policy lists {written} twice in [{table}], under {found[name]} and {verdict}", "Remove one"
+                )
+            found[name] = verdict
+    return found
+
+
+def _resolve_name(written: str, table: str, tables: PolicyTables) -> str:
+    if table == "datasets":
+        return written.lower()
+    if table == "generators":
+        known = [family.id for family in tables.generator]
+        if written not in known:
+            near = difflib.get_close_matches(written, known, n=1) or known[:1]
+            raise InputError(f"The policy lists {written} in [generators], which is no known author", f"Use {near[0]}")
+        return written
+    entry = tables.find_license(written)
+    if entry is not None:
+        return entry.id
+    if not LICENSE_REF.fullmatch(written):
+        near = tables.near_licenses(written)
         raise InputError(
-            f"a licence of {len(text)} characters for {where}", "an SPDX id or an expression", "name the licence"
+            f"The policy lists {written} in [{table}], which is no known license",
+            f"Write {' or '.join(near)}" if near else "Write it as LicenseRef-<name>",
         )
-    tokens = [token.strip() for token in re.split(r"([()]|\bAND\b|\bOR\b|\bWITH\b)", text) if token.strip()]
-    parser = _Parser(f"the licence {text!r} of {where}", tokens, resolve, near)
-    expression = parser.alternatives()
-    if parser.tokens:
-        raise parser.wrong(f"{parser.tokens[0]!r} where the expression should end")
-    return expression
-
-
-class _Parser:
-    """Recursive descent: OR binds weaker than AND (SPDX 2.3, annex D.4.5)."""
-
-    def __init__(
-        self, what: str, tokens: list[str], resolve: Callable[[str], str | None], near: Callable[[str], list[str]]
-    ) -> None:
-        self.what = what
-        self.tokens = tokens
-        self.resolve = resolve
-        self.near = near
-
-    def wrong(self, why: str) -> InputError:
-        return InputError(
-            f"{self.what}, with {why}",
-            "an SPDX id, or ids joined by AND and OR, in capitals, with brackets",
-            "mend the expression",
-        )
-
-    def alternatives(self) -> Expression:
-        return self._joined("OR", lambda: self._joined("AND", self._atom))
-
-    def _joined(self, operator: Literal["AND", "OR"], part: Callable[[], Expression]) -> Expression:
-        parts = [part()]
-        while self.tokens and self.tokens[0] == operator:
-            self.tokens.pop(0)
-            parts.append(part())
-        return parts[0] if len(parts) == 1 else Expression(operator, parts=tuple(parts))
-
-    def _atom(self) -> Expression:
-        if not self.tokens or self.tokens[0] in ("AND", "OR", "WITH", ")"):
-            raise self.wrong("a licence missing")
-        token = self.tokens.pop(0)
-        if token == "(":
-            inside = self.alternatives()
-            if not self.tokens or self.tokens.pop(0) != ")":
-                raise self.wrong("a bracket that does not close")
-            return inside
-        if self.tokens and self.tokens[0] == "WITH":
-            raise InputError(
-                f"{self.what}, with an exception",
-                "a licence without exceptions: what they grant is not weighed",
-                "read it, and name the licence without the exception if that is enough for you",
-            )
-        found = self.resolve(token)
-        if found is None:
-            near = self.near(token)
-            do = f"write {' or '.join(near)} if you mean that" if near else "find out which licence it is"
-            raise InputError(
-                f"{self.what}: {token!r} is not known",
-                "an SPDX id that the policy names; unknown means refuse",
-                f"{do}, or list it as LicenseRef-<name> in the file that prompts.policy names",
-            )
-        return Expression("ID", found)
-
-
-# --- cards and texts -------------------------------------------------------------------------------------------------
-
-
-def read_front_matter(path: Path) -> dict[str, Any]:
-    """The YAML between the first two "---" lines of a README.md, as the hub writes it; {} where there is none.
-
-    Raises InputError for a file that cannot be read and for front matter that is no YAML mapping.
-    """
-    import yaml  # comes with transformers and huggingface_hub
-
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "a card in Markdown, UTF-8", "check the file") from None
-    found = re.match(r"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", text, re.DOTALL | re.MULTILINE)
-    if not found:
-        return {}
-    try:
-        value = yaml.safe_load(found[1])
-    except (yaml.YAMLError, RecursionError, ValueError):
-        value = ()  # no mapping either
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InputError(f"{path} with front matter that is no YAML mapping", "a card of the hub", "mend its head")
-    return value
-
-
-def find_card_license(card: Mapping[str, Any]) -> str | None:
-    """The licence that a card states, as one expression; what stands under `license_name` where it says "other"."""
-    stated = card.get("license")
-    names = [str(name).strip() for name in (stated if isinstance(stated, list) else [stated]) if name]
-    own_name = str(card.get("license_name") or "").strip()
-    names = [own_name or name if name.lower() == "other" else name for name in names]
-    return " AND ".join(name for name in names if name) or None
-
-
-def find_license_link(card: Mapping[str, Any]) -> str | None:
-    """Where the card says that the licence stands."""
-    link = card.get("license_link")
-    return link if isinstance(link, str) and 0 < len(link) <= MAX_EXPRESSION else None
-
-
-def read_license_text(value: Path | str) -> bytes:
-    """A licence as it stands in its file, given itself or by its path: what has no line break is a path. InputError."""
-    if isinstance(value, str) and "\n" in value.strip():
-        return value.encode()
-    try:
-        return Path(value).read_bytes()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"no licence text at {value} ({error})", "a file that holds the licence", "check the path"
-        ) from None
+    return written
