@@ -96,6 +96,6 @@ def test_what_does_not_belong_together_is_refused(target: Target, features: Path
         EvalConfig(nodes=1)
     nothing = capture.CaptureConfig(held_out=0.0)
     capture.run(nothing, features.parent / "conversations", target, tmp_path / "features", progress=False)
-    with pytest.raises(InputError, match=r"no held-out row .* raise capture\.held_out"):
+    with pytest.raises(InputError, match=r"have no held-out row\. Raise capture\.held_out"):
         run(CONFIG, EvalInputs(head, tmp_path / "features"), target, tmp_path / "eval", progress=False)
     assert not (tmp_path / "eval").exists()

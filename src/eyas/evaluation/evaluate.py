@@ -1,4 +1,7 @@
-"""Acceptance of a head on held-out answers, with the tree and the verification of serving. T tokens, W vocabulary."""
+"""Measures the acceptance length of a head on held-out answers, with the tree and the verification of serving.
+
+`eyas eval` calls `run`. T tokens.
+"""
 
 import dataclasses
 import time
@@ -10,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from eyas.base.errors import InputError, UsageError
+from eyas.base.config import require_range
+from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
     Provenance,
@@ -39,15 +43,18 @@ from eyas.tree.stats import AcceptanceStats, context_label, summarize
 
 STAGE = "eval"
 SCHEMA = 1
-CONFIDENT_PROB = 0.9  # a greedy position below this top-1 probability is uncertain
+CONFIDENT_PROB = 0.9  # the target is uncertain of a token if its top-1 probability is lower
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """depth, top_k, nodes: the tree (see tree.shape). batch_tokens: padded tokens of the texts walked together.
+    """The recipe keys `eval.*`. Raises UsageError for a value out of range.
 
-    temperature: None walks the held-out answers as they were drawn; with a number the target first answers their
-    prompts anew, at that temperature, in max_tokens at most (train.anew). seed: of the bootstrap, and of these answers.
+    depth, top_k, nodes: the tree (tree.shape).
+    temperature: None replays the held-out answers as they were sampled. With a number, the target first answers their
+        prompts again at this temperature, with at most `max_tokens` tokens (evaluation.resample).
+    batch_tokens: padded tokens of the texts that are replayed together.
+    seed: of the bootstrap interval and of the new answers.
     """
 
     depth: int = 6
@@ -60,26 +67,28 @@ class EvalConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _ = self.shape
-        _ = self.sampling
-        for name in ("batch_tokens", "max_tokens"):
-            if (value := getattr(self, name)) < 1:
-                raise UsageError(f"eval.{name} = {value}", "at least 1", f"raise eval.{name}")
+        _ = self.shape, self.sampling  # both validate their values
+        require_range("eval.batch_tokens", self.batch_tokens, 1)
+        require_range("eval.max_tokens", self.max_tokens, 1)
 
     @property
     def shape(self) -> TreeShape:
+        """The tree that is replayed."""
         return TreeShape(self.depth, self.top_k, self.nodes)
 
     @property
     def sampling(self) -> SamplingParams | None:
-        """How answers are drawn anew; None: they are not."""
+        """Sampling of new answers; None where the stored answers are replayed."""
         return None if self.temperature is None else SamplingParams(self.temperature)
 
 
 @dataclass(frozen=True)
 class EvalInputs:
-    """Directories. The rows of split "held_out" of `features` are walked; `training` holds the training answers for the
-    4-gram table (None: those of `features`)."""
+    """The directories that an evaluation reads.
+
+    features: rows of its split "held_out" are replayed.
+    training: its split "train" fills the 4-gram table. None: that of `features`.
+    """
 
     head: Path
     features: Path | StoragePath
@@ -89,7 +98,7 @@ class EvalInputs:
 def build_origin(
     config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target
 ) -> StageInputs:
-    """What decides the figures; data = (rows to walk, rows for the 4-gram table)."""
+    """Returns everything that determines the figures. data: (features to replay, features of the 4-gram table)."""
     features, training = data
     return StageInputs(
         stage=STAGE,
@@ -106,7 +115,11 @@ def build_origin(
 
 
 def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *, progress: bool = True) -> Provenance:
-    """Write acceptance.json. Idempotent. `InputError` where head, features and target do not belong together."""
+    """Evaluates a head and writes acceptance.json to `out_dir`. Does nothing if it is finished.
+
+    Raises:
+        InputError: If head, features and target do not belong together, or no row is held out.
+    """
     started_s = time.time()
     stored = read_head(inputs.head, DTYPES[config.dtype], target.info.num_layers)
     features = Features(inputs.features, target=target)
@@ -116,10 +129,10 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     origin = build_origin(config, stored, (features, training), target)
     if is_finished(out_dir, origin):
         return read_provenance(out_dir)
-    found = evaluate(config, stored, (features, training), target, progress)
-    found["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
+    report = evaluate(config, stored, (features, training), target, progress)
+    report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
     mark_unfinished(out_dir)
-    write_json_atomic(out_dir / "acceptance.json", found)
+    write_json_atomic(out_dir / "acceptance.json", report)
     return finish_stage(out_dir, origin, started_s)
 
 
@@ -127,72 +140,76 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
 def evaluate(
     config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target, progress: bool
 ) -> dict[str, Any]:
-    """The object of acceptance.json; data = (rows to walk, rows for the 4-gram table)."""
+    """Returns the content of acceptance.json. data: (features to replay, features of the 4-gram table).
+
+    Raises:
+        InputError: If no row is held out.
+    """
     features, training = data
     indices = features.indices("held_out")
     if not indices:
-        raise InputError(
-            f"no held-out row in {features.directory}",
-            "at least one answer that was not trained on",
-            "raise capture.held_out, or capture more conversations",
-        )
+        problem = f"The features in {features.directory} have no held-out row"
+        raise InputError(problem, "Raise capture.held_out, or capture more conversations")
     table = NgramTable(training.texts(training.indices("train")))
     embed = build_embed(target, DTYPES[config.dtype])
-    makers: dict[str, Callable[[Sequence[Row]], ReplayDrafter]] = {
+    drafters: dict[str, Callable[[Sequence[Row]], ReplayDrafter]] = {
         "head": lambda rows: HeadDrafter(stored.head, stored.vocab, embed, config.shape, rows),
         "prompt_lookup": lambda rows: PromptLookup([row.ids_T for row in rows], config.depth),
         "ngram4": lambda rows: NgramDrafter(table, [row.ids_T for row in rows], config.depth),
     }
-    found: dict[str, list[_Replayed]] = {name: [] for name in makers}
-    doubts: dict[str, list[Tensor]] = {}
+    replayed: dict[str, list[_Replayed]] = {name: [] for name in drafters}
+    uncertain: dict[str, list[Tensor]] = {}
     with Progress(STAGE, len(indices), "texts", enabled=progress) as bar:
-        for group in features.batches(indices, config.batch_tokens):
-            rows, loops = _read_texts(config, features, group, target)
-            for name, make in makers.items():
-                walked = zip(rows, loops, replay_rows(rows, make(rows)), strict=True)
-                found[name] += [_Replayed(row.task, loop, one) for row, loop, one in walked if one.rounds.accepted]
-            for row, loop in zip(rows, loops, strict=True):
-                if not loop:
-                    doubts.setdefault(row.task, []).append(_top1_probs(row, target) < CONFIDENT_PROB)
+        for batch in features.batches(indices, config.batch_tokens):
+            rows, looping = _read_rows(config, features, batch, target)
+            for name, build_drafter in drafters.items():
+                for row, is_looping, text in zip(rows, looping, replay_rows(rows, build_drafter(rows)), strict=True):
+                    if text.rounds.accepted:
+                        replayed[name].append(_Replayed(row.task, is_looping, text))
+            for row, is_looping in zip(rows, looping, strict=True):
+                if not is_looping:
+                    uncertain.setdefault(row.task, []).append(_top1_probs(row, target) < CONFIDENT_PROB)
             bar.advance(len(rows))
 
-    def together(looping: bool) -> dict[str, Any] | None:
-        texts = [one.text_rounds for one in found["head"] if one.is_looping == looping]
+    def entry_of_all(is_looping: bool) -> dict[str, Any] | None:
+        texts = [text.rounds for text in replayed["head"] if text.is_looping == is_looping]
         return _to_entry(texts, config.seed) if texts else None
 
-    tables = {name: _entries_by_task(walked, config.seed) for name, walked in found.items()}
-    for task, entry in tables["head"].items():
-        entry["uncertain_share"] = float(torch.cat(doubts[task]).float().mean())
+    tasks = {name: _entries_by_task(texts, config.seed) for name, texts in replayed.items()}
+    for task, entry in tasks["head"].items():
+        entry["uncertain_share"] = float(torch.cat(uncertain[task]).float().mean())
     return {
         "schema": SCHEMA,
         "tree": dataclasses.asdict(config.shape),
         "temperature": config.temperature,
-        "tasks": tables["head"],
-        "all": together(looping=False),
-        "looping": together(looping=True),
-        "references": {name: tables[name] for name in makers if name != "head"},
+        "tasks": tasks.pop("head"),
+        "all": entry_of_all(is_looping=False),
+        "looping": entry_of_all(is_looping=True),
+        "references": tasks,
     }
 
 
 @dataclass(frozen=True)
 class _Replayed:
+    """One text as a drafter replayed it."""
+
     task: str
     is_looping: bool
-    text_rounds: TextRounds
+    rounds: TextRounds
 
 
-def _entries_by_task(walked: Sequence[_Replayed], seed: int) -> dict[str, dict[str, Any]]:
-    """Tasks by name. Looping answers are counted apart: any drafter is good at them."""
+def _entries_by_task(replayed: Sequence[_Replayed], seed: int) -> dict[str, dict[str, Any]]:
+    """Returns the entries of all tasks by name, without looping answers: every drafter predicts those well."""
     by_task: dict[str, list[TextRounds]] = {}
-    for one in walked:
-        if not one.is_looping:
-            by_task.setdefault(one.task, []).append(one.text_rounds)
+    for text in replayed:
+        if not text.is_looping:
+            by_task.setdefault(text.task, []).append(text.rounds)
     return {task: _to_entry(by_task[task], seed) for task in sorted(by_task)}
 
 
 def _to_entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
-    """What the file says of one group of texts."""
-    stats: AcceptanceStats = summarize([text.rounds for text in texts], seed)
+    """Returns the object of acceptance.json for one group of texts."""
+    stats = summarize([text.rounds for text in texts], seed)
     return {
         "prompts": stats.prompts,
         **_length_entry(stats),
@@ -203,9 +220,9 @@ def _to_entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
 
 
 def acceptance_by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, Any]]:
-    """The same by where a round's root stands: "<=256" the first 257 positions, "<=512" up to the double, and so on.
+    """Returns the acceptance by context length, the position of a round's root, for buckets that have rounds.
 
-    Buckets without a round are left out.
+    The keys are those of `tree.stats.context_label`: "<=256", "<=512", "<=1024", ...
     """
     entries: dict[str, dict[str, Any]] = {}
     for label in dict.fromkeys(context_label(root) for root in sorted(root for text in texts for root in text.roots)):
@@ -219,18 +236,18 @@ def _length_entry(stats: AcceptanceStats) -> dict[str, Any]:
     return {"acceptance_length": stats.acceptance_length, "ci95": interval, "rounds": stats.rounds}
 
 
-def _read_texts(
-    config: EvalConfig, features: Features, group: Sequence[int], target: Target
+def _read_rows(
+    config: EvalConfig, features: Features, batch: Sequence[int], target: Target
 ) -> tuple[list[Row], list[bool]]:
-    """The rows of a group and which of them loop. Among answers drawn anew no loops are looked for."""
-    rows = list(features.rows(group))
+    """Returns the rows of a batch and which of them loop. New answers (`eval.temperature`) are not checked."""
+    rows = list(features.rows(batch))
     if config.sampling is None:
-        return rows, [features.manifest.rows[index].looping for index in group]
-    seeds = [config.seed + index for index in group]
+        return rows, [features.manifest.rows[index].looping for index in batch]
+    seeds = [config.seed + index for index in batch]
     return resample_answers(rows, seeds, target, config.sampling, config.max_tokens), [False] * len(rows)
 
 
 def _top1_probs(row: Row, target: Target) -> Tensor:
-    """The target's likeliest probability at each generated token (`layout.taught`), on the CPU."""
+    """Returns the target's top-1 probability at each generated token (`layout.teacher_positions`), on the CPU."""
     weight = next(target.lm_head.parameters())
     return target.logits(row.hidden_UD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()

@@ -1,7 +1,7 @@
-"""Two drafters without a model, so that a head is compared with what costs nothing.
+"""Drafts without a model, as references for the head in `eyas eval` and the bench.
 
-prompt lookup   the last 3 (else 2, else 1) tokens occurred before in this text: propose what followed there last
-4-gram table    the 3 tokens before -> the token that followed them most often in the training answers, chained
+prompt lookup   finds the last 3 (else 2, else 1) tokens earlier in this text and proposes what followed them last
+4-gram table    proposes, again and again, the token that followed the 3 tokens before most often in training answers
 """
 
 from collections import Counter
@@ -17,28 +17,28 @@ CONTEXT = 3  # of a 4-gram
 
 
 class PromptLookup:
-    """One per group of texts; it remembers how far each has been read, so positions of a text may only grow."""
+    """Prompt lookup over a batch of texts. It indexes each text once, so positions of a text may only grow."""
 
     def __init__(self, texts: Sequence[Tensor], depth: int) -> None:
-        """texts: token ids [T] each."""
+        """Prepares an empty index. texts: token ids [T]. depth: tokens of a proposal."""
         self.depth = depth
         self._texts = [ids_T.tolist() for ids_T in texts]
         # n-gram -> index of the token that followed it last.
         self._followed: list[dict[tuple[int, ...], int]] = [{} for _ in texts]
-        self._read = [1] * len(texts)
+        self._indexed = [1] * len(texts)
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
-        return _to_chain_trees(
-            [self._propose(text, t + 2) for text, t in zip(texts, positions, strict=True)], self.depth
-        )
+        """Returns a chain for each text, whose root is the token at position + 1."""
+        pairs = zip(texts, positions, strict=True)
+        return _to_chain_trees([self._propose(text, position + 2) for text, position in pairs], self.depth)
 
     def _propose(self, text: int, count: int) -> list[int]:
-        """The last of the `count` committed tokens, then the proposal."""
+        """Returns the last of the first `count` tokens, followed by the proposal."""
         ids, followed = self._texts[text], self._followed[text]
-        for index in range(self._read[text], count):
+        for index in range(self._indexed[text], count):
             for n in range(1, min(LONGEST_MATCH, index) + 1):
                 followed[tuple(ids[index - n : index])] = index
-        self._read[text] = max(self._read[text], count)
+        self._indexed[text] = max(self._indexed[text], count)
         for n in range(min(LONGEST_MATCH, count), 0, -1):
             index = followed.get(tuple(ids[count - n : count]))
             if index is not None:
@@ -47,10 +47,10 @@ class PromptLookup:
 
 
 class NgramTable:
-    """Built once from the training answers. Of equally frequent tokens the smallest id is taken."""
+    """The most frequent next token of each 3-token context in training answers; of equal counts the smallest id."""
 
     def __init__(self, rows: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """rows: ids_T and loss_mask_T. Only generated tokens are predicted; what they follow may be prompt."""
+        """Counts the generated tokens of rows (ids_T, loss_mask_T). Their contexts may be prompt tokens."""
         counts: dict[tuple[int, ...], Counter[int]] = {}
         for ids_T, loss_mask_T in rows:
             ids, mask = ids_T.tolist(), loss_mask_T.tolist()
@@ -62,32 +62,31 @@ class NgramTable:
         }
 
     def continue_chain(self, ids: list[int], depth: int) -> list[int]:
-        """Up to `depth` tokens after these; fewer where a context was never seen."""
-        tail, found = ids[-CONTEXT:], []
-        while len(found) < depth and (token := self.next.get(tuple(tail))) is not None:
-            found.append(token)
-            tail = [*tail[1:], token]
-        return found
+        """Returns up to `depth` tokens after these, fewer if a context was never counted."""
+        context, chain = ids[-CONTEXT:], []
+        while len(chain) < depth and (token := self.next.get(tuple(context))) is not None:
+            chain.append(token)
+            context = [*context[1:], token]
+        return chain
 
 
 class NgramDrafter:
-    """A table at work on a group of texts."""
+    """A 4-gram table that drafts over a batch of texts."""
 
     def __init__(self, table: NgramTable, texts: Sequence[Tensor], depth: int) -> None:
         self.table, self.depth = table, depth
         self._texts = [ids_T.tolist() for ids_T in texts]
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
+        """Returns a chain for each text, whose root is the token at position + 1."""
         chains = []
-        for text, t in zip(texts, positions, strict=True):
-            ids = self._texts[text][max(0, t + 2 - CONTEXT) : t + 2]
+        for text, position in zip(texts, positions, strict=True):
+            ids = self._texts[text][max(0, position + 2 - CONTEXT) : position + 2]
             chains.append([ids[-1], *self.table.continue_chain(ids, self.depth)])
         return _to_chain_trees(chains, self.depth)
 
 
 def _to_chain_trees(chains: Sequence[list[int]], depth: int) -> Tree:
-    tokens_BM = torch.zeros(len(chains), depth + 1, dtype=torch.int64)
-    for slot, tokens in enumerate(chains):
-        tokens_BM[slot, : len(tokens)] = torch.tensor(tokens)
     lengths_B = torch.tensor([len(tokens) for tokens in chains])
+    tokens_BM = torch.tensor([tokens + [0] * (depth + 1 - len(tokens)) for tokens in chains])
     return Tree.from_chains(tokens_BM, torch.arange(depth + 1) < lengths_B[:, None])

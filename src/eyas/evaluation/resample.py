@@ -1,24 +1,26 @@
-"""Held-out prompts answered once more, as serving would answer them at another temperature, features and all.
+"""Samples the held-out answers again at another temperature, as serving would, together with their features.
 
-B texts, T tokens of the longest prompt, S = T + the tokens drawn so far, D hidden, L captured features, W vocabulary.
+B texts, T tokens of the longest prompt, S = T + the tokens generated so far, D hidden, L captured features, W
+vocabulary, X new tokens of a forward.
 
-    column       0  1  2  3  |  4  5  6         prompts are padded on the right; what is drawn stands behind the padding
+    column       0  1  2  3  |  4  5  6         prompts are padded on the right; generated tokens follow the padding
     text 0       a  b  .  .  |  C  D  E         positions 0 1 . . 2 3 4
     text 1       a  b  c  d  |  C  D  E         positions 0 1 2 3 4 5 6
 
-A token depends on its logits, the temperature and the coin of (seed, position) alone (tree.sampling), so these are the
-answers that the engine gives with these seeds, wherever both forwards give the same logits.
+A token depends only on its logits, the temperature, and the random number of (seed, position) (tree.sampling). So the
+engine gives the same answers for these seeds, wherever both forwards give the same logits.
 
-Why not from the stored answers: what the target says at another temperature is known behind each stored token, but not
-behind a token that it did not write, and texts that are drawn warmer lead to places where it is less sure. Read off
-greedy answers of the embedded target, a temperature of 0.7 seems to cost a tenth of the acceptance length. It costs
-more than a quarter.
+Stored answers cannot replace this. The target's distribution at another temperature is known after each stored token,
+but not after other tokens, and answers at a higher temperature reach texts where the target is less certain. Measured
+on the embedded target: computed from greedy answers, temperature 0.7 seems to cost a tenth of the acceptance length;
+it costs more than a quarter.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from eyas.features.layout import Row
 from eyas.model.attention import DenseAttention
@@ -30,96 +32,103 @@ from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, pos
 def resample_answers(
     rows: Sequence[Row], seeds: Sequence[int], target: Target, sampling: SamplingParams, max_tokens: int
 ) -> list[Row]:
-    """The rows with their last answer drawn anew, features in float32 on the CPU. seeds: of the requests.
+    """Returns the rows with a new last answer, with features in float32 on the CPU.
 
-    An answer ends with its end of turn, after max_tokens, or where the target's positions do. sampling: without
-    penalties or bias.
+    An answer ends at its end of turn, after `max_tokens` tokens, or at the target's last position.
+
+    Args:
+        rows: Texts whose last answer is replaced.
+        seeds: The seed of each request.
+        target: Generates the answers.
+        sampling: The temperature, without penalties or biases.
+        max_tokens: The most tokens of an answer.
     """
-    assert not sampling.adjusts_logits, "no penalties here"
-    place, head_place = target.embedding.weight.device, next(target.lm_head.parameters()).device
-    prompts = [row.ids_T[: _last_answer_start(row)].to(place) for row in rows]
-    lengths_B = torch.tensor([len(ids_T) for ids_T in prompts], device=place)
-    ids_BT = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
-    drawing = _BatchDecoder(target, lengths_B, ids_BT.shape[1])
-    hidden_BTD, aux_BTL = drawing.forward(ids_BT)
+    assert not sampling.adjusts_logits, "penalties are not supported here"
+    device, head_device = target.embedding.weight.device, next(target.lm_head.parameters()).device
+    prompts = [row.ids_T[: _last_answer_start(row)].to(device) for row in rows]
+    lengths_B = torch.tensor([len(ids_T) for ids_T in prompts], device=device)
+    ids_BT = pad_sequence(prompts, batch_first=True)
+    decoder = _BatchDecoder(target, lengths_B, ids_BT.shape[1])
+    hidden_BTD, aux_BTL = decoder.forward(ids_BT)
     aux = [[aux_BTL[b, :length].float().cpu()] for b, length in enumerate(lengths_B.tolist())]
     last_BD = hidden_BTD[torch.arange(len(rows)), lengths_B - 1]
-    settings, ends = SamplingBatch.from_params([sampling], place), set(target.info.eos_ids)
-    said: list[list[int]] = [[] for _ in rows]
+    batch, end_ids = SamplingBatch.from_params([sampling], device), set(target.info.eos_ids)
+    generated: list[list[int]] = [[] for _ in rows]
     hidden: list[list[Tensor]] = [[] for _ in rows]
-    alive, seeds_B = list(range(len(rows))), torch.tensor(seeds, device=place)
+    running, seeds_B = list(range(len(rows))), torch.tensor(seeds, device=device)
+    limits = [min(max_tokens, target.info.max_positions - len(prompt)) for prompt in prompts]
     while True:
-        coins_B = position_uniforms(seeds_B, drawing.lengths_B + drawing.num_drawn)
-        tokens_B = choose_tokens(
-            target.logits(last_BD.to(head_place)).to(place), settings, torch.zeros_like(seeds_B), coins_B
-        )
-        for b, token, last_D in zip(alive, tokens_B.tolist(), last_BD.float().cpu(), strict=True):
-            said[b].append(token)
+        uniforms_B = position_uniforms(seeds_B, decoder.lengths_B + decoder.num_generated)
+        logits_BW = target.logits(last_BD.to(head_device)).to(device)
+        tokens_B = choose_tokens(logits_BW, batch, torch.zeros_like(seeds_B), uniforms_B)
+        for b, token, last_D in zip(running, tokens_B.tolist(), last_BD.float().cpu(), strict=True):
+            generated[b].append(token)
             hidden[b].append(last_D)
-        limits = [min(max_tokens, target.info.max_positions - len(prompts[b])) for b in alive]
-        goes_on = [said[b][-1] not in ends and len(said[b]) < most for b, most in zip(alive, limits, strict=True)]
-        if not any(goes_on):
+        kept = [
+            slot for slot, b in enumerate(running) if generated[b][-1] not in end_ids and len(generated[b]) < limits[b]
+        ]
+        if not kept:
             break
-        kept = torch.tensor(goes_on, device=place).nonzero()[:, 0]
-        alive = [b for b, stays in zip(alive, goes_on, strict=True) if stays]
-        drawing.keep_only(kept)
-        seeds_B = seeds_B[kept]
-        hidden_B1D, aux_B1L = drawing.forward(tokens_B[kept, None])
+        running = [running[slot] for slot in kept]
+        kept_B = torch.tensor(kept, device=device)
+        decoder.keep_only(kept_B)
+        seeds_B = seeds_B[kept_B]
+        hidden_B1D, aux_B1L = decoder.forward(tokens_B[kept_B, None])
         last_BD = hidden_B1D[:, 0]
-        for b, aux_1L in zip(alive, aux_B1L.float().cpu(), strict=True):
+        for b, aux_1L in zip(running, aux_B1L.float().cpu(), strict=True):
             aux[b].append(aux_1L)
-    return [_build_row(*parts) for parts in zip(rows, prompts, said, aux, hidden, strict=True)]
+    return [_build_row(*parts) for parts in zip(rows, prompts, generated, aux, hidden, strict=True)]
 
 
 class _BatchDecoder:
-    """Texts that grow together, and the keys and values of their tokens."""
+    """A batch of texts that grow by one token a forward, with their KV cache."""
 
     def __init__(self, target: Target, lengths_B: Tensor, width: int) -> None:
-        """lengths_B of the prompts, width of the longest."""
+        """Prepares an empty cache. lengths_B: tokens of each prompt. width: tokens of the longest."""
         self.target = target
         self.lengths_B = lengths_B
-        self.num_drawn = 0
+        self.num_generated = 0
         self.columns_1T = torch.arange(width, device=lengths_B.device)[None]
-        self.attend = DenseAttention()
+        self.attention = DenseAttention()
 
     def forward(self, ids_BX: Tensor) -> tuple[Tensor, Tensor]:
-        """Final states and features of the prompts, then of one token each."""
+        """Returns final states [B, X, D] and aux features [B, X, L]: first of the prompts, later of one token each."""
         num_texts = len(self.lengths_B)
         prompt_BT = self.columns_1T < self.lengths_B[:, None]
-        if self.attend.num_cached == 0:
+        if self.attention.num_cached == 0:
             positions_BS = self.columns_1T.expand(num_texts, -1)
             visible_BXS = prompt_BT[:, None] & (self.columns_1T <= self.columns_1T.T)
             positions_BX = positions_BS
         else:
-            self.num_drawn += 1
-            drawn_1Y = torch.arange(self.num_drawn, device=prompt_BT.device)[None]
-            positions_BS = torch.cat((self.columns_1T.expand(num_texts, -1), self.lengths_B[:, None] + drawn_1Y), 1)
-            visible_BXS = torch.cat((prompt_BT, torch.ones_like(drawn_1Y).bool().expand(num_texts, -1)), 1)[:, None]
+            self.num_generated += 1
+            generated_1Y = torch.arange(self.num_generated, device=prompt_BT.device)[None]
+            positions_BS = torch.cat((self.columns_1T.expand(num_texts, -1), self.lengths_B[:, None] + generated_1Y), 1)
+            all_BY = torch.ones_like(generated_1Y).bool().expand(num_texts, -1)
+            visible_BXS = torch.cat((prompt_BT, all_BY), 1)[:, None]
             positions_BX = positions_BS[:, -1:]
-        attend = self.attend.set_visible(visible_BXS, positions_BS)
-        out = self.target.forward(ids_BX, positions_BX, attend, want_aux=True)
-        assert out.aux_BTL is not None, "features were asked for"
-        return out.hidden_BTD.to(prompt_BT.device), out.aux_BTL  # a target may lie on several devices
+        attention = self.attention.set_visible(visible_BXS, positions_BS)
+        out = self.target.forward(ids_BX, positions_BX, attention, want_aux=True)
+        assert out.aux_BTL is not None
+        return out.hidden_BTD.to(prompt_BT.device), out.aux_BTL  # a target may span several devices
 
-    def keep_only(self, kept: Tensor) -> None:
-        """Go on with these texts alone."""
-        if len(kept) < len(self.lengths_B):
-            self.lengths_B = self.lengths_B[kept]
-            held = self.attend.kv_by_layer
-            self.attend.kv_by_layer = {i: (k[kept.to(k.device)], v[kept.to(v.device)]) for i, (k, v) in held.items()}
+    def keep_only(self, kept_B: Tensor) -> None:
+        """Drops all texts of the batch but these."""
+        if len(kept_B) < len(self.lengths_B):
+            self.lengths_B = self.lengths_B[kept_B]
+            cache = self.attention.kv_by_layer.items()
+            self.attention.kv_by_layer = {i: (k[kept_B.to(k.device)], v[kept_B.to(v.device)]) for i, (k, v) in cache}
 
 
 def _last_answer_start(row: Row) -> int:
-    """Where the row's last answer begins."""
-    mask_T = row.loss_mask_T.int()
-    starts = (mask_T.diff() == 1).nonzero()[:, 0]
+    """Returns the position of the first token of the row's last answer."""
+    starts = (row.loss_mask_T.int().diff() == 1).nonzero()[:, 0]
     assert len(starts), "an answer with a prompt before it"
     return int(starts[-1]) + 1
 
 
-def _build_row(row: Row, prompt_T: Tensor, said: list[int], aux: list[Tensor], hidden: list[Tensor]) -> Row:
-    """The last token was never read: nobody asks for its features, which stand as zeros."""
-    ids_T = torch.cat((prompt_T.cpu(), torch.tensor(said)))
+def _build_row(row: Row, prompt_T: Tensor, generated: list[int], aux: list[Tensor], hidden: list[Tensor]) -> Row:
+    """Returns the new row. The target never ran on its last token, whose aux features are zeros: replay skips them."""
+    ids_T = torch.cat((prompt_T.cpu(), torch.tensor(generated)))
     mask_T = torch.arange(len(ids_T)) >= len(prompt_T)
     aux_TL = torch.cat((*aux, torch.zeros_like(aux[0][:1])))
     return Row(row.id, row.task, ids_T, mask_T, aux_TL, torch.stack(hidden))

@@ -1,13 +1,14 @@
-"""What a draft vocabulary costs: for several sizes, the answers' tokens that it has, and the acceptance it leaves.
+"""Measures the cost of a draft vocabulary size: tokens of the answers that it covers, and the acceptance it leaves.
 
     size           1024   2048   4096 | 8192   16384 ...
     coverage       x      x      x    | x      x          share of the generated tokens, on held-out answers
-    acceptance     x      x      x    | -      -          the head walks the same answers with these rows alone
-                                 the head's own size: what larger ones would bring, only training tells
+    acceptance     x      x      x    | -      -          the same answers replayed with this part of the vocabulary
+                                 the head's own size; only a new training tells the acceptance of larger ones
 
-A smaller vocabulary is cut out of the head: its most frequent tokens keep their output rows, the others can no longer
-be proposed. Nothing is captured or trained again. A head that is trained for the smaller vocabulary may do a little
-better, since it spends nothing on the others; so the lengths are what a cut leaves at least, not a promise.
+A smaller vocabulary is cut out of the head: its most frequent tokens keep their output rows, and the head can no longer
+propose the others. Features are not captured again and the head is not trained again. A head that is trained for the
+smaller vocabulary may do a little better, because it spends no capacity on the other tokens. So the lengths are lower
+bounds.
 
 W target vocabulary, V draft vocabulary.
 """
@@ -30,10 +31,10 @@ from eyas.tree.shape import TreeShape
 from eyas.tree.stats import RequestRounds, acceptance_length
 
 VOCAB_SIZES = tuple(1024 * 2**power for power in range(7))
-"""1k to 64k; those that the target has no tokens for are left out."""
+"""1k to 64k tokens. Sizes that the target's vocabulary does not reach are left out."""
 TEXTS_PER_TASK = 32
-"""Of each task, the first ones: every size walks them once."""
-GROUP_TOKENS = 16384
+"""The first texts of each task are replayed with every size."""
+BATCH_TOKENS = 16384
 
 
 @torch.inference_mode()
@@ -44,46 +45,52 @@ def measure_vocab_sizes(
     target: Target,
     sizes: Sequence[int] = VOCAB_SIZES,
 ) -> dict[str, Any]:
-    """The key `draft_vocab` of acceptance.json; data = (rows whose split "held_out" is looked at, training rows).
+    """Returns the value of `draft_vocab` in acceptance.json. Looping answers are left out.
 
-    Looping answers are left out. Lists go with `sizes`; None stands where the head is too small.
+    The lists of an entry have one item for each of `sizes`; the acceptance is None where the head is smaller.
+
+    Args:
+        shape: The tree.
+        stored: The head.
+        data: The features whose held-out rows are replayed, and those whose training rows are counted.
+        target: The target of the head.
+        sizes: Draft vocabulary sizes to measure, besides the head's own.
     """
     features, training = data
-    counts_W = training.generated_counts(training.indices("train"))
-    forced = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
+    training_counts_W = training.generated_counts(training.indices("train"))
+    required = required_ids(target.tokenizer, target.info.eos_ids, training_counts_W)
     own = stored.vocab
-    wanted = sorted({own.size, *(size for size in sizes if len(forced) <= size < own.target_size)})
-    vocabs = [_choose_vocab(size, own, counts_W, forced) for size in wanted]
+    wanted = sorted({own.size, *(size for size in sizes if len(required) <= size < own.target_size)})
+    vocabs = [_choose_vocab(size, own, training_counts_W, required) for size in wanted]
     by_task: dict[str, list[int]] = {}
     for index in features.indices("held_out"):
         if not features.manifest.rows[index].looping:
             by_task.setdefault(features.manifest.rows[index].task, []).append(index)
     counts = {task: features.generated_counts(by_task[task]) for task in sorted(by_task)}
-    walked = [index for task in counts for index in by_task[task][:TEXTS_PER_TASK]]
+    replayed = [index for task in counts for index in by_task[task][:TEXTS_PER_TASK]]
     cuts = [vocab for vocab in vocabs if vocab.size <= own.size]
-    rounds = _replay_cut_heads(shape, stored, cuts, (features, walked), target)
+    rounds = _replay_cut_heads(shape, stored, cuts, (features, replayed), target)
 
     def entry(counts_W: Tensor, indices: Sequence[int]) -> dict[str, Any]:
-        lengths = [_length_or_none([found[index] for index in indices if index in found]) for found in rounds]
+        lengths = [_length_or_none([by_text[index] for index in indices if index in by_text]) for by_text in rounds]
         return {
             "tokens": int(counts_W.sum()),
             "coverage": [round(vocab.coverage(counts_W), 6) for vocab in vocabs],
             "acceptance_length": lengths + [None] * (len(vocabs) - len(cuts)),
         }
 
-    tasks = {task: entry(counts_W, by_task[task]) for task, counts_W in counts.items()}
     return {
         "head": own.size,
-        "forced": len(forced),
-        "seen": int((counts_W > 0).sum()),
+        "forced": len(required),
+        "seen": int((training_counts_W > 0).sum()),
         "sizes": wanted,
-        "tasks": tasks,
-        "all": entry(torch.stack(list(counts.values())).sum(0), walked) if counts else None,
+        "tasks": {task: entry(counts_W, by_task[task]) for task, counts_W in counts.items()},
+        "all": entry(torch.stack(list(counts.values())).sum(0), replayed) if counts else None,
     }
 
 
 def cut_head(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
-    """The head with the output rows of a part of its tokens; the other weights are shared."""
+    """Returns the head with the output rows of `vocab`, a part of its tokens. The other weights are shared."""
     rows = own.to_draft(vocab.target_ids_V)
     assert rows.in_vocab.all(), "a token that the head does not have"
     smaller = Head(dataclasses.replace(head.config, draft_vocab_size=vocab.size))
@@ -92,14 +99,14 @@ def cut_head(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
     return smaller
 
 
-def _choose_vocab(size: int, own: DraftVocab, counts_W: Tensor, forced: Sequence[int]) -> DraftVocab:
-    """As it would be chosen for training; below the head's size, out of the tokens that the head has."""
+def _choose_vocab(size: int, own: DraftVocab, counts_W: Tensor, required: Sequence[int]) -> DraftVocab:
+    """Chooses a vocabulary as training does; below the head's size, from the tokens that the head has."""
     if size == own.size:
         return own
     if size > own.size:
-        return DraftVocab.from_counts(counts_W, size, forced)
-    inside = [token for token in forced if bool(own.t2d_W[token])]
-    return DraftVocab.from_counts(counts_W.masked_fill(~own.t2d_W, -1), size, inside)
+        return DraftVocab.from_counts(counts_W, size, required)
+    available = [token for token in required if bool(own.t2d_W[token])]
+    return DraftVocab.from_counts(counts_W.masked_fill(~own.t2d_W, -1), size, available)
 
 
 def _replay_cut_heads(
@@ -109,19 +116,19 @@ def _replay_cut_heads(
     texts: tuple[Features, Sequence[int]],
     target: Target,
 ) -> list[dict[int, RequestRounds]]:
-    """For each vocabulary the rounds of each text, by its index, as the head drafts when it is cut to it."""
+    """Returns for each vocabulary the rounds of each text by its index, with the head cut to that vocabulary."""
     features, indices = texts
     heads = [cut_head(stored.head, stored.vocab, vocab) for vocab in cuts]
     embed = build_embed(target, stored.head.lm_head.weight.dtype)
-    found: list[dict[int, RequestRounds]] = [{} for _ in cuts]
-    for group in features.batches(indices, GROUP_TOKENS):
-        rows = list(features.rows(group))  # once for all sizes: the target may have to compute them
-        for head, vocab, by_text in zip(heads, cuts, found, strict=True):
-            walked = replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))
-            by_text |= {index: text.rounds for index, text in zip(group, walked, strict=True)}
-    return found
+    rounds: list[dict[int, RequestRounds]] = [{} for _ in cuts]
+    for batch in features.batches(indices, BATCH_TOKENS):
+        rows = list(features.rows(batch))  # read once for all sizes: online features are computed here
+        for head, vocab, by_text in zip(heads, cuts, rounds, strict=True):
+            replayed = replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))
+            by_text |= {index: text.rounds for index, text in zip(batch, replayed, strict=True)}
+    return rounds
 
 
 def _length_or_none(rounds: Sequence[RequestRounds]) -> float | None:
-    """None for answers of one token, which have no round."""
-    return round(acceptance_length(rounds), 6) if any(one.accepted for one in rounds) else None
+    """Returns the acceptance length, or None if no answer has a round (answers of one token)."""
+    return round(acceptance_length(rounds), 6) if any(request.accepted for request in rounds) else None
