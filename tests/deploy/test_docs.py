@@ -1,4 +1,4 @@
-"""What docs/deploy.md names is there; its commands are those of tests/e2e/test_docs.py."""
+"""docs/deploy.md names only what exists. tests/e2e/test_docs.py runs its commands."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
 
 
-def test_its_recipe_is_one():
+def test_its_recipe_is_valid():
     import tomllib
 
     (text,) = re.findall(r"```toml\n(.+?)```", PAGE, re.DOTALL)
@@ -19,7 +19,7 @@ def test_its_recipe_is_one():
     assert config.vertex.replicas == (1, 4)
 
 
-def test_what_it_names_is_there():
+def test_it_names_only_what_exists():
     variables = set(re.findall(r"`((?:AIP|EYAS)_[A-Z_]+[A-Z])`", PAGE))
     read = "".join((ROOT / "deploy" / name).read_text() for name in ("entrypoint.sh", "gate.py")) + key.VARIABLE
     assert {name for name in variables if name not in read} == set()

@@ -1,4 +1,4 @@
-"""Manifests against the schemas of Kubernetes itself, and against each other."""
+"""`eyas deploy kubernetes`: manifests against the schemas of Kubernetes, and against each other."""
 
 import copy
 import dataclasses
@@ -49,13 +49,13 @@ def every(head: Path, config: KubernetesConfig, **more: object) -> dict:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("engine", ["eyas", "sglang", "vllm"])
-def test_every_object_is_one_of_kubernetes(head, version, engine):
+def test_every_object_follows_the_schema(head, version, engine):
     config = KubernetesConfig(accelerator_count=0 if engine == "eyas" else 2)
     objects = every(head, config, engine=engine)
     assert len(objects) == 9
     for name, one in objects.items():
         one = yaml.safe_load(yaml.safe_dump(one, sort_keys=False))
-        if one["kind"] != "PodMonitoring":  # GKE's own, checked below
+        if one["kind"] != "PodMonitoring":  # GKE's own kind, checked below
             kubernetes_validate.validate(one, version, strict=True)
         assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "eyas", name
     wrong = copy.deepcopy(objects["serving/deployment.yaml"])
@@ -64,7 +64,7 @@ def test_every_object_is_one_of_kubernetes(head, version, engine):
         kubernetes_validate.validate(wrong, version, strict=True)
 
 
-def test_who_names_whom(head):
+def test_objects_name_each_other(head):
     objects = every(head, KubernetesConfig(replicas=(2, 6), target_waiting=5), speculation="6,4,16")
     deployment, service, scaler, metrics = (
         objects[f"serving/{name}.yaml"] for name in ("deployment", "service", "autoscaler", "podmonitoring")
@@ -111,28 +111,28 @@ def test_shared_stages_are_indexed_jobs(head):
         volumes = {one["name"]: one for one in pod["volumes"]}
         assert volumes[mounts["/recipe"]]["configMap"]["name"] == recipe["metadata"]["name"]
         assert volumes[mounts["/runs"]]["persistentVolumeClaim"]["claimName"] == "claim"
-        assert pod["restartPolicy"] == "Never", "as podFailurePolicy asks for"
+        assert pod["restartPolicy"] == "Never", "podFailurePolicy requires it"
         assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (stage in ("capture", "train"))
 
 
-def test_a_cpu_asks_for_no_gpu_and_an_engine_for_one(head):
+def test_eyas_needs_no_gpu_and_other_engines_need_one(head):
     cpu = KubernetesConfig(accelerator_count=0)
     assert "nvidia" not in str(every(head, cpu, engine="eyas"))
-    with pytest.raises(UsageError, match="accelerator_count = 0 for vllm"):
+    with pytest.raises(UsageError, match="accelerator_count is 0, but vllm needs a GPU"):
         every(head, cpu, engine="vllm")
 
 
-def test_what_no_pod_could_do_is_refused():
+def test_jobs_that_cannot_work_are_rejected():
     config = KubernetesConfig()
     for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:80/v1", "http://0.0.0.0:8000/v1"):
-        with pytest.raises(UsageError, match=r"respond\.url = '.+' in a Job, whose pod would ask itself"):
+        with pytest.raises(UsageError, match=r"respond\.url='.+' is the pod itself when `respond` runs in a Job"):
             build_jobs(config, dataclasses.replace(STAGES, url=url))
     assert build_jobs(config, dataclasses.replace(STAGES, url="http://vllm.default/v1")) == build_jobs(config, STAGES)
-    with pytest.raises(UsageError, match=r"Jobs of a recipe named 'Pair_1'"):
+    with pytest.raises(UsageError, match=r"recipe's name 'Pair_1' is not a valid name for Jobs"):
         build_jobs(config, dataclasses.replace(STAGES, name="Pair_1"))
 
 
-def test_every_pod_reads_one_secret_where_there_is_one(head):
+def test_every_pod_reads_the_secret_if_it_exists(head):
     pods = {
         name: one["spec"]["template"]["spec"]["containers"][0]
         for name, one in every(head, KubernetesConfig()).items()
@@ -143,7 +143,7 @@ def test_every_pod_reads_one_secret_where_there_is_one(head):
         assert container["envFrom"] == [{"secretRef": {"name": "scout-secrets", "optional": True}}], name
 
 
-def test_files_of_an_earlier_recipe_go(head, tmp_path):
+def test_files_of_an_earlier_recipe_are_removed(head, tmp_path):
     config, what = KubernetesConfig(), launch(head)
     (tmp_path / "k").mkdir()
     (tmp_path / "k" / "deployment.yaml").write_text("{}")
@@ -181,7 +181,7 @@ def recipe(tmp_path) -> Path:
 
 
 def run_printed(said: str, tmp_path: Path) -> list[str]:
-    """Carry out each command that was printed, as it was, with a kubectl that reads files as kubectl does."""
+    """Runs each printed command with a kubectl double that reads files as kubectl does."""
     binary, cluster = tmp_path / "bin" / "kubectl", tmp_path / "cluster.json"
     binary.parent.mkdir(exist_ok=True)
     binary.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/doubles/kubectl.py "$@"\n')
@@ -199,7 +199,7 @@ def run_printed(said: str, tmp_path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_what_the_command_prints_is_what_kubectl_takes(recipe, tmp_path, capsys):
+def test_kubectl_runs_the_printed_commands(recipe, tmp_path, capsys):
     out = ["--out", str(tmp_path / "run")]
     assert main(["deploy", "kubernetes", str(recipe), *out]) == 0
     applied = run_printed(capsys.readouterr().err, tmp_path)
@@ -219,7 +219,7 @@ def test_what_the_command_prints_is_what_kubectl_takes(recipe, tmp_path, capsys)
         assert "do use kubectl" in capsys.readouterr().err
 
 
-def test_before_there_is_a_head_there_are_jobs_that_make_one(recipe, tmp_path, capsys):
+def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
     recipe.write_text(RECIPE.replace('head = "embedded"', ""))
     command = ["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.engine=sglang"]
     assert main(command) == 0
@@ -236,8 +236,8 @@ def test_before_there_is_a_head_there_are_jobs_that_make_one(recipe, tmp_path, c
     assert "eyas export" in capsys.readouterr().err
 
 
-def test_the_jobs_run_directory_is_the_recipes_own(recipe, tmp_path):
-    """A refreshed recipe keeps the name of what serves, and must not run into the directory of the first run."""
+def test_jobs_write_to_the_run_directory_of_their_recipe(recipe, tmp_path):
+    """A refreshed recipe keeps the name of the endpoint, and must not write into the directory of the first run."""
     assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.name=live"]) == 0
     place = tmp_path / "run" / "deploy" / "kubernetes"
     job = yaml.safe_load((place / "jobs" / "4-train.yaml").read_text())
@@ -248,7 +248,7 @@ def test_the_jobs_run_directory_is_the_recipes_own(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["eyas", "sglang"])
-def test_upload_puts_there_what_the_pods_are_told_to_fetch(recipe, tmp_path, capsys, engine):
+def test_upload_writes_where_the_pods_read(recipe, tmp_path, capsys, engine):
     out = ["--out", str(tmp_path / "run")]
     store = f"file://{tmp_path}/bucket"
     words = [f"deploy.engine={engine}", f"deploy.storage={store}", "deploy.kubernetes.accelerator_count=1"]
@@ -263,7 +263,7 @@ def test_upload_puts_there_what_the_pods_are_told_to_fetch(recipe, tmp_path, cap
     environment = {one["name"]: one["value"] for one in container["env"]}
     fetched = Path(environment["AIP_STORAGE_URI"].removeprefix("file://"))
     assert fetched.is_relative_to(tmp_path / "bucket")
-    # The embedded head for eyas, which is not what SGLang reads: that one is told its own names of weights.
+    # eyas loads the embedded head as it is; SGLang needs the exported one, with its own weight names.
     origin = resolve_head("embedded") if engine == "eyas" else tmp_path / "run" / "export" / "sglang"
     for name, directory in (("head", origin), ("target", resolve_target("embedded"))):
         for path in directory.iterdir():
@@ -273,16 +273,16 @@ def test_upload_puts_there_what_the_pods_are_told_to_fetch(recipe, tmp_path, cap
 @pytest.mark.parametrize(
     ("override", "said"),
     [("deploy.enigne=vllm", "deploy.engine"), ("deploy.kubernetes.replicas=[3,1]", "deploy.kubernetes.replicas"),
-     ("deploy.vertex.zone=x", "Unknown key deploy.vertex.zone"), ("name=Pair_1", "add deploy.name"),
+     ("deploy.vertex.zone=x", "Unknown key deploy.vertex.zone"), ("name=Pair_1", "Set deploy.name to"),
 
-     ("deploy.image=''", "an empty deploy.image")],
+     ("deploy.image=''", "deploy.image is empty")],
 )  # fmt: skip
-def test_a_recipe_that_is_none(recipe, tmp_path, capsys, override, said):
+def test_a_wrong_recipe_is_rejected(recipe, tmp_path, capsys, override, said):
     assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), override]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_other_engines_get_what_was_exported_for_them(recipe, tmp_path, capsys):
+def test_other_engines_get_their_export(recipe, tmp_path, capsys):
     recipe.write_text(RECIPE.replace('engine = "eyas"', 'engine = "sglang"').replace("jobs_image", "# jobs_image"))
     out = ["--out", str(tmp_path / "run")]
     assert main(["deploy", "kubernetes", str(recipe), *out]) == 2
@@ -293,7 +293,7 @@ def test_other_engines_get_what_was_exported_for_them(recipe, tmp_path, capsys):
     assert main(["deploy", "kubernetes", str(recipe), *out, "deploy.kubernetes.accelerator_count=1"]) == 0
 
 
-def test_a_whole_run_ends_with_what_its_recipe_has_enough_about(recipe, tmp_path):
+def test_a_whole_run_writes_what_its_recipe_configures(recipe, tmp_path):
     def written(*overrides: str) -> list[str]:
         return [
             path.name
@@ -309,9 +309,9 @@ def test_a_whole_run_ends_with_what_its_recipe_has_enough_about(recipe, tmp_path
     assert written() == []
 
 
-def test_a_whole_run_refuses_jobs_that_no_pod_could_do_before_it_begins(recipe, tmp_path, capsys):
+def test_a_whole_run_rejects_wrong_jobs_before_its_first_stage(recipe, tmp_path, capsys):
     url = ["respond.model=m", "respond.url=http://127.0.0.1:9/v1"]
     assert main(["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), *url]) == 2
     assert main(["run", str(recipe), "--out", str(tmp_path / "run"), *url]) == 2
-    assert "whose pod would ask itself" in capsys.readouterr().err
+    assert "is the pod itself" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

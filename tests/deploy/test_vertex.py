@@ -1,4 +1,4 @@
-"""Vertex AI, with Google's own client against a loopback of its REST API: what is asked, how often, and what stays."""
+"""`eyas deploy vertex`: Google's own client against a loopback server of the REST API, which counts the requests."""
 
 import dataclasses
 import json
@@ -12,11 +12,11 @@ from tests.doubles.vertex import FakeVertex
 
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
 from eyas.cli import main
-from eyas.deploy import vertex_deployment as vertex_apply
+from eyas.deploy import vertex_deployment
 from eyas.deploy.config import DeployConfig, VertexConfig
 from eyas.deploy.launch import Launch, ServedModel, build_launch
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
-from eyas.deploy.vertex_requests import DEPLOYMENT, ENDPOINT, MODEL, build_requests, write_requests
+from eyas.deploy.vertex_deployment import DEPLOYMENT, ENDPOINT, MODEL, build_requests, write_requests
 
 PARENT = "projects/my-project/locations/europe-west4"
 FAST = RetryPolicy(backoff_s=(0.01, 0.01, 0.01), poll_interval_s=0.01, timeout_s=20.0)
@@ -58,17 +58,17 @@ def launch(head: Path, digest: str = "a", **more: object) -> Launch:
 
 
 def apply(config: VertexConfig, what: Launch) -> dict:
-    return vertex_apply.apply(config, what, silent, FAST)
+    return vertex_deployment.apply(config, what, silent, FAST)
 
 
 def delete(config: VertexConfig, what: Launch) -> dict:
-    return vertex_apply.delete(config, what, silent, FAST)
+    return vertex_deployment.delete(config, what, silent, FAST)
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_requests_say_all_that_the_recipe_says(head):
+def test_requests_hold_every_setting_of_the_recipe(head):
     config = VertexConfig(
         project="my-project", location="europe-west4", service_account="s@x", machine_type="a3-highgpu-8g",
         accelerator_type="NVIDIA_H100_80GB", accelerator_count=8, replicas=(2, 5), target_busy=70, startup_s=3605,
@@ -104,7 +104,7 @@ def test_the_requests_say_all_that_the_recipe_says(head):
     assert "accelerator/duty_cycle" in resources["autoscalingMetricSpecs"][0]["metricName"]
 
 
-def test_ids_follow_what_decides_and_nothing_else(head):
+def test_ids_change_with_the_content_and_not_with_replicas(head):
     config = VertexConfig(project="my-project")
 
     def ids(config: VertexConfig, what: Launch) -> tuple[str, str, str]:
@@ -121,10 +121,10 @@ def test_ids_follow_what_decides_and_nothing_else(head):
         assert [a == b for a, b in zip(first, ids(config, changed), strict=True)] == [True, False, False]
 
 
-def test_googles_client_takes_what_is_written(head, config, tmp_path):
+def test_googles_client_parses_the_written_requests(head, config, tmp_path):
     out = tmp_path / "vertex"
     first = write_requests(config, launch(head), out)
-    assert write_requests(config, launch(head), out) == first, "written once"
+    assert write_requests(config, launch(head), out) == first, "the files are written once"
     api = VertexClient(config, FAST)
     for kind, name in (
         ("UploadModelRequest", MODEL),
@@ -149,14 +149,14 @@ def _without_defaults(value):
 
 WRONG = [
     ({"project": None}, {}, "no deploy.vertex.project"),
-    ({"accelerator_count": 0}, {}, "accelerator_count = 0 for sglang"),
+    ({"accelerator_count": 0}, {}, "accelerator_count is 0, but sglang needs a GPU"),
     ({}, {"image": None}, "no deploy.image"),
     ({}, {"storage": None}, "no deploy.storage"),
 ]
 
 
 @pytest.mark.parametrize(("vertex", "deploy", "said"), WRONG)
-def test_what_cannot_be_guessed_is_asked_for(head, config, vertex, deploy, said):
+def test_a_missing_setting_is_an_error(head, config, vertex, deploy, said):
     with pytest.raises(UsageError, match=said):
         build_requests(dataclasses.replace(config, **vertex), launch(head, **deploy))
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_guessed_is_asked_for(head, config, vertex, deploy, said)
     [{"project": "My Project"}, {"location": "moon"}, {"replicas": (3, 1)}, {"replicas": (0, 1)}, {"inference_s": 3601},
      {"target_busy": 0}, {"startup_s": 0}],
 )  # fmt: skip
-def test_settings_that_are_none(wrong):
+def test_wrong_vertex_settings_are_rejected(wrong):
     with pytest.raises(UsageError, match=r"deploy\.vertex\."):
         VertexConfig(**wrong)
 
@@ -176,15 +176,15 @@ def test_settings_that_are_none(wrong):
     [{"name": "Scout"}, {"name": "a" * 41}, {"storage": "bucket"}, {"speculation": "3"},
      {"engine": "vllm", "speculation": "6,4,16"}, {"engine": "eyas", "speculation": "6,4,16"}],
 )  # fmt: skip
-def test_launches_that_are_none(wrong):
+def test_wrong_deploy_settings_are_rejected(wrong):
     with pytest.raises(UsageError, match=r"deploy\."):
         DeployConfig(**wrong)
 
 
-# --- what is carried out ---------------------------------------------------------------------------------------------
+# --- apply, status, delete------------------------------------------------------------------------------------------
 
 
-def test_from_nothing_to_serving_and_once_more(head, config, api, bucket):
+def test_apply_deploys_and_a_second_apply_changes_nothing(head, config, api, bucket):
     what = launch(head, arguments=("--tp=1",))
     told = apply(config, what)
     assert api.asked() == ["POST models:upload", "POST endpoints", "POST scout:deployModel"]
@@ -203,11 +203,11 @@ def test_from_nothing_to_serving_and_once_more(head, config, api, bucket):
     asked = len(api.asked())
     bucket.requests.clear()
     assert apply(config, what) == told
-    assert len(api.asked()) == asked, "nothing is asked for twice"
-    assert not [path for method, path in bucket.requests if method == "POST"], "nor uploaded"
+    assert len(api.asked()) == asked, "no request is sent twice"
+    assert not [path for method, path in bucket.requests if method == "POST"], "nothing is uploaded twice"
 
 
-def test_other_replicas_are_changed_in_place(head, config, api, bucket):
+def test_another_number_of_replicas_is_changed_in_place(head, config, api, bucket):
     apply(config, launch(head))
     api.requests.clear()
     told = apply(dataclasses.replace(config, replicas=(2, 8)), launch(head))
@@ -215,7 +215,7 @@ def test_other_replicas_are_changed_in_place(head, config, api, bucket):
     assert told["deployed"][0]["replicas"] == [2, 8]
 
 
-def test_a_new_head_takes_the_traffic_and_the_old_one_goes(head, config, api, bucket):
+def test_a_new_head_gets_the_traffic_and_the_old_version_is_removed(head, config, api, bucket):
     apply(config, launch(head))
     api.requests.clear()
     told = apply(config, launch(head, "b"))
@@ -223,7 +223,7 @@ def test_a_new_head_takes_the_traffic_and_the_old_one_goes(head, config, api, bu
     assert [(one["is_wanted"], one["traffic"]) for one in told["deployed"]] == [(True, 100)]
 
 
-def test_a_target_of_this_machine_travels_with_the_head(head, config, api, bucket, tmp_path):
+def test_a_local_target_is_uploaded_with_the_head(head, config, api, bucket, tmp_path):
     target = tmp_path / "target"
     target.mkdir()
     (target / "config.json").write_bytes(b'{"a": 1}')
@@ -245,28 +245,28 @@ def test_status_at_each_stage_and_deletion(head, config, api, bucket):
     what = launch(head)
 
     def state() -> str:
-        return vertex_apply.status(config, what, FAST)["state"]
+        return vertex_deployment.status(config, what, FAST)["state"]
 
     assert state() == "absent"
     api.fails["deploy"] = {"code": 8, "message": "The following quota metrics exceed quota limits: nvidia_l4_gpus"}
-    with pytest.raises(StageError, match="no quota: The following quota metrics"):
+    with pytest.raises(StageError, match="quota of Google Cloud is used up: The following quota metrics"):
         apply(config, what)
-    assert state() == "endpoint", "half-created"
+    assert state() == "endpoint", "half created"
     apply(config, what)
-    assert api.asked().count("POST endpoints") == 1, "what was there is used"
+    assert api.asked().count("POST endpoints") == 1, "the existing endpoint is used"
     assert state() == "serving"
     apply(config, launch(head, "b"))
     api.requests.clear()
     assert delete(config, what)["state"] == "absent"
-    assert (api.models, api.endpoints) == ({}, {}), "older models too"
+    assert (api.models, api.endpoints) == ({}, {}), "older models are deleted as well"
     assert sorted(one.split(" ")[0] for one in api.asked()) == ["DELETE", "DELETE", "DELETE", "POST"]
     api.requests.clear()
     assert delete(config, what)["state"] == "absent"
     assert api.asked() == []
 
 
-def test_a_deployment_that_was_asked_for_is_waited_for(head, config, api, bucket):
-    """The first command is stopped while machines start; the second one, elsewhere, waits for the same."""
+def test_a_running_deployment_is_waited_for(head, config, api, bucket):
+    """The first command stops while machines start; a second one, on another machine, waits for the same deployment."""
     api.polls = 10_000
     impatient = RetryPolicy(poll_interval_s=0.01, timeout_s=0.2)
     endpoint = build_requests(config, launch(head))
@@ -275,15 +275,15 @@ def test_a_deployment_that_was_asked_for_is_waited_for(head, config, api, bucket
     vertex.create_model(endpoint[MODEL])
     vertex.create_endpoint(endpoint[ENDPOINT])
     api.polls = 10_000
-    with pytest.raises(StageError, match="lasts longer than"):
-        vertex_apply.apply(config, launch(head), silent, impatient)
+    with pytest.raises(StageError, match="has not finished within"):
+        vertex_deployment.apply(config, launch(head), silent, impatient)
     (running,) = [one for one in api.operations.values() if one["left"] > 0]
     running["left"] = 3
     assert apply(config, launch(head))["state"] == "serving"
     assert api.asked().count("POST scout:deployModel") == 1
 
 
-# --- faults ----------------------------------------------------------------------------------------------------------
+# --- faults -----------------------------------------------------------------------------------------------------------
 
 RETRIED = [
     ("POST", "models:upload", 503), ("POST", "models:upload", "lost"), ("POST", "endpoints$", 500),
@@ -293,7 +293,7 @@ RETRIED = [
 
 
 @pytest.mark.parametrize(("method", "path", "what"), RETRIED)
-def test_what_is_busy_or_lost_is_asked_again_and_made_once(head, config, api, bucket, method, path, what):
+def test_busy_services_and_lost_answers_are_retried_without_duplicates(head, config, api, bucket, method, path, what):
     api.faults.append(Fault(method, path, what, times=2 if isinstance(what, int) else 1))
     assert apply(config, launch(head))["state"] == "serving"
     assert (len(api.models), len(api.endpoints)) == (1, 1)
@@ -304,10 +304,10 @@ def test_what_is_busy_or_lost_is_asked_again_and_made_once(head, config, api, bu
 @pytest.mark.parametrize(
     ("status", "kind", "said"),
     [(401, InputError, "gcloud auth application-default login"), (403, InputError, "roles/aiplatform.user"),
-     (429, StageError, "no quota"), (500, StageError, "run the same command again"),
-     (400, InputError, r"correct \[deploy.vertex\]")],
+     (429, StageError, "quota of Google Cloud is used up"), (500, StageError, "Run the same command again"),
+     (400, InputError, r"Correct \[deploy.vertex\]")],
 )  # fmt: skip
-def test_what_stays_refused_is_said(head, config, api, bucket, status, kind, said):
+def test_a_lasting_error_names_the_fix(head, config, api, bucket, status, kind, said):
     api.faults.append(Fault("POST", ":deployModel", status, times=99))
     with pytest.raises(kind, match=said) as raised:
         apply(config, launch(head))
@@ -315,41 +315,43 @@ def test_what_stays_refused_is_said(head, config, api, bucket, status, kind, sai
     assert len([one for one in api.asked() if "deployModel" in one]) == (4 if status in (429, 500) else 1)
 
 
-def test_nobody_answers(head, config):
-    with pytest.raises(StageError, match="no answer from Vertex AI"):
-        vertex_apply.status(dataclasses.replace(config, api_endpoint="http://127.0.0.1:9"), launch(head), FAST)
+def test_an_address_without_a_server(head, config):
+    with pytest.raises(StageError, match="Vertex AI does not answer"):
+        vertex_deployment.status(dataclasses.replace(config, api_endpoint="http://127.0.0.1:9"), launch(head), FAST)
 
 
-def test_without_credentials_nothing_is_asked(head, config, monkeypatch, tmp_path):
+def test_without_credentials_no_request_is_sent(head, config, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    with pytest.raises(InputError, match="no Google credentials"):
-        vertex_apply.status(dataclasses.replace(config, api_endpoint=None), launch(head), FAST)
+    with pytest.raises(InputError, match="rejects the credentials"):
+        vertex_deployment.status(dataclasses.replace(config, api_endpoint=None), launch(head), FAST)
 
 
-def test_a_machine_that_the_api_has_no_word_for(head, config, api):
-    with pytest.raises(UsageError, match=r"correct \[deploy.vertex\]"):
+def test_an_unknown_accelerator_is_found_before_any_request(head, config, api):
+    with pytest.raises(UsageError, match=r"Correct \[deploy.vertex\], for example accelerator_type"):
         apply(dataclasses.replace(config, accelerator_type="NVIDIA_L5"), launch(head))
     assert api.asked() == []
 
 
-def test_what_eyas_did_not_make_stays(head, config, api, bucket):
+def test_resources_of_others_are_not_touched(head, config, api, bucket):
     name = f"{PARENT}/endpoints/scout"
     foreign = {"name": name, "displayName": "x", "labels": {}, "deployedModels": [], "trafficSplit": {}}
     api.endpoints[name] = foreign
     for verb in (apply, delete):
-        with pytest.raises(InputError, match="endpoints/scout, which eyas did not make"):
+        with pytest.raises(InputError, match="endpoints/scout exists and was not created by eyas"):
             verb(config, launch(head))
-    assert (api.asked(), bucket.objects) == ([], {}), "nothing was made, uploaded or removed"
+    assert (api.asked(), bucket.objects) == ([], {}), "nothing was created, uploaded or deleted"
     del api.endpoints[name]
     apply(config, launch(head))
     api.models[f"{PARENT}/models/theirs"] = {"name": f"{PARENT}/models/theirs", "labels": {"eyas_name": "scout"}}
     api.requests.clear()
-    # Named by hand after the endpoint, and after another name of ours that begins alike.
+    # Names that somebody chose after the endpoint, and a version of another endpoint whose name begins alike.
     for foreign in ("theirs", "scout-legacy", "scout-2-0123456789ab", "scout-0123456789abc"):
         deployed = {"id": "5", "displayName": foreign, "model": f"{PARENT}/models/theirs"}
         api.endpoints[name]["deployedModels"].append(deployed)
         for verb in (apply, delete):
-            with pytest.raises(InputError, match=f"{foreign} on the endpoint scout, which eyas did not deploy"):
+            with pytest.raises(
+                InputError, match=f"endpoint scout has the deployed model {foreign}, which is not from eyas"
+            ):
                 verb(config, launch(head))
         assert api.asked() == []
         api.endpoints[name]["deployedModels"].pop()
@@ -357,7 +359,7 @@ def test_what_eyas_did_not_make_stays(head, config, api, bucket):
     assert list(api.models) == [f"{PARENT}/models/theirs"]
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_from_writing_to_deletion(api, bucket, tmp_path, capsys):
@@ -376,7 +378,7 @@ def test_the_command_from_writing_to_deletion(api, bucket, tmp_path, capsys):
     assert "--apply" in capsys.readouterr().err
     assert bucket.objects == {}
     assert main([*command, "--upload"]) == 0
-    assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair travels"
+    assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair is uploaded"
     assert api.requests == []
     assert "head and target put into gs://bucket/eyas/pair/" in capsys.readouterr().err
     bucket.objects.clear()
@@ -384,7 +386,7 @@ def test_the_command_from_writing_to_deletion(api, bucket, tmp_path, capsys):
     said = capsys.readouterr()
     assert said.out.startswith("serving\nendpoint: projects/my-project/locations/us-central1/endpoints/pair\n")
     assert "100 % of traffic, 1 to 1 of g2-standard-12" in said.out
-    assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair travels"
+    assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair is uploaded"
     assert main([*command, "--status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "serving"
     assert main([*command, "--delete"]) == 0

@@ -12,7 +12,7 @@ from eyas.base.config import build, load_toml
 from eyas.bench.config import BenchConfig
 from eyas.cli import main
 from eyas.deploy.launch import ServedModel, build_launch
-from eyas.deploy.vertex_requests import ENDPOINT, build_requests
+from eyas.deploy.vertex_deployment import ENDPOINT, build_requests
 from eyas.monitoring.acceptance_log import build_record
 from eyas.recipe import Recipe
 from eyas.speculation.acceptance_trace import AcceptanceTrace

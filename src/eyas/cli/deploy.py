@@ -12,9 +12,7 @@ from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import require_finished
 from eyas.cli.setup import open_run
-from eyas.deploy import kubernetes
-from eyas.deploy import vertex_deployment as vertex_apply
-from eyas.deploy import vertex_requests as vertex
+from eyas.deploy import kubernetes, vertex_deployment
 from eyas.deploy.launch import Launch, ServedModel, build_launch, upload_artifacts
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
 from eyas.model.target_dir import EMBEDDED, resolve_target
@@ -74,7 +72,7 @@ def write_manifests(work: Run, platform: str) -> Path:
     """Write what a platform is asked for; the directory. UsageError where the recipe leaves something out."""
     recipe, out = work.recipe, work.out / "deploy" / platform
     if platform == "vertex":
-        vertex.write_requests(recipe.deploy.vertex, build_run_launch(work), out)
+        vertex_deployment.write_requests(recipe.deploy.vertex, build_run_launch(work), out)
         return out
     launch = _build_launch_if_trained(work)
     serving = {} if launch is None else kubernetes.build_serving(recipe.deploy.kubernetes, launch)
@@ -139,11 +137,11 @@ def _call_vertex(work: Run, parsed: argparse.Namespace) -> dict[str, Any] | None
         print(line, file=sys.stderr, flush=True)
 
     if parsed.apply:
-        return vertex_apply.apply(config, launch, say)
+        return vertex_deployment.apply(config, launch, say)
     if parsed.status:
-        return vertex_apply.status(config, launch)
+        return vertex_deployment.status(config, launch)
     if parsed.delete:
-        return vertex_apply.delete(config, launch, say)
+        return vertex_deployment.delete(config, launch, say)
     return None
 
 

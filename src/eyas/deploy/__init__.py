@@ -1,1 +1,1 @@
-"""Puts a target with its head to work: on Vertex AI, on Kubernetes. It knows of engines only how they are started."""
+"""Deploys a target with its head to Vertex AI or Kubernetes. An engine is known here only by the way it is started."""

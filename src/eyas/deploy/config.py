@@ -6,29 +6,39 @@ from typing import Literal
 
 from eyas.base.errors import UsageError
 
-NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # what Vertex AI and Kubernetes both take as a name, with room
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # valid on Vertex AI and on Kubernetes, with space for a suffix
+NAME_RULE = "at most 40 lower-case letters, digits and dashes, starting with a letter"
 PROJECT_ID = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
 REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 
 
-def require_minimum(table: str, values: dict[str, int], minimum: int = 1) -> None:
-    """UsageError for a number that is too small."""
+def _require(is_valid: object, problem: str, fix: str) -> None:
+    if not is_valid:
+        raise UsageError(problem, fix)
+
+
+def _require_minimum(table: str, values: dict[str, int], minimum: int = 1) -> None:
     for name, value in values.items():
-        if value < minimum:
-            raise UsageError(f"{table}.{name} = {value}", f"at least {minimum}", f"raise {table}.{name}")
+        _require(value >= minimum, f"{table}.{name} is {value}", f"Set {table}.{name} to at least {minimum}")
+
+
+def _require_range(table: str, replicas: tuple[int, int]) -> None:
+    problem = f"{table}.replicas is {list(replicas)}"
+    _require(1 <= replicas[0] <= replicas[1], problem, "Give the fewest replicas, at least 1, and then the most")
 
 
 @dataclass(frozen=True)
 class VertexConfig:
-    """Where on Vertex AI, and on what.
+    """The recipe keys `deploy.vertex.*`: the endpoint on Vertex AI and the machines behind it.
 
-    project, location   of Google Cloud; service_account: whom the container acts as, so that it may read buckets
-    machine_type        with accelerator_type and accelerator_count; 0: a CPU
-    replicas            the fewest and the most; between them one more is started when the target's accelerator (or CPU)
-                        is busier than target_busy percent
-    startup_s           within which the model must be loaded. inference_s: the longest answer, at most 3600
-    shared_memory_mb    of /dev/shm, for tensors between processes
-    api_endpoint        another address of the API; None: that of the location
+    project, location   of Google Cloud
+    service_account     the account of the container; it needs access to the bucket
+    machine_type        with accelerator_type and accelerator_count; 0 accelerators: a CPU
+    replicas            the fewest and the most; one more replica starts while the accelerator (or CPU) is busier than
+                        target_busy percent
+    startup_s           time limit for loading the model. inference_s: time limit of an answer, at most 3600
+    shared_memory_mb    size of /dev/shm, for tensors between processes
+    api_endpoint        the address of the API; None: that of the location
     """
 
     project: str | None = None
@@ -46,30 +56,33 @@ class VertexConfig:
     api_endpoint: str | None = None
 
     def __post_init__(self) -> None:
-        if self.project is not None and not PROJECT_ID.fullmatch(self.project):
-            raise UsageError(f"deploy.vertex.project = {self.project!r}", "the id of a project", "correct it")
-        if not REGION.fullmatch(self.location):
-            raise UsageError(f"deploy.vertex.location = {self.location!r}", "a region, us-central1", "correct it")
-        sizes = {name: getattr(self, name) for name in ("startup_s", "inference_s", "shared_memory_mb")}
-        require_minimum("deploy.vertex", sizes)
-        require_minimum("deploy.vertex", {"accelerator_count": self.accelerator_count}, minimum=0)
-        require_replica_range("deploy.vertex", self.replicas)
-        if self.inference_s > 3600:
-            raise UsageError(f"deploy.vertex.inference_s = {self.inference_s}", "at most 3600", "lower it")
-        if not 1 <= self.target_busy <= 100:
-            raise UsageError(f"deploy.vertex.target_busy = {self.target_busy}", "1 to 100 percent", "correct it")
+        """Raises UsageError for a value that Vertex AI does not accept."""
+        table = "deploy.vertex"
+        is_project = self.project is None or PROJECT_ID.fullmatch(self.project)
+        _require(is_project, f"{table}.project={self.project!r} is not a project id", "Use the id, not the title")
+        is_region = REGION.fullmatch(self.location)
+        _require(is_region, f"{table}.location={self.location!r} is not a region", "Use one such as us-central1")
+        _require_minimum(
+            table, {name: getattr(self, name) for name in ("startup_s", "inference_s", "shared_memory_mb")}
+        )
+        _require_minimum(table, {"accelerator_count": self.accelerator_count}, minimum=0)
+        _require_range(table, self.replicas)
+        is_short = self.inference_s <= 3600
+        _require(is_short, f"{table}.inference_s is {self.inference_s}", "Vertex AI allows at most 3600 seconds")
+        is_percent = 1 <= self.target_busy <= 100
+        _require(is_percent, f"{table}.target_busy is {self.target_busy}", "Use a percentage from 1 to 100")
 
 
 @dataclass(frozen=True)
 class KubernetesConfig:
-    """Where in a cluster, and on what.
+    """The recipe keys `deploy.kubernetes.*`: the pods of the Deployment and of the Jobs.
 
-    service_account     a Kubernetes one, bound to whom may read the bucket (Workload Identity)
-    accelerator         GKE's name of the GPU (nvidia-h100-80gb, nvidia-l4). accelerator_count: of a pod; 0: a CPU
-    cpu, memory_gb      of a pod
-    replicas            the fewest and the most; one more where more than target_waiting requests wait for each
+    service_account     a Kubernetes one, bound to an account with access to the bucket (Workload Identity)
+    accelerator         GKE's name of the GPU (nvidia-h100-80gb, nvidia-l4)
+    accelerator_count   GPUs of a pod; 0: a CPU. cpu, memory_gb: of a pod
+    replicas            the fewest and the most; one more starts while over target_waiting requests wait for each
     volume_claim        a ReadWriteMany claim that holds run directories, for the data stages
-    volume_gb           of scratch: the fetched target and head. startup_s: within which the model must be loaded
+    volume_gb           scratch space for the fetched target and head. startup_s: time limit for loading the model
     """
 
     namespace: str = "default"
@@ -85,27 +98,28 @@ class KubernetesConfig:
     startup_s: int = 3600
 
     def __post_init__(self) -> None:
-        for name in ("namespace", "service_account", "volume_claim"):
-            if not NAME.fullmatch(getattr(self, name)):
-                found = f"deploy.kubernetes.{name} = {getattr(self, name)!r}"
-                raise UsageError(found, "small letters, digits and dashes", "correct it")
-        require_minimum("deploy.kubernetes", {"accelerator_count": self.accelerator_count}, minimum=0)
-        names = ("cpu", "memory_gb", "target_waiting", "volume_gb", "startup_s")
-        require_minimum("deploy.kubernetes", {name: getattr(self, name) for name in names})
-        require_replica_range("deploy.kubernetes", self.replicas)
+        """Raises UsageError for a value that Kubernetes does not accept."""
+        table = "deploy.kubernetes"
+        for key in ("namespace", "service_account", "volume_claim"):
+            name = getattr(self, key)
+            _require(NAME.fullmatch(name), f"{table}.{key}={name!r} is not a valid name", f"Use {NAME_RULE}")
+        _require_minimum(table, {"accelerator_count": self.accelerator_count}, minimum=0)
+        sizes = ("cpu", "memory_gb", "target_waiting", "volume_gb", "startup_s")
+        _require_minimum(table, {name: getattr(self, name) for name in sizes})
+        _require_range(table, self.replicas)
 
 
 @dataclass(frozen=True)
 class DeployConfig:
-    """What is deployed, and how it is started.
+    """The recipe keys `deploy.*`: the container and how it is started.
 
-    engine       what serves: eyas (CPU), SGLang or vLLM, each in the image that deploy/ builds
-    image        of your registry, with a tag or a digest; jobs_image: eyas's own, for the data stages
-    name         of endpoint, service and model; None: the recipe's
-    storage      a bucket's URL: the head, and a target that is a directory here, are put below it
-    target       what the container loads: a hub id or a URL; None: target.model
-    speculation  the tree as `eyas tune` finds it, DEPTH,TOP_K,NODES; "off"; None: eyas's own budget, 3,1,4 elsewhere
-    arguments    further ones of the engine's, such as --tp=4
+    engine       eyas (CPU), SGLang or vLLM, each in the image that deploy/ builds
+    image        in your registry, with a tag or a digest; jobs_image: eyas's own image, for the data stages
+    name         of the endpoint, the Service and the model; None: the name of the recipe
+    storage      a bucket's URL: the head is uploaded below it, and a target that is a local directory
+    target       a hub id or a URL for the container to load; None: target.model
+    speculation  the tree that `eyas tune` found, DEPTH,TOP_K,NODES; "off"; None: eyas's own budget, 3,1,4 elsewhere
+    arguments    more arguments for the engine, such as --tp=4
     """
 
     engine: Literal["eyas", "sglang", "vllm"] = "sglang"
@@ -120,29 +134,18 @@ class DeployConfig:
     kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
 
     def __post_init__(self) -> None:
-        if self.name is not None and not NAME.fullmatch(self.name):
-            found = f"deploy.name = {self.name!r}"
-            raise UsageError(found, "at most 40 small letters, digits and dashes, a letter first", "correct it")
+        """Raises UsageError for a value that no platform accepts, and for a tree that the engine cannot run."""
+        is_name = self.name is None or NAME.fullmatch(self.name)
+        _require(is_name, f"deploy.name={self.name!r} is not a valid name", f"Use {NAME_RULE}")
         for key in ("image", "jobs_image", "target"):
-            if getattr(self, key) == "":
-                raise UsageError(f"an empty deploy.{key}", "its name", "correct it, or leave it out")
-        if self.storage is not None and "://" not in self.storage:
-            raise UsageError(f"deploy.storage = {self.storage!r}", "a URL, gs://BUCKET/PREFIX", "correct it")
-        if self.speculation not in (None, "off") and not re.fullmatch(r"\d+,\d+,\d+", self.speculation or ""):
-            found = f"deploy.speculation = {self.speculation!r}"
-            raise UsageError(found, 'DEPTH,TOP_K,NODES or "off"', "take those of `eyas tune`")
-        tree = None if self.speculation in (None, "off") else str(self.speculation).split(",")
-        if tree is not None and self.engine == "eyas":
-            found = f"deploy.speculation = {self.speculation!r} for eyas, which picks a tree each round"
-            raise UsageError(found, '"off" or nothing', "leave it out")
-        if tree is not None and self.engine == "vllm" and tree[1] != "1":
-            found = f"deploy.speculation = {self.speculation!r} for vLLM"
-            raise UsageError(found, "a chain, TOP_K 1: vLLM has no trees", "take the chain of `eyas tune`")
-
-
-def require_replica_range(table: str, replicas: tuple[int, int]) -> None:
-    """UsageError for a range that is none."""
-    least, most = replicas
-    if not 1 <= least <= most:
-        found = f"{table}.replicas = {list(replicas)}"
-        raise UsageError(found, "the fewest, at least 1, and the most", "correct it")
+            _require(getattr(self, key) != "", f"deploy.{key} is empty", "Give its name, or leave the key out")
+        is_url = self.storage is None or "://" in self.storage
+        _require(is_url, f"deploy.storage={self.storage!r} is not a URL", "Use one such as gs://BUCKET/PREFIX")
+        if self.speculation in (None, "off"):
+            return
+        given = f"deploy.speculation={self.speculation}"
+        tree = re.fullmatch(r"\d+,(\d+),\d+", self.speculation)
+        _require(tree, f"{given} is not a tree", "Use DEPTH,TOP_K,NODES as `eyas tune` prints it, or off")
+        _require(self.engine != "eyas", f"{given}, but eyas chooses a tree each round", "Use off, or leave it out")
+        is_chain = self.engine != "vllm" or (tree is not None and tree[1] == "1")
+        _require(is_chain, f"{given}, but vLLM runs only chains (TOP_K 1)", "Use the chain that `eyas tune` prints")

@@ -1,216 +1,164 @@
-"""What a cluster is asked for: one file an object, in directories that hold nothing else.
+"""Builds the Kubernetes manifests of a recipe and writes them, one file for each object. `eyas deploy` calls it.
 
-    serving/    deployment (engine, probes, scratch), service, autoscaler by waiting requests, metrics for GKE
-    jobs/       recipe (ConfigMap) and a Job for each stage before the head; stages that can be shared are Indexed Jobs
+    serving/    Deployment (engine, probes, scratch), Service, HorizontalPodAutoscaler (by waiting requests),
+                PodMonitoring (metrics, for GKE)
+    jobs/       ConfigMap with the recipe, and a Job for each stage before the head; shared stages are Indexed Jobs
 
-`kubectl apply -f serving` applies all at once. Jobs are applied one by one, as `job_commands` says: a Job waits for
-nobody, and a stage whose parent is unfinished ends with 2, which its Job takes for wrong input.
+`kubectl apply -f serving` applies all of serving/ at once. Jobs are applied one by one with `job_commands`: a Job does
+not wait for another one, and a stage whose parent is unfinished exits with 2, which its Job takes for wrong input.
 
         eyas prompts    prompts.world = N     pods 0 .. N-1, each with JOB_COMPLETION_INDEX, one run directory
-        eyas respond    asks the server of respond.url
-        eyas capture    capture.world = N     as above, each with the target
+        eyas respond    calls the server of respond.url
+        eyas capture    capture.world = N     as prompts; each pod loads the target
         eyas train      one pod
 
-Both read the Secret NAME-secrets as variables, where there is one: HF_TOKEN for what is gated on the hub, the key that
-`respond.api_key_env` names, EYAS_PRIVACY_KEY, which all pods of `prompts` need alike.
+The Deployment and the Jobs read the Secret NAME-secrets as environment variables, if it exists: HF_TOKEN for gated
+models, the key that `respond.api_key_env` names, and EYAS_PRIVACY_KEY, which must be equal in all pods of `prompts`.
 """
 
 import ipaddress
 import shlex
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
 from eyas.base.errors import UsageError
-from eyas.base.provenance import (
-    Provenance,
-    StageInputs,
-    digest_json,
-    finish_stage,
-    is_finished,
-    mark_unfinished,
-    read_provenance,
-)
-from eyas.base.storage import write_atomic
-from eyas.deploy.config import NAME, KubernetesConfig
-from eyas.deploy.launch import PORT, Launch
+from eyas.base.provenance import Provenance
+from eyas.deploy.config import NAME, NAME_RULE, KubernetesConfig
+from eyas.deploy.launch import PORT, PROBE_PERIOD_S, Json, Launch, http_probe, startup_attempts, write_objects
 
-USER_ID = 10001  # of all our images
+USER_ID = 10001  # in all images of deploy/
 QUEUE_METRICS = {
     "eyas": "vllm:num_requests_waiting",
     "sglang": "sglang:num_queue_reqs",
     "vllm": "vllm:num_requests_waiting",
 }
-"""The gauge of requests that wait, by engine; eyas has vLLM's names."""
-PROBE_PERIOD_S, SCRAPE_PERIOD_S = 10, 15
+"""The gauge of waiting requests of each engine. eyas uses vLLM's name."""
+SCRAPE_PERIOD_S = 15
 GRACE_PERIOD_S = 90
 RUNS_MOUNT, RECIPE_MOUNT = "/runs", "/recipe"
+SCRATCH_ENV = {"HF_HOME": "/scratch/huggingface", "XDG_CACHE_HOME": "/scratch"}
 SERVING, JOBS = "serving", "jobs"
 JOB_WAIT_TIMEOUT = "24h"  # of `kubectl wait`
-
-Json = dict[str, Any]
+GPU_STAGES = ("capture", "train")
 
 
 def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
-    """File name -> object, for what serves. UsageError for an engine on a machine that it cannot use."""
-    if launch.engine != "eyas" and config.accelerator_count == 0:
-        found = f"deploy.kubernetes.accelerator_count = 0 for {launch.engine}"
-        raise UsageError(found, "at least 1: it runs on GPUs", 'raise it, or take deploy.engine = "eyas"')
+    """Returns the objects that serve, by file name. Raises UsageError if the engine needs a GPU and has none."""
+    launch.require_accelerator("kubernetes", config.accelerator_count)
+
+    def labels() -> dict[str, str]:  # a new one each time: YAML would write a repeated one as an alias
+        return _labels(launch.name, "serving")
+
+    service_port = {"name": "http", "port": 80, "targetPort": "http"}
+    metrics = {"port": "http", "path": "/metrics", "interval": f"{SCRAPE_PERIOD_S}s"}
+    deployment, autoscaler = _deployment_spec(config, launch), _autoscaler_spec(config, launch)
+    service = {"type": "ClusterIP", "selector": labels(), "ports": [service_port]}
+    monitoring = {"selector": {"matchLabels": labels()}, "endpoints": [metrics]}
+    objects = {
+        "deployment": ("apps/v1", "Deployment", deployment),
+        "service": ("v1", "Service", service),
+        "autoscaler": ("autoscaling/v2", "HorizontalPodAutoscaler", autoscaler),
+        "podmonitoring": ("monitoring.googleapis.com/v1", "PodMonitoring", monitoring),
+    }
     return {
-        f"{SERVING}/deployment.yaml": _deployment(config, launch),
-        f"{SERVING}/service.yaml": _service(config, launch),
-        f"{SERVING}/autoscaler.yaml": _autoscaler(config, launch),
-        f"{SERVING}/podmonitoring.yaml": _pod_monitoring(config, launch),
+        f"{SERVING}/{name}.yaml": _object(config, version, kind, launch.name, labels()) | {"spec": spec}
+        for name, (version, kind, spec) in objects.items()
     }
 
 
-def _metadata(config: KubernetesConfig, name: str, labels: Mapping[str, str]) -> Json:
+def _object(config: KubernetesConfig, version: str, kind: str, name: str, labels: Mapping[str, str]) -> Json:
     labels = {"app.kubernetes.io/managed-by": "eyas", **labels}
-    return {"name": name, "namespace": config.namespace, "labels": labels}
+    metadata = {"name": name, "namespace": config.namespace, "labels": labels}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
 def _labels(app: str, component: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": app, "app.kubernetes.io/component": component}
 
 
-def _serving_labels(launch: Launch) -> dict[str, str]:
-    return _labels(launch.name, "serving")
-
-
-def _secret_env(app: str) -> list[Json]:
-    return [{"secretRef": {"name": f"{app}-secrets", "optional": True}}]
-
-
-def _resources(config: KubernetesConfig, has_gpu: bool) -> Json:
-    asked: Json = {"cpu": str(config.cpu), "memory": f"{config.memory_gb}Gi"}
-    most: Json = {"memory": f"{config.memory_gb}Gi"}
+def _container(config: KubernetesConfig, app: str, has_gpu: bool, environment: Mapping[str, str]) -> Json:
+    """Returns what the containers of the Deployment and of the Jobs share: environment, resources and rights."""
+    limits: Json = {"memory": f"{config.memory_gb}Gi"}
     if has_gpu:
-        for amounts in (asked, most):
-            amounts["nvidia.com/gpu"] = str(config.accelerator_count)
-    return {"requests": asked, "limits": most}
+        limits["nvidia.com/gpu"] = str(config.accelerator_count)
+    return {
+        "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
+        "envFrom": [{"secretRef": {"name": f"{app}-secrets", "optional": True}}],
+        "resources": {"requests": {"cpu": str(config.cpu), **limits}, "limits": limits},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
 
 
-def _pod_placement(config: KubernetesConfig, has_gpu: bool) -> Json:
-    """Node and account."""
-    told: Json = {
+def _pod(config: KubernetesConfig, has_gpu: bool) -> Json:
+    """Returns the account and the node selection of a pod."""
+    pod: Json = {
         "serviceAccountName": config.service_account,
         "securityContext": {"runAsNonRoot": True, "runAsUser": USER_ID, "fsGroup": USER_ID},
     }
     if has_gpu:
-        told["nodeSelector"] = {"cloud.google.com/gke-accelerator": config.accelerator}
-        told["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    return told
+        pod["nodeSelector"] = {"cloud.google.com/gke-accelerator": config.accelerator}
+        pod["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    return pod
 
 
-SECURITY_CONTEXT = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+def _scratch_volume(config: KubernetesConfig) -> Json:
+    return {"name": "scratch", "emptyDir": {"sizeLimit": f"{config.volume_gb}Gi"}}
 
 
-def _deployment(config: KubernetesConfig, launch: Launch) -> Json:
+def _deployment_spec(config: KubernetesConfig, launch: Launch) -> Json:
     has_gpu = config.accelerator_count > 0
-    environment = {
-        **launch.environment,
-        "AIP_HTTP_PORT": str(PORT),
-        "AIP_HEALTH_ROUTE": launch.health_route,
-        "XDG_CACHE_HOME": "/scratch",
-        "HF_HOME": "/scratch/huggingface",
-    }
+    environment = {**launch.environment, **SCRATCH_ENV, "AIP_HTTP_PORT": str(PORT)}
+    environment["AIP_HEALTH_ROUTE"] = launch.health_route
     if launch.artifacts:
         environment["AIP_STORAGE_URI"] = launch.artifact_uri
-    probe = {
-        "httpGet": {"path": launch.health_route, "port": "http"},
-        "periodSeconds": PROBE_PERIOD_S,
-        "timeoutSeconds": 5,
-    }
+    probe = http_probe({"path": launch.health_route, "port": "http"})
+    shared = _container(config, launch.name, has_gpu, environment)
     container = {
         "name": "engine",
         "image": launch.image,
         "args": list(launch.arguments),
-        "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
-        "envFrom": _secret_env(launch.name),
+        "env": shared["env"],
+        "envFrom": shared["envFrom"],
         "ports": [{"name": "http", "containerPort": PORT}],
-        "resources": _resources(config, has_gpu),
-        "securityContext": SECURITY_CONTEXT,
-        "startupProbe": {**probe, "failureThreshold": -(-config.startup_s // PROBE_PERIOD_S)},
+        "resources": shared["resources"],
+        "securityContext": shared["securityContext"],
+        "startupProbe": {**probe, "failureThreshold": startup_attempts(config.startup_s)},
         "readinessProbe": {**probe, "failureThreshold": 1},
-        # A busy engine answers late: it is restarted only when it does not take connections any more.
+        # A busy engine answers late. It is restarted only when it accepts no connections any more.
         "livenessProbe": {"tcpSocket": {"port": "http"}, "periodSeconds": PROBE_PERIOD_S, "failureThreshold": 4},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "scratch", "mountPath": "/scratch"}],
     }
-    volumes = [
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},
-        {"name": "scratch", "emptyDir": {"sizeLimit": f"{config.volume_gb}Gi"}},
-    ]
     pod = {
-        **_pod_placement(config, has_gpu),
+        **_pod(config, has_gpu),
         "terminationGracePeriodSeconds": GRACE_PERIOD_S,
         "containers": [container],
-        "volumes": volumes,
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}, _scratch_volume(config)],
     }
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _metadata(config, launch.name, _serving_labels(launch)),
-        "spec": {
-            # No replicas: the autoscaler has them, and applying again must not take them back.
-            "selector": {"matchLabels": _serving_labels(launch)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "progressDeadlineSeconds": config.startup_s + 600,
-            "template": {"metadata": {"labels": _serving_labels(launch)}, "spec": pod},
-        },
+        # No replicas: the autoscaler owns that number, and `kubectl apply` must not reset it.
+        "selector": {"matchLabels": _labels(launch.name, "serving")},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "progressDeadlineSeconds": config.startup_s + 600,
+        "template": {"metadata": {"labels": _labels(launch.name, "serving")}, "spec": pod},
     }
 
 
-def _service(config: KubernetesConfig, launch: Launch) -> Json:
+def _autoscaler_spec(config: KubernetesConfig, launch: Launch) -> Json:
+    # The name that GKE's adapter for Managed Prometheus gives a metric: prometheus.googleapis.com|NAME|gauge
+    metric = {"name": f"prometheus.googleapis.com|{QUEUE_METRICS[launch.engine]}|gauge"}
+    target = {"type": "AverageValue", "averageValue": str(config.target_waiting)}
     return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(config, launch.name, _serving_labels(launch)),
-        "spec": {
-            "type": "ClusterIP",
-            "selector": _serving_labels(launch),
-            "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
-        },
-    }
-
-
-def _autoscaler(config: KubernetesConfig, launch: Launch) -> Json:
-    # GKE's adapter for Managed Prometheus puts the name so: prometheus.googleapis.com|NAME|gauge
-    metric = {
-        "type": "Pods",
-        "pods": {
-            "metric": {"name": f"prometheus.googleapis.com|{QUEUE_METRICS[launch.engine]}|gauge"},
-            "target": {"type": "AverageValue", "averageValue": str(config.target_waiting)},
-        },
-    }
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": _metadata(config, launch.name, _serving_labels(launch)),
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": launch.name},
-            "minReplicas": config.replicas[0],
-            "maxReplicas": config.replicas[1],
-            "metrics": [metric],
-            # A pod takes minutes to load: what is gone is missed for long.
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}},
-        },
-    }
-
-
-def _pod_monitoring(config: KubernetesConfig, launch: Launch) -> Json:
-    return {
-        "apiVersion": "monitoring.googleapis.com/v1",
-        "kind": "PodMonitoring",
-        "metadata": _metadata(config, launch.name, _serving_labels(launch)),
-        "spec": {
-            "selector": {"matchLabels": _serving_labels(launch)},
-            "endpoints": [{"port": "http", "path": "/metrics", "interval": f"{SCRAPE_PERIOD_S}s"}],
-        },
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": launch.name},
+        "minReplicas": config.replicas[0],
+        "maxReplicas": config.replicas[1],
+        "metrics": [{"type": "Pods", "pods": {"metric": metric, "target": target}}],
+        # A new replica loads the model for minutes, so replicas are removed late.
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}},
     }
 
 
@@ -219,39 +167,36 @@ def _pod_monitoring(config: KubernetesConfig, launch: Launch) -> Json:
 
 @dataclass(frozen=True)
 class DataStages:
-    """The stages before the head, as a recipe has them.
+    """The stages before the head, as a recipe configures them.
 
-    name: of the recipe. image: eyas's own. recipe: the text of the resolved one. worlds: the processes of each stage,
-    in order. url: of the server that `respond` asks.
+    name, recipe: the name and the resolved text of the recipe. image: eyas's own. num_pods: the pods of each stage, in
+    the order of the stages. url: the server that `respond` calls.
     """
 
     name: str
     image: str
     recipe: str
-    worlds: Mapping[str, int]
+    num_pods: Mapping[str, int]
     url: str | None
 
 
 def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
-    """File name -> object, in order. UsageError for what no pod could carry out."""
+    """Returns the objects of the data stages, by file name, in their order.
+
+    Raises:
+        UsageError: the recipe's name is no name in a cluster, or `respond` would call its own pod.
+    """
     if not NAME.fullmatch(stages.name):
-        found = f"Jobs of a recipe named {stages.name!r}, which is no name in a cluster"
-        raise UsageError(found, "at most 40 small letters, digits and dashes", 'add name = "..."')
+        problem = f"The recipe's name {stages.name!r} is not a valid name for Jobs"
+        raise UsageError(problem, f"Set name to {NAME_RULE}")
     if stages.url is not None and _is_loopback(stages.url):
-        found = f"respond.url = {stages.url!r} in a Job, whose pod would ask itself"
-        raise UsageError(found, "an address of the cluster, http://SERVICE.NAMESPACE/v1", "correct it for the Jobs")
-    name = f"{stages.name}-recipe"
-    told: dict[str, Json] = {
-        f"{JOBS}/0-recipe.yaml": {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": _metadata(config, name, _labels(stages.name, "data")),
-            "data": {f"{stages.name}.toml": stages.recipe},
-        }
-    }
-    for number, stage in enumerate(stages.worlds, 1):
-        told[f"{JOBS}/{number}-{stage}.yaml"] = _job(config, stages, stage)
-    return told
+        problem = f"respond.url={stages.url!r} is the pod itself when `respond` runs in a Job"
+        raise UsageError(problem, "Use an address of the cluster, such as http://SERVICE.NAMESPACE/v1")
+    config_map = _object(config, "v1", "ConfigMap", f"{stages.name}-recipe", _labels(stages.name, "data"))
+    objects = {f"{JOBS}/0-recipe.yaml": config_map | {"data": {f"{stages.name}.toml": stages.recipe}}}
+    for number, stage in enumerate(stages.num_pods, 1):
+        objects[f"{JOBS}/{number}-{stage}.yaml"] = _build_job(config, stages, stage)
+    return objects
 
 
 def _is_loopback(url: str) -> bool:
@@ -263,20 +208,13 @@ def _is_loopback(url: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def _job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
-    has_gpu, world = config.accelerator_count > 0 and stage in ("capture", "train"), stages.worlds[stage]
-    command = [stage, f"{RECIPE_MOUNT}/{stages.name}.toml", "--out", f"{RUNS_MOUNT}/{stages.name}"]
+def _build_job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
+    has_gpu, num_pods = config.accelerator_count > 0 and stage in GPU_STAGES, stages.num_pods[stage]
     container = {
         "name": stage,
         "image": stages.image,
-        "args": command,
-        "env": [
-            {"name": "HF_HOME", "value": "/scratch/huggingface"},
-            {"name": "XDG_CACHE_HOME", "value": "/scratch"},
-        ],
-        "envFrom": _secret_env(stages.name),
-        "resources": _resources(config, has_gpu),
-        "securityContext": SECURITY_CONTEXT,
+        "args": [stage, f"{RECIPE_MOUNT}/{stages.name}.toml", "--out", f"{RUNS_MOUNT}/{stages.name}"],
+        **_container(config, stages.name, has_gpu, SCRATCH_ENV),
         "volumeMounts": [
             {"name": "runs", "mountPath": RUNS_MOUNT},
             {"name": "recipe", "mountPath": RECIPE_MOUNT, "readOnly": True},
@@ -286,66 +224,47 @@ def _job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
     volumes = [
         {"name": "runs", "persistentVolumeClaim": {"claimName": config.volume_claim}},
         {"name": "recipe", "configMap": {"name": f"{stages.name}-recipe"}},
-        {"name": "scratch", "emptyDir": {"sizeLimit": f"{config.volume_gb}Gi"}},
+        _scratch_volume(config),
     ]
+    pod = {**_pod(config, has_gpu), "restartPolicy": "Never", "containers": [container], "volumes": volumes}
+    wrong_input = {"containerName": stage, "operator": "In", "values": [2]}
     labels = _labels(stages.name, "data")
-    pod = {**_pod_placement(config, has_gpu), "restartPolicy": "Never", "containers": [container], "volumes": volumes}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": _metadata(config, f"{stages.name}-{stage}", labels),
-        "spec": {
-            # Indexed: each pod gets JOB_COMPLETION_INDEX, which eyas reads. All at once: one waits for the others.
-            "completionMode": "Indexed",
-            "completions": world,
-            "parallelism": world,
-            # A stage goes on where it stopped; wrong input (2) stays wrong.
-            "backoffLimitPerIndex": 4,
-            "podFailurePolicy": {
-                "rules": [
-                    {
-                        "action": "FailJob",
-                        "onExitCodes": {"containerName": stage, "operator": "In", "values": [2]},
-                    }
-                ]
-            },
-            "ttlSecondsAfterFinished": 7 * 24 * 3600,
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
+    spec = {
+        # Indexed: each pod gets JOB_COMPLETION_INDEX, which eyas reads. All run at once: they wait for each other.
+        "completionMode": "Indexed",
+        "completions": num_pods,
+        "parallelism": num_pods,
+        # A stage continues where it stopped, so it is retried; with wrong input (exit code 2) it would fail again.
+        "backoffLimitPerIndex": 4,
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": wrong_input}]},
+        "ttlSecondsAfterFinished": 7 * 24 * 3600,
+        "template": {"metadata": {"labels": labels}, "spec": pod},
     }
+    return _object(config, "batch/v1", "Job", f"{stages.name}-{stage}", labels) | {"spec": spec}
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
 def apply_command(directory: Path) -> str:
-    """Applies what serves, all at once."""
+    """Returns the command that applies everything that serves."""
     return f"kubectl apply -f {shlex.quote(str(directory / SERVING))}"
 
 
 def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:
-    """Apply what `jobs_of` gave, each Job with the wait for its end, which the next one needs."""
+    """Returns the commands that apply the objects of `build_jobs`, and wait for the end of each Job."""
     commands = []
-    for name, one in objects.items():
+    for name, value in objects.items():
         command = f"kubectl apply -f {shlex.quote(str(directory / name))}"
-        if one["kind"] == "Job":
-            about = one["metadata"]
-            wait = f"kubectl wait -n {about['namespace']} --for=condition=complete --timeout={JOB_WAIT_TIMEOUT}"
-            command += f" && {wait} job/{about['name']}"
+        if value["kind"] == "Job":
+            metadata = value["metadata"]
+            wait = f"kubectl wait -n {metadata['namespace']} --for=condition=complete --timeout={JOB_WAIT_TIMEOUT}"
+            command += f" && {wait} job/{metadata['name']}"
         commands.append(command)
     return commands
 
 
 def write_manifests(objects: Mapping[str, Json], parents: Mapping[str, str], directory: Path) -> Provenance:
-    """Write the files. Idempotent. parents: the digest of the head, where something serves it."""
-    started_s = time.time()
-    origin = StageInputs("deploy-kubernetes", digest_json(dict(objects)), parents)
-    if is_finished(directory, origin):
-        return read_provenance(directory)
-    mark_unfinished(directory)
-    for path in directory.rglob("*.yaml"):
-        if path.relative_to(directory).as_posix() not in objects:  # of a recipe before this one
-            path.unlink()
-    for name, one in objects.items():
-        write_atomic(directory / name, yaml.safe_dump(one, sort_keys=False, width=120))
-    return finish_stage(directory, origin, started_s)
+    """Writes the objects as YAML. parents: the digest of the head, if something serves it."""
+    dump = partial(yaml.safe_dump, sort_keys=False, width=120)
+    return write_objects(directory, "kubernetes", objects, parents, dump)

@@ -1,29 +1,45 @@
-"""How a container is started, for any platform: image, arguments, environment, and what lies in the bucket for it.
+"""Describes how the container of an engine is started, for every platform: image, arguments, environment, artifacts.
 
-    STORAGE/NAME/<digest>/head/     always, where there is a head
-                         /target/   where the target is a directory of this machine
+    deploy.storage/NAME/<digest>/head/     where there is a head
+                                /target/   where the target is a local directory
 
-All three images read Vertex AI's variables, so a cluster sets them as well.
+All three images read the environment variables of Vertex AI, so the Kubernetes manifests set them as well.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from eyas.base import provenance
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
-from eyas.base.provenance import digest_directory, digest_json
-from eyas.base.storage import StoragePath
-from eyas.deploy.config import NAME, DeployConfig
+from eyas.base.provenance import Provenance, StageInputs, digest_directory, digest_json
+from eyas.base.storage import StoragePath, write_atomic
+from eyas.deploy.config import NAME, NAME_RULE, DeployConfig
 
 PORT = 8080
+PROBE_PERIOD_S, PROBE_TIMEOUT_S = 10, 5
 OWNER_LABELS = {"managed_by": "eyas"}
-"""What everything of ours carries: nothing without it is changed or deleted."""
+"""The labels of all cloud resources that eyas creates. It changes and deletes no resource without them."""
+
+Json = dict[str, Any]
+
+
+def http_probe(request: Json) -> Json:
+    """Returns a probe that sends this request; its failure threshold is the caller's."""
+    return {"httpGet": request, "periodSeconds": PROBE_PERIOD_S, "timeoutSeconds": PROBE_TIMEOUT_S}
+
+
+def startup_attempts(startup_s: int) -> int:
+    """Returns the probes that must fail before a container counts as not started."""
+    return -(-startup_s // PROBE_PERIOD_S)
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a run gives. target: a hub id, a URL, or a directory of this machine. head: a directory; digest: its own."""
+    """The target and the head of a run. target: a hub id, a URL or a local directory; recipe: the recipe's name."""
 
     recipe: str
     target: str | Path
@@ -33,7 +49,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Launch:
-    """artifacts: directories of this machine, by their name below `artifact_uri`."""
+    """The start of one container. artifacts: local directories, by their name below `artifact_uri`."""
 
     name: str
     engine: str
@@ -46,78 +62,86 @@ class Launch:
 
     @property
     def health_route(self) -> str:
-        """200 when requests are welcome, in all three images."""
+        """The route that answers 200 when the server accepts requests, in all three images."""
         return "/health"
 
     @property
     def predict_route(self) -> str:
-        """eyas's own takes instances, too; the others' is OpenAI's chat, for rawPredict."""
+        """The route of predictions. That of eyas accepts `instances`, too; the others' is OpenAI chat (rawPredict)."""
         return "/predict" if self.engine == "eyas" else "/v1/chat/completions"
 
     @property
     def labels(self) -> dict[str, str]:
-        """For everything that is made of this launch."""
-        return {**OWNER_LABELS, "eyas_name": self.name, "eyas_head": self.head_digest.removeprefix("sha256:")[:16]}
+        """The labels of every cloud resource of this launch."""
+        return {**OWNER_LABELS, "eyas_name": self.name, "eyas_head": _short(self.head_digest, 16)}
+
+    def version_name(self, value: Json, digits: int) -> str:
+        """Returns the name with the first digits of the digest of all that `value` holds."""
+        return f"{self.name}-{_short(digest_json(value), digits)}"
+
+    def require_accelerator(self, platform: str, count: int) -> None:
+        """Raises UsageError if the engine needs a GPU and the recipe gives it none."""
+        if self.engine != "eyas" and count == 0:
+            problem = f"deploy.{platform}.accelerator_count is 0, but {self.engine} needs a GPU"
+            raise UsageError(problem, 'Raise it, or set deploy.engine="eyas"')
 
 
 def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
-    """UsageError where the recipe leaves out what cannot be guessed."""
+    """Returns the start of a container. Raises UsageError if the recipe leaves out what has no default."""
     name = config.name or model.recipe
     if not NAME.fullmatch(name):
-        found = f"a recipe named {name!r}, which is no name on the platform"
-        raise UsageError(found, "at most 40 small letters, digits and dashes", 'add deploy.name = "..."')
+        raise UsageError(f"The recipe's name {name!r} is not valid on the platform", f"Set deploy.name to {NAME_RULE}")
     if config.image is None:
-        what = "deploy/Dockerfile" if config.engine == "eyas" else f"deploy/{config.engine}/Dockerfile"
-        raise UsageError(
-            "no deploy.image", f"where {what} was pushed to", f"`make image-{config.engine}`, push, add it"
-        )
+        image = f"make image-{config.engine} TAG=REGISTRY/NAME:TAG"
+        raise UsageError("The recipe has no deploy.image", f"Run `{image}`, push the image and set deploy.image")
     if config.storage is None:
-        raise UsageError("no deploy.storage", "a bucket for the head, gs://BUCKET/PREFIX", "add it")
+        raise UsageError("The recipe has no deploy.storage", "Set it to a bucket, such as gs://BUCKET/PREFIX")
     target = config.target or model.target
     artifacts = {"head": model.head} if config.speculation != "off" else {}
     digests = {"head": model.head_digest}
     if isinstance(target, Path):
         artifacts["target"] = target
         digests["target"] = digest_directory(target)
-    uri = f"{config.storage.rstrip('/')}/{name}/{digest_json(digests).removeprefix('sha256:')[:16]}"
+    remote_target = None if isinstance(target, Path) else target
     return Launch(
         name=name,
         engine=config.engine,
         image=config.image,
-        arguments=_arguments(config, name, None if isinstance(target, Path) else target),
-        environment={} if config.engine == "eyas" else _environment(config, name, target),
-        artifact_uri=uri,
+        arguments=_build_arguments(config, name, remote_target),
+        environment={} if config.engine == "eyas" else _build_environment(config, name, remote_target),
+        artifact_uri=f"{config.storage.rstrip('/')}/{name}/{_short(digest_json(digests), 16)}",
         artifacts=artifacts,
         head_digest=model.head_digest,
     )
 
 
-def _arguments(config: DeployConfig, name: str, target: str | None) -> tuple[str, ...]:
-    """target: None where it comes with the artifacts."""
+def _short(digest: str, digits: int) -> str:
+    return digest.removeprefix("sha256:")[:digits]
+
+
+def _build_arguments(config: DeployConfig, name: str, target: str | None) -> tuple[str, ...]:
+    """Returns the engine's arguments. A target of None is among the artifacts."""
     if config.engine != "eyas":
         return config.arguments
-    words = ["serve", "--no-compile", "--served-name", name]
-    words += [] if target is None else ["--target", target]
-    words += ["--no-head"] if config.speculation == "off" else []
-    return (*words, *config.arguments)
+    arguments = ["serve", "--no-compile", "--served-name", name]
+    arguments += [] if target is None else ["--target", target]
+    arguments += ["--no-head"] if config.speculation == "off" else []
+    return (*arguments, *config.arguments)
 
 
-def _environment(config: DeployConfig, name: str, target: str | Path) -> dict[str, str]:
-    """As deploy/entrypoint.sh reads it."""
-    told = {"EYAS_SERVED_NAME": name}
-    if not isinstance(target, Path):
-        told["EYAS_TARGET"] = target
-    if config.speculation is not None:
-        told["EYAS_SPECULATION"] = config.speculation
-    return told
+def _build_environment(config: DeployConfig, name: str, target: str | None) -> dict[str, str]:
+    """Returns the variables that deploy/entrypoint.sh reads."""
+    variables = {"EYAS_SERVED_NAME": name, "EYAS_TARGET": target, "EYAS_SPECULATION": config.speculation}
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def upload_artifacts(launch: Launch, progress: bool = True) -> None:
-    """Put the artifacts into the bucket, as far as they are not there. InputError, StorageError.
+    """Uploads the artifacts that are not in the bucket yet. Raises InputError and StorageError.
 
-    The directory is named after its contents and an object appears whole, so one of the right size is the right one.
+    The directory is named after the digest of its content and an object appears whole, so an object of the right size
+    is the right one.
     """
-    place = StoragePath(launch.artifact_uri)
+    root = StoragePath(launch.artifact_uri)
     files = {
         f"{name}/{path.relative_to(directory).as_posix()}": path
         for name, directory in launch.artifacts.items()
@@ -127,10 +151,35 @@ def upload_artifacts(launch: Launch, progress: bool = True) -> None:
     if not launch.artifacts:
         return
     if not files:
-        raise InputError("no file in head or target", "a head directory", "run `eyas train` first")
-    there = {name: int(detail["size"]) for name, detail in place.list_details().items()}
-    with Progress(f"upload to {place}", len(files), "files", enabled=progress) as bar:
+        raise InputError(f"{' and '.join(map(str, launch.artifacts.values()))} hold no file", "Run `eyas train` first")
+    sizes = {name: int(detail["size"]) for name, detail in root.list_details().items()}
+    with Progress(f"upload to {root}", len(files), "files", enabled=progress) as bar:
         for name, path in files.items():
-            if there.get(name) != path.stat().st_size:
-                place.join(*name.split("/")).upload_file(path)
+            if sizes.get(name) != path.stat().st_size:
+                root.join(*name.split("/")).upload_file(path)
             bar.advance()
+
+
+def write_objects(
+    directory: Path,
+    platform: str,
+    objects: Mapping[str, Json],
+    parents: Mapping[str, str],
+    to_text: Callable[[Json], str | bytes],
+) -> Provenance:
+    """Writes the objects of a platform, by file name, and finishes the directory. Does nothing where it is finished.
+
+    `parents` holds the digest of the head, if something serves it; `to_text` returns the content of an object's file.
+    """
+    started_s = time.time()
+    inputs = StageInputs(f"deploy-{platform}", digest_json(dict(objects)), parents)
+    if provenance.is_finished(directory, inputs):
+        return provenance.read_provenance(directory)
+    provenance.mark_unfinished(directory)
+    for suffix in {Path(name).suffix for name in objects}:
+        for path in list(directory.rglob(f"*{suffix}")):
+            if path.relative_to(directory).as_posix() not in objects:  # of an earlier recipe
+                path.unlink()
+    for name, value in objects.items():
+        write_atomic(directory / name, to_text(value))
+    return provenance.finish_stage(directory, inputs, started_s)

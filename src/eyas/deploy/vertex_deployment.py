@@ -1,158 +1,249 @@
-"""`eyas deploy vertex --apply | --status | --delete`: from what was written down to what runs, and back.
+"""`eyas deploy vertex`: writes the requests to Vertex AI, and carries them out with --apply, --status and --delete.
 
-    upload ─> model ─> endpoint ─> deployment ─> older deployments go
+    model.json        UploadModelRequest       image, routes, artifacts, probes
+    endpoint.json     CreateEndpointRequest    a dedicated endpoint and its time limit
+    deployment.json   DeployModelRequest       machine, accelerator, replicas, autoscaling
 
-Each step looks whether it was done. Stopped anywhere, the same command goes on there, on any machine: a deployment that
-takes half an hour and was asked for already is waited for, not asked for twice.
+The files hold the JSON of the REST API and are sent as they are. Models and endpoints have ids chosen here, so that
+the same request twice makes one: the endpoint's is the name, the model's the name and a digest of all that it holds.
+
+    upload ─> model ─> endpoint ─> deployed model ─> older deployed models are removed
+
+Each step of `apply` first checks whether it is done. After any interruption the same command continues, on any machine:
+it waits for a deployment that is already under way (that takes up to half an hour) and does not start a second one.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from eyas.base.errors import InputError
+from eyas.base.errors import InputError, UsageError
+from eyas.base.provenance import Provenance
+from eyas.base.storage import to_json
 from eyas.deploy.config import VertexConfig
-from eyas.deploy.launch import Launch, upload_artifacts
+from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts, upload_artifacts, write_objects
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
-from eyas.deploy.vertex_requests import DEPLOYMENT, DIGEST_CHARS, ENDPOINT, MODEL, Json, build_requests
+
+MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
+DIGEST_CHARS = 12  # of the digest behind the name
+METRIC_PREFIX = "aiplatform.googleapis.com/prediction/online/"
 
 Log = Callable[[str], None]
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def build_requests(config: VertexConfig, launch: Launch) -> dict[str, Json]:
+    """Returns the requests by file name. Raises UsageError without a project, or without a GPU where one is needed."""
+    if config.project is None:
+        raise UsageError("The recipe has no deploy.vertex.project", "Set it to the id of a Google Cloud project")
+    launch.require_accelerator("vertex", config.accelerator_count)
+    parent = f"projects/{config.project}/locations/{config.location}"
+    model = _build_model(config, launch)
+    model_id = launch.version_name(model, DIGEST_CHARS)
+    account = {} if config.service_account is None else {"serviceAccount": config.service_account}
+    resources = _build_resources(config)
+    deployed = {"model": f"{parent}/models/{model_id}", "dedicatedResources": resources, **account}
+    # A deployed model keeps its name while only its replicas change.
+    fixed = {**deployed, "dedicatedResources": resources["machineSpec"], "spot": config.spot}
+    deployed["displayName"] = launch.version_name(fixed, DIGEST_CHARS)
+    endpoint = {
+        "displayName": launch.name,
+        "labels": {key: value for key, value in launch.labels.items() if key != "eyas_head"},
+        "dedicatedEndpointEnabled": True,
+        "clientConnectionConfig": {"inferenceTimeout": f"{config.inference_s}s"},
+    }
+    return {
+        MODEL: {"parent": parent, "modelId": model_id, "model": model},
+        ENDPOINT: {"parent": parent, "endpointId": launch.name, "endpoint": endpoint},
+        DEPLOYMENT: {
+            "endpoint": f"{parent}/endpoints/{launch.name}",
+            "deployedModel": deployed,
+            "trafficSplit": {"0": 100},  # 0 stands for the model of this request
+        },
+    }
+
+
+def _build_model(config: VertexConfig, launch: Launch) -> Json:
+    probe = http_probe({"path": launch.health_route, "port": PORT, "scheme": "HTTP"})
+    return {
+        "displayName": launch.name,
+        "labels": launch.labels,
+        **({"artifactUri": launch.artifact_uri} if launch.artifacts else {}),
+        "containerSpec": {
+            "imageUri": launch.image,
+            "args": list(launch.arguments),
+            "env": [{"name": name, "value": value} for name, value in sorted(launch.environment.items())],
+            "ports": [{"containerPort": PORT}],
+            "healthRoute": launch.health_route,
+            "predictRoute": launch.predict_route,
+            "deploymentTimeout": f"{config.startup_s}s",
+            "sharedMemorySizeMb": str(config.shared_memory_mb),
+            "startupProbe": {**probe, "failureThreshold": startup_attempts(config.startup_s)},
+            "healthProbe": {**probe, "failureThreshold": 3},
+        },
+    }
+
+
+def _build_resources(config: VertexConfig) -> Json:
+    machine: Json = {"machineType": config.machine_type}
+    metric = f"{METRIC_PREFIX}cpu/utilization"
+    if config.accelerator_count > 0:
+        machine |= {"acceleratorType": config.accelerator_type, "acceleratorCount": config.accelerator_count}
+        metric = f"{METRIC_PREFIX}accelerator/duty_cycle"
+    return {
+        "machineSpec": machine,
+        "minReplicaCount": config.replicas[0],
+        "maxReplicaCount": config.replicas[1],
+        "autoscalingMetricSpecs": [{"metricName": metric, "target": config.target_busy}],
+        "spot": config.spot,
+    }
+
+
+def write_requests(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
+    """Writes the requests. Raises UsageError if the recipe leaves something out."""
+    requests = build_requests(config, launch)
+    return write_objects(directory, "vertex", requests, {"head": launch.head_digest}, to_json)
+
+
+# --- carrying them out -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class DesiredState:
-    """What is to be."""
+    """The endpoint, the model and the deployed model that the requests of a recipe describe."""
 
     requests: dict[str, Json]
 
     @property
     def name(self) -> str:
+        """The id of the endpoint."""
         return self.requests[ENDPOINT]["endpointId"]
 
     @property
-    def parent(self) -> str:
-        return self.requests[ENDPOINT]["parent"]
-
-    @property
     def endpoint(self) -> str:
+        """The resource name of the endpoint."""
         return self.requests[DEPLOYMENT]["endpoint"]
 
     @property
     def deployed(self) -> Json:
+        """The deployed model."""
         return self.requests[DEPLOYMENT]["deployedModel"]
 
     def is_version(self, deployed: Any) -> bool:
-        """Whether something deployed is a version of this name: what `requests_of` calls one, to the letter."""
+        """Returns True if something deployed has a name that `build_requests` gives to versions of this name."""
         return re.fullmatch(rf"{re.escape(self.name)}-[0-9a-f]{{{DIGEST_CHARS}}}", deployed.display_name) is not None
 
     def is_wanted(self, deployed: Any) -> bool:
-        """Whether it is this very one. The API names a project by its number, so only a model's last part is equal."""
+        """Returns True if something deployed is this version. The API names a project by its number, we by its id."""
         same_model = deployed.model.rpartition("/")[2].partition("@")[0] == self.deployed["model"].rpartition("/")[2]
         return same_model and deployed.display_name == self.deployed["displayName"]
 
 
-def desired_state(config: VertexConfig, launch: Launch) -> DesiredState:
-    """UsageError where the recipe leaves something out."""
-    return DesiredState(build_requests(config, launch))
-
-
 def apply(config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPolicy | None = None) -> Json:
-    """Have it run; what `status` says then. EyasError."""
-    plan = desired_state(config, launch)
-    api = VertexClient(config, retry_policy or RetryPolicy())
-    api.parse_request(
-        "DeployModelRequest", plan.requests[DEPLOYMENT]
-    )  # a wrong accelerator shows before anything is made
-    endpoint = api.get_endpoint(plan.endpoint)
-    _require_owned_endpoint(plan, endpoint)
+    """Deploys the recipe's version, removes older versions, and returns `status`. Raises EyasError."""
+    desired, client = _open(config, launch, retry_policy)
+    # A wrong accelerator is found before anything is created.
+    client.parse_request("DeployModelRequest", desired.requests[DEPLOYMENT])
+    _require_owned_endpoint(desired, client.get_endpoint(desired.endpoint))
     upload_artifacts(launch)
-    log(f"model {plan.requests[MODEL]['modelId']}")
-    api.create_model(plan.requests[MODEL])
-    log(f"endpoint {plan.name}")
-    api.create_endpoint(plan.requests[ENDPOINT])
-    _deploy(api, plan, log)
-    endpoint = api.get_endpoint(plan.endpoint)
-    for one in [] if endpoint is None else endpoint.deployed_models:
-        if plan.is_version(one) and not plan.is_wanted(one):
-            log(f"{one.display_name} goes")
-            api.undeploy(plan.endpoint, one.id)
+    log(f"model {desired.requests[MODEL]['modelId']}")
+    client.create_model(desired.requests[MODEL])
+    log(f"endpoint {desired.name}")
+    client.create_endpoint(desired.requests[ENDPOINT])
+    _deploy_model(client, desired, log)
+    endpoint = client.get_endpoint(desired.endpoint)
+    for deployed in [] if endpoint is None else endpoint.deployed_models:
+        if desired.is_version(deployed) and not desired.is_wanted(deployed):
+            log(f"removing deployed model {deployed.display_name}")
+            client.undeploy(desired.endpoint, deployed.id)
     return status(config, launch, retry_policy)
 
 
-def _require_owned_endpoint(plan: DesiredState, endpoint: Any | None) -> None:
-    foreign = [] if endpoint is None else [one for one in endpoint.deployed_models if not plan.is_version(one)]
+def _open(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | None) -> tuple[DesiredState, VertexClient]:
+    desired = DesiredState(build_requests(config, launch))
+    return desired, VertexClient(config, retry_policy or RetryPolicy())
+
+
+def _require_owned_endpoint(desired: DesiredState, endpoint: Any | None) -> None:
+    models = [] if endpoint is None else endpoint.deployed_models
+    foreign = [deployed.display_name or deployed.id for deployed in models if not desired.is_version(deployed)]
     if foreign:
-        found = f"{foreign[0].display_name or foreign[0].id} on the endpoint {plan.name}, which eyas did not deploy"
-        raise InputError(
-            found, "an endpoint with eyas's own alone", "choose another deploy.name, or undeploy it yourself"
-        )
+        problem = f"The endpoint {desired.name} has the deployed model {foreign[0]}, which is not from eyas"
+        raise InputError(problem, "Choose another deploy.name, or undeploy that model yourself")
 
 
-def _deploy(api: VertexClient, plan: DesiredState, log: Log) -> None:
-    """Deploy, unless it is deployed or being deployed; the number of replicas follows the recipe."""
-    if api.wait_for_operations(plan.endpoint):
-        log("what an earlier command began has ended")
-    endpoint = api.get_endpoint(plan.endpoint)
-    assert endpoint is not None, "it was made just now"
-    running = next((one for one in endpoint.deployed_models if plan.is_wanted(one)), None)
+def _deploy_model(client: VertexClient, desired: DesiredState, log: Log) -> None:
+    """Deploys the version unless it is deployed or being deployed, and sets the range of its replicas."""
+    if client.wait_for_operations(desired.endpoint):
+        log("the operation of an earlier command has finished")
+    endpoint = client.get_endpoint(desired.endpoint)
+    assert endpoint is not None, "it was created just now"
+    running = next((deployed for deployed in endpoint.deployed_models if desired.is_wanted(deployed)), None)
     if running is None:
-        log(f"deployment {plan.deployed['displayName']}: minutes, while machines start and the model loads")
-        api.deploy(plan.requests[DEPLOYMENT])
+        name = desired.deployed["displayName"]
+        log(f"deployed model {name}: takes minutes, while machines start and the model loads")
+        client.deploy(desired.requests[DEPLOYMENT])
         return
-    wanted, now = plan.deployed["dedicatedResources"], running.dedicated_resources
-    range_now = (now.min_replica_count, now.max_replica_count)
-    target_now = [(one.metric_name, one.target) for one in now.autoscaling_metric_specs]
-    targets = [(one["metricName"], one["target"]) for one in wanted["autoscalingMetricSpecs"]]
-    if (range_now, target_now) != ((wanted["minReplicaCount"], wanted["maxReplicaCount"]), targets):
-        log(f"replicas {wanted['minReplicaCount']} to {wanted['maxReplicaCount']}")
-        api.scale(plan.endpoint, running.id, wanted)
+    wanted, current = desired.deployed["dedicatedResources"], running.dedicated_resources
+    replicas = (wanted["minReplicaCount"], wanted["maxReplicaCount"])
+    targets = [(spec["metricName"], spec["target"]) for spec in wanted["autoscalingMetricSpecs"]]
+    current_targets = [(spec.metric_name, spec.target) for spec in current.autoscaling_metric_specs]
+    if ((current.min_replica_count, current.max_replica_count), current_targets) != (replicas, targets):
+        log(f"replicas {replicas[0]} to {replicas[1]}")
+        client.scale(desired.endpoint, running.id, wanted)
 
 
 def status(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | None = None) -> Json:
-    """What is there now: state is absent, model, endpoint (nothing deployed on it), or serving."""
-    plan, api = desired_state(config, launch), VertexClient(config, retry_policy or RetryPolicy())
-    model = api.get_model(plan.deployed["model"])
-    endpoint = api.get_endpoint(plan.endpoint)
-    deployed = [] if endpoint is None else list(endpoint.deployed_models)
+    """Returns what exists now. `state` is absent, model, endpoint (nothing deployed on it) or serving."""
+    desired, client = _open(config, launch, retry_policy)
+    model = client.get_model(desired.deployed["model"])
+    endpoint = client.get_endpoint(desired.endpoint)
+    models = [] if endpoint is None else list(endpoint.deployed_models)
     state = "absent" if model is None else "model"
     state = state if endpoint is None else "endpoint"
     return {
-        "state": "serving" if any(map(plan.is_wanted, deployed)) else state,
-        "model": plan.deployed["model"] if model is not None else None,
-        "endpoint": plan.endpoint if endpoint is not None else None,
+        "state": "serving" if any(map(desired.is_wanted, models)) else state,
+        "model": desired.deployed["model"] if model is not None else None,
+        "endpoint": desired.endpoint if endpoint is not None else None,
         "dns": None if endpoint is None else endpoint.dedicated_endpoint_dns or None,
         "deployed": [
             {
-                "id": one.id,
-                "name": one.display_name,
-                "is_wanted": plan.is_wanted(one),
-                "traffic": endpoint.traffic_split.get(one.id, 0) if endpoint is not None else 0,
-                "machine": one.dedicated_resources.machine_spec.machine_type,
-                "replicas": [one.dedicated_resources.min_replica_count, one.dedicated_resources.max_replica_count],
+                "id": deployed.id,
+                "name": deployed.display_name,
+                "is_wanted": desired.is_wanted(deployed),
+                "traffic": endpoint.traffic_split.get(deployed.id, 0) if endpoint is not None else 0,
+                "machine": deployed.dedicated_resources.machine_spec.machine_type,
+                "replicas": [
+                    deployed.dedicated_resources.min_replica_count,
+                    deployed.dedicated_resources.max_replica_count,
+                ],
             }
-            for one in deployed
+            for deployed in models
         ],
     }
 
 
 def delete(config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPolicy | None = None) -> Json:
-    """Remove deployments, endpoint and models of this name; what eyas did not make stays, and is told. EyasError.
+    """Removes the deployed models, the endpoint and the models of this name, and returns `status`. Raises EyasError.
 
-    Artifacts stay in their bucket: a bucket has rules of its own for what is old.
+    Resources that eyas did not create stay and raise InputError. Artifacts stay in the bucket, which has rules of its
+    own for old objects.
     """
-    plan, api = desired_state(config, launch), VertexClient(config, retry_policy or RetryPolicy())
-    endpoint = api.get_endpoint(plan.endpoint)
-    if endpoint is not None and api.wait_for_operations(plan.endpoint):
-        endpoint = api.get_endpoint(plan.endpoint)
-    _require_owned_endpoint(plan, endpoint)
+    desired, client = _open(config, launch, retry_policy)
+    endpoint = client.get_endpoint(desired.endpoint)
+    if endpoint is not None and client.wait_for_operations(desired.endpoint):
+        endpoint = client.get_endpoint(desired.endpoint)
+    _require_owned_endpoint(desired, endpoint)
     if endpoint is not None:
-        for one in endpoint.deployed_models:
-            log(f"{one.display_name} goes")
-            api.undeploy(plan.endpoint, one.id)
-        log(f"endpoint {plan.name} goes")
-        api.delete_endpoint(plan.endpoint)
-    for model in api.list_models(plan.parent, plan.name):
-        log(f"model {model.name.rpartition('/')[2]} goes")
-        api.delete_model(model.name)
+        for deployed in endpoint.deployed_models:
+            log(f"removing deployed model {deployed.display_name}")
+            client.undeploy(desired.endpoint, deployed.id)
+        log(f"deleting endpoint {desired.name}")
+        client.delete_endpoint(desired.endpoint)
+    for model in client.list_models(desired.requests[MODEL]["parent"], desired.name):
+        log(f"deleting model {model.name.rpartition('/')[2]}")
+        client.delete_model(model.name)
     return status(config, launch, retry_policy)
