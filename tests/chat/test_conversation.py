@@ -68,28 +68,43 @@ def _calls(call):
     ("change", "match"),
     [
         ({"extra": 1}, "unknown key 'extra'"),
-        ({"id": 3}, "id that is no text"),
-        ({"messages": []}, "no message"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "another role"),
-        ({"messages": [{"role": "user", "content": None}]}, "content that is no text"),
+        ({"id": 3}, "id is not a string"),
+        ({"messages": []}, "messages is empty"),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            "the role of a message is not one of system, user, assistant",
+        ),
+        ({"messages": [{"role": "user", "content": None}]}, "content is not a string"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "half a surrogate"),
-        ({"messages": [*ANSWERED["messages"], {"role": "system", "content": "x"}]}, "system message later on"),
-        ({"messages": [{"role": "user", "content": "x", "reasoning_content": "y"}]}, "a message with other keys"),
-        ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "a message with other keys"),
-        ({"messages": [{"role": "assistant", "content": "x", "reasoning_content": 3}]}, "reasoning_content that is no"),
-        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [3]}]}, "a tool call that is no object"),
-        (_calls({**CALL, "type": "x"}), "a tool call of another type"),
-        (_calls({**CALL, "function": {"name": "x"}}), "a function with other keys"),
-        (_calls({**CALL, "function": {"name": "x", "arguments": {}}}), "arguments that is no text"),
-        ({"turns": [{**CALLED["turns"][0], "ids": "guessed"}]}, "ids of another origin"),
-        ({"tags": {"task": 3}}, "tags.task that is no text"),
-        ({"changed": {"PERSON": -1}}, "changed.PERSON that is no whole number"),
-        ({"turns": [*ANSWERED["turns"], *ANSWERED["turns"]]}, "2 turns for 1 answers"),
-        ({"turns": [{"token_ids": [1], "loss_mask": [], "finish": "stop"}]}, "1 token ids under 0 mask"),
-        ({"turns": [{"token_ids": [], "loss_mask": [], "finish": "stop"}]}, "without token ids"),
-        ({"turns": [{"token_ids": [True], "loss_mask": [True], "finish": "stop"}]}, "a token id that is no whole"),
-        ({"turns": [{"token_ids": [1], "loss_mask": [1], "finish": "stop"}]}, "not all true or false"),
-        ({"turns": [{"token_ids": [1], "loss_mask": [True], "finish": "eos"}]}, "another finish"),
+        (
+            {"messages": [*ANSWERED["messages"], {"role": "system", "content": "x"}]},
+            "a system message is not the first",
+        ),
+        ({"messages": [{"role": "user", "content": "x", "reasoning_content": "y"}]}, "unknown key 'reasoning_content'"),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_calls": []}]},
+            "a message has the unknown key 'tool_calls'",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "reasoning_content": 3}]},
+            "reasoning_content is not a string",
+        ),
+        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [3]}]}, "a tool call is not a JSON object"),
+        (_calls({**CALL, "type": "x"}), "the type of a tool call is not function"),
+        (_calls({**CALL, "function": {"name": "x"}}), "the function of a tool call has no 'arguments'"),
+        (_calls({**CALL, "function": {"name": "x", "arguments": {}}}), "arguments is not a string"),
+        ({"turns": [{**CALLED["turns"][0], "ids": "guessed"}]}, "ids is not one of generated, rendered"),
+        ({"tags": {"task": 3}}, "tags.task is not a string"),
+        ({"changed": {"PERSON": -1}}, "changed.PERSON is not a whole number"),
+        ({"turns": [*ANSWERED["turns"], *ANSWERED["turns"]]}, "2 turns for 1 assistant messages"),
+        ({"turns": [{"token_ids": [1], "loss_mask": [], "finish": "stop"}]}, "1 token ids, but 0 entries in loss_mask"),
+        ({"turns": [{"token_ids": [], "loss_mask": [], "finish": "stop"}]}, "a turn has no token ids"),
+        ({"turns": [{"token_ids": [True], "loss_mask": [True], "finish": "stop"}]}, "a token id is not a whole"),
+        (
+            {"turns": [{"token_ids": [1], "loss_mask": [1], "finish": "stop"}]},
+            "loss_mask is not a list of true and false",
+        ),
+        ({"turns": [{"token_ids": [1], "loss_mask": [True], "finish": "eos"}]}, "finish is not one of stop, length"),
     ],
 )
 def test_a_wrong_record_is_named_by_file_and_line(tmp_path, change, match):
@@ -103,15 +118,15 @@ def test_a_wrong_record_is_named_by_file_and_line(tmp_path, change, match):
 def test_lines_and_files_that_are_none(tmp_path):
     path = tmp_path / "part.jsonl"
     path.write_text(json.dumps(PROMPT) + '\n{"id": "to')
-    with pytest.raises(InputError, match=r"part.jsonl:2 is not JSON"):
+    with pytest.raises(InputError, match=r"part.jsonl:2 is not valid JSON"):
         list(read_conversations(path))
     path.write_text("[1]\n")
-    with pytest.raises(InputError, match="the record that is no object"):
+    with pytest.raises(InputError, match="the record is not a JSON object"):
         list(read_conversations(path))
     path.write_text('{"id": "x"}\n')
-    with pytest.raises(InputError, match="a record without 'source'"):
+    with pytest.raises(InputError, match="the record has no 'source'"):
         list(read_conversations(path))
     with pytest.raises(InputError, match="No such file"):
         list(read_conversations(tmp_path / "none.jsonl"))
-    with pytest.raises(InputError, match=r"no \*.jsonl"):
+    with pytest.raises(InputError, match=r"has no \*.jsonl"):
         list(read_conversation_dir(tmp_path / "none"))

@@ -198,10 +198,13 @@ def test_a_cut_answer_teaches_no_end():
     [
         ("{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}{% endif %}{% endfor %}", "all true"),
         ("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}", "all false"),
-        ("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}", "behind another prompt"),
+        (
+            "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
+            "does not put the answer of conversation c:0 after its own generation prompt",
+        ),
         ("{{ raise_exception('no system here') }}", "no system here"),
-        (None, "without a chat template"),
-        ("  ", "without a chat template"),
+        (None, "has no chat template"),
+        ("  ", "has no chat template"),
     ],
 )
 def test_templates_that_cannot_be_trained_on_are_refused(template, match):
@@ -210,7 +213,7 @@ def test_templates_that_cannot_be_trained_on_are_refused(template, match):
 
 
 def test_a_conversation_without_answer_is_refused():
-    with pytest.raises(InputError, match="without an assistant turn"):
+    with pytest.raises(InputError, match="c:0 has no answer"):
         render(conversation(ONE[:1]), tiny_tokenizer())
 
 

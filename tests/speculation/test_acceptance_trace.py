@@ -6,12 +6,13 @@ state follows from the one before and a token, so equal paths have equal logits 
 
 import pytest
 import torch
+from tests.tree.reference import grow_tree
 from torch import Tensor
 
 from eyas.speculation.acceptance_trace import AcceptanceTrace, trace_BC, trace_from_row
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.tree import Frontier, Tree, grow_tree, rerank
+from eyas.tree.tree import Frontier, Tree, rerank
 from eyas.tree.verify import AcceptedPath, verify
 
 WORDS, STATES = 40, 5003

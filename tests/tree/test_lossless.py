@@ -19,13 +19,13 @@ from itertools import product
 
 import pytest
 import torch
-from tests.tree.reference import adjusted, probs
+from tests.tree.reference import adjusted, grow_tree, probs
 from torch import Tensor
 
 from eyas.tree.penalties import NodePaths, PenaltyState
 from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.tree import Frontier, Tree, grow_tree
+from eyas.tree.tree import Frontier, Tree
 from eyas.tree.verify import verify
 
 WORDS = 8

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.tree.reference import adjusted
+from tests.tree.reference import adjusted, grow_tree
 from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.tree.penalties import NodePaths, PenaltyState
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.tree import Frontier, Tree, grow_tree
+from eyas.tree.tree import Frontier, Tree
 
 WORDS = 11
 CPU = torch.device("cpu")
@@ -156,7 +156,7 @@ def test_nothing_is_kept_until_somebody_asks() -> None:
 
 
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(InputError, match="logit_bias for token 11; expected token ids below 11"):
+    with pytest.raises(InputError, match="logit_bias names token 11, but the target's token ids are below 11"):
         PenaltyState(2, WORDS, CPU).admit(0, SamplingParams(logit_bias={11: 1.0}), [1])
 
 

@@ -13,5 +13,5 @@ def test_candidates_are_counted() -> None:
 
 @pytest.mark.parametrize(("depth", "top_k", "nodes"), [(0, 4, 16), (5, 0, 16), (5, 4, 1), (5, 4, 16.0), (True, 4, 16)])
 def test_a_shape_that_is_none_is_refused(depth: int, top_k: int, nodes: int) -> None:
-    with pytest.raises(UsageError, match=r"found tree .*; expected an integer of at least"):
+    with pytest.raises(UsageError, match=r"tree .* is not a whole number of at least"):
         TreeShape(depth=depth, top_k=top_k, nodes=nodes)

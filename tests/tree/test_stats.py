@@ -8,7 +8,6 @@ from eyas.tree.stats import (
     acceptance_interval,
     acceptance_length,
     by_depth,
-    histogram,
     log_scale_interval,
     median_interval,
     percentiles,
@@ -25,7 +24,7 @@ def test_by_hand() -> None:
     stats = summarize(REQUESTS)
     assert acceptance_length(REQUESTS) == stats.acceptance_length == 9 / 5
     assert (stats.prompts, stats.rounds, stats.accepted) == (2, 5, 9)
-    assert stats.histogram == histogram(REQUESTS) == (0, 2, 2, 1)
+    assert stats.histogram == (0, 2, 2, 1)
     first, second = by_depth(REQUESTS)
     assert (first.depth, first.offered, first.accepted, first.rate) == (1, 4, 3, 0.75)
     assert (second.depth, second.offered, second.accepted, second.rate) == (2, 2, 1, 0.5)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tree.reference import grow_tree, unrolled_chains_visible
 from torch import Tensor
 
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.tree import Frontier, Tree, grow_tree, unrolled_chains_visible
+from eyas.tree.tree import Frontier, Tree
 
 CPU = torch.device("cpu")
 NUM_ROWS = 97

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.tree.reference import grow_tree
 from torch import Tensor
 
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.tree import Frontier, Tree, grow_tree
+from eyas.tree.tree import Frontier, Tree
 from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
 
 WORDS = 7

@@ -4,12 +4,12 @@ import pytest
 import torch
 from tests.features.small import random_row
 from tests.train.test_reference import CONFIG, VOCAB, WIDTH
+from tests.tree.reference import unrolled_chains_visible
 from torch import Tensor
 
 from eyas.model.attention import AttentionParams, DenseAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.train.ttt import UnrolledAttend, pack_rows, unroll
-from eyas.tree.tree import unrolled_chains_visible
 
 STEPS = 3
 

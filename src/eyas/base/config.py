@@ -148,7 +148,7 @@ def _nearest_key(key: str, known: Sequence[str]) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Builder:
-    """Builds dataclasses from mappings. known: the dotted keys of the whole configuration, for error messages."""
+    """A builder of dataclasses from mappings. known: all dotted keys of the configuration, for error messages."""
 
     known: tuple[str, ...]
 

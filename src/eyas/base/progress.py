@@ -58,12 +58,12 @@ class Progress:
         self._print("" if kind is None else "stopped", last=True)
 
     def skip(self, n: int) -> None:
-        """Counts n units as done by an earlier run; they do not count for the rate."""
+        """Adds n units that an earlier run has done; they do not count for the rate."""
         self._skipped += n
         self.done += n
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        """Counts n units as done now. The note stays at the end of the line until the next one."""
+        """Adds n units done now. The note stays at the end of the line until the next one."""
         self.done += n
         self._note = note or self._note
         if self._clock() - self._printed_s >= self._interval_s:

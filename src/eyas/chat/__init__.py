@@ -1,1 +1,1 @@
-"""The shared language of conversations: what they are, how they become ids, and which ids are supervised."""
+"""Conversations, and their rendering to ids and loss masks."""

@@ -1,18 +1,18 @@
-"""Conversations as they stand in prompts.jsonl and conversations/*.jsonl (design: one JSON object a line).
+"""Conversations, and their records in prompts.jsonl and conversations/*.jsonl (one JSON object a line).
 
     prompts.jsonl   {"id", "source", "messages", "tags", "changed"}            messages: system?, user, user, ...
     conversations   {"id", "source", "messages", "tags", "changed", "turns"}   messages: system?, user, assistant, ...
 
 An assistant message may also hold `"reasoning_content"` (the text that a server splits off as reasoning) and
-`"tool_calls"` (as OpenAI writes them: the arguments are JSON as text).
+`"tool_calls"` (in OpenAI's form: the arguments are JSON as text).
 
-`turns[i]` is the answer of the i-th assistant message: `{"token_ids", "loss_mask", "finish"}`, ids as the target
-generated them, never the text tokenised again. The one exception is marked: `"ids": "rendered"` stands in the turn of a
-server that returned text alone, whose ids come from rendering the answer once through the target's chat template.
+`turns[i]` is the answer of the i-th assistant message: `{"token_ids", "loss_mask", "finish"}`, with the ids that the
+target generated, never the text tokenized again. The one exception is marked: a turn with `"ids": "rendered"` is from a
+server that returned only text, so its ids come from rendering the answer once through the target's chat template.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,20 +28,20 @@ OPTIONAL = ("changed", "turns")
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function that an answer calls. arguments: JSON as text, as the model wrote it; it need not be valid."""
+    """A function call of an answer. `arguments` is JSON as the model wrote it; it may be invalid."""
 
     id: str
     name: str
     arguments: str
 
     def to_json(self) -> dict[str, Any]:
-        """As OpenAI has it."""
+        """Returns OpenAI's object."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message as text. reasoning and tool_calls: of an assistant only, as a server split them from the content."""
+    """One message as text. Only an assistant has reasoning and tool calls, as a server splits them from the content."""
 
     role: Role
     content: str
@@ -49,7 +49,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = field(default=(), kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
-        """`{"role", "content"}`, and what else an answer holds. `chat.render` hands it to the chat template."""
+        """Returns `{"role", "content"}`, and the reasoning and tool calls of an answer, for records and templates."""
         value: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.reasoning is not None:
             value["reasoning_content"] = self.reasoning
@@ -60,35 +60,32 @@ class Message:
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer as generated, the end-of-turn token included where there is one."""
+    """The ids of one answer as generated, with the end-of-turn token where there is one."""
 
     token_ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]  # as long as token_ids
-    finish: Finish  # "stop": ended by itself; "length": cut off
+    finish: Finish  # "stop": the model ended it; "length": the token limit cut it
     ids_source: IdsSource = "generated"
 
     def to_json(self) -> dict[str, Any]:
-        """The object that stands in `turns`."""
+        """Returns the object of `turns`."""
         mark = {} if self.ids_source == "generated" else {"ids": self.ids_source}
         return {"token_ids": list(self.token_ids), "loss_mask": list(self.loss_mask), "finish": self.finish, **mark}
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A prompt (no assistant message) or an answered conversation.
-
-    `turns` is empty, or holds one entry for each assistant message.
-    """
+    """A prompt (no assistant message) or an answered conversation (with a turn for each assistant message, or none)."""
 
     id: str
     source: str
     messages: tuple[Message, ...]
     tags: Mapping[str, str]
-    changed: Mapping[str, int] = field(default_factory=dict)  # entity kind -> how many were changed for privacy
+    changed: Mapping[str, int] = field(default_factory=dict)  # entity kind -> number of values replaced for privacy
     turns: tuple[Turn, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The record of prompts.jsonl; with `turns`, that of conversations/*.jsonl."""
+        """Returns the record of prompts.jsonl; with `turns`, that of conversations/*.jsonl."""
         record: dict[str, Any] = {
             "id": self.id,
             "source": self.source,
@@ -101,123 +98,123 @@ class Conversation:
         return record
 
     def to_line(self) -> bytes:
-        """The record as one line of JSON in UTF-8, line end included."""
-        return json.dumps(self.to_json(), ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
+        """Returns the record as one line of JSON in UTF-8, with its line break."""
+        return json.dumps(self.to_json(), ensure_ascii=False).encode() + b"\n"
 
 
 def parse_conversation(value: Any, location: str) -> Conversation:
-    """The conversation of a JSON record. `where` (file and line) stands in the InputError for a record that is none."""
+    """Parses a JSON record. Raises InputError that names `location` (file and line) where the record is invalid."""
     check = _JsonChecker(location)
-    record = check.object(value, "the record")
-    for key in REQUIRED:
-        check.require(key in record, f"a record without {key!r}", f"the keys {', '.join(REQUIRED)}")
-    for key in record:
-        known = (*REQUIRED, *OPTIONAL)
-        check.require(key in known, f"the unknown key {key!r}", f"the keys {', '.join(known)}")
+    record = check.keys(value, "the record", REQUIRED, OPTIONAL)
     messages = parse_messages(record["messages"], location)
-    check.require(
-        all(message.role != "system" for message in messages[1:]), "a system message later on", "it to come first"
-    )
+    later_roles = [message.role for message in messages[1:]]
+    check.require("system" not in later_roles, "a system message is not the first message")
     tags = check.object(record["tags"], "tags")
     changed = check.object(record.get("changed", {}), "changed")
     turns = tuple(_parse_turn(turn, check) for turn in check.list(record.get("turns", []), "turns"))
     answers = sum(message.role == "assistant" for message in messages)
-    check.require(len(turns) in (0, answers), f"{len(turns)} turns for {answers} answers", "one turn for each answer")
+    check.require(len(turns) in (0, answers), f"it has {len(turns)} turns for {answers} assistant messages")
     return Conversation(
         id=check.text(record["id"], "id"),
         source=check.text(record["source"], "source"),
         messages=messages,
         tags={key: check.text(text, f"tags.{key}") for key, text in tags.items()},
-        changed={key: check.whole(number, f"changed.{key}") for key, number in changed.items()},
+        changed={key: check.natural(number, f"changed.{key}") for key, number in changed.items()},
         turns=turns,
     )
 
 
 def parse_messages(value: Any, location: str) -> tuple[Message, ...]:
-    """A list of `{"role", "content"}` as messages, at least one; the assistant's with what else `Message` has.
-
-    Raises InputError that names `where`.
-    """
+    """Parses a list of at least one `{"role", "content"}`. Raises InputError that names `location`."""
     check = _JsonChecker(location)
     messages = [_parse_message(item, check) for item in check.list(value, "messages")]
-    check.require(bool(messages), "no message", "at least one message")
+    check.require(bool(messages), "messages is empty")
     return tuple(messages)
 
 
 def parse_message(value: Any, location: str) -> Message:
-    """One message, as `to_json` wrote it. Raises InputError that names `where`."""
+    """Parses one message, as `Message.to_json` writes it. Raises InputError that names `location`."""
     return _parse_message(value, _JsonChecker(location))
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:
-    """The conversations of a file, one a line. Raises InputError that names file and line."""
+    """Yields the conversations of a file, one a line. Raises InputError that names file and line."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                where = f"{path}:{number}"
+                location = f"{path}:{number}"
                 try:
                     value = json.loads(line)
                 except (ValueError, RecursionError):
-                    raise InputError(
-                        f"{where} is not JSON", "one JSON object a line", "make the file again with its stage"
-                    ) from None
-                yield parse_conversation(value, where)
+                    raise InputError(f"{location} is not valid JSON", "Run the stage that writes it again") from None
+                yield parse_conversation(value, location)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", "a file of conversations", "check the path") from None
+        raise InputError(f"{path} cannot be read ({error.strerror})", "Check the path") from None
 
 
 def read_conversation_dir(directory: Path) -> Iterator[Conversation]:
-    """The conversations of every *.jsonl file of a directory, by name. Raises InputError where there is none."""
+    """Yields the conversations of every *.jsonl file of a directory, by name. Raises InputError where there is none."""
     paths = sorted(directory.glob("*.jsonl"))
     if not paths:
-        raise InputError(f"no *.jsonl in {directory}", "a directory of conversations", "run the stage that writes it")
+        raise InputError(f"{directory} has no *.jsonl file", "Check the path, or run the stage that writes it")
     for path in paths:
         yield from read_conversations(path)
 
 
-@dataclass(frozen=True)
-class _JsonChecker:
-    """Checks of JSON values; a failure is an InputError that names the place and never the content."""
-
-    location: str
-
-    def require(self, holds: bool, found: str, expected: str) -> None:
-        if not holds:
-            raise InputError(f"{found} at {self.location}", expected, "mend that line, or make the file again")
-
-    def object(self, value: Any, name: str) -> dict[str, Any]:
-        self.require(isinstance(value, dict), f"{name} that is no object", "a JSON object")
-        return value
-
-    def list(self, value: Any, name: str) -> list[Any]:
-        self.require(isinstance(value, list), f"{name} that is no list", "a JSON list")
-        return value
-
-    def text(self, value: Any, name: str) -> str:
-        self.require(isinstance(value, str), f"{name} that is no text", "a string")
-        self.require(is_unicode(value), f"{name} with half a surrogate pair", "text that UTF-8 can hold")
-        return value
-
-    def whole(self, value: Any, name: str) -> int:
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        self.require(good, f"{name} that is no whole number", "a number from 0 on")
-        return value
-
-
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold the text; JSON can spell half a surrogate pair, which no tokenizer takes."""
+    """Returns True if UTF-8 can encode the text; JSON can spell half a surrogate pair, which no tokenizer accepts."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
+@dataclass(frozen=True)
+class _JsonChecker:
+    """A checker of JSON values. A failed check raises InputError that names the location and never the content."""
+
+    location: str
+
+    def require(self, holds: bool, problem: str) -> None:
+        if not holds:
+            raise InputError(f"{self.location}: {problem}", "Correct that line, or run the stage that writes it again")
+
+    def object(self, value: Any, name: str) -> dict[str, Any]:
+        self.require(isinstance(value, dict), f"{name} is not a JSON object")
+        return value
+
+    def list(self, value: Any, name: str) -> list[Any]:
+        self.require(isinstance(value, list), f"{name} is not a JSON list")
+        return value
+
+    def text(self, value: Any, name: str) -> str:
+        self.require(isinstance(value, str), f"{name} is not a string")
+        self.require(is_unicode(value), f"{name} has half a surrogate pair, which UTF-8 cannot encode")
+        return value
+
+    def natural(self, value: Any, name: str) -> int:
+        is_natural = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        self.require(is_natural, f"{name} is not a whole number of at least 0")
+        return value
+
+    def choice(self, value: Any, choices: Any, name: str) -> Any:
+        allowed = get_args(choices)
+        self.require(value in allowed, f"{name} is not one of {', '.join(allowed)}")
+        return value
+
+    def keys(self, value: Any, name: str, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+        item = self.object(value, name)
+        for key in required:
+            self.require(key in item, f"{name} has no {key!r}")
+        for key in item:
+            self.require(key in (*required, *optional), f"{name} has the unknown key {key!r}")
+        return item
+
+
 def _parse_message(value: Any, check: _JsonChecker) -> Message:
-    message = check.object(value, "a message")
-    more = {"reasoning_content", "tool_calls"} if message.get("role") == "assistant" else set()
-    fits = {"role", "content"} <= set(message) <= {"role", "content", *more}
-    check.require(fits, "a message with other keys", "the keys role, content")
-    role, reasoning = message["role"], message.get("reasoning_content")
-    check.require(role in get_args(Role), "a message of another role", f"one of {', '.join(get_args(Role))}")
+    is_answer = isinstance(value, dict) and value.get("role") == "assistant"
+    optional = ("reasoning_content", "tool_calls") if is_answer else ()
+    message = check.keys(value, "a message", ("role", "content"), optional)
+    reasoning = message.get("reasoning_content")
     return Message(
-        role,
+        check.choice(message["role"], Role, "the role of a message"),
         check.text(message["content"], "content"),
         reasoning=None if reasoning is None else check.text(reasoning, "reasoning_content"),
         tool_calls=tuple(_parse_call(call, check) for call in check.list(message.get("tool_calls", []), "tool_calls")),
@@ -225,26 +222,22 @@ def _parse_message(value: Any, check: _JsonChecker) -> Message:
 
 
 def _parse_call(value: Any, check: _JsonChecker) -> ToolCall:
-    call = check.object(value, "a tool call")
-    check.require(set(call) == {"id", "type", "function"}, "a tool call with other keys", "the keys id, type, function")
-    check.require(call["type"] == "function", "a tool call of another type", "function")
-    function = check.object(call["function"], "a function")
-    check.require(set(function) == {"name", "arguments"}, "a function with other keys", "the keys name, arguments")
-    texts = (call["id"], "a tool call's id"), (function["name"], "a name"), (function["arguments"], "arguments")
-    return ToolCall(*(check.text(text, name) for text, name in texts))
+    call = check.keys(value, "a tool call", ("id", "type", "function"))
+    check.require(call["type"] == "function", "the type of a tool call is not function")
+    function = check.keys(call["function"], "the function of a tool call", ("name", "arguments"))
+    return ToolCall(
+        check.text(call["id"], "the id of a tool call"),
+        check.text(function["name"], "the name of a function"),
+        check.text(function["arguments"], "arguments"),
+    )
 
 
 def _parse_turn(value: Any, check: _JsonChecker) -> Turn:
-    turn = check.object(value, "a turn")
-    keys = {"token_ids", "loss_mask", "finish"}
-    fits = keys <= set(turn) <= {*keys, "ids"}
-    check.require(fits, "a turn with other keys", "the keys token_ids, loss_mask, finish, ids")
-    ids = tuple(check.whole(token, "a token id") for token in check.list(turn["token_ids"], "token_ids"))
+    turn = check.keys(value, "a turn", ("token_ids", "loss_mask", "finish"), ("ids",))
+    ids = tuple(check.natural(token, "a token id") for token in check.list(turn["token_ids"], "token_ids"))
     mask = tuple(check.list(turn["loss_mask"], "loss_mask"))
-    check.require(all(isinstance(flag, bool) for flag in mask), "a loss_mask that is not all true or false", "booleans")
-    check.require(bool(ids), "a turn without token ids", "at least one")
-    check.require(len(ids) == len(mask), f"{len(ids)} token ids under {len(mask)} mask entries", "as many of both")
-    check.require(turn["finish"] in get_args(Finish), "another finish", f"one of {', '.join(get_args(Finish))}")
-    origin = turn.get("ids", "generated")
-    check.require(origin in get_args(IdsSource), "ids of another origin", f"one of {', '.join(get_args(IdsSource))}")
-    return Turn(ids, mask, turn["finish"], origin)
+    check.require(all(isinstance(flag, bool) for flag in mask), "loss_mask is not a list of true and false")
+    check.require(bool(ids), "a turn has no token ids")
+    check.require(len(ids) == len(mask), f"a turn has {len(ids)} token ids, but {len(mask)} entries in loss_mask")
+    finish = check.choice(turn["finish"], Finish, "finish")
+    return Turn(ids, mask, finish, check.choice(turn.get("ids", "generated"), IdsSource, "ids"))

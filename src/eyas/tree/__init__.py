@@ -1,4 +1,4 @@
-"""The draft tree: its shape, its growth, its verification and what its acceptance is called.
+"""The draft tree: its shape, growth, verification, sampling, and acceptance statistics.
 
-Import the modules; this file imports nothing, so that reading a shape from a recipe costs no torch.
+This file imports nothing, so that reading a shape from a recipe does not import torch.
 """

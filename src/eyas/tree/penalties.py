@@ -1,16 +1,17 @@
 """Penalties and logit bias, exact inside a tree: a node's logits depend on the path to it.
 
-Legend: R lines, one a request; B requests, M tree nodes, S path slots, T rows of logits (of any requests), D = depth,
-W target vocabulary.
+Legend: R request slots, B requests, M tree nodes, S path slots, T rows of logits (of any requests), D = depth, W target
+vocabulary.
 
-    answer so far: x y (y is the root)         what a row has seen of the answer, and its token counts
+    answer so far: x y (y is the root)         the answer up to each row, and its token counts
                                  root  y       x y           x1 y1
       y ─┬─ x ─── x               x            x y x         x2 y1
          └─ z                     x below it   x y x x       x3 y1
                                   z            x y z         x1 y1 z1
 
-What is committed, the root included, is kept by line on the device. What stands below the root is the path.
-Repeating the committed counts for every node, as SGLang does, is not exact: a path that says a word twice pays once.
+The device keeps the counts of the committed text, the root included, by request slot. The nodes below the root add the
+tokens of their path. Using the committed counts for every node, as SGLang does, is not exact: a token that occurs twice
+on a path would pay once.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from eyas.tree.tree import Tree
 
 @dataclass(frozen=True, eq=False)
 class NodePaths:
-    """The tokens between the root and each row's node, the node's own included and the root's not, in any order.
+    """The tokens from below the root to each row's node, its own included, in any order.
 
     tokens_TD int64, present_TD bool: False where a path is shorter than the deepest.
     """
@@ -35,7 +36,7 @@ class NodePaths:
 
     @classmethod
     def from_tree(cls, tree: Tree, rows_T: Tensor | None = None) -> "NodePaths":
-        """The paths of all nodes, request by request, T = B * M; or of those at rows_T of that list."""
+        """Returns the paths of all nodes, request by request, T = B * M; or only those at rows_T of that list."""
         num_requests, num_nodes = tree.tokens_BM.shape
         tokens_BMD = tree.tokens_BM.new_zeros(num_requests, num_nodes, tree.depth)
         present_BMD = torch.zeros_like(tokens_BMD, dtype=torch.bool)
@@ -50,12 +51,12 @@ class NodePaths:
 
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """What the lines hold: 9 bytes a line and word.
+    """The state of all request slots: 9 bytes for each slot and token.
 
-    prompt_RW bool      the prompt holds the token
-    counts_RW int32     how often the answer holds it
+    prompt_RW bool      the prompt has the token
+    counts_RW int32     how often the answer has it
     bias_RW   f32       logit_bias
-    settings_RC f32     repetition, presence and frequency penalty; 1, 0, 0 change no bit of a logit
+    settings_RC f32     repetition, presence and frequency penalty; 1, 0, 0 leave every bit of a logit
     """
 
     prompt_RW: Tensor
@@ -65,7 +66,10 @@ class _Tables:
 
 
 class PenaltyState:
-    """The committed text of each line, as penalties see it. Tables are made when the first request asks for one."""
+    """The penalty state of the committed text of each request slot; owned by the sampler.
+
+    The tables are allocated when the first request uses a penalty or bias.
+    """
 
     def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
         self.num_slots = num_slots
@@ -76,9 +80,9 @@ class PenaltyState:
     def admit(
         self, slot: int, params: SamplingParams, prompt_ids: Sequence[int], output_ids: Sequence[int] = ()
     ) -> None:
-        """Give the line to a request. output_ids: what it has said already, its root included.
+        """Assigns the slot to a request. output_ids: its answer so far, the root included.
 
-        Raises InputError for a bias outside the vocabulary, as `sampling.check` does earlier.
+        Raises InputError for a bias outside the vocabulary.
         """
         params.check_vocab(self.vocab_size)
         if self._tables is None:
@@ -98,17 +102,22 @@ class PenaltyState:
         tables.bias_RW[slot].index_copy_(0, self._ids(list(bias)), values)
 
     def update(self, slots_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor) -> None:
-        """Count what a round has accepted, the bonus included: the fields of `verify.Accepted`. Lines are distinct."""
+        """Counts the tokens that a round accepted (fields of `verify.AcceptedPath`). The slots are distinct."""
         if self._tables is None:
             return
-        kept_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B[:, None]
-        flat_BS = slots_B[:, None] * self.vocab_size + torch.where(kept_BS, tokens_BS, 0)
-        self._tables.counts_RW.view(-1).scatter_add_(0, flat_BS.flatten(), kept_BS.flatten().int())
+        is_accepted_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B[:, None]
+        flat_BS = slots_B[:, None] * self.vocab_size + torch.where(is_accepted_BS, tokens_BS, 0)
+        self._tables.counts_RW.view(-1).scatter_add_(0, flat_BS.flatten(), is_accepted_BS.flatten().int())
 
     def apply(self, logits_TW: Tensor, slots_T: Tensor, paths: NodePaths | None) -> Tensor:
-        """fp32 logits of each row after bias and penalties, in vLLM's order. paths: None where every row is a root.
+        """Returns fp32 logits after bias and penalties, in vLLM's order. The result may be the argument.
 
-        A row whose request asks for nothing keeps its logits to the bit. The result may be the argument.
+        A row whose request uses no penalty and no bias keeps its logits bit for bit.
+
+        Args:
+            logits_TW: Logits after the grammar mask.
+            slots_T: The request slot of each row.
+            paths: The path of each row's node; None where every row is a root.
         """
         logits_TW = logits_TW.float()
         if self._tables is None:
@@ -117,13 +126,13 @@ class PenaltyState:
         counts_TW = tables.counts_RW[slots_T]
         if paths is not None:
             counts_TW.scatter_add_(1, paths.tokens_TD, paths.present_TD.int())
-        said_TW = counts_TW > 0
+        in_answer_TW = counts_TW > 0
         repetition_T1, presence_T1, frequency_T1 = tables.settings_RC[slots_T][:, :, None].unbind(dim=1)
         logits_TW = logits_TW + tables.bias_RW[slots_T]
         # 1 where the token is new. Products and clamps: a CPU needs a third of the time of torch.where for them.
-        factors_TW = (tables.prompt_RW[slots_T] | said_TW) * (repetition_T1 - 1) + 1
+        factors_TW = (tables.prompt_RW[slots_T] | in_answer_TW) * (repetition_T1 - 1) + 1
         logits_TW = logits_TW.clamp(min=0) / factors_TW + logits_TW.clamp(max=0) * factors_TW
-        return logits_TW - frequency_T1 * counts_TW - presence_T1 * said_TW
+        return logits_TW - frequency_T1 * counts_TW - presence_T1 * in_answer_TW
 
     def _empty_tables(self) -> _Tables:
         shape = (self.num_slots, self.vocab_size)

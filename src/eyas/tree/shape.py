@@ -1,4 +1,4 @@
-"""The shape of a draft tree: the unit in which the budget of a round is counted."""
+"""The shape of a draft tree: depth, top-k and nodes, as recipes and command lines set it."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from eyas.base.errors import UsageError
 
 @dataclass(frozen=True)
 class TreeShape:
-    """How far and how wide a round drafts, and how much of it the target verifies.
+    """The size of a draft tree: how deep and wide a round drafts, and how many nodes the target verifies.
 
-    depth: levels below the root; a round accepts at most depth + 1 tokens (the bonus included).
+    depth: levels below the root; a round accepts at most depth + 1 tokens, the bonus token included.
     top_k: nodes expanded in each level, and children scored for each of them.
     nodes: rows of the target's verify forward, *the root included* (SGLang's num-draft-tokens, EAGLE's total_token).
-    Raises UsageError when a value is no positive integer or no node is left beside the root.
+    Raises UsageError for a value that is not a whole number or too small.
     """
 
     depth: int
@@ -23,28 +23,25 @@ class TreeShape:
         bounds = (("depth", self.depth, 1), ("top_k", self.top_k, 1), ("nodes", self.nodes, 2))
         for name, value, least in bounds:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(
-                    f"tree {name} = {value!r}",
-                    f"an integer of at least {least}",
-                    f"set {name} to {least} or more (the root is one of the nodes)",
-                )
+                problem = f"tree {name} = {value!r} is not a whole number of at least {least}"
+                raise UsageError(problem, "The root counts as one of the nodes" if name == "nodes" else "")
 
     @property
     def name(self) -> str:
-        """DEPTH,TOP_K,NODES, as command lines write it."""
+        """DEPTH,TOP_K,NODES, the form of command lines."""
         return f"{self.depth},{self.top_k},{self.nodes}"
 
     @property
     def candidates(self) -> int:
-        """Nodes that growing scores, the root not counted: top_k in level 0, then top_k * top_k in each level."""
+        """Number of nodes that growing scores, without the root: top_k in level 0, then top_k * top_k in each level."""
         return self.top_k + (self.depth - 1) * self.top_k**2
 
     @property
     def max_accepted(self) -> int:
-        """S: the most tokens that one round can accept, the bonus included."""
+        """S: the largest number of tokens that one round can accept, the bonus token included."""
         return self.depth + 1
 
 
 def chain_shape(depth: int) -> TreeShape:
-    """The shape of one path without branches."""
+    """Returns the shape of one path without branches."""
     return TreeShape(depth=depth, top_k=1, nodes=depth + 1)

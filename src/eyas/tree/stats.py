@@ -106,14 +106,10 @@ def by_depth(requests: Iterable[RequestRounds]) -> tuple[DepthAcceptance, ...]:
     )
 
 
-def histogram(requests: Iterable[RequestRounds]) -> tuple[int, ...]:
-    """Counts rounds by accepted tokens; the index is the number of accepted tokens."""
-    return tuple(np.bincount([accepted for request in requests for accepted in request.accepted], minlength=1).tolist())
-
-
 def summarize(requests: Sequence[RequestRounds], seed: int = 0) -> AcceptanceStats:
     """Computes every acceptance figure of one group of prompts."""
     accepted, rounds = _sums(requests)
+    histogram = np.bincount([tokens for request in requests for tokens in request.accepted], minlength=1)
     return AcceptanceStats(
         prompts=len(requests),
         rounds=int(rounds.sum()),
@@ -121,7 +117,7 @@ def summarize(requests: Sequence[RequestRounds], seed: int = 0) -> AcceptanceSta
         acceptance_length=acceptance_length(requests),
         ci95=acceptance_interval(requests, seed),
         by_depth=by_depth(requests),
-        histogram=histogram(requests),
+        histogram=tuple(histogram.tolist()),
     )
 
 

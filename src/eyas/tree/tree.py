@@ -1,4 +1,4 @@
-"""The draft tree, which node sees which, and how a tree grows (EAGLE-2, arXiv 2406.16858, section 4).
+"""The draft tree: its nodes, its attention mask, and its growth (EAGLE-2, arXiv 2406.16858, section 4).
 
 Legend: B requests, V draft vocabulary, M tree nodes, K top-k, C candidates (the root is number 0), P prefix length,
 F nodes expanded in all levels, E = nodes expanded so far, R any rows.
@@ -23,7 +23,7 @@ from eyas.tree.shape import TreeShape
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """One draft tree for each request. Tensors may share memory with constants: read them, never write into them.
+    """The draft trees of a batch, one for each request. Tensors may share memory with constants: never write into them.
 
     tokens_BM   int64  target token ids; node 0 is the root, the last committed token
     parents_BM  int64  node of the parent, always smaller than the node itself; the root is its own parent
@@ -31,7 +31,7 @@ class Tree:
     scores_BM   f32    cumulative log-probability under the head; the root has 0, padding -inf
     valid_BM    bool   False for padding: it looks like a child of the root and is never accepted
     depth       the deepest level that may occur; known on the host, so that nothing has to be read back
-    is_chain    node i stands at depth i below node i - 1, down to `depth`: a path needs no search
+    is_chain    node i has depth i and parent i - 1, down to `depth`, so that a path needs no search
     """
 
     tokens_BM: Tensor
@@ -44,9 +44,11 @@ class Tree:
 
     @classmethod
     def from_chains(cls, tokens_BM: Tensor, valid_BM: Tensor) -> "Tree":
-        """Trees without branches from tokens found elsewhere (n-gram tables, prompt lookup). Column 0 is the root.
+        """Builds trees without branches from tokens of another source (n-gram tables, prompt lookup).
 
-        valid_BM is True for a prefix of each row, the root included. Scores are 0: nothing is known about them.
+        Args:
+            tokens_BM: Target ids; column 0 is the root.
+            valid_BM: True for a prefix of each row, the root included. Valid nodes get score 0.
         """
         num_requests, num_nodes = tokens_BM.shape
         depths_M = torch.arange(num_nodes, device=tokens_BM.device)
@@ -62,14 +64,14 @@ class Tree:
 
     @classmethod
     def root_only(cls, roots_B: Tensor) -> "Tree":
-        """Trees of a root and nothing else: what a round without drafting verifies."""
+        """Builds trees with only a root, which a round without drafting verifies."""
         zeros_B1 = torch.zeros_like(roots_B)[:, None]
         valid_B1 = torch.ones_like(zeros_B1, dtype=torch.bool)
         return cls(roots_B[:, None], zeros_B1, zeros_B1, zeros_B1.float(), valid_B1, 0, is_chain=True)
 
     @classmethod
     def from_subset(cls, roots_B: Tensor, subset: "Tree", requests_b: Tensor) -> "Tree":
-        """The trees of `some` for the requests numbered `who`; for the others a root, and nodes that are not valid."""
+        """Builds trees for all requests: those of `subset` for `requests_b`, for the others only a root."""
         num_nodes = subset.tokens_BM.shape[1]
         tokens_BM = roots_B.new_zeros(len(roots_B), num_nodes)
         tokens_BM[:, 0] = roots_B
@@ -87,7 +89,7 @@ class Tree:
         )
 
     def ancestors_BMM(self) -> Tensor:
-        """bool: [b, i, j] is True when node j is node i itself or one of its ancestors."""
+        """Returns bool: [b, i, j] is True when node j is node i itself or one of its ancestors."""
         num_nodes = self.parents_BM.shape[1]
         nodes_M = torch.arange(num_nodes, device=self.parents_BM.device)
         # One step up or stay, as a 0/1 matrix; squaring it doubles the steps. Entries count paths: they only grow.
@@ -97,10 +99,13 @@ class Tree:
         return steps_BMM > 0
 
     def visible(self, prefix_lengths_B: Tensor, prefix_size: int) -> Tensor:
-        """What each node may attend to, bool [B, M, P + M]: **the prefix, or an ancestor, or itself**.
+        """Returns the attention mask of each node, bool [B, M, P + M]: **the prefix, its ancestors and itself**.
 
-        prefix_lengths_B counts the committed tokens *before* the root; prefix_size is P, the columns given to them.
-        The root's own column is the first of the last M. This is the one definition of the rule.
+        This is the only definition of the tree mask. The root's own column is the first of the last M.
+
+        Args:
+            prefix_lengths_B: Committed tokens *before* the root.
+            prefix_size: P, the number of columns for the prefix.
 
             prefix of 3 (P = 4)   tree 0 <- 1 <- 2, 0 <- 3
                 x x x .            x . . .      node 0
@@ -114,7 +119,7 @@ class Tree:
         return torch.cat([prefix_B1P.expand(num_requests, num_nodes, prefix_size), self.ancestors_BMM()], dim=2)
 
     def check(self) -> None:
-        """Assert every invariant. Reads the tensors on the host: for tests and idle moments."""
+        """Asserts every invariant. Reads the tensors on the host, so it is for tests and idle time."""
         num_requests, num_nodes = self.tokens_BM.shape
         for tensor in (self.parents_BM, self.depths_BM, self.scores_BM, self.valid_BM):
             assert tensor.shape == (num_requests, num_nodes), "all tensors are [B, M]"
@@ -138,11 +143,17 @@ class Tree:
 
 
 def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
-    """Spend a round's rows on the likeliest nodes of the whole batch, whichever request they belong to.
+    """Selects the most likely nodes of the whole batch for the rows of a round, whichever request they belong to.
 
-    num_rows counts all requests together, their roots included, which always stay. Returns the trees, where a node
-    that got no row is not valid, and rows_T: the numbers (request * M + node) of those that got one, ascending; None
-    if every node has its row. Equal scores go to the smaller number, so a parent comes before its child.
+    Equal scores go to the smaller number, so a parent comes before its child.
+
+    Args:
+        tree: The trees of all requests.
+        num_rows: Rows of all requests together, their roots included, which are always selected.
+
+    Returns:
+        The trees, where unselected nodes are not valid, and rows_T: the ascending numbers (request * M + node) of the
+        selected nodes; None if all nodes are selected.
     """
     num_requests, num_nodes = tree.tokens_BM.shape
     assert num_requests <= num_rows <= num_requests * num_nodes, (num_rows, num_requests, num_nodes)
@@ -157,45 +168,19 @@ def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
 
 
 def num_squarings(depth: int) -> int:
-    """How often a table of one step up must be squared to reach the root from the deepest level."""
+    """Returns how often a matrix of one step up must be squared to reach the root from the deepest level."""
     return (depth - 1).bit_length()
-
-
-def unrolled_chains_visible(num_positions: int, depth: int, device: torch.device) -> Tensor:
-    """The tree mask of one chain at every position of a text, laid out as training unrolls it.
-
-    bool [M, T, M, T], M = depth + 1 steps, T positions: [j, t, i, s] says whether step j of the chain that hangs at
-    position t sees step i of the chain at s. Step 0 of a chain is the text itself, the root of that chain.
-    Only `Tree.visible` relabelled: request t of the tree is the chain at position t, its prefix the t rows before.
-
-        T = 3, depth = 1      step 0   step 1
-          step 0, t = 0       x . .    . . .
-                  t = 1       x x .    . . .
-                  t = 2       x x x    . . .
-          step 1, t = 0       x . .    x . .
-                  t = 1       x x .    . x .
-                  t = 2       x x x    . . x
-    """
-    num_steps = depth + 1
-    tokens_TM = torch.zeros(num_positions, num_steps, dtype=torch.int64, device=device)
-    tree = Tree.from_chains(tokens_TM, torch.ones_like(tokens_TM, dtype=torch.bool))
-    positions_T = torch.arange(num_positions, device=device)
-    visible = tree.visible(positions_T, num_positions)
-    own_MTM = visible[:, :, num_positions:].permute(1, 0, 2)
-    out = own_MTM[:, :, :, None] & (positions_T[:, None, None] == positions_T)
-    out[:, :, 0] |= visible[:, :, :num_positions].permute(1, 0, 2)
-    return out
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The K nodes of one level that the head is to expand, all at the same position in the text.
+    """The K nodes of one level that the head expands next, all at the same position in the text.
 
     level        0 for the children of the root
     tokens_BK    int64 target ids
     parents_BK   int64 index of the parent among the K nodes of the frontier before; None in level 0
     visible_BKE  bool over the nodes expanded so far, level by level, E = (level + 1) * K, the own level last:
-                 ancestor-or-self, as in Tree.visible. The prefix and the root's rows are visible besides.
+                 ancestor-or-self, as in Tree.visible. The prefix and the root's rows are visible too.
     """
 
     level: int
@@ -209,14 +194,14 @@ ToTargetFn = Callable[[Tensor], Tensor]
 
 
 class TreeGrower:
-    """Grows trees of one shape. Owns the constant tables of that shape; holds nothing else between rounds."""
+    """A builder of trees of one shape. Owns the constant tables of the shape, and no state between rounds."""
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
         self.shape = shape
         depth, top_k = shape.depth, shape.top_k
         self._num_padding = max(0, shape.nodes - 1 - shape.candidates)
         level_sizes = [top_k] + [top_k * top_k] * (depth - 1)
-        # Where a candidate finds its parent in the list [root, frontier 0, frontier 1, ...]; padding hangs at the root.
+        # Each candidate's parent in the list [root, frontier 0, frontier 1, ...]; padding is below the root.
         slots = [0] + [0] * top_k
         for level in range(1, depth):
             slots += [1 + (level - 1) * top_k + child // top_k for child in range(top_k * top_k)]
@@ -236,21 +221,23 @@ class TreeGrower:
         self._root_score_11 = torch.zeros(1, 1, device=device)
         self._padding_scores_1C = torch.full((1, self._num_padding), -torch.inf, device=device)
         self._padding_tokens_1C = table([0] * self._num_padding)[None]
-        # top_k = 1 needs no ranking at all: candidate c hangs at c - 1, and the likeliest nodes are the first.
+        # top_k = 1 needs no ranking: candidate c is the child of c - 1, and the first nodes are the most likely.
         self._chain_parents_1M = table([0, *range(depth)] + [0] * self._num_padding)[None, : shape.nodes]
         self._chain_zeros_11 = table([0])[None]
         self._chain_visible_11E = torch.ones(1, 1, depth, dtype=torch.bool, device=device)
 
     def grow(self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn) -> Tree:
-        """One tree for each request. No host synchronisation, no shape that depends on data.
+        """Grows one tree for each request, without a host synchronization and without a shape that depends on data.
 
-        root_B: the last committed token. logits_BV: the head's logits at the root, from the extend of the round before.
-        advance(frontier) -> logits [B, K, V] of its nodes, called depth - 1 times; the caller keeps the hidden states.
-        to_target: draft ids -> target ids, any shape.
+        The nodes are the most likely of all candidates. Equal scores go to the smaller candidate number, so a parent
+        comes before its child even if the child has probability 1.0, and the tree is closed under parents (EAGLE's
+        reference attaches such a child to a wrong node). A NaN of a broken head counts as -inf: the tree stays valid.
 
-        The nodes are the likeliest of all candidates. Equal scores go to the smaller candidate number, so a parent
-        comes before its child even if that has probability 1.0, and the tree is closed (EAGLE's reference
-        attaches such a child to a wrong node). A NaN from a broken head counts as -inf: the tree stays a tree.
+        Args:
+            root_B: The last committed tokens.
+            logits_BV: The head's logits at the root, from the extend of the round before.
+            expand: Frontier -> logits [B, K, V] of its nodes, called depth - 1 times; the caller keeps hidden states.
+            to_target: Draft ids -> target ids, any shape.
         """
         levels = self._chain_levels if self.shape.top_k == 1 else self._tree_levels
         scores, tokens, picks = levels(root_B, logits_BV, expand, to_target)
@@ -278,7 +265,7 @@ class TreeGrower:
     def _tree_levels(
         self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Scores and tokens of all candidates, root first, and which candidates of each level were expanded."""
+        """Returns scores and tokens of all candidates, root first, and which candidates of each level were expanded."""
         num_requests, top_k = root_B.shape[0], self.shape.top_k
         eye_BKK = self._eye_1KK.expand(num_requests, -1, -1)
         frontier_scores_BK, ids_BK = _top_log_probs(logits_BV, top_k)
@@ -305,7 +292,7 @@ class TreeGrower:
     def _chain_levels(
         self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """The same for one path: nothing to rank, every node expands itself."""
+        """Returns the same for a chain: nothing is ranked, and every node is expanded."""
         num_requests = root_B.shape[0]
         score_B1, ids_B1 = _top_log_probs(logits_BV, 1)
         scores = [self._root_score_11.expand(num_requests, 1), score_B1]
@@ -321,15 +308,10 @@ class TreeGrower:
         return scores, tokens, []
 
 
-def grow_tree(shape: TreeShape, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn) -> Tree:
-    """Grow once, tables included. A loop over rounds keeps a Grower."""
-    return TreeGrower(shape, root_B.device).grow(root_B, logits_BV, expand, to_target)
-
-
 def _top_log_probs(logits_RV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """The K likeliest draft ids of each row and their log-probabilities, fp32, never above 0.
+    """Returns the K most likely draft ids of each row and their log-probabilities, fp32, at most 0.
 
-    The fused log_softmax takes half the time of logsumexp on CPU, though it writes V values.
+    The fused log_softmax takes half the time of logsumexp on a CPU, although it writes V values.
     """
     assert logits_RV.shape[-1] >= top_k, f"a draft vocabulary of {logits_RV.shape[-1]} has no top {top_k}"
     values, ids = logits_RV.log_softmax(dim=-1, dtype=torch.float32).topk(top_k, dim=-1)
