@@ -22,7 +22,7 @@ from statistics import median
 from rows import Row, print_rows
 
 from eyas.bench.client.bench_server import run
-from eyas.bench.client.config import ClientConfig
+from eyas.bench.config import ClientConfig
 
 MOST = 1.02
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -36,8 +36,8 @@ from rows import Row, print_rows
 
 from eyas.bench import importers as foreign
 from eyas.bench.client.bench_server import run
-from eyas.bench.client.config import ClientConfig
-from eyas.bench.number_format import lookup
+from eyas.bench.config import ClientConfig
+from eyas.bench.results import lookup
 from eyas.model.target_dir import EMBEDDED, resolve_target
 
 APART = 0.02

@@ -116,13 +116,15 @@ def _measured(engines: dict[str, Engine], prompts: list[Prompt], n: int, pairs: 
 def _rows(n: int, found: dict[str, list[EngineBlock]]) -> Iterator[Row]:
     plain = found.pop(PLAIN)
     for name, blocks in found.items():
-        middle, span = median_interval([a.output_tps / b.output_tps for a, b in zip(blocks, plain, strict=True)], 0)
+        middle, span = median_interval(
+            [a.result.output_tps / b.result.output_tps for a, b in zip(blocks, plain, strict=True)], 0
+        )
         accepted = acceptance_length(answer.rounds for block in blocks for answer in block.answers)
         told = (
             f"{n} streams, {name}: tokens/s over plain, 95 % {span.low:.2f} to {span.high:.2f}, accepts {accepted:.2f}"
         )
         yield Row(told, round(middle, 3), "told", True)
-    ratios = [a.output_tps / b.output_tps for a, b in zip(found[HEAD], found[SMALL], strict=True)]
+    ratios = [a.result.output_tps / b.result.output_tps for a, b in zip(found[HEAD], found[SMALL], strict=True)]
     middle, span = median_interval(ratios, 0)
     told = f"{n} streams, the head over the small model, 95 % {span.low:.2f} to {span.high:.2f}"
     yield Row(told, round(middle, 3), "interval above 1", span.low > 1)

@@ -282,7 +282,7 @@ def compare_with_peer(peer: str, drivers: Mapping[str, Driver], ours: EyasRun, p
     def run_ours() -> float:
         block = run_closed_loop(ours.engine, ours.prompts, MAX_TOKENS)
         last[EYAS] = block
-        return block.output_tps
+        return block.result.output_tps
 
     def run(name: str) -> float:
         done = drivers[name].measure(ours.work)

@@ -126,7 +126,7 @@ def _against_fixed(pair: Pair, auto: Engine, some: Sequence[Prompt], streams: in
 
 
 def _throughput(engine: Engine, some: Sequence[Prompt]) -> Callable[[], float]:
-    return lambda: run_closed_loop(engine, some, MAX_TOKENS).output_tps
+    return lambda: run_closed_loop(engine, some, MAX_TOKENS).result.output_tps
 
 
 def random_head(pair: Pair, pairs: int) -> Iterator[Row]:

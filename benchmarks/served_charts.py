@@ -27,10 +27,10 @@ from xml.etree import ElementTree
 import torch
 from rows import Row, print_rows
 
-from eyas.bench import charts
-from eyas.bench import report_charts as figures
+from eyas.bench import charts, report_charts
 from eyas.bench.client.bench_server import run
-from eyas.bench.client.config import ClientConfig
+from eyas.bench.config import ClientConfig
+from eyas.bench.report import render_chart
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
@@ -101,13 +101,13 @@ def picture(results: dict[str, Any]) -> str:
     inner = [line for line in rest.splitlines() if line.startswith("svg ") and not line.startswith("svg {")]
     style = "\n".join([colours, *inner])
     columns = (
-        figures.against_load(results["concurrency"], figures.STREAMS),
-        [figures.tpot_by_task(results["tasks"])],
+        report_charts.load_charts(results["concurrency"], report_charts.LOAD_AXES[0]),
+        [report_charts.tpot_by_task(results["tasks"])],
     )
     drawn, heights = [], []
     for place, column in enumerate(columns):
         x, y = GAP + place * (charts.WIDTH + 2 * GAP), GAP
-        for figure in (ElementTree.fromstring(one) for one in column if one is not None):
+        for figure in (ElementTree.fromstring(render_chart(one)) for one in column if one is not None):
             (chart,), (title,), (sentence,) = (figure.findall(path) for path in ("svg", "*/h3", "*/p"))
             tall = round(float(chart.attrib["viewBox"].split()[3]))
             chart.attrib |= {"x": f"{x}", "y": f"{y + 48}", "width": f"{charts.WIDTH}", "height": f"{tall}"}

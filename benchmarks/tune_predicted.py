@@ -19,11 +19,9 @@ import torch
 
 from eyas.base.config import build, load_toml
 from eyas.bench import tune
-from eyas.bench.bench import load_workload
-from eyas.bench.config import BenchConfig
+from eyas.bench.config import BenchConfig, TuneConfig
 from eyas.bench.engine_request_loops import run_closed_loop
-from eyas.bench.tune_config import TuneConfig
-from eyas.bench.workload import interleave_tasks
+from eyas.bench.workload import interleave_tasks, load_workload
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.request import RequestOutput

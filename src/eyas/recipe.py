@@ -21,8 +21,7 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import Provenance, StageInputs, has_provenance, read_provenance, require_finished
 from eyas.base.storage import StoragePath, remove_temp_files, write_atomic
 from eyas.bench import bench, tune
-from eyas.bench.config import BenchConfig
-from eyas.bench.tune_config import TuneConfig
+from eyas.bench.config import BenchConfig, TuneConfig
 from eyas.costs.config import PlanConfig
 from eyas.data import prompts
 from eyas.data.answers import respond

@@ -61,7 +61,7 @@ def test_on_two_endpoints(tmp_path, monkeypatch):
     with fake_server(fast) as head, fake_server(slow) as plain:
         text = said(ran(f"URL, BASELINE, API_KEY_ENV = {head.url!r}, {plain.url!r}, None", tmp_path, monkeypatch))
     check(text, tmp_path)
-    assert re.search(r"The same words: (\d+) of \1 answers", text)
+    assert re.search(r"Identical answers: (\d+) of \1", text)
 
 
 def test_on_one_server_alone_that_does_not_stream(tmp_path, monkeypatch):
@@ -69,7 +69,7 @@ def test_on_one_server_alone_that_does_not_stream(tmp_path, monkeypatch):
     with fake_server(Manner(tokens=8, streams=False)) as server:
         text = said(ran(f"URL, BASELINE, API_KEY_ENV = {server.url!r}, None, None", tmp_path, monkeypatch))
     assert re.search(r"2 streams: \d+\.\d output tokens per second \(server\)", text)
-    assert "The same words" not in text
+    assert "Identical answers" not in text
     assert "Throughput under load" in text
     assert len(list(tmp_path.rglob("report.html"))) == 1
 

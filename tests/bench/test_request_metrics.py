@@ -5,11 +5,17 @@ import json
 
 import pytest
 
-from eyas.bench.client.config import Slo
 from eyas.bench.client.http_connection import RawResponse
-from eyas.bench.client.http_request_loops import BlockResult
-from eyas.bench.client.response_parser import RequestSample, SpecDecodeStats, parse_response, split_events
-from eyas.bench.request_metrics import compare_arms, count_identical, meets_slo, summarize_arm
+from eyas.bench.client.response_parser import parse_response, split_events
+from eyas.bench.config import Slo
+from eyas.bench.request_metrics import (
+    BlockResult,
+    RequestSample,
+    SpecDecodeStats,
+    compare_arms,
+    count_identical,
+    summarize_arm,
+)
 
 # Sent at 10 s; pieces at 10.2, 10.3, 10.6 s; 9 tokens.
 ONE = RequestSample("a", 10.0, 10.7, (10.2, 10.3, 10.6), 5, 9, "xyz", SpecDecodeStats(4, 6, (0, 2, 2)))
@@ -59,12 +65,12 @@ def test_an_arm_that_was_not_answered() -> None:
 
 
 def test_goodput_counts_who_keeps_all_limits() -> None:
-    assert meets_slo(ONE, Slo(ttft_ms=201, tpot_ms=51, e2e_ms=601))
-    assert not meets_slo(ONE, Slo(ttft_ms=199))
-    assert not meets_slo(ONE, Slo(tpot_ms=49))
-    assert not meets_slo(ONE, Slo(e2e_ms=599))
-    assert meets_slo(SHORT, Slo(tpot_ms=0.1))  # no time between tokens
-    assert not meets_slo(WHOLE, Slo(ttft_ms=1e9))  # nobody knows
+    assert ONE.meets(Slo(ttft_ms=201, tpot_ms=51, e2e_ms=601))
+    assert not ONE.meets(Slo(ttft_ms=199))
+    assert not ONE.meets(Slo(tpot_ms=49))
+    assert not ONE.meets(Slo(e2e_ms=599))
+    assert SHORT.meets(Slo(tpot_ms=0.1))  # no time between tokens
+    assert not WHOLE.meets(Slo(ttft_ms=1e9))  # nobody knows
     assert summarize_arm([BlockResult((ONE, SHORT, FAILED), 2.0)], Slo(ttft_ms=150), 0)["goodput"] == pytest.approx(
         1 / 2
     )
@@ -99,9 +105,9 @@ def test_events_that_are_cut_anywhere() -> None:
     [
         (b"data: {", "broke off before its finish_reason"),
         (b"data: no json\n\n", "another form"),
-        (b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n', "without text"),
+        (b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n', "has no text"),
         (b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n', "broke off before"),
-        (b'data: {"error": {"message": "full"}}\n\n', "an error in the stream: full"),
+        (b'data: {"error": {"message": "full"}}\n\n', "the stream ends with an error"),
     ],
 )
 def test_streams_that_are_no_answers(body: bytes, said: str) -> None:

@@ -10,15 +10,12 @@ from tests.bench.tiny_pair import TinyPair
 from transformers import AutoModelForCausalLM
 
 from eyas.base.errors import InputError, StageError, UsageError
-from eyas.bench.client import http_request_loops as load
-from eyas.bench.client.config import Slo
-from eyas.bench.client.http_request_loops import poisson_arrivals
-from eyas.bench.config import BenchConfig
-from eyas.bench.draft_baselines import measure_draft_baselines
-from eyas.bench.engine_load import LoadResults, build_point, measure_load
-from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop, run_open_loop
+from eyas.bench.config import BenchConfig, Slo
+from eyas.bench.engine_load import measure_load, require_tpot
+from eyas.bench.engine_request_loops import run_closed_loop, run_open_loop, to_sample
+from eyas.bench.load_test import LoadResults, build_point, poisson_arrivals
 from eyas.bench.report import render_report
-from eyas.bench.request_metrics import summarize_acceptance
+from eyas.bench.request_metrics import BlockResult, SpecDecodeStats, summarize_acceptance
 from eyas.bench.results import Measurements, assemble_results, public_target_name
 from eyas.bench.single_stream import (
     PairedAnswers,
@@ -27,6 +24,7 @@ from eyas.bench.single_stream import (
     _pair_answers,
     _task_metrics,
     count_uncertain,
+    measure_draft_baselines,
     measure_tasks,
 )
 from eyas.bench.workload import Prompt, interleave_tasks
@@ -144,116 +142,117 @@ def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
     engine = Engine(pair.target, pair.draft, 2, 200)
     block = run_closed_loop(engine, prompts, 10)
     alone = Engine(pair.target, None, 1, 200)
-    by_id = {int(answer.request.id): answer for answer in block.answers}
-    for index, prompt in enumerate(prompts):
-        assert by_id[index].token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
-    told = summarize_acceptance([block.to_block_result(drafts=True)], seed=0)
-    assert told is not None
-    assert told.length == pytest.approx(acceptance_length(answer.rounds for answer in block.answers))
-    assert sum(told.histogram) == sum(len(answer.accepted) for answer in block.answers)
-    waits = [ttft_s - answer.ttft_s for ttft_s, answer in zip(block.ttft_s, block.answers, strict=True)]
+    assert [int(answer.request.id) for answer in block.answers] == list(range(len(prompts)))
+    for answer, prompt in zip(block.answers, prompts, strict=True):
+        assert answer.token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
+    acceptance = summarize_acceptance([block.result], seed=0)
+    assert acceptance is not None
+    assert acceptance.length == pytest.approx(acceptance_length(answer.rounds for answer in block.answers))
+    assert sum(acceptance.histogram) == sum(len(answer.accepted) for answer in block.answers)
+    assert summarize_acceptance([run_closed_loop(alone, prompts[:1], 10).result], seed=0) is None
+    waits = [(one.ttft_s or 0) - answer.ttft_s for one, answer in zip(block.result.samples, block.answers, strict=True)]
     assert min(waits) >= 0
-    assert sum(waits) < block.seconds * 2
-    assert block.output_tps == pytest.approx(sum(len(answer.token_ids) for answer in block.answers) / block.seconds)
+    assert sum(waits) < block.result.seconds * 2
+    num_tokens = sum(len(answer.token_ids) for answer in block.answers)
+    assert block.result.output_tps == pytest.approx(num_tokens / block.result.seconds)
 
 
-def test_open_loop_keeps_the_moments(pair: TinyPair) -> None:
-    """Requests come when they are due, whatever is in flight; one that finds no slot waits on its own clock."""
+def test_open_loop_keeps_the_arrival_times(pair: TinyPair) -> None:
+    """Requests are sent when they are due, whatever is in flight; one that finds no slot waits on its own clock."""
     prompts = interleave_tasks(pair.prompts)[:4]
     engine = Engine(pair.target, pair.draft, 1, 200)
     run_closed_loop(engine, prompts[:1], 4)
-    moments_s = [0.0, 0.0, 0.0, 3.0]
-    block = run_open_loop(engine, prompts, moments_s, 10)
-    order = [int(answer.request.id) for answer in block.answers]
-    assert order == [0, 1, 2, 3]
-    assert list(block.sent_s) == moments_s
-    ends_s = [added_s + answer.token_times_s[-1] for added_s, answer in zip(block.added_s, block.answers, strict=True)]
-    assert block.added_s[1] >= ends_s[0]
-    assert block.added_s[2] >= ends_s[1]
-    assert block.ttft_s[2] > block.ttft_s[1] > block.ttft_s[0]
-    assert block.added_s[3] >= 3.0
-    assert block.seconds >= ends_s[-1]
+    arrivals_s = [0.0, 0.0, 0.0, 3.0]
+    block = run_open_loop(engine, prompts, arrivals_s, 10)
+    samples = block.result.samples
+    assert [int(sample.id) for sample in samples] == [0, 1, 2, 3]
+    assert [sample.sent_s for sample in samples] == arrivals_s
+    added_s = [
+        sample.chunk_times_s[0] - answer.token_times_s[0] for sample, answer in zip(samples, block.answers, strict=True)
+    ]
+    assert added_s[1] >= samples[0].end_s
+    assert added_s[2] >= samples[1].end_s
+    assert (samples[2].ttft_s or 0) > (samples[1].ttft_s or 0) > (samples[0].ttft_s or 0) > 0
+    assert added_s[3] >= 3.0
+    assert block.result.seconds >= samples[-1].end_s
     alone = Engine(pair.target, None, 1, 200)
     for prompt, answer in zip(prompts, block.answers, strict=True):
         assert answer.token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
 
 
-def test_a_block_as_a_client_sees_it() -> None:
-    """In the order of the requests; a step is a round."""
-    first = RequestOutput(
-        Request("0", (1, 2), 4), [1, 2, 3, 4], token_times_s=[1.0, 2.0, 2.0, 3.0], accepted=[2, 1], offered=[1, 1]
-    )
-    second = RequestOutput(Request("1", (1,), 4), [1], token_times_s=[0.5], accepted=[], offered=[])
-    block = EngineBlock((second, first), (2.0, 0.5), (3.0, 1.0), 5.0)
-    assert block.ttft_s == (1.5, 1.5)
-    seen = block.to_block_result(drafts=True)
-    assert ([one.id for one in seen.samples], seen.seconds) == (["0", "1"], 5.0)
-    one, other = seen.samples
-    assert (one.chunk_times_s, one.sent_s, one.end_s) == ((2.0, 3.0, 4.0), 0.5, 4.0)
-    assert (one.prompt_tokens, one.output_tokens, one.ttft_s, one.e2e_s) == (2, 4, 1.5, 3.5)
-    assert one.tpot_s == pytest.approx(first.tpot_s)
-    assert one.spec_decode is not None
-    assert (one.spec_decode.num_steps, one.spec_decode.num_accepted, one.spec_decode.histogram) == (2, 1, (1, 1))
-    assert other.spec_decode is None
-    assert all(sample.spec_decode is None for sample in block.to_block_result(drafts=False).samples)
+def test_an_answer_as_a_client_sees_it() -> None:
+    """A chunk is a round."""
+    request = Request("0", (1, 2), 4)
+    answer = RequestOutput(request, [1, 2, 3, 4], token_times_s=[1.0, 2.0, 2.0, 3.0], accepted=[2, 1], offered=[1, 1])
+    sample = to_sample(answer, 0.5, 1.0, with_spec_decode=True)
+    assert (sample.chunk_times_s, sample.sent_s, sample.end_s) == ((2.0, 3.0, 4.0), 0.5, 4.0)
+    assert (sample.id, sample.prompt_tokens, sample.output_tokens) == ("0", 2, 4)
+    assert (sample.ttft_s, sample.e2e_s) == (1.5, 3.5)
+    assert sample.tpot_s == pytest.approx(answer.tpot_s)
+    assert sample.spec_decode == SpecDecodeStats(2, 1, (1, 1))
+    assert to_sample(answer, 0.5, 1.0, with_spec_decode=False).spec_decode is None
+    lone = RequestOutput(Request("1", (1,), 4), [1], token_times_s=[0.5], accepted=[], offered=[])
+    assert to_sample(lone, 2.0, 3.0, with_spec_decode=True).spec_decode is None
+    assert to_sample(lone, 2.0, 3.0, with_spec_decode=True).ttft_s == 1.5
 
 
 def test_point_on_known_times() -> None:
-    def block(step_s: float, seconds: float, drafts: bool = False) -> load.BlockResult:
+    def block(step_s: float, seconds: float, drafts: bool = False) -> BlockResult:
+        times_s = [1.0, 1.0 + step_s, 1.0 + 2 * step_s]
         answers = [
-            RequestOutput(Request(name, (1,), 3), [1, 2, 3],
-                   token_times_s=[1.0, 1.0 + step_s, 1.0 + 2 * step_s], accepted=[2],
-                   offered=[1])
+            RequestOutput(Request(name, (1,), 3), [1, 2, 3], token_times_s=times_s, accepted=[2], offered=[1])
             for name in "01"
-        ]  # fmt: skip
-        return EngineBlock(tuple(answers), (0.5, 0.0), (0.0, 0.5), seconds).to_block_result(drafts)
+        ]
+        samples = [
+            to_sample(answer, sent_s, 0.5 - sent_s, drafts) for answer, sent_s in zip(answers, (0.0, 0.5), strict=True)
+        ]
+        return BlockResult(tuple(samples), seconds)
 
     before, after = [block(0.2, 6.0), block(0.4, 12.0), block(0.3, 6.0)], [block(0.1, 3.0, drafts=True)] * 3
-    config = BenchConfig(slo=Slo(tpot_ms=310))
-    found = build_point(
-        {"baseline": before, "speculative": after, "chain3": [block(0.05, 3.0, drafts=True)] * 3}, config
-    )
-    assert found["arms"]["chain3"]["tpot_ms"]["p50"] == pytest.approx(50)
-    assert found["arms"]["chain3"]["acceptance_length"] == 2.0
-    assert found["arms"]["chain3"]["acceptance_histogram"] == [0, 6]
-    assert found["baseline"]["tpot_ms"]["p50"] == pytest.approx(300)
-    assert found["speculative"]["tpot_ms"]["p50"] == pytest.approx(100)
-    assert found["speculative"]["step_ms"]["p50"] == pytest.approx(100)
-    assert found["baseline"]["ttft_ms"]["p50"] == pytest.approx(1000)  # 500 and 1500
-    assert found["baseline"]["e2e_ms"]["p50"] == pytest.approx(1600)
-    assert (found["baseline"]["output_tps"], found["speculative"]["output_tps"]) == (1.0, 2.0)
-    assert found["baseline"]["goodput"] == pytest.approx(4 / 24)
-    assert found["speedup_tpot"] == pytest.approx(3.0)
-    assert found["speedup_tps"] == 2.0  # of 2, 4 and 2
-    assert found["speedup_tps_ci95"] == [2.0, 4.0]
-    assert "acceptance_length" not in found["baseline"]
-    lone = EngineBlock(
-        (RequestOutput(Request("0", (1,), 1), [1], token_times_s=[1.0]),), (0.5,), (0.5,), 1.0
-    ).to_block_result(drafts=False)
-    with pytest.raises(StageError, match="one token each"):
-        build_point({"baseline": [lone], "speculative": [lone]}, config)
+    arms = {"baseline": before, "speculative": after, "chain3": [block(0.05, 3.0, drafts=True)] * 3}
+    point = build_point(arms, Slo(tpot_ms=310), seed=0)
+    assert point["arms"]["chain3"]["tpot_ms"]["p50"] == pytest.approx(50)
+    assert point["arms"]["chain3"]["acceptance_length"] == 2.0
+    assert point["arms"]["chain3"]["acceptance_histogram"] == [0, 6]
+    assert point["baseline"]["tpot_ms"]["p50"] == pytest.approx(300)
+    assert point["speculative"]["tpot_ms"]["p50"] == pytest.approx(100)
+    assert point["speculative"]["step_ms"]["p50"] == pytest.approx(100)
+    assert point["baseline"]["ttft_ms"]["p50"] == pytest.approx(1000)  # 500 and 1500
+    assert point["baseline"]["e2e_ms"]["p50"] == pytest.approx(1600)
+    assert (point["baseline"]["output_tps"], point["speculative"]["output_tps"]) == (1.0, 2.0)
+    assert point["baseline"]["goodput"] == pytest.approx(4 / 24)
+    assert point["speedup_tpot"] == pytest.approx(3.0)
+    assert point["speedup_tps"] == 2.0  # of 2, 4 and 2
+    assert point["speedup_tps_ci95"] == [2.0, 4.0]
+    assert "acceptance_length" not in point["baseline"]
+    lone = RequestOutput(Request("0", (1,), 1), [1], token_times_s=[1.0])
+    with pytest.raises(StageError, match="one token"):
+        require_tpot([BlockResult((to_sample(lone, 0.5, 0.5, False),), 1.0)])
 
 
 def test_rates_and_a_ramp(pair: TinyPair) -> None:
-    """Both arms get the same requests at the same moments, and a ramp has figures of each quarter."""
+    """Both arms get the same requests at the same times, and a ramp has a point for each quarter."""
     config = dataclasses.replace(
         CONFIG, arms=(), concurrency=(), repeats=1, rates=(6.0,), ramp=(4.0, 24.0), block_s=1.0
     )
     found = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
     ((point_),) = found.rates
-    moments_s = poisson_arrivals(6.0, 6.0, 1.0, config.seed)
+    arrivals_s = poisson_arrivals(6.0, 6.0, 1.0, config.seed)
     assert point_["rate"] == 6.0
-    assert point_["baseline"]["requests"] == point_["speculative"]["requests"] == len(moments_s)
-    assert point_["baseline"]["duration"] >= max(moments_s)
+    assert point_["baseline"]["requests"] == point_["speculative"]["requests"] == len(arrivals_s)
+    assert point_["baseline"]["duration"] >= max(arrivals_s)
     ramp_s = poisson_arrivals(4.0, 24.0, 1.0, config.seed)
-    quarters = [sum(quarter == min(int(moment_s / 0.25), 3) for moment_s in ramp_s) for quarter in range(4)]
+    quarters = [sum(quarter == min(int(arrival_s / 0.25), 3) for arrival_s in ramp_s) for quarter in range(4)]
     told = {one["rate"]: one["speculative"]["requests"] for one in found.ramp}
     assert told == {rate: count for rate, count in zip((6.5, 11.5, 16.5, 21.5), quarters, strict=True) if count}
 
 
 @pytest.mark.parametrize("arm", ["chain4", "lookup0", "model3", "tree", "lookup33"])
 def test_arms_that_do_not_exist(arm: str) -> None:
-    with pytest.raises(UsageError, match=rf"bench\.arms with {arm}; expected"):
+    with pytest.raises(
+        UsageError,
+        match=rf"bench\.arms contains the unknown arm {arm}|The arm {arm} in bench\.arms needs a small model",
+    ):
         BenchConfig(arms=("chain3", arm))
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from eyas.base.errors import UsageError
+from eyas.bench.config import TuneConfig
 from eyas.bench.tune import Prediction, RoundCosts, arms_to_measure, build_tune_results, format_table, select_best
-from eyas.bench.tune_config import TuneConfig
 from eyas.evaluation.tree_sweep import TreeAcceptance
 from eyas.speculation.round_costs import CostTable
 from eyas.tree.shape import TreeShape, chain_shape

@@ -7,10 +7,10 @@ import pytest
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, finish_stage
-from eyas.bench.bench import BenchInputs, _public_config, build_origin, load_workload
+from eyas.bench.bench import BenchInputs, _public_config, build_origin
 from eyas.bench.config import BenchConfig
-from eyas.bench.machine import redact_location
-from eyas.bench.workload import Prompt, interleave_tasks, run_paired
+from eyas.bench.results import redact_location
+from eyas.bench.workload import Prompt, interleave_tasks, load_workload, run_paired
 from eyas.chat.conversation import Message
 from eyas.chat.render import render_prompt
 from eyas.evalsets import FAMILIES
@@ -49,7 +49,7 @@ def test_a_file_by_task(target: Target, tmp_path: Path) -> None:
     second = [Message("user", "and ducks?")]
     assert found["birds"][1].ids == tuple(render_prompt(second, target.tokenizer))
     alone = written(tmp_path / "long.jsonl", {"prompt": "word " * context})
-    with pytest.raises(InputError, match="prompts of more than"):
+    with pytest.raises(InputError, match="has more than"):
         load_workload(BenchConfig(prompts=str(alone)), tmp_path, target)
     with pytest.raises(InputError, match=r"none\.jsonl"):
         load_workload(BenchConfig(prompts=str(tmp_path / "none.jsonl")), tmp_path, target)

@@ -96,16 +96,20 @@ class FakeServer:
         manner = self.manner
         fault = manner.fault if number >= manner.fault_from else None
         if fault == "429":
-            return _send(writer, 429, {"error": {"message": "slow down"}})
+            return _send(writer, 429, {"error": {"message": "slow down", "type": "rate_limit_error"}})
         if fault == "gone":
             assert self.listener is not None
             self.listener.close()
             writer.transport.abort()
             return False
         if manner.refuses_stream and asked.get("stream"):
-            return _send(writer, 400, {"error": {"message": "stream is not supported"}})
+            return _send(
+                writer, 400, {"error": {"message": "stream is not supported", "type": "invalid_request_error"}}
+            )
         if manner.refused is not None and manner.refused in json.dumps(asked["messages"]):
-            return _send(writer, 400, {"error": {"message": "the prompt is too long"}})
+            return _send(
+                writer, 400, {"error": {"message": "the prompt is too long", "code": "context_length_exceeded"}}
+            )
         if fault == "hangs":
             await asyncio.sleep(60)
         off = asked.get("speculation") == "off"
@@ -130,7 +134,7 @@ class FakeServer:
                 writer.transport.abort()
                 return False
             if fault == "error in stream" and start >= count // 2:
-                _event(writer, {"error": {"message": "out of memory"}})
+                _event(writer, {"error": {"message": "out of memory", "type": "server_error"}})
                 break
             words = word * min(manner.tokens_a_step, count - start)
             _event(writer, {"choices": [{"delta": {"content": words}}]})

@@ -1,4 +1,4 @@
-"""`eyas bench RECIPE`: baseline beside speculation, and whether the words are the same."""
+"""The stage of `eyas bench RECIPE`: measures baseline and speculation in this process and writes the report."""
 
 import dataclasses
 import json
@@ -22,18 +22,15 @@ from eyas.base.provenance import (
     read_provenance,
     require_finished,
 )
-from eyas.base.storage import StoragePath, write_json_atomic
-from eyas.bench.bench_prompts import BUILTIN, SYNTHETIC, load_prompts
+from eyas.base.storage import StoragePath
 from eyas.bench.config import BenchConfig
-from eyas.bench.draft_baselines import measure_draft_baselines
 from eyas.bench.engine_load import measure_load
 from eyas.bench.lossless_check import References, compare_with_references, generate_references, read_references
-from eyas.bench.machine import redact_location
-from eyas.bench.report import write_report
-from eyas.bench.results import Measurements, assemble_results
-from eyas.bench.single_stream import measure_tasks
-from eyas.bench.training_curves import training_points
-from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, tokenize_prompts
+from eyas.bench.report import write_results
+from eyas.bench.report_charts import read_training_curve
+from eyas.bench.results import RESULTS_FILE, Measurements, assemble_results, redact_location
+from eyas.bench.single_stream import measure_draft_baselines, measure_tasks
+from eyas.bench.workload import BUILTIN, SYNTHETIC, Prompt, interleave_tasks, load_eval_prompts, load_workload
 from eyas.data.sources.source import HUB
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.evalsets import FAMILIES
@@ -45,12 +42,11 @@ from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
 
 STAGE = "bench"
-RESULTS_FILE = "results.json"
 
 
 @dataclass(frozen=True)
 class BenchInputs:
-    """Directories: the head, its acceptance on held-out answers, and the features that name the held-out prompts."""
+    """The directories that the stage reads. The features name the held-out prompts."""
 
     head: Path
     evaluation: Path
@@ -58,21 +54,23 @@ class BenchInputs:
 
 
 def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> StageInputs:
-    """What decides what is measured; the figures themselves carry times.
+    """Returns the inputs that decide what is measured.
 
-    InputError without a finished evaluation, or with that of another head.
+    Raises:
+        InputError: The evaluation is unfinished or of another head.
     """
-    evaluated = require_finished(inputs.evaluation, "eval")
-    if evaluated.parents.get("head") != head_digest:
+    evaluation = require_finished(inputs.evaluation, "eval")
+    if evaluation.parents.get("head") != head_digest:
         raise InputError(
-            f"{inputs.evaluation} of a head with digest {evaluated.parents.get('head')}",
-            f"that of {inputs.head}, digest {head_digest}",
-            "run `eyas eval` again",
+            f"{inputs.evaluation} evaluates a head with digest {evaluation.parents.get('head')}, but {inputs.head} has "
+            f"{head_digest}",
+            "Run `eyas eval` again",
         )
+    decisive = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)} | _prompts_digest(config)
     return StageInputs(
         stage=STAGE,
-        recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)} | _digested(config)),
-        parents={"head": head_digest, "eval": evaluated.digest, "target": target.digest},
+        recipe=digest_json(decisive),
+        parents={"head": head_digest, "eval": evaluation.digest, "target": target.digest},
         tokenizer=target.tokenizer_digest,
         template=target.template_digest,
         undigested=(RESULTS_FILE, "report.html"),
@@ -82,16 +80,27 @@ def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, tar
 def run(
     config: BenchConfig, inputs: BenchInputs, target: Target, story: Mapping[str, Any], out_dir: Path, progress: bool
 ) -> Provenance:
-    """Measure in process, write results.json and report.html. Idempotent. InputError, StageError as the parts.
+    """Writes results.json and report.html, unless both are finished.
 
-    story: what the report tells of the stages before (see report.py). The figures carry times: of two equal runs, the
-    origin is the same, the bytes are not.
+    Two equal runs have the same inputs, but not the same bytes: the files contain times.
+
+    Args:
+        config: the keys `bench.*`.
+        inputs: the directories of earlier stages.
+        target: the loaded target.
+        story: what the report says about earlier stages.
+        out_dir: directory of both files.
+        progress: show progress bars.
+
+    Raises:
+        InputError: An input is missing or does not fit.
+        StageError: Nothing could be measured, or the files cannot be written.
     """
     started_s = time.time()
     stored = read_head(inputs.head, target.model.dtype, target.info.num_layers)
-    origin = build_origin(config, inputs, stored.digest, target)
-    # Both files carry times, so no digest covers them: that they are there is all that can be asked.
-    if is_finished(out_dir, origin) and all((out_dir / name).is_file() for name in origin.undigested):
+    stage_inputs = build_origin(config, inputs, stored.digest, target)
+    # No digest covers the two files, since they contain times; they only have to exist.
+    if is_finished(out_dir, stage_inputs) and all((out_dir / name).is_file() for name in stage_inputs.undigested):
         return read_provenance(out_dir)
     mark_unfinished(out_dir)
     acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
@@ -99,68 +108,53 @@ def run(
     draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape)
     if config.compile and target.model.device.type == "cpu":
         compile_pair(target, draft.head)
-    same_words = check_lossless(config, inputs.head, prompts, target, progress)
+    lossless = check_lossless(config, inputs.head, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)
     load = measure_load(target, draft, prompts, config, progress)
     features = Features(inputs.features)
     table = NgramTable(features.texts(features.indices("train")))
-    free = measure_draft_baselines(stream.pairs, table, config.depth, config.seed)
-    measured = Measurements(stream, load, same_words, free)
-    of_run = out_dir.resolve().parent.name  # the directory that has the recipe as it was, wherever it lies
-    command = ["eyas", "bench", f"{of_run}/recipe.toml", "--out", of_run]
-    found = assemble_results(target, stored.head, measured, command)
-    found["bench"] = _public_config(config) | {"too_long": num_too_long}
-    found["story"] = dict(story) | {"training": training_points(inputs.head / "metrics.jsonl")}
-    write_json_atomic(out_dir / RESULTS_FILE, found)
-    write_report(found, acceptance, out_dir / "report.html")
-    return finish_stage(out_dir, origin, started_s)
+    references = measure_draft_baselines(stream.pairs, table, config.depth, config.seed)
+    run_name = out_dir.resolve().parent.name  # the run directory holds the resolved recipe
+    command = ["eyas", "bench", f"{run_name}/recipe.toml", "--out", run_name]
+    results = assemble_results(target, stored.head, Measurements(stream, load, lossless, references), command)
+    results["bench"] = _public_config(config) | {"too_long": num_too_long}
+    results["story"] = dict(story) | {"training": read_training_curve(inputs.head / "metrics.jsonl")}
+    write_results(results, acceptance, out_dir)
+    return finish_stage(out_dir, stage_inputs, started_s)
 
 
-def load_workload(
-    config: BenchConfig, features_dir: Path | StoragePath, target: Target
-) -> tuple[dict[str, list[Prompt]], int]:
-    """Prompts by task: those held out from training, or what `bench.prompts` names; and how many of these are too long.
-
-    InputError where none is left.
-    """
-    if config.prompts is None:
-        return _held_out(config.prompts_per_task, features_dir, target), 0
-    limit = config.prompts_per_task if config.prompts in (BUILTIN, SYNTHETIC) else None  # of a file: by task
-    asked = load_prompts(config.prompts, limit, config.synthetic_words, config.seed)
-    few = {task: some[: config.prompts_per_task] for task, some in asked.items()}
-    longest = target.info.max_positions - config.max_tokens
-    found, num_too_long = {}, 0
-    for task, prompts in tokenize_prompts(few, target.tokenizer).items():
-        if fit := [prompt for prompt in prompts if len(prompt.ids) <= longest]:
-            found[task] = fit
-        num_too_long += len(prompts) - len(fit)
-    if not found:
-        raise InputError(
-            f"prompts of more than {longest} tokens only in {config.prompts}",
-            f"one that fits into the target's context with {config.max_tokens} tokens of answer",
-            "lower bench.max_tokens, or name other prompts",
+def check_lossless(
+    config: BenchConfig, head_dir: Path, prompts: Mapping[str, Sequence[Prompt]], target: Target, progress: bool
+) -> dict[str, Any] | None:
+    """Returns `lossless` of results.json, in float32 whatever the measured dtype; None if it is switched off."""
+    if config.lossless_prompts == 0:
+        return None
+    if target.model.dtype != torch.float32:
+        target = Target.load(target.info.name, torch.float32, target.aux_layer_ids, target.model.device)
+    if config.prompts == BUILTIN:
+        prompts = load_eval_prompts(target.tokenizer, -(-config.lossless_prompts // len(FAMILIES)))
+    chosen = interleave_tasks(prompts)[: config.lossless_prompts]
+    references = _shipped_references(target) if config.prompts == BUILTIN else None
+    if references is None:
+        references = generate_references(
+            target.directory, chosen, config.lossless_tokens, progress, target.model.device
         )
-    return found, num_too_long
+    stored = read_head(head_dir, torch.float32, target.info.num_layers)
+    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape)
+    slots, max_tokens = config.lossless_slots, config.lossless_tokens
+    result = compare_with_references(target, draft, chosen, references, max_tokens, slots, progress)
+    return result.counts | {"differing": list(result.differing)}
 
 
-def _held_out(per_task: int, features_dir: Path | StoragePath, target: Target) -> dict[str, list[Prompt]]:
-    features = Features(features_dir)
-    features.check_target(target.digest)
-    found: dict[str, list[Prompt]] = {}
-    indices = features.indices("held_out")
-    for index, (ids_T, loss_mask_T) in zip(indices, features.texts(indices), strict=True):
-        row = features.manifest.rows[index]
-        some = found.setdefault(row.task, [])
-        if len(some) < per_task:
-            # What serving feeds stands before the first generated token.
-            some.append(Prompt(row.id, tuple(ids_T[: int(loss_mask_T.int().argmax())].tolist())))
-    if not found:
-        raise InputError("no held-out prompt to measure with", "one at least", "raise capture.held_out")
-    return found
+def _shipped_references(target: Target) -> References | None:
+    """Returns the reference answers that ship with the embedded target; None for another target."""
+    path = resolve_target(EMBEDDED).parent / "references.json"
+    references = read_references(path) if path.is_file() else None
+    return references if references is not None and references.target_digest == target.digest else None
 
 
-def _digested(config: BenchConfig) -> dict[str, str]:
-    """Of a file of prompts its digest: another one is another measurement. InputError where it is not there."""
+def _prompts_digest(config: BenchConfig) -> dict[str, str]:
+    """Returns the digest of a file of prompts. Raises InputError if the file is missing."""
     source = config.prompts
     if source in (None, BUILTIN, SYNTHETIC) or source.startswith(HUB):
         return {}
@@ -168,42 +162,8 @@ def _digested(config: BenchConfig) -> dict[str, str]:
 
 
 def _public_config(config: BenchConfig) -> dict[str, Any]:
-    """The configuration as a page may have it."""
-    told = dataclasses.asdict(config) | {"prompts": redact_location(config.prompts or "held out from training")}
-    return told if config.draft_model is None else told | {"draft_model": redact_location(config.draft_model)}
-
-
-def check_lossless(
-    config: BenchConfig, head_dir: Path, prompts: Mapping[str, Sequence[Prompt]], target: Target, progress: bool
-) -> dict[str, Any] | None:
-    """`lossless` of results.json, in float32 whatever the dtype of the measurement; None where it is switched off."""
-    if config.lossless_prompts == 0:
-        return None
-    exact = target if target.model.dtype == torch.float32 else _reload(target)
-    chosen = _lossless_prompts(config, prompts, exact)
-    shipped = resolve_target(EMBEDDED).parent / "references.json"
-    references: References | None = None
-    if config.prompts == BUILTIN and shipped.is_file():
-        references = read_references(shipped)
-        if references.target_digest != target.digest:
-            references = None
-    if references is None:
-        references = generate_references(
-            target.directory, chosen, config.lossless_tokens, progress, target.model.device
-        )
-    stored = read_head(head_dir, torch.float32, target.info.num_layers)
-    draft = Eagle3Spec.on(exact.model.device, stored.head, stored.vocab, config.shape)
-    slots = config.lossless_slots
-    found = compare_with_references(exact, draft, chosen, references, config.lossless_tokens, slots, progress)
-    return found.counts | {"differing": list(found.differing)}
-
-
-def _lossless_prompts(config: BenchConfig, prompts: Mapping[str, Sequence[Prompt]], target: Target) -> list[Prompt]:
-    if config.prompts == BUILTIN:
-        per_family = -(-config.lossless_prompts // len(FAMILIES))
-        return interleave_tasks(load_eval_prompts(target.tokenizer, per_family))[: config.lossless_prompts]
-    return interleave_tasks(prompts)[: config.lossless_prompts]
-
-
-def _reload(target: Target) -> Target:
-    return Target.load(target.info.name, torch.float32, target.aux_layer_ids, target.model.device)
+    """Returns the configuration without directories of this machine."""
+    public: dict[str, Any] = {"prompts": redact_location(config.prompts or "held out from training")}
+    if config.draft_model is not None:
+        public["draft_model"] = redact_location(config.draft_model)
+    return dataclasses.asdict(config) | public

@@ -1,12 +1,11 @@
-"""When an engine in this process is given its requests: a closed loop of streams, or at moments that nothing shifts."""
+"""The closed and the open request loop for an engine in this process. `http_request_loops.py` has them for HTTP."""
 
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eyas.bench.client import http_request_loops as load
-from eyas.bench.client.response_parser import RequestSample, SpecDecodeStats
+from eyas.bench.request_metrics import BlockResult, RequestSample, SpecDecodeStats
 from eyas.bench.workload import Prompt
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
@@ -15,115 +14,103 @@ from eyas.engine.request import Request, RequestOutput
 
 @dataclass(frozen=True)
 class EngineBlock:
-    """One run over some requests, in the order in which they ended. Times are seconds after it began.
+    """The answers of a block, and the block as an HTTP client would have measured it. Both in the order of requests.
 
-    sent_s: when a request was sent. added_s: when the engine took it up; the answer's own clock begins there.
+    Times in the result are seconds after the block started. Those in an answer count from its admission.
     """
 
     answers: tuple[RequestOutput, ...]
-    sent_s: tuple[float, ...]
-    added_s: tuple[float, ...]
-    seconds: float
-
-    @property
-    def output_tps(self) -> float:
-        """Output tokens per second, from the first request sent to the last token (as SGLang and vLLM count it)."""
-        return sum(len(answer.token_ids) for answer in self.answers) / self.seconds
-
-    @property
-    def ttft_s(self) -> tuple[float, ...]:
-        """By answer, from the sending of its request to its first token."""
-        rows = zip(self.answers, self.sent_s, self.added_s, strict=True)
-        return tuple(added_s + answer.ttft_s - sent_s for answer, sent_s, added_s in rows)
-
-    def to_block_result(self, drafts: bool) -> load.BlockResult:
-        """As a client would have seen it, in the order of the requests. drafts: whether rounds tell of drafting."""
-        rows = sorted(zip(self.answers, self.sent_s, self.added_s, strict=True), key=lambda row: int(row[0].request.id))
-        return load.BlockResult(tuple(_seen(*row, drafts) for row in rows), self.seconds)
+    result: BlockResult
 
 
 def run_closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> EngineBlock:
-    """As many streams as the engine has slots. A request that waits for another one's prefill waits on the clock.
+    """Runs as many streams as the engine has slots.
 
-    A stream is free from the end of its answer on; the engine takes up the next request when it comes to it:
+    A stream sends its next request when its answer finishes. The wait until the engine admits the request counts:
 
         stream   ...answer | sent ..waits.. added, prefill -> first token
     """
     engine.clear_prefix_cache()
-    began_s = time.perf_counter()
-    free_s = deque([0.0] * engine.max_running)
+    start_s = time.perf_counter()
+    free_s = deque([0.0] * engine.max_running)  # when each idle stream finished its last answer
     sent_s: list[float] = []
     added_s: list[float] = []
 
     def requests() -> Iterator[Request]:
         for index, prompt in enumerate(prompts):
             sent_s.append(free_s.popleft())
-            added_s.append(time.perf_counter() - began_s)
+            added_s.append(time.perf_counter() - start_s)
             yield Request(str(index), prompt.ids, max_tokens)
 
     answers = []
     for answer in plain_loop(engine, RequestList(requests())):
-        free_s.append(time.perf_counter() - began_s)
+        free_s.append(time.perf_counter() - start_s)
         answers.append(answer)
-    return _block(answers, sent_s, added_s, time.perf_counter() - began_s)
+    return _build_block(engine, answers, sent_s, added_s, time.perf_counter() - start_s)
 
 
 def run_open_loop(
     engine: Engine, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int
 ) -> EngineBlock:
-    """Prompt i is sent at arrivals_s[i], not before the one before; beyond the engine's slots it waits on the clock."""
+    """Sends prompt i at arrivals_s[i]. A request that finds no free slot waits, and the wait counts."""
     engine.clear_prefix_cache()
-    arriving = _Arriving(prompts, arrivals_s, max_tokens)
-    answers = list(plain_loop(engine, arriving))
-    return _block(answers, arrivals_s, arriving.added_s, time.perf_counter() - arriving.began_s)
+    source = _TimedSource(prompts, arrivals_s, max_tokens)
+    answers = list(plain_loop(engine, source))
+    return _build_block(engine, answers, arrivals_s, source.added_s, time.perf_counter() - source.start_s)
 
 
-class _Arriving:
-    """A source of requests (`engine.loops.Source`) that come when they come."""
+class _TimedSource:
+    """A source of requests (`engine.loops.Source`) that arrive at given times."""
 
     def __init__(self, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int) -> None:
-        self._coming = deque(zip(prompts, arrivals_s, strict=True))
+        self._pending = deque(zip(prompts, arrivals_s, strict=True))
         self._max_tokens = max_tokens
         self.added_s: list[float] = []
-        self.began_s = time.perf_counter()
+        self.start_s = time.perf_counter()
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        while self._coming and engine.has_capacity:
-            prompt, moment_s = self._coming[0]
-            early_s = moment_s - (time.perf_counter() - self.began_s)
+        while self._pending and engine.has_capacity:
+            prompt, arrival_s = self._pending[0]
+            early_s = arrival_s - (time.perf_counter() - self.start_s)
             if early_s > 0 and not may_wait:
                 break
             time.sleep(max(early_s, 0.0))
-            self._coming.popleft()
+            self._pending.popleft()
             engine.add(Request(str(len(self.added_s)), prompt.ids, self._max_tokens))
-            self.added_s.append(time.perf_counter() - self.began_s)
+            self.added_s.append(time.perf_counter() - self.start_s)
             may_wait = False
-        return bool(self._coming)
+        return bool(self._pending)
 
 
-def _block(
-    answers: Sequence[RequestOutput], sent_s: Sequence[float], added_s: Sequence[float], seconds: float
+def _build_block(
+    engine: Engine,
+    answers: Sequence[RequestOutput],
+    sent_s: Sequence[float],
+    added_s: Sequence[float],
+    seconds: float,
 ) -> EngineBlock:
-    places = [int(answer.request.id) for answer in answers]
-    return EngineBlock(tuple(answers), tuple(sent_s[i] for i in places), tuple(added_s[i] for i in places), seconds)
+    """Builds a block from its answers and, by request, when it was sent and when the engine admitted it."""
+    ordered = tuple(sorted(answers, key=lambda answer: int(answer.request.id)))
+    with_spec_decode = engine.runner.drafter is not None
+    rows = zip(ordered, sent_s, added_s, strict=True)
+    return EngineBlock(ordered, BlockResult(tuple(to_sample(*row, with_spec_decode) for row in rows), seconds))
 
 
-def _seen(answer: RequestOutput, sent_s: float, added_s: float, drafts: bool) -> RequestSample:
-    """A step is a round: its tokens come together."""
-    steps_s = tuple(added_s + time_s for time_s in dict.fromkeys(answer.token_times_s))
-    drafting = None
-    if drafts and answer.accepted:
-        drafted = [accepted - 1 for accepted in answer.accepted]  # without the bonus
-        rounds = Counter(drafted)
-        drafting = SpecDecodeStats(
-            len(drafted), sum(drafted), tuple(rounds[count] for count in range(max(drafted) + 1))
-        )
+def to_sample(answer: RequestOutput, sent_s: float, added_s: float, with_spec_decode: bool) -> RequestSample:
+    """Returns the answer as a sample. The tokens of a round arrive together, as one chunk."""
+    chunk_times_s = tuple(added_s + time_s for time_s in dict.fromkeys(answer.token_times_s))
+    spec_decode = None
+    if with_spec_decode and answer.accepted:
+        accepted = [count - 1 for count in answer.accepted]  # without the bonus token
+        rounds = Counter(accepted)
+        histogram = tuple(rounds[count] for count in range(max(accepted) + 1))
+        spec_decode = SpecDecodeStats(len(accepted), sum(accepted), histogram)
     return RequestSample(
         answer.request.id,
         sent_s,
-        steps_s[-1],
-        steps_s,
+        chunk_times_s[-1],
+        chunk_times_s,
         len(answer.request.prompt_ids),
         len(answer.token_ids),
-        spec_decode=drafting,
+        spec_decode=spec_decode,
     )

@@ -1,12 +1,12 @@
-"""What others measured, in the words of results.json: JSON of AIPerf, guidellm, vLLM's and SGLang's benchmarks.
+"""Imports results of other tools into results.json: JSON of AIPerf, guidellm, `vllm bench serve` and SGLang's bench.
 
                   AIPerf                     guidellm                             vLLM, SGLang
     TTFT          time_to_first_token        time_to_first_token_ms               *_ttft_ms
     TPOT          inter_token_latency        inter_token_latency_ms               *_tpot_ms
-    steps         inter_chunk_latency        –                                    *_itl_ms
+    step          inter_chunk_latency        -                                    *_itl_ms
     end-to-end    request_latency            request_latency (seconds)            *_e2el_ms, *_e2e_latency_ms
 
-guidellm calls our TPOT inter-token latency; what it calls time per output token contains the TTFT and is left alone.
+guidellm's inter-token latency is our TPOT. Its time per output token includes the TTFT and is not imported.
 """
 
 import json
@@ -16,152 +16,152 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError, UsageError
-from eyas.bench.machine import redact_location
-from eyas.bench.number_format import lookup, read_number
-from eyas.bench.report import SCHEMA
-from eyas.bench.single_stream import BASELINE, SPECULATIVE
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE
+from eyas.bench.results import SCHEMA, lookup, read_number, redact_location
 
-PERCENTS = ("p50", "p90", "p99")
+PERCENTILES = ("p50", "p90", "p99")
+OTHER_FILE = "Use a JSON file of aiperf, guidellm, vllm bench serve or sglang.benchmark.serving"
 Metrics = dict[str, Any]
 
 
 def import_results(items: Sequence[str]) -> dict[str, Any]:
-    """results.json of ARM=FILE, ...: points of the same number of streams side by side. UsageError, InputError."""
+    """Returns results.json of files given as ARM=FILE. Runs with the same number of streams become one point.
+
+    Raises:
+        UsageError: An item has another form, or names an arm twice at one number of streams.
+        InputError: A file cannot be read.
+    """
     points: dict[int, dict[str, Metrics]] = {}
+    words = ["eyas", "bench"]
     for item in items:
-        arm, equals, path = item.partition("=")
-        if not equals or not arm or not path:
-            raise UsageError(f"--import {item}", "ARM=FILE", "write for example --import baseline=run.json")
-        for streams, figures in read_benchmark_file(Path(path)):
+        arm, _, path = item.partition("=")
+        if not arm or not path:
+            raise UsageError(f"--import {item} is not ARM=FILE", "Write for example --import baseline=run.json")
+        words += ["--import", f"{arm}={redact_location(path)}"]
+        for streams, metrics in read_benchmark_file(Path(path)):
             if arm in points.setdefault(streams, {}):
-                raise UsageError(f"two figures of {arm} at {streams} streams", "one", "name one of the arms otherwise")
-            points[streams][arm] = figures
-    named = [f"{arm}={redact_location(path)}" for arm, _, path in (item.partition("=") for item in items)]
-    command = shlex.join(["eyas", "bench", *(word for item in named for word in ("--import", item))])
-    listed = [_point(n, points[n]) for n in sorted(points)]
-    return {"schema": SCHEMA, "tasks": {}, "concurrency": listed, "command": command}
+                raise UsageError(
+                    f"Two results of the arm {arm} have {streams} streams", "Give one of the arms another name"
+                )
+            points[streams][arm] = metrics
+    entries = [_build_point(streams, points[streams]) for streams in sorted(points)]
+    return {"schema": SCHEMA, "tasks": {}, "concurrency": entries, "command": shlex.join(words)}
 
 
 def read_benchmark_file(path: Path) -> list[tuple[int, Metrics]]:
-    """(streams, figures) of each run in a file; 0 streams: the file does not say. InputError for any other file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        # SGLang appends an object a line.
-        values = (
-            [json.loads(line) for line in text.splitlines() if line.strip()] if _is_lines(text) else [json.loads(text)]
-        )
-    except FileNotFoundError:
-        raise InputError(f"no file {path}", "the JSON of a benchmark", "check the path") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} that is no JSON ({error})", "the JSON of a benchmark", "check the file") from None
-    found = [run for value in values for run in _runs(value)]
-    if not found:
-        raise InputError(
-            f"{path} without figures that are known",
-            "what aiperf (profile_export_aiperf.json), guidellm, vllm bench serve or sglang.benchmark.serving write",
-            "name another file",
-        )
-    return found
+    """Returns (streams, metrics) of each run in a file; 0 streams if the file does not tell.
 
-
-def _is_lines(text: str) -> bool:
-    first = text.lstrip().split("\n", 1)[0]
+    Raises:
+        InputError: The file is missing, not JSON, or of an unknown form.
+    """
     try:
-        json.loads(first)
+        values = _parse_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", OTHER_FILE) from None
     except ValueError:
-        return False
-    return True
+        raise InputError(f"{path} is not valid JSON", OTHER_FILE) from None
+    runs = [run for value in values if isinstance(value, Mapping) for run in _parse_runs(value)]
+    if not runs:
+        raise InputError(f"{path} contains no known benchmark results", OTHER_FILE)
+    return runs
 
 
-def _runs(value: Any) -> list[tuple[int, Metrics]]:
-    if not isinstance(value, Mapping):
-        return []
+def _parse_json(text: str) -> list[Any]:
+    """Returns one object, or one per line: SGLang appends its runs to a file."""
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _parse_runs(value: Mapping[str, Any]) -> list[tuple[int, Metrics]]:
     if isinstance(value.get("benchmarks"), list):
-        return [_guidellm(one) for one in value["benchmarks"] if lookup(one, "metrics", "output_tokens_per_second")]
-    if isinstance(value.get("time_to_first_token"), Mapping) or isinstance(value.get("request_latency"), Mapping):
-        return [_aiperf(value)]
-    if "median_ttft_ms" in value:
-        return [_vllm(value)]
-    return []
+        return [
+            _parse_guidellm(one) for one in value["benchmarks"] if lookup(one, "metrics", "output_tokens_per_second")
+        ]
+    if any(isinstance(value.get(name), Mapping) for name in ("time_to_first_token", "request_latency")):
+        return [_parse_aiperf(value)]
+    return [_parse_vllm(value)] if "median_ttft_ms" in value else []
 
 
-def _aiperf(value: Mapping[str, Any]) -> tuple[int, Metrics]:
+def _parse_aiperf(value: Mapping[str, Any]) -> tuple[int, Metrics]:
     names = {
         "ttft_ms": "time_to_first_token",
         "tpot_ms": "inter_token_latency",
         "step_ms": "inter_chunk_latency",
         "e2e_ms": "request_latency",
     }
-    figures = _times(names, lambda name, percent: read_number(value, name, percent))
-    told = {"output_tps": "output_token_throughput", "acceptance_length": "spec_decode_acceptance_length"}
-    figures |= {
-        ours: found for ours, theirs in told.items() if (found := read_number(value, theirs, "avg")) is not None
-    }
-    figures |= _counts(
-        *(read_number(value, name, "avg") for name in ("request_count", "error_request_count", "goodput"))
-    )
-    phases = lookup(value, "input_config", "phases") or []  # since 0.13; the warm-up is one of them
+    # Since 0.13 the load is in phases, the warm-up among them.
+    phases = lookup(value, "input_config", "phases") or []
     streams = [read_number(phase, "concurrency") for phase in phases if lookup(phase, "kind") == "profiling"]
     streams.append(read_number(value, "input_config", "loadgen", "concurrency"))
-    return int(next(filter(None, streams), 0)), figures
+    averages = {
+        "output_tps": "output_token_throughput",
+        "acceptance_length": "spec_decode_acceptance_length",
+        "goodput": "goodput",
+    }
+    metrics = _times(names, lambda name, percentile: read_number(value, name, percentile))
+    metrics |= _known({ours: read_number(value, theirs, "avg") for ours, theirs in averages.items()})
+    counts = (read_number(value, name, "avg") for name in ("request_count", "error_request_count"))
+    return int(next(filter(None, streams), 0)), metrics | _counts(*counts)
 
 
-def _guidellm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
+def _parse_guidellm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
     names = {"ttft_ms": "time_to_first_token_ms", "tpot_ms": "inter_token_latency_ms", "e2e_ms": "request_latency"}
 
-    def look(name: str, percent: str) -> float | None:
-        found = read_number(value, "metrics", name, "successful", "percentiles", percent)
+    def read_time(name: str, percentile: str) -> float | None:
+        found = read_number(value, "metrics", name, "successful", "percentiles", percentile)
         return found if found is None or name != "request_latency" else 1000 * found
 
-    figures = _times(names, look)
     tps = read_number(value, "metrics", "output_tokens_per_second", "successful", "mean")
     totals = lookup(value, "metrics", "request_totals")
-    figures |= _counts(read_number(totals, "successful"), read_number(totals, "errored"), None)
     strategy = lookup(value, "config", "strategy") or lookup(value, "scheduler", "strategy") or {}
     streams = read_number(strategy, "streams") or read_number(strategy, "max_concurrency")
-    return int(streams or 0), figures | ({"output_tps": tps} if tps is not None else {})
+    counts = _counts(read_number(totals, "successful"), read_number(totals, "errored"))
+    return int(streams or 0), _times(names, read_time) | _known({"output_tps": tps}) | counts
 
 
-def _vllm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
-    """SGLang calls the end-to-end time e2e_latency, and has p90 where vLLM has the percentiles that were asked for."""
+def _parse_vllm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
+    """Parses a run of vLLM or SGLang. vLLM has only the percentiles that were requested."""
     e2e = "e2el" if "median_e2el_ms" in value else "e2e_latency"
     names = {"ttft_ms": "ttft", "tpot_ms": "tpot", "step_ms": "itl", "e2e_ms": e2e}
 
-    def look(name: str, percent: str) -> float | None:
-        return read_number(value, f"{'median' if percent == 'p50' else percent}_{name}_ms")
+    def read_time(name: str, percentile: str) -> float | None:
+        return read_number(value, f"{'median' if percentile == 'p50' else percentile}_{name}_ms")
 
-    figures = _times(names, look)
-    length = read_number(value, "spec_decode_acceptance_length") or read_number(value, "accept_length")
-    tps = read_number(value, "output_throughput")
-    figures |= {"acceptance_length": length} if length is not None else {}
-    figures |= _counts(*(read_number(value, name) for name in ("completed", "failed", "request_goodput")))
-    return int(read_number(value, "max_concurrency") or 0), figures | ({"output_tps": tps} if tps is not None else {})
-
-
-def _counts(done: float | None, failed: float | None, goodput: float | None) -> Metrics:
-    """A count of failures that is missing is none, as AIPerf and SGLang write it."""
-    found: Metrics = {} if goodput is None else {"goodput": goodput}
-    return found if done is None else found | {"requests": int(done + (failed or 0)), "failed": int(failed or 0)}
+    single = {
+        "output_tps": read_number(value, "output_throughput"),
+        "acceptance_length": read_number(value, "spec_decode_acceptance_length") or read_number(value, "accept_length"),
+        "goodput": read_number(value, "request_goodput"),
+    }
+    counts = _counts(read_number(value, "completed"), read_number(value, "failed"))
+    return int(read_number(value, "max_concurrency") or 0), _times(names, read_time) | _known(single) | counts
 
 
-def _times(names: Mapping[str, str], look: Callable[[str, str], float | None]) -> Metrics:
-    """Of each time the percentiles that are there; a time without a median is left out."""
-    found: Metrics = {}
-    for ours, theirs in names.items():
-        values = {percent: value for percent in PERCENTS if (value := look(theirs, percent)) is not None}
-        if "p50" in values:
-            found[ours] = values
-    return found
+def _times(names: Mapping[str, str], read_time: Callable[[str, str], float | None]) -> Metrics:
+    """Returns the known percentiles of each time; a time without a median is left out."""
+    times = {ours: _known({p: read_time(theirs, p) for p in PERCENTILES}) for ours, theirs in names.items()}
+    return {name: percentiles for name, percentiles in times.items() if "p50" in percentiles}
 
 
-def _point(n: int, arms: Mapping[str, Metrics]) -> dict[str, Any]:
-    named = (BASELINE, SPECULATIVE)
-    found: dict[str, Any] = {"n": n, **{name: arms[name] for name in named if name in arms}}
-    found["arms"] = {name: figures for name, figures in arms.items() if name not in named}
-    before, after = (read_number(found, name, "tpot_ms", "p50") for name in named)
+def _counts(completed: float | None, failed: float | None) -> Metrics:
+    """Returns the request counts. AIPerf and SGLang leave out the failed ones if there are none."""
+    if completed is None:
+        return {}
+    return {"requests": int(completed + (failed or 0)), "failed": int(failed or 0)}
+
+
+def _known(values: Mapping[str, float | None]) -> Metrics:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _build_point(streams: int, arms: Mapping[str, Metrics]) -> dict[str, Any]:
+    point: dict[str, Any] = {"n": streams, **{name: arms[name] for name in (BASELINE, SPECULATIVE) if name in arms}}
+    point["arms"] = {name: metrics for name, metrics in arms.items() if name not in (BASELINE, SPECULATIVE)}
+    before, after = (read_number(point, name, "tpot_ms", "p50") for name in (BASELINE, SPECULATIVE))
     if before and after:
-        found["speedup_tpot"] = before / after
-    before, after = (read_number(found, name, "output_tps") for name in named)
+        point["speedup_tpot"] = before / after
+    before, after = (read_number(point, name, "output_tps") for name in (BASELINE, SPECULATIVE))
     if before and after:
-        found["speedup_tps"] = after / before
-    return found
+        point["speedup_tps"] = after / before
+    return point

@@ -1,140 +1,161 @@
-"""The report under load: charts, the tables behind them, and what went wrong."""
+"""The tables of the report, and how they read results.json. Each chart draws a table, which stands below it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from eyas.bench import report_charts as figures
-from eyas.bench.charts import scroll
-from eyas.bench.number_format import MISSING, data, lookup, read_interval, read_number
+from eyas.bench.charts import Fill
+from eyas.bench.results import lookup, read_interval, read_number
 
-KINDS = (("concurrency", figures.STREAMS), ("rates", figures.RATES), ("ramp", figures.RAMP))
-TIMES = (("tpot_ms", "TPOT"), ("step_ms", "Step"), ("ttft_ms", "TTFT"), ("e2e_ms", "End-to-end"))
-PERCENTS = ("p50", "p90", "p99")
-FEW = 4  # rows of a table that is unfolded
-Row = tuple[tuple[str, str], list[str]]  # ((arm, load), cells in HTML)
+MISSING = "–"
+MAX_OPEN_ROWS = 4  # a table with more rows is folded
+BASELINE, HEAD = "baseline", "with head"
+REFERENCES: tuple[tuple[str, str, Fill], ...] = (
+    ("prompt_lookup", "prompt lookup", "hatch"),
+    ("ngram4", "4-gram", "dots"),
+)
+TIMES = {"tpot_ms": "TPOT", "step_ms": "Step", "ttft_ms": "TTFT", "e2e_ms": "End-to-end"}
+PERCENTILES = ("p50", "p90", "p99")
 
-
-def load_section(results: Mapping[str, Any]) -> str:
-    """Everything that was measured with more than a prompt alone; empty where nothing was."""
-    charts, tables = "", ""
-    for key, axis in KINDS:
-        points = results.get(key) or []
-        if points:
-            charts += "".join(chart for chart in figures.against_load(points, axis) if chart)
-            tables += _times(points, axis) + _work(points, axis)
-    charts += figures.accepted_in_a_step([point for key, _ in KINDS for point in results.get(key) or []]) or ""
-    if not charts and not tables:
-        return ""
-    drawn = f'<div class="charts">{charts}</div>' if charts else ""
-    return f"<section><h2>Under load</h2>{_worst(results)}{_whole(results)}{drawn}{tables}</section>"
+Path = tuple[str, ...]
+Entry = Mapping[str, Any]
+Points = Sequence[Entry]
 
 
-def failures(results: Mapping[str, Any]) -> str:
-    """Requests that were not answered, all arms, tasks and points together, with what a server said."""
-    failed, asked, said = 0, 0, ""
-    for one in [*(results.get("tasks") or {}).values(), *arms_under_load(results)]:
-        failed += int(read_number(one, "failed") or 0)
-        asked += int(read_number(one, "requests") or 0)
-        said = said or next(iter(lookup(one, "errors") or {}), "")
-    if not failed:
-        return ""
-    return (
-        f'<div class="alarm" role="note"><strong>{data(failed, f"{failed:,}")} of {data(asked, f"{asked:,}")} requests '
-        f"failed</strong> and count for nothing. {f'Among them: {escape(said)}' if said else ''}</div>"
-    )
+@dataclass(frozen=True)
+class Row:
+    """A row, whose values stand in an entry of results.json. detail: a small text below its name."""
+
+    name: str
+    entry: Entry
+    detail: str = ""
 
 
-def arms_under_load(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The figures of every arm at every point."""
-    return [arm for key, _ in KINDS for _, arm in _arms(results.get(key) or [])]
+@dataclass(frozen=True)
+class Column:
+    """A column: the paths of its values in a row's entry, their format, and the path of the 95% interval.
+
+    fill: the pattern of its bars in a chart; None for a column that is only in the table.
+    """
+
+    name: str
+    paths: Sequence[Path]
+    form: str = "{:.2f}"
+    interval: Path = ()
+    fill: Fill | None = None
+
+    def values(self, row: Row) -> list[float | None]:
+        """Returns the values of a cell; None for a value that is missing."""
+        return [read_number(row.entry, *path) for path in self.paths]
+
+    def value(self, row: Row) -> float | None:
+        """Returns the first value of a cell."""
+        return self.values(row)[0]
+
+    def text(self, value: float | None) -> str:
+        """Formats a value."""
+        return MISSING if value is None else self.form.format(value)
+
+    def span(self, row: Row) -> tuple[float, float] | None:
+        """Returns the interval of a cell."""
+        return read_interval(row.entry, *self.interval) if self.interval else None
+
+    def median(self, rows: Sequence[Row]) -> float | None:
+        """Returns the median over all rows."""
+        known = [value for row in rows if (value := self.value(row)) is not None]
+        return median(known) if known else None
 
 
-def _worst(results: Mapping[str, Any]) -> str:
-    """The never-slower line: throughput of streams, which wait for their answers; time between tokens at a rate."""
-    said = ""
-    for kind, _ in KINDS:
-        closed = kind == "concurrency"
-        key, what = ("speedup_tps", "throughput ratio") if closed else ("speedup_tpot", "TPOT ratio")
-        ratios = [(ratio, point) for point in results.get(kind) or [] if (ratio := read_number(point, key)) is not None]
-        if ratios:
-            ratio, point = min(ratios, key=lambda one: one[0])
-            slow = ' <span class="slower">Slower than the baseline there.</span>' if ratio < 1 else ""
-            where = escape(figures.describe_load(point))
-            said += f"<p>Lowest {what} to the baseline: {data(ratio, f'{ratio:.2f}×')} at {where}.{slow}</p>"
-    return said
+@dataclass(frozen=True)
+class Table:
+    """A table. corner: the header of the row names. Columns without any value are left out by `build`."""
+
+    title: str
+    note: str
+    corner: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+    @staticmethod
+    def build(title: str, note: str, corner: str, columns: Sequence[Column], rows: Sequence[Row]) -> "Table | None":
+        """Returns the table of the columns that have a value; None without any."""
+        known = [one for one in columns if any(value is not None for row in rows for value in one.values(row))]
+        return Table(title, note, corner, known, rows) if known else None
+
+    @property
+    def is_open(self) -> bool:
+        """True if the table is short enough to be shown unfolded."""
+        return len(self.rows) <= MAX_OPEN_ROWS
+
+    @property
+    def text(self) -> str:
+        """The note and all values, for a reader who cannot see a drawing."""
+        rows = [[f"{self.corner} {row.name}", *(f"{one.name} {one.text(one.value(row))}" for one in self.columns)]
+                for row in self.rows]  # fmt: skip
+        return ". ".join([self.note.rstrip("."), *(" ".join(cells) for cells in rows)]) + "."
 
 
-def _whole(results: Mapping[str, Any]) -> str:
-    arms = arms_under_load(results)
-    if any("ttft_ms" in arm for arm in arms) or not any("e2e_ms" in arm for arm in arms):
-        return ""
-    return "<p>Answers came whole, not as streams: there are end-to-end times and throughput, and no others.</p>"
+def describe_load(point: Entry) -> str:
+    """Returns the load of a point, for example "4 streams". Imported results may not tell it (n = 0)."""
+    if "n" not in point:
+        return f"{round(point['rate'], 2):g} requests/s"
+    return {0: "an unknown load", 1: "one stream"}.get(int(point["n"]), f"{point['n']:g} streams")
 
 
-def _times(points: Sequence[Mapping[str, Any]], axis: figures.LoadAxis) -> str:
-    shown = [(key, name) for key, name in TIMES if any(lookup(arm, key) for _, arm in _arms(points))]
-    if not shown:
-        return ""
-    rows = []
-    for row, arm in _arms(points):
-        cells = []
-        for key, _ in shown:
-            values = [read_number(arm, key, percent) for percent in PERCENTS]
-            texts = [MISSING if value is None else data(value, f"{value:.2f}") for value in values]
-            cells.append(_cell(" / ".join(texts) if any(v is not None for v in values) else MISSING,
-                               read_interval(arm, key, "p50_ci95")))  # fmt: skip
-        rows.append((row, cells))
-    header = [f"{name}, ms" for _, name in shown]
-    note = "p50 / p90 / p99 over requests. Small figures below are the median's 95% interval."
-    return _table(f"Times by {axis.name}", note, header, rows)
+def arm_paths(points: Points) -> dict[str, Path]:
+    """Returns the paths of the arms in a point by their name in the report, baseline and head first."""
+    others = {name: ("arms", name) for point in points for name in point.get("arms") or {}}
+    paths: dict[str, Path] = {BASELINE: ("baseline",), HEAD: ("speculative",), **others}
+    return {name: path for name, path in paths.items() if any(lookup(point, *path) for point in points)}
 
 
-def _work(points: Sequence[Mapping[str, Any]], axis: figures.LoadAxis) -> str:
-    columns: list[tuple[str, str, str, str | None]] = [
-        ("output_tps", "Tokens/s", "{:,.1f}", "output_tps_ci95"),
-        ("goodput", "Goodput, requests/s", "{:.2f}", None),
-        ("acceptance_length", "Acceptance length", "{:.2f}", "acceptance_length_ci95"),
-        ("requests", "Requests", "{:,}", None),
-        ("failed", "Failed", "{:,}", None),
+def task_arms(tasks: Mapping[str, Entry], time: str) -> dict[str, str]:
+    """Returns the arms that have this time in any task by their key, the baseline first."""
+    keys = {key: HEAD if key == "speculative" else key for task in tasks.values() for key in lookup(task, time) or {}}
+    return dict(sorted(keys.items(), key=lambda arm: arm[1] != BASELINE))
+
+
+def task_table(tasks: Mapping[str, Entry]) -> Table | None:
+    """Returns the table of all tasks at one stream."""
+    arms = task_arms(tasks, "tpot_ms")
+    e2e_arms = task_arms(tasks, "e2e_ms") if not arms else {}  # without streaming there is no TPOT
+    columns = [
+        Column("Speed-up", [("speedup",)], "{:.2f}×", ("speedup_ci95",)),
+        *(Column(f"TPOT {name}, ms", [("tpot_ms", key)]) for key, name in arms.items()),
+        *(Column(f"End-to-end {name}, ms", [("e2e_ms", key)]) for key, name in e2e_arms.items()),
+        Column("Acceptance length", [("acceptance_length",)], interval=("ci95",)),
+        *(Column(f"by {name}", [("references", key, "acceptance_length")]) for key, name, _ in REFERENCES),
+        Column("Uncertain share", [("uncertain_share",)], "{:.0%}"),
     ]
-    columns = [one for one in columns if any(read_number(arm, one[0]) is not None for _, arm in _arms(points))]
-    rows = []
-    for row, arm in _arms(points):
-        cells = []
-        for key, _, form, span in columns:
-            value = read_number(arm, key)
-            text = MISSING if value is None else data(value, form.format(value))
-            cells.append(_cell(text, read_interval(arm, span) if span else None))
-        rows.append((row, cells))
-    note = "Small figures below a figure are its 95% interval."
-    return _table(f"Throughput and acceptance by {axis.name}", note, [name for _, name, _, _ in columns], rows)
+    rows = [Row(name, task, "prompts") for name, task in tasks.items()]
+    note = "One stream at a time. The small numbers are 95% intervals."
+    return Table.build("Results by task", note, "Task", columns, rows)
 
 
-def _arms(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
-    """((arm, load), figures) of all points."""
-    for point in points:
-        named = {figures.BASELINE: point.get("baseline"), figures.HEAD: point.get("speculative")}
-        for name, arm in [*named.items(), *(point.get("arms") or {}).items()]:
-            if arm:
-                yield (name, figures.describe_load(point)), arm
-
-
-def _cell(text: str, span: tuple[float, float] | None) -> str:
-    if span is not None:
-        text += f' <span class="ci">{data(span[0], f"{span[0]:.2f}")} to {data(span[1], f"{span[1]:.2f}")}</span>'
-    return f"<td>{text}</td>"
-
-
-def _table(title: str, note: str, header: Sequence[str], rows: Sequence[Row]) -> str:
-    """Unfolded where it is short enough to be read on the way down."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)} <small>{escape(load)}</small></th>{"".join(cells)}</tr>'
-        for (name, load), cells in rows
-    )
-    table = f'<table><thead><tr><th scope="col">Arm</th>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return (
-        f"<details{' open' if len(rows) <= FEW else ''}><summary>{escape(title)}</summary>"
-        f'<p class="quiet">{note}</p>{scroll(table, title)}</details>'
-    )
+def load_tables(points: Points, load: str) -> Iterator[Table]:
+    """Yields two tables of every arm at every point: times, then throughput and acceptance."""
+    rows = [
+        Row(name, entry, describe_load(point))
+        for point in points
+        for name, path in arm_paths([point]).items()
+        if (entry := lookup(point, *path))
+    ]
+    times = [
+        Column(f"{name}, ms", [(key, percentile) for percentile in PERCENTILES], interval=(key, "p50_ci95"))
+        for key, name in TIMES.items()
+    ]
+    work = [
+        Column("Tokens/s", [("output_tps",)], "{:,.1f}", ("output_tps_ci95",)),
+        Column("Goodput, requests/s", [("goodput",)]),
+        Column("Acceptance length", [("acceptance_length",)], interval=("acceptance_length_ci95",)),
+        Column("Requests", [("requests",)], "{:,}"),
+        Column("Failed", [("failed",)], "{:,}"),
+    ]
+    note = "The small numbers are 95% intervals"
+    for table in (
+        Table.build(f"Times, by {load}", f"p50 / p90 / p99 over requests. {note} of the median.", "Arm", times, rows),
+        Table.build(f"Throughput and acceptance, by {load}", f"{note}.", "Arm", work, rows),
+    ):
+        if table is not None:
+            yield table

@@ -1,15 +1,15 @@
-"""From answers to figures: one arm of one point, and what two arms say of each other.
+"""Metrics of measured requests: TTFT, TPOT, throughput, goodput and acceptance of an arm, and two arms compared.
 
-Ours and vLLM's names stand side by side: who reads the JSON of `vllm bench serve` reads this.
+In-process and HTTP measurements both end here. The JSON keys of `vllm bench serve` stand beside those of eyas:
 
-    TTFT         first piece of text - sent
-    TPOT         (end-to-end - TTFT) / (output tokens - 1), a request; output tokens as the server counts them
-    step         from one piece of text to the next; a step of a speculating server is several tokens (vLLM's ITL)
-    end-to-end   last piece of text - sent
+    TTFT         first chunk of text - request sent
+    TPOT         (end-to-end - TTFT) / (output tokens - 1), per request; the server counts the output tokens
+    step         from one chunk of text to the next; with speculation a chunk is several tokens (vLLM's ITL)
+    end-to-end   last chunk of text - request sent
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, pstdev
@@ -17,21 +17,109 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eyas.bench.client.config import Slo
-from eyas.bench.client.http_request_loops import BlockResult
-from eyas.bench.client.response_parser import RequestSample
+from eyas.bench.config import Slo
 from eyas.tree.stats import Interval, median_interval, percentiles, ratio_interval
 
-VLLM = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}
-"""Our names of times, and those in vLLM's JSON behind mean_, median_, std_ and p99_."""
+BASELINE, SPECULATIVE = "baseline", "speculative"
+VLLM_KEYS = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}
+"""Our keys of times, and those of vLLM behind mean_, median_, std_ and p99_."""
+
+
+@dataclass(frozen=True)
+class SpecDecodeStats:
+    """Speculative decoding of one answer, or of a block by the server's counters.
+
+    num_steps: steps that drafted. num_accepted: draft tokens that they accepted. histogram[i]: steps that accepted i
+    draft tokens; empty if the server does not report it.
+    """
+
+    num_steps: int
+    num_accepted: int
+    histogram: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RequestSample:
+    """One request as measured. Times are absolute, in seconds of one clock.
+
+    chunk_times_s: arrival of each chunk of text; empty without streaming. output_tokens: the server's count; None if it
+    does not report one. error: the reason why the request failed; None if it succeeded.
+    """
+
+    id: str
+    sent_s: float
+    end_s: float
+    chunk_times_s: tuple[float, ...] = ()
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    text: str = ""
+    spec_decode: SpecDecodeStats | None = None
+    error: str | None = None
+
+    @property
+    def e2e_s(self) -> float:
+        """Seconds from sending to the last token; without streaming to the last byte."""
+        return (self.chunk_times_s[-1] if self.chunk_times_s else self.end_s) - self.sent_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from sending to the first token; None without streaming."""
+        return self.chunk_times_s[0] - self.sent_s if self.chunk_times_s else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per output token, as SGLang and vLLM define it; None for an answer of one token."""
+        if self.ttft_s is None or self.output_tokens is None or self.output_tokens < 2:
+            return None
+        return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
+
+    def meets(self, slo: Slo) -> bool:
+        """Returns True if the request meets all limits; an unknown time meets none.
+
+        An answer of one token has no TPOT and meets any limit on it, as in SGLang and vLLM.
+        """
+        tpot_s = 0.0 if self.output_tokens == 1 else self.tpot_s
+        times = ((slo.ttft_ms, self.ttft_s), (slo.tpot_ms, tpot_s), (slo.e2e_ms, self.e2e_s))
+        return all(limit is None or (value is not None and 1000 * value <= limit) for limit, value in times)
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """The samples of a block in the order of its requests, and the seconds from the first request to the last byte.
+
+    num_unreached: requests that could not connect. is_complete: False if the block was cut short because the server is
+    down. spec_decode: from the server's counters, other clients' requests included; None if they are not read.
+    tokens_in_window: output tokens that arrived within `seconds`, if some arrived later; None: all did.
+    """
+
+    samples: tuple[RequestSample, ...]
+    seconds: float
+    num_unreached: int = 0
+    is_complete: bool = True
+    spec_decode: SpecDecodeStats | None = None
+    tokens_in_window: float | None = None
+
+    @property
+    def succeeded(self) -> list[RequestSample]:
+        """The samples without an error."""
+        return [sample for sample in self.samples if sample.error is None]
+
+    @property
+    def output_tokens(self) -> float:
+        """Output tokens that arrived within `seconds`."""
+        if self.tokens_in_window is not None:
+            return self.tokens_in_window
+        return sum(sample.output_tokens or 0 for sample in self.succeeded)
+
+    @property
+    def output_tps(self) -> float:
+        """Output tokens per second."""
+        return self.output_tokens / self.seconds
 
 
 @dataclass(frozen=True)
 class AcceptanceSummary:
-    """histogram: steps by number of accepted draft tokens, empty where nobody tells. source: who told.
-
-    interval: bootstrap over what was told of, answers or blocks of them; of a single one it has no width.
-    """
+    """Acceptance of an arm. histogram: empty if not reported. interval: 95 %, without width for a single answer."""
 
     length: float
     interval: Interval
@@ -40,96 +128,96 @@ class AcceptanceSummary:
 
 
 def summarize_arm(blocks: Sequence[BlockResult], slo: Slo, seed: int) -> dict[str, Any]:
-    """The figures of one arm at one point, its blocks pooled; output_tps is the median over blocks.
+    """Returns the metrics of one arm at one point, over all its blocks. output_tps is the median over blocks.
 
-    A time that the server does not let us see (no streaming), or that no answer has, has no key.
+    A time that no answer has, for example TTFT without streaming, has no key.
     """
-    answered = _good([sample for block in blocks for sample in block.samples])
-    errors = Counter(sample.error for block in blocks for sample in block.samples if sample.error is not None)
+    samples = [sample for block in blocks for sample in block.succeeded]
     seconds = sum(block.seconds for block in blocks)
-    tokens = sum(sample.output_tokens or 0 for sample in answered)
-    output_tps, span = median_interval([_tokens(block) / block.seconds for block in blocks], seed)
-    found: dict[str, Any] = {
-        "requests": len(answered) + errors.total(),
-        "failed": errors.total(),
-        "output_tps": output_tps,
-    }
+    output_tps, interval = median_interval([block.output_tps for block in blocks], seed)
+    metrics: dict[str, Any] = count_requests(blocks) | {"output_tps": output_tps}
     if len(blocks) > 1:
-        found["output_tps_ci95"] = [span.low, span.high]
+        metrics["output_tps_ci95"] = [interval.low, interval.high]
     if slo.is_set:
-        found["goodput"] = sum(meets_slo(sample, slo) for sample in answered) / seconds
-    times = {name: values for name, values in _times_ms(answered).items() if values}
+        metrics["goodput"] = sum(sample.meets(slo) for sample in samples) / seconds
+    times = {name: values for name, values in _times_ms(samples).items() if values}
     for name, values in times.items():
-        found[name] = percentiles(values)
-        if name != "step_ms":  # steps of one answer are no independent draws, and tens of thousands
-            _, span = median_interval(values, seed)
-            found[name]["p50_ci95"] = [span.low, span.high]
-    found |= _drafting(blocks, seed)
-    if errors:
-        found["errors"] = dict(errors.most_common(5))
-    prompt_tokens = sum(sample.prompt_tokens or 0 for sample in answered)
-    found |= {
-        "duration": seconds,
-        "completed": len(answered),
-        "total_input_tokens": prompt_tokens,
-        "total_output_tokens": tokens,
-        "request_throughput": len(answered) / seconds,
-        "request_goodput": found.get("goodput"),
-        "output_throughput": sum(_tokens(block) for block in blocks) / seconds,
-        "total_token_throughput": (sum(_tokens(block) for block in blocks) + prompt_tokens) / seconds,
-    }
-    for name, values in times.items():
-        key, ours = VLLM[name], found[name]
-        found |= {f"mean_{key}": fmean(values), f"median_{key}": ours["p50"], f"std_{key}": pstdev(values)}
-        found[f"p99_{key}"] = ours["p99"]
-    return found
+        metrics[name] = percentiles(values)
+        if name != "step_ms":  # the steps of one answer are not independent, and there are tens of thousands
+            _, interval = median_interval(values, seed)
+            metrics[name]["p50_ci95"] = [interval.low, interval.high]
+    if (acceptance := summarize_acceptance(blocks, seed)) is not None:
+        metrics |= _acceptance_keys(acceptance)
+    return metrics | _vllm_metrics(blocks, times, metrics)
+
+
+def count_requests(blocks: Iterable[BlockResult]) -> dict[str, Any]:
+    """Returns the number of requests and of failed ones, and the most frequent errors if there are any."""
+    errors, total = Counter[str](), 0
+    for block in blocks:
+        total += len(block.samples)
+        errors.update(sample.error for sample in block.samples if sample.error is not None)
+    counts: dict[str, Any] = {"requests": total, "failed": errors.total()}
+    return counts | ({"errors": dict(errors.most_common(5))} if errors else {})
 
 
 def compare_arms(before: Sequence[BlockResult], after: Sequence[BlockResult], seed: int) -> dict[str, Any]:
-    """Block i of both had the same requests. speedup_tpot: of the medians; speedup_tps: median over the blocks in which
-    both answered something."""
-    rates = [(_tokens(a) / a.seconds, _tokens(b) / b.seconds) for a, b in zip(before, after, strict=True)]
-    ratios = [b / a for a, b in rates if a and b]
-    found: dict[str, Any] = {"blocks": len(before)}
-    if ratios:
-        speedup, span = median_interval(ratios, seed)
-        found |= {"speedup_tps": speedup, "speedup_tps_ci95": [span.low, span.high]}
-    pairs = [(a.tpot_s, b.tpot_s) for a, b in _answered_by_both(before, after)]
-    times = [(a, b) for a, b in pairs if a is not None and b]
-    if times:
-        found["speedup_tpot"] = median(a for a, _ in times) / median(b for _, b in times)
-        _, span = median_interval([a / b for a, b in times], seed)
-        found["speedup_tpot_ci95"] = [span.low, span.high]
-    return found
+    """Returns the speed-ups between two arms whose blocks had the same requests.
+
+    speedup_tpot is the ratio of the medians. speedup_tps is the median over the blocks in which both arms answered.
+    """
+    comparison: dict[str, Any] = {"blocks": len(before)}
+    rates = [(a.output_tps, b.output_tps) for a, b in zip(before, after, strict=True)]
+    if ratios := [b / a for a, b in rates if a and b]:
+        speedup, interval = median_interval(ratios, seed)
+        comparison |= {"speedup_tps": speedup, "speedup_tps_ci95": [interval.low, interval.high]}
+    pairs = [(a.tpot_s, b.tpot_s) for a, b in _pair_samples(before, after)]
+    if times := [(a, b) for a, b in pairs if a is not None and b]:
+        comparison["speedup_tpot"] = median(a for a, _ in times) / median(b for _, b in times)
+        _, interval = median_interval([a / b for a, b in times], seed)
+        comparison["speedup_tpot_ci95"] = [interval.low, interval.high]
+    return comparison
 
 
 def count_identical(before: Sequence[BlockResult], after: Sequence[BlockResult]) -> tuple[int, int]:
-    """(answers that both gave, those with the very same text)."""
-    pairs = _answered_by_both(before, after)
+    """Returns how many requests both arms answered, and how many of these with the same text."""
+    pairs = _pair_samples(before, after)
     return len(pairs), sum(a.text == b.text for a, b in pairs)
 
 
-def meets_slo(sample: RequestSample, slo: Slo) -> bool:
-    """Whether an answer is within all limits; a time that is not known keeps none."""
-    asked = ((slo.ttft_ms, sample.ttft_s), (slo.tpot_ms, _tpot_or_0(sample)), (slo.e2e_ms, sample.e2e_s))
-    return all(limit is None or (value is not None and 1000 * value <= limit) for limit, value in asked)
+def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> AcceptanceSummary | None:
+    """Returns acceptance from answers that report it, else from the server's counters; None if neither does."""
+    answers = [sample.spec_decode for block in blocks for sample in block.succeeded if sample.spec_decode is not None]
+    stats = answers or [block.spec_decode for block in blocks if block.spec_decode is not None]
+    if not stats:
+        return None
+    steps = np.array([one.num_steps for one in stats])
+    tokens = steps + np.array([one.num_accepted for one in stats])
+    histogram = [0] * max(len(one.histogram) for one in stats)
+    for one in stats:
+        for accepted, count in enumerate(one.histogram):
+            histogram[accepted] += count
+    length, interval = float(tokens.sum() / steps.sum()), ratio_interval(tokens, steps, seed)
+    return AcceptanceSummary(length, interval, histogram, "answers" if answers else "counters")
 
 
-def _good(samples: Sequence[RequestSample]) -> list[RequestSample]:
-    return [sample for sample in samples if sample.error is None]
+def _acceptance_keys(acceptance: AcceptanceSummary) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        "acceptance_length": acceptance.length,
+        "spec_decode_acceptance_length": acceptance.length,
+        "acceptance_length_ci95": [acceptance.interval.low, acceptance.interval.high],
+        "acceptance_source": acceptance.source,
+    }
+    return keys | ({"acceptance_histogram": acceptance.histogram} if acceptance.histogram else {})
 
 
-def _answered_by_both(
+def _pair_samples(
     before: Sequence[BlockResult], after: Sequence[BlockResult]
 ) -> list[tuple[RequestSample, RequestSample]]:
+    """Returns the samples of requests that both arms answered."""
     blocks = zip(before, after, strict=True)
-    pairs = [pair for one, other in blocks for pair in zip(one.samples, other.samples, strict=True)]
+    pairs = [pair for a, b in blocks for pair in zip(a.samples, b.samples, strict=True)]
     return [(a, b) for a, b in pairs if a.error is None and b.error is None]
-
-
-def _tpot_or_0(sample: RequestSample) -> float | None:
-    """An answer of one token has none and keeps any limit, as with SGLang and vLLM."""
-    return 0.0 if sample.output_tokens == 1 else sample.tpot_s
 
 
 def _times_ms(samples: Sequence[RequestSample]) -> dict[str, list[float]]:
@@ -142,38 +230,26 @@ def _times_ms(samples: Sequence[RequestSample]) -> dict[str, list[float]]:
     return {name: [1000 * value for value in values if value is not None] for name, values in seconds.items()}
 
 
-def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> AcceptanceSummary | None:
-    """From answers that say how they were drafted, else from the counters of the server; None where neither tells."""
-    answers = [
-        sample.spec_decode for block in blocks for sample in _good(block.samples) if sample.spec_decode is not None
-    ]
-    told = answers or [block.spec_decode for block in blocks if block.spec_decode is not None]
-    if not told:
-        return None
-    steps = np.array([one.num_steps for one in told])
-    tokens = steps + np.array([one.num_accepted for one in told])
-    histogram = [0] * max(len(one.histogram) for one in told)
-    for one in told:
-        for accepted, count in enumerate(one.histogram):
-            histogram[accepted] += count
-    length, interval = float(tokens.sum() / steps.sum()), ratio_interval(tokens, steps, seed)
-    return AcceptanceSummary(length, interval, histogram, "answers" if answers else "counters")
-
-
-def _tokens(block: BlockResult) -> float:
-    if block.tokens_in_window is not None:
-        return block.tokens_in_window
-    return sum(sample.output_tokens or 0 for sample in _good(block.samples))
-
-
-def _drafting(blocks: Sequence[BlockResult], seed: int) -> dict[str, Any]:
-    told = summarize_acceptance(blocks, seed)
-    if told is None:
-        return {}
-    found: dict[str, Any] = {
-        "acceptance_length": told.length,
-        "spec_decode_acceptance_length": told.length,
-        "acceptance_length_ci95": [told.interval.low, told.interval.high],
-        "acceptance_source": told.source,
+def _vllm_metrics(
+    blocks: Sequence[BlockResult], times: Mapping[str, Sequence[float]], metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the same metrics under the keys of `vllm bench serve`."""
+    samples = [sample for block in blocks for sample in block.succeeded]
+    seconds = sum(block.seconds for block in blocks)
+    prompt_tokens = sum(sample.prompt_tokens or 0 for sample in samples)
+    output_tokens = sum(block.output_tokens for block in blocks)
+    keys: dict[str, Any] = {
+        "duration": seconds,
+        "completed": len(samples),
+        "total_input_tokens": prompt_tokens,
+        "total_output_tokens": sum(sample.output_tokens or 0 for sample in samples),
+        "request_throughput": len(samples) / seconds,
+        "request_goodput": metrics.get("goodput"),
+        "output_throughput": output_tokens / seconds,
+        "total_token_throughput": (output_tokens + prompt_tokens) / seconds,
     }
-    return found | ({"acceptance_histogram": told.histogram} if told.histogram else {})
+    for name, values in times.items():
+        key, percentile = VLLM_KEYS[name], metrics[name]
+        keys |= {f"mean_{key}": fmean(values), f"median_{key}": percentile["p50"], f"std_{key}": pstdev(values)}
+        keys[f"p99_{key}"] = percentile["p99"]
+    return keys

@@ -1,26 +1,37 @@
-"""results.json, schema 1: the parts of a measurement put together."""
+"""Assembles results.json (schema 1) without host names or paths of this machine, and reads values out of it."""
 
+import contextlib
+import importlib.metadata
+import math
+import os
+import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
+import torch
+
+from eyas.base.environment import count_cpus
 from eyas.base.provenance import package_versions
-from eyas.bench.engine_load import LoadResults
-from eyas.bench.machine import describe_machine
-from eyas.bench.report import SCHEMA
+from eyas.bench.load_test import LoadResults
 from eyas.bench.single_stream import SingleStreamResults
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
 
+SCHEMA = 1
+RESULTS_FILE = "results.json"
+
 
 @dataclass(frozen=True)
 class Measurements:
-    """The parts. lossless is the result object, None where it was not checked.
+    """The parts of results.json.
 
-    references: by task and drafter {"acceptance_length", ...}, see `free_drafters`.
+    lossless: its key `lossless`; None if it was not checked. references: acceptance of drafters without a network, by
+    task and drafter.
     """
 
     single_stream: SingleStreamResults
@@ -30,27 +41,24 @@ class Measurements:
 
 
 def assemble_results(target: Target, head: Head, measured: Measurements, command: Sequence[str]) -> dict[str, Any]:
-    """The whole object of results.json. command: the words of the command line; the program's own path is cut off."""
+    """Returns the object of results.json. command: the command line; the directory of the program is left out."""
     num_head = sum(weight.numel() for weight in head.parameters())
     num_target = target.info.num_parameters
-    stream = measured.single_stream
+    stream, references = measured.single_stream, measured.references
     tasks = {
-        name: entry | ({"references": dict(measured.references[name])} if name in measured.references else {})
-        for name, entry in stream.tasks.items()
+        name: metrics | ({"references": dict(references[name])} if name in references else {})
+        for name, metrics in stream.tasks.items()
     }
     unchecked = {"prompts": 0, "identical": 0, "dtype": "float32", "reference": "none: not checked"}
     return {
         "schema": SCHEMA,
         "machine": describe_machine(),
-        "dtype": str(target.model.dtype).removeprefix("torch."),
-        "compiled": target.compiled_forward is not None,
+        **describe_runtime(target),
         "target": {"name": public_target_name(target), "parameters": num_target},
         "head": {"parameters": num_head, "share_of_target": num_head / num_target},
         "lossless": dict(measured.lossless or unchecked),
         "tasks": tasks,
-        "concurrency": [dict(point) for point in measured.load.concurrency],
-        "rates": [dict(point) for point in measured.load.rates],
-        "ramp": [dict(point) for point in measured.load.ramp],
+        **asdict(measured.load),
         "rounds": stream.rounds,
         "looping": stream.looping,
         "command": shlex.join([Path(command[0]).name, *command[1:]]) if command else "",
@@ -58,10 +66,92 @@ def assemble_results(target: Target, head: Head, measured: Measurements, command
     }
 
 
+def describe_runtime(target: Target) -> dict[str, Any]:
+    """Returns dtype and compilation of the loaded target."""
+    dtype = str(target.model.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "compiled": target.compiled_forward is not None}
+
+
 def public_target_name(target: Target) -> str:
-    """What a page may call the target: "embedded", its hub id, or the last part of its directory's path."""
+    """Returns "embedded", the hub id, or the last part of the target's directory."""
     if target.directory == resolve_target(EMBEDDED):
         return EMBEDDED
     if Path(target.info.name) != target.directory:
         return target.info.name
     return target.directory.resolve().name
+
+
+def redact_location(location: str) -> str:
+    """Returns a path without its directory and a URL without the values of its query, which may hold a key.
+
+    Other names, hub ids and relative paths stay.
+    """
+    if "://" not in location:
+        return Path(location).name if Path(location).is_absolute() else location
+    parts = urlsplit(location)
+    query = "&".join(f"{name}=..." for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return parts._replace(query=query, fragment="").geturl()
+
+
+def describe_machine() -> dict[str, Any]:
+    """Returns `machine` of results.json.
+
+    cores: CPUs that this process may use. threads: those that torch computes with. gpu: None if there is none.
+    """
+    return {
+        "cpu": _cpu_name(),
+        "cores": count_cpus(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": _memory_gb(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "os": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": importlib.metadata.version("transformers"),
+    }
+
+
+def _cpu_name() -> str:
+    """Returns the processor's model name, or its architecture if it has none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
+
+
+def _memory_gb() -> float | None:
+    """Returns decimal gigabytes to one digit; None if the system does not report them."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    return None
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def lookup(value: Any, *keys: str) -> Any:
+    """Returns value[key1][key2]..., or None if a key is missing."""
+    for key in keys:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value
+
+
+def read_number(value: Any, *keys: str) -> float | int | None:
+    """Returns the finite number at a path of keys; None for anything else."""
+    found = lookup(value, *keys)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        return None
+    return found
+
+
+def read_interval(value: Any, *keys: str) -> tuple[float, float] | None:
+    """Returns the [low, high] pair at a path of keys; None unless both are finite numbers in order."""
+    found = lookup(value, *keys)
+    if not isinstance(found, list | tuple) or len(found) != 2:
+        return None
+    low, high = read_number({"end": found[0]}, "end"), read_number({"end": found[1]}, "end")
+    return (low, high) if low is not None and high is not None and low <= high else None

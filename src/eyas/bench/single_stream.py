@@ -1,12 +1,11 @@
-"""One stream, in process: every prompt in both arms back to back, on the same target, runner, dtype and threads.
+"""Measurements at one stream in this process: every prompt in both arms back to back, with the same target and dtype.
 
-    baseline      Engine(target, None): no head is attached, nothing is captured or drafted
+    baseline      Engine(target, None): no head is loaded, nothing is captured or drafted
     speculative   Engine(target, draft)
 
-The target is one object: without a drafter the engine does not ask it for the captured layers.
+Both arms share one target object. Without a drafter the engine does not capture its aux layers.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -16,6 +15,7 @@ import torch
 
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.data.answers.repetition import is_looping
 from eyas.drafters.eagle3 import Eagle3Spec
@@ -24,40 +24,44 @@ from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.engine.sequences import EngineCounters
 from eyas.evaluation.evaluate import CONFIDENT_PROB
+from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
+from eyas.evaluation.replay import AnswerSpan, replay_answers
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
-from eyas.tree.stats import median_interval, summarize
+from eyas.tree.stats import AcceptanceStats, median_interval, summarize
 
-BASELINE, SPECULATIVE = "baseline", "speculative"
 WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class PairedAnswers:
-    """One prompt in both arms. The answers are those of the first round; the times are medians over the rounds."""
+    """The answers of both arms to one prompt, from the first repeat. TPOTs are medians over the repeats.
+
+    A TPOT is None if the answer has one token.
+    """
 
     prompt: Prompt
     baseline: RequestOutput
     speculative: RequestOutput
-    baseline_tpot_ms: float | None  # None: an answer of one token
+    baseline_tpot_ms: float | None
     speculative_tpot_ms: float | None
 
     @property
     def is_timed(self) -> bool:
-        """Whether both answers have a TPOT."""
+        """True if both answers have a TPOT."""
         return self.baseline_tpot_ms is not None and self.speculative_tpot_ms is not None
 
     @property
     def is_looping(self) -> bool:
-        """Whether the baseline's answer got stuck."""
+        """True if the baseline's answer repeats itself to the end."""
         return is_looping(self.baseline.token_ids)
 
 
 @dataclass(frozen=True)
 class SingleStreamResults:
-    """tasks, rounds and looping as they stand in results.json; pairs by task for what else is derived from them.
+    """tasks, rounds and looping of results.json, and all answers by task.
 
-    A task all of whose answers loop or have one token is in `pairs` only: it has no figures.
+    A task whose answers all loop or have one token is in `pairs` only.
     """
 
     tasks: dict[str, dict[str, Any]]
@@ -73,11 +77,11 @@ def measure_tasks(
     config: BenchConfig,
     progress: bool = True,
 ) -> SingleStreamResults:
-    """Acceptance and TPOT by task, `prompts` as given. InputError for a prompt that does not fit into the target."""
+    """Measures acceptance and TPOT by task. Raises InputError for a prompt that is too long for the target."""
     units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})
     context = max(len(prompt.ids) for _, prompt in units) + config.max_tokens
     engines = {BASELINE: Engine(target, None, 1, context), SPECULATIVE: Engine(target, draft, 1, context)}
-    # The first forward of a length prepares kernels and memory: one prompt of each task runs before the clock does.
+    # The first forward of a length prepares kernels and memory, so one prompt of each task runs without the clock.
     for engine in engines.values():
         for some in prompts.values():
             for prompt in some[:1]:
@@ -91,15 +95,15 @@ def measure_tasks(
             return answer
 
         arms = {name: lambda unit, engine=engine: run(engine, unit) for name, engine in engines.items()}
-        found = run_paired(arms, units, config.repeats)
-    by_task: dict[str, list[PairedAnswers]] = {task: [] for task in prompts}
-    for (task, prompt), baseline, speculative in zip(units, found[BASELINE], found[SPECULATIVE], strict=True):
-        by_task[task].append(_pair_answers(prompt, baseline, speculative))
-    return _build_results(target, by_task, engines[SPECULATIVE].counters, config.seed)
+        answers = run_paired(arms, units, config.repeats)
+    pairs: dict[str, list[PairedAnswers]] = {task: [] for task in prompts}
+    for (task, prompt), baseline, speculative in zip(units, answers[BASELINE], answers[SPECULATIVE], strict=True):
+        pairs[task].append(_pair_answers(prompt, baseline, speculative))
+    return _build_results(target, pairs, engines[SPECULATIVE].counters, config.seed)
 
 
 def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutput:
-    """One greedy answer, alone in the engine, its prompt computed anew."""
+    """Returns a greedy answer, alone in the engine and without cached prefixes."""
     engine.clear_prefix_cache()
     (answer,) = plain_loop(engine, RequestList([Request(prompt.id, prompt.ids, max_tokens)]))
     return answer
@@ -107,7 +111,7 @@ def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutp
 
 @torch.inference_mode()
 def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) -> int:
-    """Positions of the answer where the target's likeliest token has less than 0.9; one forward over the whole text."""
+    """Counts the positions of an answer whose most probable token is below CONFIDENT_PROB, in one forward."""
     ids_1T = torch.tensor([[*prompt.ids, *token_ids[:-1]]], device=target.model.device)
     positions_1T = torch.arange(ids_1T.shape[1], device=ids_1T.device)[None]
     hidden_1TD = target.forward(ids_1T, positions_1T, DenseAttention()).hidden_BTD
@@ -115,58 +119,89 @@ def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) ->
     return int((logits_TW.float().softmax(-1).amax(-1) < CONFIDENT_PROB).sum())
 
 
+def measure_draft_baselines(
+    pairs: Mapping[str, Sequence[PairedAnswers]], table: NgramTable, depth: int, seed: int = 0
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Replays the baseline's answers with drafters that have no network; returns `references` of each task.
+
+    Args:
+        pairs: by task. Answers that loop or have no TPOT are left out, as for the head.
+        table: the n-grams of the training answers.
+        depth: longest chain that a drafter proposes.
+        seed: of the bootstrap.
+    """
+    references: dict[str, dict[str, dict[str, Any]]] = {}
+    for task, some in pairs.items():
+        measured = [pair for pair in some if pair.is_timed and not pair.is_looping]
+        if not measured:
+            continue
+        texts = [torch.tensor([*pair.prompt.ids, *pair.baseline.token_ids]) for pair in measured]
+        answers = [
+            AnswerSpan(index, ids_T, len(pair.prompt.ids), len(ids_T))
+            for index, (pair, ids_T) in enumerate(zip(measured, texts, strict=True))
+        ]
+        drafters = {"prompt_lookup": PromptLookup(texts, depth), "ngram4": NgramDrafter(table, texts, depth)}
+        references[task] = {
+            name: _acceptance(summarize(replay_answers(answers, drafter), seed)) for name, drafter in drafters.items()
+        }
+    return references
+
+
 def _pair_answers(
     prompt: Prompt, baseline: Sequence[RequestOutput], speculative: Sequence[RequestOutput]
 ) -> PairedAnswers:
-    return PairedAnswers(prompt, baseline[0], speculative[0], _tpot_ms(baseline), _tpot_ms(speculative))
+    return PairedAnswers(prompt, baseline[0], speculative[0], _median_tpot_ms(baseline), _median_tpot_ms(speculative))
 
 
-def _tpot_ms(answers: Sequence[RequestOutput]) -> float | None:
+def _median_tpot_ms(answers: Sequence[RequestOutput]) -> float | None:
     values = [1000 * answer.tpot_s for answer in answers if answer.tpot_s is not None]
     return median(values) if values else None
 
 
 def _build_results(
-    target: Target, by_task: dict[str, list[PairedAnswers]], times: EngineCounters, seed: int
+    target: Target, pairs: dict[str, list[PairedAnswers]], times: EngineCounters, seed: int
 ) -> SingleStreamResults:
     tasks: dict[str, dict[str, Any]] = {}
-    stuck: list[PairedAnswers] = []
-    for task, pairs in by_task.items():
-        counts = Counter(looping=sum(pair.is_looping for pair in pairs), too_short=sum(not p.is_timed for p in pairs))
-        stuck += [pair for pair in pairs if pair.is_looping]
-        if good := [pair for pair in pairs if pair.is_timed and not pair.is_looping]:
-            tasks[task] = _task_metrics(good, seed) | {
-                "uncertain_share": _uncertain_share(target, good),
-                "looping": counts["looping"],
-                "too_short": counts["too_short"],
+    for task, some in pairs.items():
+        if measured := [pair for pair in some if pair.is_timed and not pair.is_looping]:
+            tasks[task] = _task_metrics(measured, seed) | {
+                "uncertain_share": _uncertain_share(target, measured),
+                "looping": sum(pair.is_looping for pair in some),
+                "too_short": sum(not pair.is_timed for pair in some),
             }
-    rounds = max(times.rounds, 1)
+    loops = [pair for some in pairs.values() for pair in some if pair.is_looping]
     seconds = {"draft": times.draft_s, "verify": times.verify_s, "extend": times.extend_s, "other": times.host_s}
     return SingleStreamResults(
         tasks,
-        {f"{part}_ms": 1000 * spent / rounds for part, spent in seconds.items()},
-        _task_metrics(stuck, seed) if stuck else None,  # a loop has 32 tokens at least, so it is timed
-        by_task,
+        {f"{part}_ms": 1000 * spent / max(times.rounds, 1) for part, spent in seconds.items()},
+        _task_metrics(loops, seed) if loops else None,  # a loop has at least 32 tokens, so it has a TPOT
+        pairs,
     )
 
 
 def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
-    """tpot_ms: medians over prompts. speedup: median over prompts of baseline / speculative TPOT of the same prompt,
-    its interval by bootstrap over prompts. identical: prompts with the same tokens in both arms, in this dtype."""
+    """Returns an entry of `tasks`.
+
+    tpot_ms: medians over prompts. speedup: median over prompts of baseline / speculative TPOT of the same prompt, with
+    its bootstrap interval. identical: prompts with the same tokens in both arms, in this dtype.
+    """
     baseline = [pair.baseline_tpot_ms for pair in pairs if pair.baseline_tpot_ms is not None]
     speculative = [pair.speculative_tpot_ms for pair in pairs if pair.speculative_tpot_ms is not None]
-    speedup, span = median_interval([a / b for a, b in zip(baseline, speculative, strict=True)], seed)
+    speedup, interval = median_interval([a / b for a, b in zip(baseline, speculative, strict=True)], seed)
     stats = summarize([pair.speculative.rounds for pair in pairs], seed)
     return {
         "prompts": len(pairs),
-        "acceptance_length": stats.acceptance_length,
-        "ci95": [stats.ci95.low, stats.ci95.high],
+        **_acceptance(stats),
         "tpot_ms": {BASELINE: median(baseline), SPECULATIVE: median(speculative)},
         "speedup": speedup,
-        "speedup_ci95": [span.low, span.high],
+        "speedup_ci95": [interval.low, interval.high],
         "by_depth": [depth.rate for depth in stats.by_depth],
         "identical": sum(pair.baseline.token_ids == pair.speculative.token_ids for pair in pairs),
     }
+
+
+def _acceptance(stats: AcceptanceStats) -> dict[str, Any]:
+    return {"acceptance_length": stats.acceptance_length, "ci95": [stats.ci95.low, stats.ci95.high]}
 
 
 def _uncertain_share(target: Target, pairs: Sequence[PairedAnswers]) -> float:

@@ -1,13 +1,12 @@
-"""Which tree is best at how many streams: what held-out answers accept, over what rounds cost here.
+"""`eyas tune`: which tree is fastest at which concurrency, from acceptance on held-out answers and measured rounds.
 
     tokens per second of a tree at n streams = n * acceptance length / seconds of a round of n requests
-                                                   train.many_trees    serve.costs
+                                                   evaluation.tree_sweep  engine.cost_profiler
 
-Both sides are what the rest of eyas uses: the tree and verification of serving, and the engine's own rounds, measured
-with this target, head, dtype and machine. Of the trees with one top-k and number of nodes the shallowest and the
-deepest are measured, of chains those of 1, 2, 4, ... levels: a further level is one more forward of the head over as
-many rows, so depths between lie on the line. What is left out: prompts, which cost both arms the same, and streams that
-are idle.
+Both use the code of serving, with this target, head, dtype and machine. Of the trees with one top-k and number of nodes
+only the shallowest and the deepest are timed, and of chains those of 1, 2, 4, ... levels: each further level is one
+more forward of the head over as many rows, so the other depths are interpolated. Not covered: prefill, which costs both
+arms the same, and idle streams.
 """
 
 import dataclasses
@@ -32,8 +31,8 @@ from eyas.base.provenance import (
     read_provenance,
 )
 from eyas.base.storage import StoragePath, write_json_atomic
-from eyas.bench.machine import describe_machine
-from eyas.bench.tune_config import TuneConfig
+from eyas.bench.config import TuneConfig
+from eyas.bench.results import describe_machine, describe_runtime
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.engine import Engine
@@ -56,27 +55,31 @@ from eyas.tree.shape import TreeShape
 STAGE = "tune"
 SCHEMA = 1
 FILE = "tune.json"
-REPEATS = 2  # of a round, the faster counts: what else runs on a machine only ever adds
-TIE_MARGIN = 0.01  # trees that are predicted so close to the best are as good: the one with the fewest rows is taken
+REPEATS = 2  # of a round; the faster counts, because other processes only make a round slower
+TIE_MARGIN = 0.01  # of trees predicted within this share of the best, the one with the fewest rows is chosen
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One tree at some number of streams. shape None: no speculation. speedup: over no speculation."""
+    """The predicted throughput of a tree at some number of streams. shape None: no speculation."""
 
     shape: TreeShape | None
     acceptance_length: float
     tps: float
-    speedup: float
+    speedup: float  # over no speculation
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns an entry of tune.json."""
+        tree = None if self.shape is None else dataclasses.asdict(self.shape)
+        return {"tree": tree, **{key: getattr(self, key) for key in ("acceptance_length", "tps", "speedup")}}
 
 
 def build_origin(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> StageInputs:
-    """What decides what is measured; the figures themselves carry times. `InputError` without a head."""
+    """Returns the inputs that decide what is measured. Raises InputError without a head."""
     if not (head_dir / HEAD_FILE).is_file():
         raise InputError(
-            f"no head in {head_dir}",
-            "a trained head, for trees are drafted with it",
-            "run `eyas train` with this recipe and this --out, or name one: target.head=DIRECTORY",
+            f"There is no head in {head_dir}",
+            "Run `eyas train` with this recipe and this --out, or set target.head=DIRECTORY",
         )
     return StageInputs(
         stage=STAGE,
@@ -96,190 +99,181 @@ def run(
     out_dir: Path,
     progress: bool = True,
 ) -> Provenance:
-    """Write tune.json. Idempotent. `InputError` where a head is missing or does not fit, or nothing is held out."""
+    """Writes tune.json, unless it is finished.
+
+    Raises:
+        InputError: The head is missing or does not fit the target, or no answer is held out.
+    """
     started_s = time.time()
     features = Features(features_dir, target=target)
     features.check_target(target.digest)
-    origin = build_origin(config, head_dir, features, target)
+    inputs = build_origin(config, head_dir, features, target)
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
     require_fit(stored, target.info, target.digest)
-    if is_finished(out_dir, origin) and (out_dir / FILE).is_file():
+    if is_finished(out_dir, inputs) and (out_dir / FILE).is_file():
         return read_provenance(out_dir)
     accepted, context = measure_acceptance(config, stored, features, target, progress)
     stored = read_head(head_dir, target.model.dtype, target.info.num_layers)
     costs = RoundCosts.measure(config, stored, target, progress)
+    about = {"machine": describe_machine(), **describe_runtime(target), "head": str(head_dir)}
     mark_unfinished(out_dir)
-    write_json_atomic(out_dir / FILE, build_tune_results(config, accepted, costs, context) | _about(target, head_dir))
-    return finish_stage(out_dir, origin, started_s)
+    write_json_atomic(out_dir / FILE, build_tune_results(config, accepted, costs, context) | about)
+    return finish_stage(out_dir, inputs, started_s)
 
 
 @torch.no_grad()
 def measure_acceptance(
     config: TuneConfig, stored: StoredHead, features: Features, target: Target, progress: bool
 ) -> tuple[list[TreeAcceptance], int]:
-    """All trees on the same held-out answers, in float32, and the mean tokens before a token of these answers."""
+    """Drafts all trees on the same held-out answers, in float32.
+
+    Returns:
+        The acceptance of each tree, and the mean number of tokens before a token of these answers.
+    """
     indices = sample_held_out(features, config.answers, config.seed)
     if not indices:
         raise InputError(
-            f"no held-out answer to draft on in {features.directory}",
-            "one at least, of two tokens, that does not loop",
-            "raise capture.held_out, or capture more conversations",
+            f"{features.directory} holds out no answer with two tokens that does not loop",
+            "Raise capture.held_out, or capture more conversations",
         )
-    embed, families = build_embed(target, torch.float32), config.shapes_by_top_k
+    embed, shapes_by_top_k = build_embed(target, torch.float32), config.shapes_by_top_k
     rows: list[Row] = []
-    rounds: dict[int, list[np.ndarray]] = {top_k: [] for top_k in families}
+    rounds: dict[int, list[np.ndarray]] = {top_k: [] for top_k in shapes_by_top_k}
     with Progress("tune, trees", len(indices), "texts", enabled=progress) as bar:
         for group in features.batches(indices, config.batch_tokens):
             some = list(features.rows(group))
             if config.sampling is not None:
                 seeds = [config.seed + index for index in group]
                 some = resample_answers(some, seeds, target, config.sampling, config.max_tokens)
-            for top_k, shapes in families.items():
+            for top_k, shapes in shapes_by_top_k.items():
                 rounds[top_k].append(count_rounds(some, shapes, stored.head, stored.vocab, embed, config.batch_tokens))
-            # Without their features: of the rows only which tokens were generated is asked for from here on.
+            # Only the generated tokens are needed from here on, so the features are dropped.
             rows += [dataclasses.replace(row, aux_TL=row.aux_TL[:0], hidden_UD=row.hidden_UD[:0]) for row in some]
             bar.advance(len(some))
-    told = [
+    accepted = [
         one
-        for top_k, shapes in families.items()
+        for top_k, shapes in shapes_by_top_k.items()
         for one in acceptance_lengths(shapes, rows, np.concatenate(rounds[top_k]), config.seed)
     ]
-    places = torch.cat([row.loss_mask_T.nonzero()[:, 0] for row in rows])
-    return told, round(float(places.float().mean()))
+    positions = torch.cat([row.loss_mask_T.nonzero()[:, 0] for row in rows])
+    return accepted, round(float(positions.float().mean()))
 
 
 class RoundCosts:
-    """Seconds of a round of any tree of the configuration, from those that were measured."""
+    """Seconds of a round of any tree of the configuration, from those that were timed."""
 
     def __init__(self, table: CostTable, arms: Sequence[Arm]) -> None:
+        """Takes a table with a row for each arm."""
         self.table = table
-        self._numbers = {arm.shape: number for number, arm in enumerate(arms)}
+        self._indices = {arm.shape: index for index, arm in enumerate(arms)}
 
     @classmethod
     def measure(cls, config: TuneConfig, stored: StoredHead, target: Target, progress: bool) -> "RoundCosts":
-        """On an engine of its own, in the target's dtype and on its device."""
+        """Times the arms on an engine of its own, in the target's dtype and on its device."""
         arms = arms_to_measure(config)
         draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, arms[-1].shape or TreeShape(1, 1, 2))
         if config.compile and target.model.device.type == "cpu":
             compile_pair(target, draft.head)
         slots = max(config.streams)
-        # Lines share their slots while rounds are rehearsed, so one line's worth is enough.
+        # The requests of a profiled round share their KV slots, so the memory of one request is enough.
         engine = Engine(target, dataclasses.replace(draft, arms=arms), slots, LONG_CONTEXT, memory_tokens=1)
-        rehearsal = CostProfiler(engine)
-        cells = len(arms) * (len(batch_sizes(slots)) + 1)
-        with Progress("tune, rounds", cells, "arms and batches", enabled=progress) as bar:
-            seen: set[tuple[str, int, int]] = set()
+        profiler = CostProfiler(engine)
+        num_cells = len(arms) * (len(batch_sizes(slots)) + 1)
+        with Progress("tune, rounds", num_cells, "arms and batches", enabled=progress) as bar:
+            timed: set[tuple[str, int, int]] = set()
 
-            def once(arm: Arm, batch: int, context: int) -> float:
+            def measure_s(arm: Arm, batch: int, context: int) -> float:
                 cell = (arm.name, batch, context)
-                bar.advance(cell not in seen)
-                seen.add(cell)
-                return min(rehearsal.measure_round_s(arm, batch, context) for _ in range(REPEATS))
+                bar.advance(cell not in timed)
+                timed.add(cell)
+                return min(profiler.measure_round_s(arm, batch, context) for _ in range(REPEATS))
 
-            table = measure_cost_table(arms, slots, rehearsal.max_context, once, config.allowance_s / REPEATS)
+            table = measure_cost_table(arms, slots, profiler.max_context, measure_s, config.allowance_s / REPEATS)
         return cls(table, arms)
 
     def seconds(self, shape: TreeShape | None, streams: int, context: int) -> float:
-        """Of a round of so many requests with so many tokens each."""
+        """Returns the seconds of a round of `streams` requests with `context` tokens each."""
         load = BatchLoad((context,) * streams, (0,) * streams)
-        if shape in self._numbers:
-            return self.table.seconds_for(self._numbers[shape], load)
-        assert shape is not None, "off is always measured"
-        alike = [one for one in self._numbers if one is not None and _family(one) == _family(shape)]
-        below = max((one for one in alike if one.depth < shape.depth), key=lambda one: one.depth)
-        above = min((one for one in alike if one.depth > shape.depth), key=lambda one: one.depth)
-        low_s, high_s = (self.table.seconds_for(self._numbers[one], load) for one in (below, above))
+        if shape in self._indices:
+            return self.table.seconds_for(self._indices[shape], load)
+        assert shape is not None, "off is always timed"
+        family = [timed for timed in self._indices if timed is not None and _family(timed) == _family(shape)]
+        below = max((timed for timed in family if timed.depth < shape.depth), key=lambda timed: timed.depth)
+        above = min((timed for timed in family if timed.depth > shape.depth), key=lambda timed: timed.depth)
+        low_s, high_s = (self.table.seconds_for(self._indices[timed], load) for timed in (below, above))
         return low_s + (high_s - low_s) * (shape.depth - below.depth) / (above.depth - below.depth)
 
 
 def _family(shape: TreeShape) -> tuple[int, int | None]:
-    """Trees that differ in depth alone; chains, whose nodes are their depth, are all of one family."""
+    """Returns what trees share that differ only in depth. All chains are one family: their nodes follow the depth."""
     return shape.top_k, None if shape.top_k == 1 else shape.nodes
 
 
 def arms_to_measure(config: TuneConfig) -> tuple[Arm, ...]:
-    """Off, and of each family so many that all others lie between two."""
+    """Returns off, and of each family so many trees that every other depth lies between two of them."""
     arms = [OFF]
     for shapes in config.shapes_by_top_k.values():
         for family in dict.fromkeys(map(_family, shapes)):
-            alike = [one for one in shapes if _family(one) == family]
-            few = alike[:1] + alike[-1:]
+            members = [shape for shape in shapes if _family(shape) == family]
+            chosen = members[:1] + members[-1:]
             if family[1] is None:
-                few = [one for one in alike if one.depth.bit_count() == 1] + alike[-1:]
-            arms += [Arm(one.name, one) for one in dict.fromkeys(few)]
+                chosen = [shape for shape in members if shape.depth.bit_count() == 1] + members[-1:]
+            arms += [Arm(shape.name, shape) for shape in dict.fromkeys(chosen)]
     return tuple(arms)
 
 
 def build_tune_results(
     config: TuneConfig, accepted: Sequence[TreeAcceptance], costs: RoundCosts, context: int
 ) -> dict[str, Any]:
-    """What tune.json says of trees and streams."""
-    streams, trees = [], {one.shape: _tree(one) for one in accepted}
+    """Returns the trees and streams of tune.json."""
+    streams = []
+    trees = {
+        one.shape: {
+            **dataclasses.asdict(one.shape),
+            "acceptance_length": one.acceptance_length,
+            "ci95": [one.ci95.low, one.ci95.high],
+            "tps": {},
+        }
+        for one in accepted
+    }
     for n in sorted(config.streams):
         off_tps = n / costs.seconds(None, n, context)
-        off = Prediction(None, 1.0, off_tps, 1.0)
-        all_trees = []
+        predictions = [Prediction(None, 1.0, off_tps, 1.0)]
         for one in accepted:
             tps = n * one.acceptance_length / costs.seconds(one.shape, n, context)
-            all_trees.append(Prediction(one.shape, one.acceptance_length, tps, tps / off_tps))
+            predictions.append(Prediction(one.shape, one.acceptance_length, tps, tps / off_tps))
             trees[one.shape]["tps"][str(n)] = tps
-        chains = [one for one in all_trees if one.shape is not None and one.shape.top_k == 1]
-        best, chain = (select_best([off, *some]) for some in (all_trees, chains))
-        streams.append({"n": n, "off_tps": off_tps, "best": _told(best), "best_chain": _told(chain)})
+        chains = [one for one in predictions if one.shape is None or one.shape.top_k == 1]
+        best, best_chain = select_best(predictions).to_json(), select_best(chains).to_json()
+        streams.append({"n": n, "off_tps": off_tps, "best": best, "best_chain": best_chain})
     return {"schema": SCHEMA, "context": context, "streams": streams, "trees": list(trees.values())}
 
 
 def select_best(predictions: Sequence[Prediction]) -> Prediction:
-    """The fastest; of those that are as good, the one with the fewest rows of verify, then levels."""
+    """Returns the fastest. Within TIE_MARGIN of it, the one with the fewest rows of verify, then the fewest levels."""
     fastest = max(one.tps for one in predictions)
-    alike = [one for one in predictions if one.tps >= fastest * (1 - TIE_MARGIN)]
-    return min(alike, key=lambda one: (0, 0) if one.shape is None else (one.shape.nodes, one.shape.depth))
+    close = [one for one in predictions if one.tps >= fastest * (1 - TIE_MARGIN)]
+    return min(close, key=lambda one: (0, 0) if one.shape is None else (one.shape.nodes, one.shape.depth))
 
 
-def _tree(one: TreeAcceptance) -> dict[str, Any]:
-    interval = [one.ci95.low, one.ci95.high]
-    return dataclasses.asdict(one.shape) | {"acceptance_length": one.acceptance_length, "ci95": interval, "tps": {}}
-
-
-def _told(one: Prediction) -> dict[str, Any]:
-    return {
-        "tree": None if one.shape is None else dataclasses.asdict(one.shape),
-        "acceptance_length": one.acceptance_length,
-        "tps": one.tps,
-        "speedup": one.speedup,
-    }
-
-
-def _about(target: Target, head_dir: Path) -> dict[str, Any]:
-    return {
-        "machine": describe_machine(),
-        "dtype": str(target.model.dtype).removeprefix("torch."),
-        "compiled": target.compiled_forward is not None,
-        "head": str(head_dir),
-    }
-
-
-def format_table(told: dict[str, Any]) -> str:
-    """tune.json for the terminal."""
+def format_table(results: dict[str, Any]) -> str:
+    """Formats tune.json for the terminal."""
     lines = [
-        f"trees on held-out answers, rounds on this machine ({told['dtype']}, "
-        f"{told['machine']['threads']} threads, {told['context']} tokens of context)",
+        f"acceptance on held-out answers, rounds on this machine ({results['dtype']}, "
+        f"{results['machine']['threads']} threads, {results['context']} tokens of context)",
         f"{'streams':>7}{'off':>11}  {'best tree':<18}{'accepted':>8}{'predicted':>14}{'faster':>8}  "
         f"{'best chain':<12}{'faster':>6}",
     ]
-    for point in told["streams"]:
+    for point in results["streams"]:
         best, chain = point["best"], point["best_chain"]
+        tree = "off" if best["tree"] is None else "{depth}, {top_k}, {nodes}".format(**best["tree"])
         length = "off" if chain["tree"] is None else f"of {chain['tree']['depth']}"
         lines.append(
-            f"{point['n']:>7}{point['off_tps']:>7.0f} t/s  {_named(best['tree']):<18}{best['acceptance_length']:>8.2f}"
+            f"{point['n']:>7}{point['off_tps']:>7.0f} t/s  {tree:<18}{best['acceptance_length']:>8.2f}"
             f"{best['tps']:>10.0f} t/s{best['speedup']:>7.2f}x  {length:<12}{chain['speedup']:>5.2f}x"
         )
     for name, key, flags in (("SGLang", "best", sglang_flags), ("vLLM", "best_chain", vllm_flags)):
-        lines += ["", f"{name}, by streams:"]
-        for point in told["streams"]:
-            lines.append(f"{point['n']:>7}  {flags(point[key]['tree'], told['head']) or 'no speculation'}")
+        lines += ["", f"{name} flags, by streams:"]
+        for point in results["streams"]:
+            lines.append(f"{point['n']:>7}  {flags(point[key]['tree'], results['head']) or 'no speculation'}")
     return "\n".join(lines)
-
-
-def _named(tree: dict[str, int] | None) -> str:
-    return "off" if tree is None else f"{tree['depth']}, {tree['top_k']}, {tree['nodes']}"

@@ -1,57 +1,136 @@
-"""Prompts to measure with, as ids, and the order in which two arms take them."""
+"""The prompts of a measurement: loaded by task, rendered to token ids, and run in all arms in rotated order.
 
+Of a conversation only the first user message is used, with a system message before it: later turns depend on answers
+of another model.
+"""
+
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.bench.bench_prompts import BUILTIN, ChatPrompt, load_prompts
+from eyas.base.errors import InputError
+from eyas.base.storage import StoragePath
+from eyas.bench.config import SYNTHETIC_WORDS, BenchConfig
+from eyas.chat.conversation import Message, parse_messages
 from eyas.chat.render import render_prompt
+from eyas.data.sources.record_formats import ParsedRecord, parse_record
+from eyas.data.sources.source import Record, SourceConfig, open_source, read_shard
+from eyas.evalsets import FAMILIES, example
+from eyas.features.reader import Features
+from eyas.model.target import Target
+
+BUILTIN, SYNTHETIC = "builtin:eval", "synthetic"
+DEFAULT_LIMIT = 12  # prompts of a family
+TASK_KEYS = ("task", "category")  # keys that name a record's task, as in MT-bench and Spec-Bench
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
+class ChatPrompt:
+    """A prompt as messages, for a server that renders it."""
+
+    id: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True)
 class Prompt:
-    """The ids that serving feeds, the generation prompt included."""
+    """A prompt as token ids, the generation prompt included."""
 
     id: str
     ids: tuple[int, ...]
 
 
+def load_prompts(
+    source: str, limit: int | None, synthetic_words: int = SYNTHETIC_WORDS, seed: int = 0
+) -> dict[str, list[ChatPrompt]]:
+    """Returns prompts by task.
+
+    Args:
+        source: builtin:eval, synthetic, or a file that `prompts.source` accepts.
+        limit: prompts of a file, or of each family of builtin:eval. None: all of a file, DEFAULT_LIMIT of a family.
+        synthetic_words: words of a synthetic prompt.
+        seed: of synthetic prompts.
+
+    Raises:
+        InputError: The file is missing or damaged, or holds no prompt.
+    """
+    indices = range(limit or DEFAULT_LIMIT)
+    if source == BUILTIN:
+        return {family: [_builtin_prompt(family, index) for index in indices] for family in FAMILIES}
+    if source == SYNTHETIC:
+        prompts = [_synthetic_prompt(synthetic_words, f"{seed} {index}", index) for index in indices]
+        return {f"{synthetic_words} words": prompts}
+    return _load_file(source, limit)
+
+
 def load_eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> dict[str, list[Prompt]]:
-    """The first prompts of each family of our own evaluation set. InputError for a tokenizer without chat template."""
+    """Returns the first prompts of each family of builtin:eval. Raises InputError without a chat template."""
     return tokenize_prompts(load_prompts(BUILTIN, per_family), tokenizer)
 
 
+def load_workload(
+    config: BenchConfig, features_dir: Path | StoragePath, target: Target
+) -> tuple[dict[str, list[Prompt]], int]:
+    """Returns the prompts of an in-process measurement by task, and how many are too long for the target.
+
+    They are those of `bench.prompts`, or without it the prompts that training held out.
+
+    Raises:
+        InputError: No prompt is left.
+    """
+    if config.prompts is None:
+        return _held_out_prompts(config.prompts_per_task, features_dir, target), 0
+    limit = config.prompts_per_task if config.prompts in (BUILTIN, SYNTHETIC) else None  # a file is cut by task
+    loaded = load_prompts(config.prompts, limit, config.synthetic_words, config.seed)
+    chosen = {task: prompts[: config.prompts_per_task] for task, prompts in loaded.items()}
+    longest = target.info.max_positions - config.max_tokens
+    workload, num_too_long = {}, 0
+    for task, prompts in tokenize_prompts(chosen, target.tokenizer).items():
+        if fitting := [prompt for prompt in prompts if len(prompt.ids) <= longest]:
+            workload[task] = fitting
+        num_too_long += len(prompts) - len(fitting)
+    if not workload:
+        raise InputError(
+            f"Every prompt in {config.prompts} has more than {longest} tokens, which leaves no room for an answer of "
+            f"{config.max_tokens} tokens in the target's context",
+            "Lower bench.max_tokens or set other bench.prompts",
+        )
+    return workload, num_too_long
+
+
 def tokenize_prompts(
-    asked: Mapping[str, Sequence[ChatPrompt]], tokenizer: PreTrainedTokenizerBase
+    prompts: Mapping[str, Sequence[ChatPrompt]], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[Prompt]]:
-    """In the target's chat template. InputError for a tokenizer without one."""
+    """Renders prompts in the target's chat template. Raises InputError without one."""
     return {
-        task: [Prompt(one.id, tuple(render_prompt(one.messages, tokenizer))) for one in some]
-        for task, some in asked.items()
+        task: [Prompt(prompt.id, tuple(render_prompt(prompt.messages, tokenizer))) for prompt in some]
+        for task, some in prompts.items()
     }
 
 
 def interleave_tasks(by_task: Mapping[str, Sequence[Unit]]) -> list[Unit]:
-    """One of each task in turn, so that a slow minute of the machine falls on all tasks alike."""
+    """Returns one unit of each task in turn, so that a slow minute of the machine affects all tasks alike."""
     return [unit for turn in zip_longest(*by_task.values()) for unit in turn if unit is not None]
 
 
 def run_paired(
     arms: Mapping[str, Callable[[Unit], Result]], units: Sequence[Unit], repeats: int
 ) -> dict[str, list[list[Result]]]:
-    """Run every unit in all arms back to back; results[arm][unit][repeat].
+    """Runs every unit in all arms back to back and returns results[arm][unit][repeat].
 
-    The arm that begins changes from unit to unit and from round to round, so that neither always finds warm caches
-    or the quieter half of a minute:
+    The first arm changes from unit to unit and from repeat to repeat, so that no arm always finds warm caches or the
+    quieter half of a minute:
 
-        round 0   unit 0: A B   unit 1: B A   unit 2: A B
-        round 1   unit 0: B A   unit 1: A B   unit 2: B A
+        repeat 0   unit 0: A B   unit 1: B A   unit 2: A B
+        repeat 1   unit 0: B A   unit 1: A B   unit 2: B A
     """
     names = list(arms)
     results: dict[str, list[list[Result]]] = {name: [[] for _ in units] for name in names}
@@ -61,3 +140,61 @@ def run_paired(
             for name in names[first:] + names[:first]:
                 results[name][index].append(arms[name](unit))
     return results
+
+
+def _builtin_prompt(family: str, index: int) -> ChatPrompt:
+    drawn = example(family, "eval", index)
+    return ChatPrompt(drawn.id, tuple(parse_messages(drawn.prompt, drawn.id)))
+
+
+def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
+    """Returns random words of the evaluation grammar. Each prompt starts differently, so that no prefix is cached."""
+    rng = random.Random(seed)
+    families = list(FAMILIES)
+    words: list[str] = []
+    while len(words) < num_words:
+        drawn = example(rng.choice(families), "train", rng.randrange(10_000))
+        words += " ".join(message["content"] for message in drawn.prompt).split()
+    start = rng.randrange(max(1, len(words) - num_words + 1))
+    text = f"{index}: " + " ".join(words[start : start + num_words])
+    return ChatPrompt(f"synthetic-{index}", (Message("user", text),))
+
+
+def _load_file(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
+    source = open_source(SourceConfig(path), 0)
+    prompts: dict[str, list[ChatPrompt]] = {}
+    count = 0
+    for shard in source.shards:
+        for record in read_shard(source, shard):
+            parsed = parse_record(record.value, keep_system=True) if record.is_json else None
+            if not isinstance(parsed, ParsedRecord) or (limit is not None and count >= limit):
+                continue
+            first = next(index for index, message in enumerate(parsed.messages) if message.role == "user")
+            prompt = ChatPrompt(record.id, tuple(parsed.messages[: first + 1]))
+            prompts.setdefault(_task(record), []).append(prompt)
+            count += 1
+    if not prompts:
+        raise InputError(f"{path} contains no prompts in a form that `eyas prompts` accepts", "Use another file")
+    return prompts
+
+
+def _task(record: Record) -> str:
+    value: Any = record.value
+    labels = (value.get(key) for key in TASK_KEYS) if isinstance(value, dict) else ()
+    return next((label for label in labels if isinstance(label, str) and label), record.source)
+
+
+def _held_out_prompts(per_task: int, features_dir: Path | StoragePath, target: Target) -> dict[str, list[Prompt]]:
+    features = Features(features_dir)
+    features.check_target(target.digest)
+    prompts: dict[str, list[Prompt]] = {}
+    indices = features.indices("held_out")
+    for index, (ids_T, loss_mask_T) in zip(indices, features.texts(indices), strict=True):
+        row = features.manifest.rows[index]
+        of_task = prompts.setdefault(row.task, [])
+        if len(of_task) < per_task:
+            # The prompt ends before the first generated token.
+            of_task.append(Prompt(row.id, tuple(ids_T[: int(loss_mask_T.int().argmax())].tolist())))
+    if not prompts:
+        raise InputError("The features hold no held-out prompt to measure with", "Raise capture.held_out")
+    return prompts

@@ -8,11 +8,12 @@ from typing import Any
 from eyas.base.config import build, parse_overrides
 from eyas.base.errors import UsageError
 from eyas.bench.client import bench_server as served
-from eyas.bench.client.config import ClientConfig
+from eyas.bench.config import ClientConfig
 from eyas.bench.importers import import_results
-from eyas.bench.number_format import MISSING, read_number
-from eyas.bench.report_charts import describe_load
-from eyas.bench.single_stream import BASELINE, SPECULATIVE
+from eyas.bench.report import write_results
+from eyas.bench.report_tables import MISSING, describe_load
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE
+from eyas.bench.results import read_number
 from eyas.cli.setup import silence_transformers
 
 DEFAULT_OUT = "runs/served"
@@ -33,7 +34,7 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.url is not None or parsed.baseline is not None or words:
             raise UsageError("--import beside other arguments", "--import ARM=FILE, --out and --json", "leave them out")
         found = import_results(parsed.imported)
-        served.write_results(found, out)
+        write_results(found, None, out)
     else:
         if parsed.url is None:
             raise UsageError("--baseline without --url", "the server with the head, too", "add --url URL")

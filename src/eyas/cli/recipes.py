@@ -11,7 +11,7 @@ from typing import Any
 from eyas import export
 from eyas.base.errors import InputError, UsageError
 from eyas.bench import tune
-from eyas.bench.report_charts import describe_load
+from eyas.bench.report_tables import describe_load
 from eyas.chat.conversation import Conversation, parse_messages, read_conversation_dir
 from eyas.chat.render import highlight_supervised, render
 from eyas.cli.deploy import build_jobs, write_configured_manifests

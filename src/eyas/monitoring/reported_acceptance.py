@@ -13,8 +13,7 @@ from typing import Any, Literal
 from eyas.base.config import build, load_toml
 from eyas.base.errors import InputError
 from eyas.base.provenance import require_finished
-from eyas.bench.bench import RESULTS_FILE
-from eyas.bench.report import SCHEMA
+from eyas.bench.results import RESULTS_FILE, SCHEMA
 from eyas.evaluation import evaluate
 from eyas.monitoring.acceptance_log import temperature_slice
 from eyas.recipe import RECIPE_FILE, Recipe

@@ -13,8 +13,8 @@ from tests.doubles.llm import MODEL, FakeServer, Manner, fake_server
 from eyas.base.config import build, parse_overrides
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
 from eyas.bench.client.bench_server import reproduce_command, run
-from eyas.bench.client.config import ClientConfig, Slo
-from eyas.bench.client.http_request_loops import poisson_arrivals
+from eyas.bench.config import ClientConfig, Slo
+from eyas.bench.load_test import poisson_arrivals
 from eyas.cli import main
 
 CONFIG = ClientConfig(limit=1, repeats=2, one_stream=False, concurrency=(), max_tokens=20, block_s=0.5, timeout_s=10)
@@ -60,11 +60,11 @@ def test_two_arms_of_one_eyas_server(tmp_path: Path) -> None:
     assert "<h1>" in (tmp_path / "report.html").read_text()
 
 
-def test_other_words_are_counted(tmp_path: Path) -> None:
+def test_different_answers_are_counted(tmp_path: Path) -> None:
     with fake_server(dataclasses.replace(TWO, off_words="v")) as server:
         found = measured(server, tmp_path, concurrency=(2,))
     assert (found["lossless"]["prompts"], found["lossless"]["identical"]) == (16, 0)
-    assert "NOT the same words" in (tmp_path / "report.html").read_text()
+    assert "the answers DIFFER" in (tmp_path / "report.html").read_text()
 
 
 def test_drawn_answers_are_not_compared(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_server_that_does_not_stream_has_no_times_between_tokens(tmp_path: Pat
     ("fault", "said"),
     [
         ("dies", "broke off before the end"),
-        ("429", "HTTP 429: slow down"),
-        ("error in stream", "an error in the stream: out of memory"),
+        ("429", "HTTP 429 (rate_limit_error)"),
+        ("error in stream", "the stream ends with an error (server_error)"),
     ],
 )
 def test_a_few_failures_are_counted_and_named(fault: str, said: str, tmp_path: Path) -> None:
@@ -164,12 +164,17 @@ def test_a_few_failures_are_counted_and_named(fault: str, said: str, tmp_path: P
 @pytest.mark.parametrize(
     ("manner", "changes", "kind", "said"),
     [
-        (Manner(fault="429"), {}, StageError, "no answer to any of"),
-        (Manner(fault="hangs"), {"timeout_s": 0.2}, StageError, "no end of the answer within"),
-        (Manner(usage=False), {}, StageError, "an answer without usage"),
-        (Manner(key="k"), {}, InputError, "refuses the key"),
-        (Manner(), {"model": "other"}, InputError, f"expected one of {MODEL}"),
-        (Manner(), {"api_key_env": "NO_SUCH_VARIABLE"}, InputError, "no environment variable NO_SUCH_VARIABLE"),
+        (Manner(fault="429"), {}, StageError, "No answer to any of"),
+        (Manner(fault="hangs"), {"timeout_s": 0.2}, StageError, "the response did not end within"),
+        (Manner(usage=False), {}, StageError, "the response has no usage"),
+        (Manner(key="k"), {}, InputError, "rejects the API key: HTTP 401"),
+        (Manner(), {"model": "other"}, InputError, f"does not serve the model other. Set client.model={MODEL}"),
+        (
+            Manner(),
+            {"api_key_env": "NO_SUCH_VARIABLE"},
+            InputError,
+            "environment variable NO_SUCH_VARIABLE with the API key is not set",
+        ),
         (Manner(), {"prompts": "/no/file.jsonl"}, InputError, "/no/file.jsonl"),
     ],
 )
@@ -191,7 +196,7 @@ def test_a_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_server_that_is_down(tmp_path: Path) -> None:
     with fake_server(Manner()) as server:
         pass
-    with pytest.raises(StageError, match="a server that runs"):
+    with pytest.raises(StageError, match="does not answer: no connection"):
         measured(server, tmp_path)
 
 
@@ -210,7 +215,7 @@ def test_the_command_repeats_the_run() -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host/v1", "http://me:key@host/v1", "http:///v1"])
 def test_urls_that_are_none(url: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="URL of a server"):
+    with pytest.raises(UsageError, match=r"--url(=.* is not the URL of a server| contains a user name or key)"):
         run(url, None, CONFIG, tmp_path, progress=False)
 
 

@@ -9,10 +9,11 @@ import pytest
 from tests.doubles.llm import FakeServer, Manner, fake_server
 
 from eyas.bench.client.bench_server import run
-from eyas.bench.client.config import ClientConfig
 from eyas.bench.client.http_connection import RawResponse
-from eyas.bench.client.response_parser import SpecDecodeStats, parse_response
+from eyas.bench.client.response_parser import parse_response
 from eyas.bench.client.spec_decode_metrics import SpecDecodeCounters, counter_difference, parse_counters
+from eyas.bench.config import ClientConfig
+from eyas.bench.request_metrics import SpecDecodeStats
 
 CONFIG = ClientConfig(limit=1, repeats=2, one_stream=True, concurrency=(2,), max_tokens=20, warm_up=1, timeout_s=10)
 # 20 tokens: one of the prompt, then 4 steps of 4, 4, 4 and 4 or what is left: 5 pieces of the stream, 19 tokens.

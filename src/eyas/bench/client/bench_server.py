@@ -1,96 +1,258 @@
-"""`eyas bench --url`: what runs elsewhere is measured; results.json and report.html."""
+"""`eyas bench --url`: measures running servers and writes results.json and report.html.
+
+Every point runs in every arm, block by block, on the same prompts:
+
+    block 0     baseline      speculative      a block is the unit of comparison: all arms get the same requests back
+    block 1     speculative   baseline         to back, and the first arm changes from block to block
+"""
 
 import dataclasses
 import json
 import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Literal
 
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import package_versions
-from eyas.base.storage import write_json_atomic
-from eyas.bench.bench_prompts import load_prompts
-from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.server_arms import discover_arms
-from eyas.bench.client.server_benchmark import ServerBenchmark
-from eyas.bench.machine import describe_machine, redact_location
-from eyas.bench.report import SCHEMA, write_report
+from eyas.bench.client.response_parser import NAMES_STREAM
+from eyas.bench.client.server_arms import ServerArm, discover_arms
+from eyas.bench.client.spec_decode_metrics import counter_difference
+from eyas.bench.config import ClientConfig
+from eyas.bench.load_test import LoadBlock, LoadPlan
+from eyas.bench.report import write_results
+from eyas.bench.request_metrics import (
+    BASELINE,
+    SPECULATIVE,
+    BlockResult,
+    count_identical,
+    count_requests,
+    summarize_acceptance,
+)
+from eyas.bench.results import SCHEMA, describe_machine, redact_location
+from eyas.bench.workload import ChatPrompt, interleave_tasks, load_prompts, run_paired
+from eyas.tree.stats import median_interval
 
-RESULTS_FILE = "results.json"
+NOT_SENT = BlockResult((), 0.0, is_complete=False)
 
 
 def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, progress: bool = True) -> dict[str, Any]:
-    """Measure, write both files, return results.json. EyasError as the parts; nothing is written before the end.
+    """Measures the server and returns results.json.
 
-    StageError, with nothing written, where no request at all was answered; after both files are written where a server
-    was gone before the end.
+    Args:
+        url: of the server's API, with a head if there is a baseline.
+        baseline: of a server without a head; None if there is none.
+        config: the keys `client.*`.
+        out_dir: the directory of both files, which are written at the end.
+        progress: show a progress bar.
+
+    Raises:
+        EyasError: The prompts or the arms cannot be used.
+        StageError: No request was answered, and nothing is written; or a server went down, and both files hold what was
+            measured before.
     """
     prompts = load_prompts(config.prompts, config.limit, config.synthetic_words, config.seed)
     bar = Progress("bench", None, "answers", enabled=progress)
-    measuring = ServerBenchmark(config, discover_arms(url, baseline, config, bar.advance), prompts)
-    bar.total = measuring.num_requests
+    benchmark = ServerBenchmark(config, discover_arms(url, baseline, config, bar.advance), prompts)
+    bar.total = benchmark.num_requests
     with bar:
-        tasks = measuring.measure_tasks() if config.one_stream else {}
-        found: dict[str, Any] = {
-            "schema": SCHEMA,
-            "machine": describe_machine(),
-            "target": {"name": measuring.model},
-            "tasks": tasks,
-            "concurrency": measuring.measure_concurrency(config.concurrency),
-            "rates": measuring.measure_rates(config.rates),
-            "ramp": [] if config.ramp is None else measuring.measure_ramp(*config.ramp),
-            "lossless": measuring.lossless_counts(),
-            "client": dataclasses.asdict(_told(config)),
-            "command": reproduce_command(url, baseline, config),
-            "versions": package_versions(),
-        }
-    if not measuring.num_answered:
+        tasks = benchmark.measure_tasks() if config.one_stream else {}
+        load = benchmark.plan.measure(benchmark.run_blocks)
+    results: dict[str, Any] = {
+        "schema": SCHEMA,
+        "machine": describe_machine(),
+        "target": {"name": benchmark.model},
+        "tasks": tasks,
+        "concurrency": load.concurrency,
+        "rates": load.rates,
+        "ramp": load.ramp,
+        "lossless": benchmark.lossless_counts(),
+        "client": dataclasses.asdict(_public_config(config)),
+        "command": reproduce_command(url, baseline, config),
+        "versions": package_versions(),
+    }
+    if not benchmark.num_answered:
         raise StageError(
-            f"no answer to any of {measuring.num_failed} requests; the first failed with {measuring.first_error}",
-            "a server that answers, and counts its tokens (usage)",
-            "look at the server's log",
+            f"No answer to any of {benchmark.num_failed} requests; the first error: {benchmark.first_error}",
+            "Check the server's log",
         )
-    if measuring.down is not None:
-        found["gone"] = measuring.down
-    write_results(found, out_dir)
-    if measuring.down is not None:
+    if benchmark.down is not None:
+        results["gone"] = benchmark.down
+    write_results(results, None, out_dir)
+    if benchmark.down is not None:
         raise StageError(
-            f"a server that went away ({measuring.down})",
-            "one that stays until the last answer",
-            f"look at its log; what was measured before that is in {out_dir / 'report.html'}",
+            f"A server went down during the measurement ({benchmark.down})",
+            f"Check its log; {out_dir / 'report.html'} shows what was measured before",
         )
-    return found
+    return results
 
 
 def reproduce_command(url: str, baseline: str | None, config: ClientConfig) -> str:
-    """For a shell, to repeat the run: every key that is not as it is by default; of a query only the names."""
-    words = ["eyas", "bench", "--url", redact_location(url)] + (
-        [] if baseline is None else ["--baseline", redact_location(baseline)]
-    )
-    words += [f"client.{key}={json.dumps(value)}" for key, value in _changed(_told(config), ClientConfig())]
-    return shlex.join(words)
+    """Returns the shell command that repeats the run, without default values and without values of URL queries."""
+    words = ["eyas", "bench", "--url", redact_location(url)]
+    words += [] if baseline is None else ["--baseline", redact_location(baseline)]
+    changed = _changed_keys(_public_config(config), ClientConfig())
+    return shlex.join([*words, *(f"client.{key}={json.dumps(value)}" for key, value in changed)])
 
 
-def _told(config: ClientConfig) -> ClientConfig:
-    """As a page may have it."""
+def _public_config(config: ClientConfig) -> ClientConfig:
     return dataclasses.replace(config, prompts=redact_location(config.prompts))
 
 
-def _changed(instance: Any, default: Any) -> list[tuple[str, Any]]:
-    """(key, value), a key of a table within as table.key."""
-    found: list[tuple[str, Any]] = []
-    for one in dataclasses.fields(instance):
-        value, usual = getattr(instance, one.name), getattr(default, one.name)
+def _changed_keys(instance: Any, default: Any) -> list[tuple[str, Any]]:
+    """Returns (key, value) of every value that is not the default; a key of a nested table as table.key."""
+    changed: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(instance):
+        value, usual = getattr(instance, field.name), getattr(default, field.name)
         if dataclasses.is_dataclass(value):
-            found += [(f"{one.name}.{key}", inner) for key, inner in _changed(value, usual)]
+            changed += [(f"{field.name}.{key}", inner) for key, inner in _changed_keys(value, usual)]
         elif value != usual:
-            found.append((one.name, value))
-    return found
+            changed.append((field.name, value))
+    return changed
 
 
-def write_results(found: dict[str, Any], out_dir: Path) -> None:
-    """results.json and report.html. StageError where they cannot be written."""
-    out_dir.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(out_dir / RESULTS_FILE, found)
-    write_report(found, None, out_dir / "report.html")
+class ServerBenchmark:
+    """One measurement of all arms. It counts requests, and the answers that are identical in both arms.
+
+    num_answered, num_failed: requests so far, warm-ups included. first_error: of the first failed request. down: the
+    arm whose server refuses connections, with the error; from then on nothing is sent.
+    """
+
+    def __init__(
+        self, config: ClientConfig, arms: Mapping[str, ServerArm], prompts: Mapping[str, Sequence[ChatPrompt]]
+    ) -> None:
+        self._config = config
+        self._arms = arms
+        units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})
+        self._tasks = [task for task, _ in units]
+        self._pool = [prompt for _, prompt in units]
+        self.plan = LoadPlan(self._pool, config)
+        self._num_compared, self._num_identical = 0, 0
+        self.num_answered, self.num_failed, self.first_error = 0, 0, ""
+        self.down: str | None = None
+
+    @property
+    def model(self) -> str:
+        """The model's name on the server."""
+        return next(iter(self._arms.values())).model
+
+    @property
+    def num_requests(self) -> int:
+        """All requests, warm-ups included."""
+        config = self._config
+        single = len(self._pool) * config.repeats if config.one_stream else 0
+        warm_ups = (self.plan.num_points + config.one_stream) * config.warm_up
+        return len(self._arms) * (self.plan.num_requests + single + warm_ups)
+
+    def measure_tasks(self) -> dict[str, dict[str, Any]]:
+        """Sends each prompt alone and returns `tasks` of results.json."""
+        blocks = [LoadBlock([prompt], index) for index, prompt in enumerate(self._pool)]
+        results = self._run_all(blocks, self._config.repeats)
+        indices: dict[str, list[int]] = {}
+        for index, task in enumerate(self._tasks):
+            indices.setdefault(task, []).append(index)
+        return {
+            task: self._task_metrics({name: [repeats[index] for index in some] for name, repeats in results.items()})
+            for task, some in indices.items()
+            if any(repeats[index] for repeats in results.values() for index in some)
+        }
+
+    def run_blocks(self, blocks: Sequence[LoadBlock[ChatPrompt]]) -> dict[str, list[BlockResult]]:
+        """Returns the results by arm, up to the block at which a server went down; none if that was the first."""
+        results = {name: list(chain.from_iterable(some)) for name, some in self._run_all(blocks, 1).items()}
+        return results if all(results.values()) else {}
+
+    def lossless_counts(self) -> dict[str, Any]:
+        """Returns `lossless` of results.json: the texts of both arms, at every load."""
+        reference = "the server without speculation, under the same load" if self._num_compared else "none: not checked"
+        counts = {"prompts": self._num_compared, "identical": self._num_identical}
+        return counts | {"dtype": "as served", "reference": reference}
+
+    def _run_all(self, blocks: Sequence[LoadBlock[ChatPrompt]], repeats: int) -> dict[str, list[list[BlockResult]]]:
+        """Warms every arm up and returns the results by arm, block and repeat."""
+        config = self._config
+        for name in self._arms:
+            if config.warm_up:
+                self._run_block(name, LoadBlock(self.plan.take(0, config.warm_up), 0, blocks[0].streams))
+        results = run_paired({name: partial(self._run_block, name) for name in self._arms}, blocks, repeats)
+        if self.down is not None:
+            results = _complete_in_all_arms(results)
+        if BASELINE in results and config.temperature == 0:
+            for before, after in zip(results[BASELINE], results[SPECULATIVE], strict=True):
+                compared, identical = count_identical(before[:1], after[:1])
+                self._num_compared += compared
+                self._num_identical += identical
+        return results
+
+    def _run_block(self, name: str, block: LoadBlock[ChatPrompt]) -> BlockResult:
+        if self.down is not None:
+            return NOT_SENT
+        arm = self._arms[name]
+        requests = [arm.build_request(one, block.first + i, self._config) for i, one in enumerate(block.prompts)]
+        before = arm.read_counters()
+        if block.arrivals_s is None:
+            result = arm.load_generator.run_closed_loop(requests, block.streams)
+        else:
+            result = arm.load_generator.run_open_loop(requests, block.arrivals_s)
+        result = dataclasses.replace(result, spec_decode=counter_difference(before, arm.read_counters()))
+        errors = [sample.error for sample in result.samples if sample.error is not None]
+        self.num_answered += len(result.samples) - len(errors)
+        self.num_failed += len(errors)
+        self.first_error = self.first_error or next(iter(errors), "")
+        if not self.num_answered and self.first_error.endswith(NAMES_STREAM):
+            raise StageError(f"The server rejects streams: {self.first_error}", "Set client.stream=false")
+        if result.num_unreached and arm.load_generator.is_down():
+            self.down = f"{name}: {errors[-1]}"
+            return dataclasses.replace(result, is_complete=False)
+        return result
+
+    def _task_metrics(self, results: Mapping[str, Sequence[Sequence[BlockResult]]]) -> dict[str, Any]:
+        """Returns an entry of `tasks` from blocks of one request by arm, prompt and repeat."""
+        seed = self._config.seed
+        tpot_ms = {name: [_median_ms(blocks, "tpot_s") for blocks in some] for name, some in results.items()}
+        e2e_ms = {name: [_median_ms(blocks, "e2e_s") for blocks in some] for name, some in results.items()}
+        with_head = results.get(SPECULATIVE) or next(iter(results.values()))
+        metrics: dict[str, Any] = {
+            "prompts": sum(map(bool, with_head)),
+            "tpot_ms": _medians(tpot_ms),
+            "e2e_ms": _medians(e2e_ms),
+        } | count_requests(block for some in results.values() for blocks in some for block in blocks)
+        acceptance = summarize_acceptance([blocks[0] for blocks in with_head if blocks], seed)
+        if acceptance is not None:
+            metrics["acceptance_length"] = acceptance.length
+            metrics["ci95"] = [acceptance.interval.low, acceptance.interval.high]
+            metrics["acceptance_source"] = acceptance.source
+        if BASELINE in results:
+            pairs = zip(tpot_ms[BASELINE], tpot_ms[SPECULATIVE], strict=True)
+            if ratios := [a / b for a, b in pairs if a is not None and b]:
+                speedup, interval = median_interval(ratios, seed)
+                metrics |= {"speedup": speedup, "speedup_ci95": [interval.low, interval.high]}
+        return metrics
+
+
+def _median_ms(blocks: Sequence[BlockResult], time: Literal["tpot_s", "e2e_s"]) -> float | None:
+    samples = [sample for block in blocks for sample in block.succeeded]
+    values = [1000 * value for sample in samples if (value := getattr(sample, time)) is not None]
+    return median(values) if values else None
+
+
+def _medians(times_ms: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
+    """Returns the median of each arm that has any time."""
+    known = {name: [value for value in values if value is not None] for name, values in times_ms.items()}
+    return {name: median(values) for name, values in known.items() if values}
+
+
+def _complete_in_all_arms(
+    results: Mapping[str, Sequence[Sequence[BlockResult]]],
+) -> dict[str, list[list[BlockResult]]]:
+    """Removes the repeats of a block that an arm did not complete: they cannot be compared."""
+    complete: dict[str, list[list[BlockResult]]] = {name: [] for name in results}
+    for by_arm in zip(*results.values(), strict=True):
+        repeats = [some for some in zip(*by_arm, strict=True) if all(block.is_complete for block in some)]
+        for index, name in enumerate(results):
+            complete[name].append([some[index] for some in repeats])
+    return complete

@@ -1,10 +1,10 @@
-"""Requests over HTTP/1.1 whose answer is kept as it came: pieces of the body, each with the time of its arrival.
+"""A connection that keeps each response as raw chunks with their arrival times.
 
-    while the clock runs    a piece comes -> httptools (C) -> (time, bytes) into a list
-    afterwards              the pieces are read (`reply`)
+    while the clock runs    bytes arrive -> httptools (C) -> (time, bytes) into a list
+    afterwards              `response_parser` reads the chunks
 
-At 32 streams of 1 ms tokens 32,000 pieces come a second: whoever reads JSON meanwhile measures himself. Times are
-`time.perf_counter`, in seconds.
+32 streams with a token every millisecond send 32,000 chunks a second: a client that parses JSON meanwhile measures
+itself. Times are `time.perf_counter`, in seconds.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
-from urllib.parse import urlsplit
 
 import httptools
 
-from eyas.base.errors import UsageError
-
-CONNECT_S = 30.0
-PORTS = {"http": 80, "https": 443}
+from eyas.base.openai_http import CHAT_PATH, CONNECT_TIMEOUT_S, DEFAULT_PORTS, parse_api_url
 
 
 class TransferError(Exception):
-    """No whole answer; its text says what happened."""
+    """A response that did not arrive completely."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class ConnectFailedError(TransferError):
-    """Nobody was there to ask."""
+    """A connection that could not be opened."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go. target: path and query of the chat route, as the request line has it."""
+    """The chat route of a server. target: path and query, as in the request line."""
 
     host: str
     port: int
@@ -43,32 +43,35 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """Of the Host line: an IPv6 address in brackets, the port where it is not the scheme's own."""
+        """The value of the Host header: IPv6 addresses in brackets, the port only if it is not the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == PORTS["https" if self.uses_tls else "http"] else f"{host}:{self.port}"
+        return host if self.port == DEFAULT_PORTS["https" if self.uses_tls else "http"] else f"{host}:{self.port}"
 
     @staticmethod
-    def parse(url: str) -> "Endpoint":
-        """From the URL of an API (".../v1"), or of a route that takes the same bodies. UsageError for anything else."""
-        parts = urlsplit(url)
-        if parts.scheme not in PORTS or not parts.hostname or parts.username is not None:
-            raise UsageError(
-                f"{url!r} as the URL of a server",
-                "http:// or https://, a host, and the path of the API, without a name or a key in it",
-                "write for example http://127.0.0.1:8000/v1",
-            )
+    def parse(url: str, source: str) -> "Endpoint":
+        """Parses the URL of an API (".../v1"), or of another route that accepts chat completion requests.
+
+        Args:
+            url: an http or https URL.
+            source: the flag that holds it.
+
+        Raises:
+            UsageError: It is not such a URL, or contains credentials.
+        """
+        parts = parse_api_url(url, source)
         path = parts.path.rstrip("/")
-        if path in ("", "/v1") or path.endswith("/v1"):
-            path = f"{path or '/v1'}/chat/completions"
+        if path == "" or path.endswith("/v1"):
+            path = f"{path or '/v1'}{CHAT_PATH}"
         query = f"?{parts.query}" if parts.query else ""
-        return Endpoint(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "https", path + query)
+        port = parts.port or DEFAULT_PORTS[parts.scheme]
+        return Endpoint(parts.hostname or "", port, parts.scheme == "https", path + query)
 
 
 @dataclass
 class RawResponse:
-    """An answer as it came. sent_s: when its request was handed to the socket; end_s: its last byte.
+    """A response as it arrived. sent_s: when the request was written to the socket; end_s: arrival of the last byte.
 
-    error: why there is no whole answer; connected: whether there was anybody to ask.
+    error: the reason if the response is incomplete. connected: False if no connection could be opened.
     """
 
     sent_s: float
@@ -81,127 +84,127 @@ class RawResponse:
 
     @property
     def body(self) -> bytes:
-        """All pieces together."""
-        return b"".join(piece for _, piece in self.chunks)
+        """All chunks together."""
+        return b"".join(chunk for _, chunk in self.chunks)
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection, one request at a time; it is opened again where the server closed it."""
+    """An HTTP/1.1 connection for one request at a time. It reconnects if the server has closed it."""
 
-    def __init__(self, server: Endpoint, headers: Mapping[str, str]) -> None:
-        self._server = server
+    def __init__(self, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
+        self._endpoint = endpoint
         self._headers = dict(headers)
         self._transport: asyncio.Transport | None = None
-        self._received = RawResponse(0.0)
+        self._response = RawResponse(0.0)
         self._done: asyncio.Future[None] | None = None
         self._now_s = 0.0
-        self._keep = True
+        self._keep_alive = True
 
     async def post(self, body: bytes, timeout_s: float) -> RawResponse:
-        """The whole answer. WireError."""
-        return await self._ask("POST", self._server.target, body, timeout_s)
+        """Sends JSON to the chat route. Raises TransferError for an incomplete response."""
+        return await self._request("POST", self._endpoint.target, body, timeout_s)
 
     async def get(self, target: str, timeout_s: float) -> RawResponse:
-        """Another route of the same server. WireError."""
-        return await self._ask("GET", target, b"", timeout_s)
+        """Requests another route of the server. Raises TransferError for an incomplete response."""
+        return await self._request("GET", target, b"", timeout_s)
 
     async def open(self, timeout_s: float) -> None:
-        """Connect where it is not connected. NoConnectionError."""
+        """Connects if the connection is not open. Raises ConnectFailedError."""
         if self._transport is not None and not self._transport.is_closing():
             return
-        seconds = min(CONNECT_S, timeout_s)
-        context = ssl.create_default_context() if self._server.uses_tls else None
+        seconds = min(CONNECT_TIMEOUT_S, timeout_s)
+        context = ssl.create_default_context() if self._endpoint.uses_tls else None
         loop = asyncio.get_running_loop()
-        opening = loop.create_connection(lambda: self, self._server.host, self._server.port, ssl=context)
+        opening = loop.create_connection(lambda: self, self._endpoint.host, self._endpoint.port, ssl=context)
         try:
             transport, _ = await asyncio.wait_for(opening, seconds)
         except TimeoutError:
             raise ConnectFailedError(f"no connection within {seconds:.0f} s") from None
         except OSError as error:
-            # asyncio puts the address into strerror; the system's own words for the number are plainer.
-            words = error.strerror or type(error).__name__
+            # asyncio puts the address into strerror; the system's text for the number has none.
+            reason = error.strerror or type(error).__name__
             if isinstance(error, ConnectionError) and error.errno is not None:
-                words = os.strerror(error.errno)
-            raise ConnectFailedError(f"no connection ({words})") from None
+                reason = os.strerror(error.errno)
+            raise ConnectFailedError(f"no connection ({reason})") from None
         self._transport = cast(asyncio.Transport, transport)
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Closes the connection; safe to call twice."""
         if self._transport is not None:
             self._transport.close()
             self._transport = None
 
-    async def _ask(self, method: str, target: str, body: bytes, timeout_s: float) -> RawResponse:
+    async def _request(self, method: str, target: str, body: bytes, timeout_s: float) -> RawResponse:
         await self.open(timeout_s)
         assert self._transport is not None
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._server.authority}"]
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._endpoint.authority}"]
         lines += [f"{name}: {value}" for name, value in self._headers.items()]
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if method == "POST" else []
         request = "\r\n".join([*lines, "", ""]).encode() + body
         self._parser = httptools.HttpResponseParser(self)
         self._done = asyncio.get_running_loop().create_future()
-        self._received = received = RawResponse(time.perf_counter())
+        self._response = response = RawResponse(time.perf_counter())
         self._transport.write(request)
         try:
             await asyncio.wait_for(self._done, timeout_s)
         except TimeoutError:
             self.close()
-            raise TransferError(f"no end of the answer within {timeout_s:.0f} s") from None
+            raise TransferError(f"the response did not end within {timeout_s:.0f} s") from None
         except asyncio.CancelledError:
             self.close()
             raise
         finally:
             self._done = None
-        if not self._keep:
+        if not self._keep_alive:
             self.close()
-        return received
+        return response
 
-    # --- what asyncio calls -----------------------------------------------------------------------------------------
+    # --- called by asyncio ------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """A piece of an answer."""
+        """Parses bytes of a response."""
         self._now_s = time.perf_counter()
         if self._done is None or self._done.done():
-            self.close()  # nobody asked
+            self.close()  # bytes without a request
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._done.set_exception(TransferError(f"an answer that is no HTTP ({error})"))
+            self._done.set_exception(TransferError(f"the response is not HTTP ({error})"))
             self.close()
 
     def eof_received(self) -> bool:
-        """The server is done; an answer without a length ends here."""
+        """Closes the transport; a response without a length ends here."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Before the end of an answer that is an error, unless its length was open."""
+        """Ends a response of unknown length; any other response that is still open fails."""
         self._transport = None
         if self._done is None or self._done.done():
             return
-        headers = self._received.headers
-        if self._received.status and "content-length" not in headers and "transfer-encoding" not in headers:
+        headers = self._response.headers
+        if self._response.status and "content-length" not in headers and "transfer-encoding" not in headers:
             self.on_message_complete()
         else:
-            self._done.set_exception(TransferError("the connection broke off before the end of the answer"))
+            self._done.set_exception(TransferError("the connection broke off before the end of the response"))
 
-    # --- what the parser calls --------------------------------------------------------------------------------------
+    # --- called by the parser ---------------------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Names in small letters."""
-        self._received.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        """Stores a header under its lower-case name."""
+        self._response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Status, and whether the connection outlives the answer."""
-        self._received.status = self._parser.get_status_code()
-        self._keep = self._parser.should_keep_alive()
+        """Stores the status, and whether the connection stays open after the response."""
+        self._response.status = self._parser.get_status_code()
+        self._keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
-        """Framing is gone."""
-        self._received.chunks.append((self._now_s, body))
+        """Stores a chunk of the body without its framing."""
+        self._response.chunks.append((self._now_s, body))
 
     def on_message_complete(self) -> None:
-        """The last byte is here."""
-        self._received.end_s = self._now_s
+        """Marks the response complete."""
+        self._response.end_s = self._now_s
         if self._done is not None and not self._done.done():
             self._done.set_result(None)

@@ -1,178 +1,117 @@
-"""What a server answered, read after the clock has stopped.
+"""Parses raw responses into samples, after the clock has stopped.
 
-pieces -> events of the stream -> text, counts, the time of each step -> Sample
+chunks -> server-sent events -> text, token counts, the time of each chunk of text -> RequestSample
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
+from eyas.base.openai_http import describe_error, error_type
 from eyas.bench.client.http_connection import RawResponse
+from eyas.bench.request_metrics import RequestSample, SpecDecodeStats
 
-MOST_WORDS = 200  # of a server's message that are repeated
-
-
-@dataclass(frozen=True)
-class SpecDecodeStats:
-    """How drafting went, for one answer or by the server's counters, in vLLM's words: steps that drafted, and by number
-    of accepted draft tokens."""
-
-    num_steps: int
-    num_accepted: int
-    histogram: tuple[int, ...] = ()
-
-    @property
-    def acceptance_length(self) -> float:
-        """Tokens a step, the target's own included."""
-        return 1 + self.num_accepted / self.num_steps
+NAMES_STREAM = "its message names stream"
 
 
-@dataclass(frozen=True)
-class RequestSample:
-    """One answer. Times are absolute, in seconds of one clock.
-
-    steps_s: when each piece of text came; a step of a speculating server is several tokens. Empty where the server
-    does not stream. output_tokens: as the server counts them; None where it does not.
-    error: why it does not count; None: it does.
-    """
-
-    id: str
-    sent_s: float
-    end_s: float
-    chunk_times_s: tuple[float, ...] = ()
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    text: str = ""
-    spec_decode: SpecDecodeStats | None = None
-    error: str | None = None
-
-    @property
-    def e2e_s(self) -> float:
-        """From sending to the last token; of an answer that was not streamed, to its last byte."""
-        return (self.chunk_times_s[-1] if self.chunk_times_s else self.end_s) - self.sent_s
-
-    @property
-    def ttft_s(self) -> float | None:
-        """From sending to the first token; None where the answer came whole."""
-        return self.chunk_times_s[0] - self.sent_s if self.chunk_times_s else None
-
-    @property
-    def tpot_s(self) -> float | None:
-        """(end-to-end - TTFT) / (output tokens - 1), as SGLang and vLLM define it; None for a single token."""
-        if self.ttft_s is None or self.output_tokens is None or self.output_tokens < 2:
-            return None
-        return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
-
-
-def parse_response(question_id: str, received: RawResponse) -> RequestSample:
-    """The answer to one question."""
-    times = (received.sent_s, received.end_s)
-    if received.error is not None:
-        return RequestSample(question_id, *times, error=received.error)
-    if received.status != 200:
-        return RequestSample(question_id, *times, error=f"HTTP {received.status}{_said(received.body)}")
-    is_stream = received.headers.get("content-type", "").startswith("text/event-stream")
+def parse_response(request_id: str, response: RawResponse) -> RequestSample:
+    """Returns the sample of a response. A response that cannot be used gives a sample with an error."""
     try:
-        sample = _streamed(question_id, received) if is_stream else _whole(question_id, received)
+        return RequestSample(request_id, response.sent_s, response.end_s, **_parse_fields(response))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return RequestSample(question_id, *times, error=f"an answer in another form ({type(error).__name__}: {error})")
-    if sample.error is None and sample.output_tokens is None:
-        return replace(sample, error="an answer without usage: its tokens are the server's to count")
-    return sample
+        reason = f"the response has another form ({type(error).__name__})"
+        return RequestSample(request_id, response.sent_s, response.end_s, error=reason)
 
 
-def split_events(received: RawResponse) -> Iterator[tuple[float, str]]:
-    """(time of its last byte, data) of each event of a stream."""
+def _parse_fields(response: RawResponse) -> dict[str, Any]:
+    if response.error is not None:
+        return {"error": response.error}
+    if response.status != 200:
+        error = describe_error(response.status, response.body)
+        if 400 <= response.status < 500 and b"stream" in response.body:
+            error += f"; {NAMES_STREAM}"
+        return {"error": error}
+    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    fields = _parse_stream(response) if is_stream else _parse_whole(response)
+    if "error" not in fields and fields["output_tokens"] is None:
+        fields["error"] = "the response has no usage, so its tokens are not counted"
+    return fields
+
+
+def split_events(response: RawResponse) -> Iterator[tuple[float, str]]:
+    """Yields the data of each server-sent event with the arrival time of its last byte."""
     rest = b""
-    for time_s, piece in received.chunks:
-        rest += piece
+    for time_s, chunk in response.chunks:
+        rest += chunk
         if b"\r" in rest:
             rest = rest.replace(b"\r\n", b"\n")
-        *whole, rest = rest.split(b"\n\n")
-        for event in whole:
+        *events, rest = rest.split(b"\n\n")
+        for event in events:
             lines = [line.removeprefix(b"data:").strip() for line in event.split(b"\n") if line.startswith(b"data:")]
             if lines:
                 yield time_s, b"\n".join(lines).decode()
 
 
-def _streamed(question_id: str, received: RawResponse) -> RequestSample:
-    steps_s: list[float] = []
-    text: list[str] = []
+def _parse_stream(response: RawResponse) -> dict[str, Any]:
+    chunk_times_s: list[float] = []
+    texts: list[str] = []
     usage: dict[str, Any] = {}
-    drafting: SpecDecodeStats | None = None
+    spec_decode: SpecDecodeStats | None = None
     finish: str | None = None
-    for time_s, data in split_events(received):
+    for time_s, data in split_events(response):
         if data == "[DONE]":
             break
         value = json.loads(data)
         if value.get("error"):
-            said = _said(data.encode())
-            return RequestSample(question_id, received.sent_s, received.end_s, error=f"an error in the stream{said}")
+            name = error_type(data.encode())
+            return {"error": "the stream ends with an error" + (f" ({name})" if name else "")}
         usage = value.get("usage") or usage
-        drafting = _drafting(value) or drafting
+        spec_decode = _parse_spec_decode(value) or spec_decode
         for choice in value.get("choices") or []:
             delta = choice.get("delta") or {}
-            # Text of a reasoning model comes under other names; it is generated like any other.
-            thought = delta.get("reasoning") or delta.get("reasoning_content") or ""
-            words = thought + (delta.get("content") or choice.get("text") or "")
-            if words:
-                steps_s.append(time_s)
-                text.append(words)
+            # The text of a reasoning model has other keys; it is generated like any other.
+            reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
+            if text := reasoning + (delta.get("content") or choice.get("text") or ""):
+                chunk_times_s.append(time_s)
+                texts.append(text)
             finish = choice.get("finish_reason") or finish
-    broken = None if finish else "a stream that broke off before its finish_reason"
-    if not broken and not steps_s:
-        broken = "an answer without text"
-    return RequestSample(
-        question_id,
-        received.sent_s,
-        received.end_s,
-        tuple(steps_s),
-        usage.get("prompt_tokens"),
-        usage.get("completion_tokens"),
-        "".join(text),
-        drafting,
-        broken,
-    )
+    if not finish:
+        error = {"error": "the stream broke off before its finish_reason"}
+    else:
+        error = {} if chunk_times_s else {"error": "the answer has no text"}
+    return _sample_fields(usage, "".join(texts), spec_decode, tuple(chunk_times_s)) | error
 
 
-def _whole(question_id: str, received: RawResponse) -> RequestSample:
-    value = json.loads(received.body)
+def _parse_whole(response: RawResponse) -> dict[str, Any]:
+    value = json.loads(response.body)
     choice, usage = value["choices"][0], value.get("usage") or {}
     message = choice.get("message") or {}
-    return RequestSample(
-        question_id,
-        received.sent_s,
-        received.end_s,
-        (),
-        usage.get("prompt_tokens"),
-        usage.get("completion_tokens"),
-        message.get("content") or choice.get("text") or "",
-        _drafting(value),
-    )
+    return _sample_fields(usage, message.get("content") or choice.get("text") or "", _parse_spec_decode(value))
 
 
-def _drafting(value: dict[str, Any]) -> SpecDecodeStats | None:
-    """vLLM's and eyas's `metrics.speculative_decoding`; SGLang's meta_info counts verifications and tokens.
+def _sample_fields(
+    usage: dict[str, Any], text: str, spec_decode: SpecDecodeStats | None, chunk_times_s: tuple[float, ...] = ()
+) -> dict[str, Any]:
+    return {
+        "chunk_times_s": chunk_times_s,
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "output_tokens": usage.get("completion_tokens"),
+        "text": text,
+        "spec_decode": spec_decode,
+    }
 
-    SGLang has it beside the choices of its own route, and in a choice of OpenAI's where `return_meta_info` was asked.
+
+def _parse_spec_decode(value: dict[str, Any]) -> SpecDecodeStats | None:
+    """Parses `metrics.speculative_decoding` of vLLM and eyas, or SGLang's meta_info.
+
+    SGLang puts meta_info beside the choices on its own route, and into a choice on OpenAI's if the request has
+    `return_meta_info`. It counts verify steps and output tokens.
     """
-    if told := (value.get("metrics") or {}).get("speculative_decoding"):
-        steps = told.get("num_spec_steps") or 0
-        histogram = tuple(told.get("acceptance_histogram") or ())
-        return SpecDecodeStats(steps, told.get("num_accepted_draft_tokens") or 0, histogram) if steps else None
+    if metrics := (value.get("metrics") or {}).get("speculative_decoding"):
+        steps = metrics.get("num_spec_steps") or 0
+        histogram = tuple(metrics.get("acceptance_histogram") or ())
+        return SpecDecodeStats(steps, metrics.get("num_accepted_draft_tokens") or 0, histogram) if steps else None
     choices = value.get("choices") or [{}]
-    told = value.get("meta_info") or choices[0].get("meta_info") or {}
-    steps, tokens = told.get("spec_verify_ct") or 0, told.get("completion_tokens") or 0
+    info = value.get("meta_info") or choices[0].get("meta_info") or {}
+    steps, tokens = info.get("spec_verify_ct") or 0, info.get("completion_tokens") or 0
     return SpecDecodeStats(steps, tokens - steps) if steps and tokens > steps else None
-
-
-def _said(body: bytes) -> str:
-    """The server's own words, cut."""
-    try:
-        value = json.loads(body)
-        error = value.get("error", value) if isinstance(value, dict) else value
-        words = error.get("message") if isinstance(error, dict) else error
-    except ValueError:
-        words = body.decode("utf-8", "replace")
-    return f": {' '.join(str(words).split())[:MOST_WORDS]}" if words else ""

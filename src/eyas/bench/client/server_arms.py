@@ -1,34 +1,33 @@
-"""Who is asked: one server as it is, or two, or one eyas server that leaves speculation out when it is told to.
+"""The arms of `eyas bench --url`: which servers and which extra request keys are measured.
 
 --url URL --baseline URL     baseline, speculative        two servers, with and without a head
---url URL, an eyas server    baseline, speculative        speculation "off" and "auto", request by request
---url URL, any other         server                       no claim is made
+--url URL, an eyas server    baseline, speculative        speculation "off" and "auto" in the requests
+--url URL, any other         server                       nothing to compare
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from eyas.base.errors import InputError, StageError, UsageError
-from eyas.bench.bench_prompts import ChatPrompt
-from eyas.bench.client.config import ClientConfig
-from eyas.bench.client.http_connection import Endpoint, TransferError
+from eyas.base.openai_http import CHAT_PATH, auth_headers, describe_error, read_api_key
+from eyas.bench.client.http_connection import Endpoint, RawResponse, TransferError
 from eyas.bench.client.http_request_loops import ChatRequest, LoadGenerator
 from eyas.bench.client.spec_decode_metrics import SpecDecodeCounters, parse_counters
-from eyas.bench.single_stream import BASELINE, SPECULATIVE
+from eyas.bench.config import ClientConfig
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE
+from eyas.bench.workload import ChatPrompt
 
 ONLY_ARM = "server"
-ASK_S = 30.0  # for a list of models, or counters
-CHAT = "/chat/completions"
+INFO_TIMEOUT_S = 30.0  # for the list of models and the counters
 
 
 @dataclass(frozen=True)
 class ServerArm:
-    """A client, the model it names, and what else every request says.
+    """A load generator, the model that its requests name, and their extra keys.
 
-    metrics: the route of the server's counters; None where there are none, or its answers say more.
+    metrics_path: the route of the server's counters; None if it has none, or its answers report acceptance.
     """
 
     load_generator: LoadGenerator
@@ -36,11 +35,11 @@ class ServerArm:
     extra: Mapping[str, Any] = field(default_factory=dict)
     metrics_path: str | None = None
 
-    def build_request(self, asked: ChatPrompt, number: int, config: ClientConfig) -> ChatRequest:
-        """Request `number` of a run: the same seed in every arm."""
+    def build_request(self, prompt: ChatPrompt, number: int, config: ClientConfig) -> ChatRequest:
+        """Returns request `number` of a run, with the same seed in every arm."""
         body = {
             "model": self.model,
-            "messages": [message.to_json() for message in asked.messages],
+            "messages": [message.to_json() for message in prompt.messages],
             "max_tokens": config.max_tokens,
             "temperature": config.temperature,
             "seed": config.seed + number,
@@ -51,88 +50,88 @@ class ServerArm:
         return ChatRequest(str(number), json.dumps(body).encode())
 
     def read_counters(self) -> SpecDecodeCounters | None:
-        """As they stand now; None where they cannot be read."""
-        return None if self.metrics_path is None else _counters(self.load_generator, self.metrics_path)
+        """Returns the current counters; None if they cannot be read."""
+        if self.metrics_path is None:
+            return None
+        response = _get(self.load_generator, self.metrics_path)
+        if response is None or response.status != 200:
+            return None
+        return parse_counters(response.body.decode("utf-8", "replace"))
 
 
 def discover_arms(
-    url: str, baseline: str | None, config: ClientConfig, seen: Callable[[], None]
+    url: str, baseline: str | None, config: ClientConfig, on_response: Callable[[], None]
 ) -> dict[str, ServerArm]:
-    """By name. InputError for a model that is not served or a key that is refused; StageError where nobody answers."""
-    arm, is_eyas = _arm(url, config, seen)
+    """Returns the arms by name.
+
+    Raises:
+        UsageError: A URL is invalid, or the model must be named.
+        InputError: The server does not serve the model, or rejects the API key.
+        StageError: The server does not answer.
+    """
+    arm, is_eyas = _build_arm(url, "--url", config, on_response)
     if baseline is not None:
-        return {BASELINE: _arm(baseline, config, seen)[0], SPECULATIVE: arm}
+        return {BASELINE: _build_arm(baseline, "--baseline", config, on_response)[0], SPECULATIVE: arm}
     if is_eyas:
+        speculation = {BASELINE: "off", SPECULATIVE: "auto"}
         return {
-            BASELINE: ServerArm(arm.load_generator, arm.model, {"speculation": "off"}),
-            SPECULATIVE: ServerArm(arm.load_generator, arm.model, {"speculation": "auto"}),
+            name: ServerArm(arm.load_generator, arm.model, {"speculation": value})
+            for name, value in speculation.items()
         }
     return {ONLY_ARM: arm}
 
 
-def _arm(url: str, config: ClientConfig, seen: Callable[[], None]) -> tuple[ServerArm, bool]:
-    """The arm, and whether eyas serves it."""
-    server = Endpoint.parse(url)
-    headers = {"Accept": "text/event-stream" if config.stream else "application/json", **_authorization(config)}
-    client = LoadGenerator(server, headers, config.timeout_s, seen)
-    models = _models(url, server, client)
+def _build_arm(url: str, flag: str, config: ClientConfig, on_response: Callable[[], None]) -> tuple[ServerArm, bool]:
+    """Returns the arm, and True if eyas serves it."""
+    endpoint = Endpoint.parse(url, flag)
+    headers = {"Accept": "text/event-stream" if config.stream else "application/json"}
+    headers |= auth_headers(read_api_key(config.api_key_env))
+    generator = LoadGenerator(endpoint, headers, config.timeout_s, on_response)
+    models = _list_models(url, endpoint, generator)
     names = [str(model.get("id")) for model in models]
     if config.model is None and len(names) != 1:
-        raise UsageError(
-            f"{len(names)} models at {url}" + (f" ({', '.join(names[:5])})" if names else ", or no list of them"),
-            "one, or the name to ask for",
-            "set client.model",
-        )
+        found = f"lists {len(names)} models ({', '.join(names[:5])})" if names else "lists no models"
+        raise UsageError(f"The server at {url} {found}", "Set client.model=NAME")
     if config.model is not None and names and config.model not in names:
-        raise InputError(f"no model {config.model} at {url}", f"one of {', '.join(names[:5])}", "set client.model")
+        raise InputError(f"The server at {url} does not serve the model {config.model}", f"Set client.model={names[0]}")
     model = config.model or names[0]
     is_eyas = any(one.get("owned_by") == "eyas" and one.get("id") == model for one in models)
-    metrics = None if is_eyas else _metrics(server, client)
-    return ServerArm(client, model, metrics_path=metrics), is_eyas
+    arm = ServerArm(generator, model, metrics_path=_metrics_path(endpoint))
+    if is_eyas or arm.read_counters() is None:
+        arm = ServerArm(generator, model)
+    return arm, is_eyas
 
 
-def _authorization(config: ClientConfig) -> dict[str, str]:
-    if config.api_key_env is None:
-        return {}
-    if config.api_key_env not in os.environ:
-        raise InputError(f"no environment variable {config.api_key_env}", "the server's key in it", "export it")
-    return {"Authorization": f"Bearer {os.environ[config.api_key_env].strip()}"}
+def _metrics_path(endpoint: Endpoint) -> str | None:
+    """Returns the route of the counters; None for a URL that is not that of an API."""
+    head, found, _ = endpoint.target.partition(f"/v1{CHAT_PATH}")
+    return f"{head}/metrics" if found else None
 
 
-def _models(url: str, server: Endpoint, client: LoadGenerator) -> Sequence[Mapping[str, Any]]:
-    """What the server lists; nothing where it has no such list and client.model must say."""
-    head, found, query = server.target.partition(CHAT)
+def _list_models(url: str, endpoint: Endpoint, generator: LoadGenerator) -> Sequence[Mapping[str, Any]]:
+    """Returns the models that the server lists; none if it has no such list."""
+    head, found, query = endpoint.target.partition(CHAT_PATH)
     if not found:
         return []
     try:
-        received = client.get(f"{head}/models{query}", ASK_S)
+        response = generator.get(f"{head}/models{query}", INFO_TIMEOUT_S)
     except TransferError as error:
-        raise StageError(f"no answer from {url}: {error}", "a server that runs", "start it, or correct --url") from None
-    if received.status in (401, 403):
+        reason = error.reason
+        raise StageError(f"The server at {url} does not answer: {reason}", "Start it, or correct --url") from None
+    if response.status in (401, 403):
         raise InputError(
-            f"{url} that refuses the key (HTTP {received.status})",
-            "a key that it takes, in the environment variable that client.api_key_env names",
-            "set client.api_key_env",
+            f"The server at {url} rejects the API key: {describe_error(response.status, response.body)}",
+            "Set client.api_key_env to the environment variable that holds the key",
         )
-    if received.status != 200:
-        return []
     try:
-        models = json.loads(received.body)["data"]
+        models = json.loads(response.body)["data"] if response.status == 200 else []
         return [model for model in models if isinstance(model, dict)]
     except (ValueError, KeyError, TypeError):
         return []
 
 
-def _metrics(server: Endpoint, client: LoadGenerator) -> str | None:
-    """Where the API's address says that there should be counters, and some are."""
-    head, found, _ = server.target.partition(f"/v1{CHAT}")
-    target = f"{head}/metrics"
-    return target if found and _counters(client, target) is not None else None
-
-
-def _counters(client: LoadGenerator, target: str) -> SpecDecodeCounters | None:
+def _get(generator: LoadGenerator, target: str) -> RawResponse | None:
     try:
-        received = client.get(target, ASK_S)
+        return generator.get(target, INFO_TIMEOUT_S)
     except TransferError:
         return None
-    return parse_counters(received.body.decode("utf-8", "replace")) if received.status == 200 else None

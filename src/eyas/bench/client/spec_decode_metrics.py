@@ -1,17 +1,18 @@
-"""How drafting went by the counters of a server's /metrics (Prometheus), for servers whose answers do not say.
+"""Acceptance from the counters of a server's /metrics (Prometheus), for servers whose answers do not report it.
 
-vLLM      drafts, accepted draft tokens, and these by position    acceptance length = 1 + accepted / drafts
-SGLang    verifications and tokens of finished answers            acceptance length = tokens / verifications
+vLLM      draft steps, accepted draft tokens, and these by position    acceptance length = 1 + accepted / steps
+SGLang    verify steps and tokens of finished answers                  acceptance length = tokens / steps
 
-Counters are read before and after a block, and what lies between is the block's, with whatever other clients asked in
-the meantime. SGLang's gauge `sglang:spec_accept_length` is of its last few steps and belongs to no block: not read.
+The counters are read before and after a block. Their difference belongs to the block and includes requests that other
+clients sent meanwhile. SGLang's gauge `sglang:spec_accept_length` covers only its last few steps and is not read.
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
-from eyas.bench.client.response_parser import SpecDecodeStats
+from eyas.bench.request_metrics import SpecDecodeStats
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
@@ -24,7 +25,7 @@ POSITION = re.compile(r'(?:^|,)position="(\d+)"')
 
 @dataclass(frozen=True)
 class SpecDecodeCounters:
-    """Sums over all labels since the server began; by_position[i]: drafts whose token i was accepted."""
+    """Counts over all labels since the server started. by_position[i]: drafts whose token i was accepted."""
 
     num_steps: int
     num_accepted: int
@@ -32,25 +33,23 @@ class SpecDecodeCounters:
 
 
 def parse_counters(page: str) -> SpecDecodeCounters | None:
-    """None for a page that is neither vLLM's nor SGLang's. A counter that is not there yet stands at 0."""
+    """Parses a /metrics page. Returns None for a page of another server; a missing counter is 0."""
     if "vllm:" not in page and "sglang:" not in page:
         return None
-    sums = dict.fromkeys((DRAFTS, ACCEPTED, VERIFICATIONS, TOKENS), 0)
-    positions: dict[int, int] = {}
+    counts, positions = Counter[str](), Counter[int]()
     for name, labels, value in LINE.findall(page):
-        if name in sums:
-            sums[name] += int(float(value))
+        if name in (DRAFTS, ACCEPTED, VERIFICATIONS, TOKENS):
+            counts[name] += int(float(value))
         elif name == BY_POSITION and (position := POSITION.search(labels)) is not None:
-            place = int(position[1])
-            positions[place] = positions.get(place, 0) + int(float(value))
+            positions[int(position[1])] += int(float(value))
     if "sglang:" in page:
-        return SpecDecodeCounters(sums[VERIFICATIONS], sums[TOKENS] - sums[VERIFICATIONS])
-    by_position = tuple(positions.get(place, 0) for place in range(max(positions, default=-1) + 1))
-    return SpecDecodeCounters(sums[DRAFTS], sums[ACCEPTED], by_position)
+        return SpecDecodeCounters(counts[VERIFICATIONS], counts[TOKENS] - counts[VERIFICATIONS])
+    by_position = tuple(positions[position] for position in range(max(positions, default=-1) + 1))
+    return SpecDecodeCounters(counts[DRAFTS], counts[ACCEPTED], by_position)
 
 
 def counter_difference(before: SpecDecodeCounters | None, after: SpecDecodeCounters | None) -> SpecDecodeStats | None:
-    """What was counted in the meantime; None where nothing was drafted, or the counters began anew."""
+    """Returns what was counted between two readings; None if nothing was drafted or the server restarted."""
     if before is None or after is None:
         return None
     steps, accepted = after.num_steps - before.num_steps, after.num_accepted - before.num_accepted

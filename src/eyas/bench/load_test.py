@@ -1,0 +1,164 @@
+"""Load points: which blocks of requests a measurement under load sends, and the entries of results.json they become.
+
+In-process and HTTP measurements share the plan; each brings a function that runs blocks in all its arms.
+
+    closed, 2 streams   a |--------|c |---|d |-----     a stream sends its next request when its last one ends
+                        b |-----------|e |------
+    open                a  b    c d       e             Poisson: gaps are exponential, requests may pile up
+    ramp                a     b    c   d  e f g         an open loop whose rate grows; each quarter is a point
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from eyas.bench.config import BenchConfig, ClientConfig, Slo
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult, compare_arms, summarize_arm
+
+RAMP_WINDOWS = 4  # points of a ramp
+
+P = TypeVar("P")
+BlocksByArm = Mapping[str, Sequence[BlockResult]]
+Points = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class LoadBlock(Generic[P]):
+    """The requests of a block, which every arm sends alike.
+
+    first: number of the first request in the run. streams: of a closed loop. arrivals_s: sending times of an open loop,
+    in seconds after the start; None for a closed loop.
+    """
+
+    prompts: Sequence[P]
+    first: int = 0
+    streams: int = 1
+    arrivals_s: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class LoadResults:
+    """Three keys of results.json."""
+
+    concurrency: Points = ()
+    rates: Points = ()
+    ramp: Points = ()
+
+
+class LoadPlan(Generic[P]):
+    """The blocks of every load point of a configuration. Prompts repeat once the pool is used up."""
+
+    def __init__(self, pool: Sequence[P], config: BenchConfig | ClientConfig) -> None:
+        self._pool = pool
+        self._config = config
+        self._closed = [(n, self._closed_blocks(n)) for n in config.concurrency]
+        self._open = [(rate, self._open_blocks(rate, rate)) for rate in config.rates]
+        self._ramp = [] if config.ramp is None else self._open_blocks(*config.ramp)
+
+    @property
+    def num_points(self) -> int:
+        """Runs of blocks; a ramp is one."""
+        return len(self._closed) + len(self._open) + bool(self._ramp)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of one arm."""
+        blocks = [block for _, some in [*self._closed, *self._open] for block in some]
+        return sum(len(block.prompts) for block in [*blocks, *self._ramp])
+
+    def take(self, first: int, count: int) -> list[P]:
+        """Returns `count` prompts from number `first` on."""
+        return [self._pool[(first + index) % len(self._pool)] for index in range(count)]
+
+    def measure(self, run: Callable[[Sequence[LoadBlock[P]]], BlocksByArm]) -> LoadResults:
+        """Runs all blocks and returns the points.
+
+        Args:
+            run: runs blocks in all arms. An empty result, or one that lacks the last blocks, means that the server went
+                down.
+        """
+        slo, seed = self._config.slo, self._config.seed
+        closed = [{"n": n} | build_point(found, slo, seed) for n, blocks in self._closed if (found := run(blocks))]
+        opened = [{"rate": r} | build_point(found, slo, seed) for r, blocks in self._open if (found := run(blocks))]
+        return LoadResults(closed, opened, self._ramp_points(run(self._ramp)) if self._ramp else [])
+
+    def _closed_blocks(self, streams: int) -> list[LoadBlock[P]]:
+        size = streams * self._config.requests_per_stream
+        starts = [block * size for block in range(self._config.repeats)]
+        return [LoadBlock(self.take(start, size), start, streams) for start in starts]
+
+    def _open_blocks(self, rate: float, last_rate: float) -> list[LoadBlock[P]]:
+        blocks: list[LoadBlock[P]] = []
+        first = 0
+        for number in range(self._config.repeats):
+            arrivals_s = poisson_arrivals(rate, last_rate, self._config.block_s, self._config.seed + number)
+            blocks.append(LoadBlock(self.take(first, len(arrivals_s)), first, arrivals_s=arrivals_s))
+            first += len(arrivals_s)
+        return blocks
+
+    def _ramp_points(self, results: BlocksByArm) -> Points:
+        """Returns a point for each window in which a request was due, with the rate in its middle."""
+        arrivals_s = [block.arrivals_s or () for block in self._ramp]
+        first, last = self._config.ramp or (0.0, 0.0)
+        windows = {
+            name: [split_windows(*pair, self._config.block_s) for pair in zip(blocks, arrivals_s, strict=False)]
+            for name, blocks in results.items()
+        }
+        points = []
+        for index in range(RAMP_WINDOWS):
+            found = {name: [of_block[index] for of_block in blocks] for name, blocks in windows.items()}
+            if any(window.samples for blocks in found.values() for window in blocks):
+                rate = first + (last - first) * (index + 0.5) / RAMP_WINDOWS
+                points.append({"rate": rate} | build_point(found, self._config.slo, self._config.seed))
+        return points
+
+
+def build_point(results: BlocksByArm, slo: Slo, seed: int) -> dict[str, Any]:
+    """Returns an entry of results.json. Block i of all arms had the same requests."""
+    arms = {name: summarize_arm(blocks, slo, seed) for name, blocks in results.items()}
+    if BASELINE not in results:
+        return {"arms": arms}
+    compared = {name: arms.pop(name) for name in (BASELINE, SPECULATIVE)}
+    return compared | {"arms": arms} | compare_arms(results[BASELINE], results[SPECULATIVE], seed)
+
+
+def poisson_arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[float]:
+    """Returns the times of a Poisson process whose rate grows from `rate` to `last_rate`; at least one.
+
+    A process of rate 1 runs on a clock that has ticked Lambda(t) = rate t + (last_rate - rate) t^2 / (2 seconds).
+    """
+    rng = random.Random(seed)
+    slope = (last_rate - rate) / seconds
+    times_s: list[float] = []
+    ticks = rng.expovariate(1.0)
+    while ticks <= (rate + last_rate) * seconds / 2 or not times_s:
+        root = math.sqrt(max(rate * rate + 2 * slope * ticks, 0.0))
+        times_s.append(min(2 * ticks / (rate + root), seconds))
+        ticks += rng.expovariate(1.0)
+    return times_s
+
+
+def split_windows(block: BlockResult, arrivals_s: Sequence[float], block_s: float) -> list[BlockResult]:
+    """Splits an open loop over block_s seconds into RAMP_WINDOWS windows of equal length.
+
+    A window holds the requests that were due in it, so that they are the same in every arm, and counts the tokens that
+    arrived in it. These are tokens of all requests, each by the share of its chunks: beyond the breaking point they are
+    fewer than the tokens of the answers to the requests of the window.
+    """
+    seconds = block_s / RAMP_WINDOWS
+    due = [min(int(arrival_s / seconds), RAMP_WINDOWS - 1) for arrival_s in arrivals_s]
+    start_s = min((one.sent_s - time_s for one, time_s in zip(block.samples, arrivals_s, strict=True)), default=0.0)
+    tokens = [0.0] * RAMP_WINDOWS
+    for sample in block.succeeded:
+        times_s = sample.chunk_times_s or (sample.end_s,)
+        for time_s in times_s:
+            window = int((time_s - start_s) / seconds)
+            if window < RAMP_WINDOWS:
+                tokens[window] += (sample.output_tokens or 0) / len(times_s)
+    by_window = [
+        tuple(sample for sample, index in zip(block.samples, due, strict=True) if index == window)
+        for window in range(RAMP_WINDOWS)
+    ]
+    return [BlockResult(samples, seconds, tokens_in_window=n) for samples, n in zip(by_window, tokens, strict=True)]
