@@ -329,7 +329,7 @@ def test_numbers_that_make_no_sense_are_refused():
         PromptsConfig(limit=0)
     with pytest.raises(UsageError, match="seed=-1"):
         PromptsConfig(seed=-1)
-    with pytest.raises(UsageError, match=r"duplicate=0\.5; expected a share from 0\.7"):
+    with pytest.raises(UsageError, match=r"duplicate=0\.5 is out of range. Use 0\.7"):
         PromptsConfig(duplicate=0.5)
 
 

@@ -164,7 +164,7 @@ def test_show_marks_what_is_supervised(finished, recipe, capsys):
     ("text", "words"),
     [
         (None, "No prompt file"),
-        ("", "empty prompt file"),
+        ("", "is empty"),
         ("\n \n", "no record"),
         ('{"prompt": "a"}\n{"prompt": \n', "broken.jsonl:2"),
         ('{"messages": [{"role": "assistant", "content": "hi"}]}\n{"messages": []}\n', "no_user_turn"),

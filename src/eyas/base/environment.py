@@ -1,9 +1,14 @@
-"""Facts about this process and its machine: the cache directory, the CPUs, and the rank among several processes."""
+"""This process and its machine: the cache directory, the CPUs, the rank among several processes, waiting for others."""
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from eyas.base.errors import UsageError
+
+T = TypeVar("T")
 
 RANK_VARIABLES = ("JOB_COMPLETION_INDEX", "RANK")
 """Kubernetes sets the first in each pod of an Indexed Job; torchrun and similar launchers set the second."""
@@ -63,3 +68,10 @@ def read_rank(key: str, world_size: int) -> int:
             f"Run it as an Indexed Job or with torchrun, or set {name} in each process",
         )
     return int(text)
+
+
+def poll(condition: Callable[[], T | None], interval_s: float) -> T:
+    """Calls `condition` until its result is true and returns it: processes of a stage wait for each other's files."""
+    while not (result := condition()):
+        time.sleep(interval_s)
+    return result

@@ -17,7 +17,7 @@ from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
-from eyas.data.answers.repetition import is_looping
+from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
@@ -54,7 +54,7 @@ class PairedAnswers:
     @property
     def is_looping(self) -> bool:
         """True if the baseline's answer repeats itself to the end."""
-        return is_looping(self.baseline.token_ids)
+        return is_looping_answer(self.baseline.token_ids)
 
 
 @dataclass(frozen=True)

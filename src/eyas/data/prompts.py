@@ -38,7 +38,7 @@ from eyas.data.licenses.acknowledgements import read_acknowledgements
 from eyas.data.licenses.license_gate import LicenseDecision, LicenseGate
 from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim, read_card
 from eyas.data.prompts_config import PromptsConfig
-from eyas.data.select.screen import NOT_JSON, ScreeningJob
+from eyas.data.select.screen import NOT_JSON, ScreeningJob, screen_shards, wait_for_other_ranks
 from eyas.data.select.selection import (
     Selection,
     digest_log,
@@ -46,7 +46,6 @@ from eyas.data.select.selection import (
     read_shard_ledger,
     select_prompts,
 )
-from eyas.data.select.workers import screen_shards, wait_for_other_ranks
 from eyas.data.sources.source import BUILTIN_LICENSE, HUB, Source, open_source
 from eyas.data.surrogate_key import key_id, load_surrogate_key
 from eyas.privacy.filter import PrivacyFilter

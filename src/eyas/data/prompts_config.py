@@ -4,24 +4,23 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from eyas.base.errors import InputError, UsageError
+from eyas.data.select.contamination import EVALSET_FILES
 from eyas.data.select.deduplicate import MIN_THRESHOLD
 from eyas.data.select.quality import QualityConfig
 from eyas.data.sources.source import BUILTIN, SourceConfig
 from eyas.privacy.config import PrivacyConfig
 
-EVALSETS = ("mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eval")
-
 
 @dataclass(frozen=True)
 class PromptsConfig:
-    """Where prompts come from, and what decides which of them are kept.
+    """The sources of prompts, and the rules by which prompts are kept.
 
     source, license, source_name, task    one source in short; `sources` are tables for any number
     limit               keep at most so many; the grammar of `source` writes so many
-    policy              a licence policy in TOML; None: the one that eyas ships
-    production          a log of production requests that the prompts shall look like
-    evalsets            prompts of these sets are no training data; decontaminate: files with more of them
-    duplicate           share of five-letter pieces from which on two prompts count as one
+    policy              a license policy in TOML; None: the one that eyas ships
+    production          a log of production requests that the prompts shall resemble
+    evalsets            drop prompts of these evaluation sets; decontaminate: files with more of them
+    duplicate           estimated similarity from which on two prompts count as one
     workers             processes; None: one for each core. executor: where they run
     world               machines that share the work, each with its index in JOB_COMPLETION_INDEX
     """
@@ -37,7 +36,7 @@ class PromptsConfig:
     production: str | None = None
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     quality: QualityConfig = field(default_factory=QualityConfig)
-    evalsets: tuple[str, ...] = EVALSETS
+    evalsets: tuple[str, ...] = tuple(EVALSET_FILES)
     decontaminate: tuple[str, ...] = ()
     duplicate: float = 0.8
     workers: int | None = None
@@ -48,20 +47,25 @@ class PromptsConfig:
         for name in ("limit", "workers", "world"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UsageError(f"prompts.{name}={value}", "a number from 1 on", "raise it, or leave it out")
-        if not 0 <= self.seed < 2**32:  # what the tools that draw take
-            raise UsageError(f"prompts.seed={self.seed}", "a whole number from 0 to 2^32 - 1", "change it")
-        if not MIN_THRESHOLD <= self.duplicate <= 1:  # before all is screened for nothing
-            raise UsageError(f"prompts.duplicate={self.duplicate}", f"a share from {MIN_THRESHOLD} to 1", "correct it")
-        unknown = sorted(set(self.evalsets) - set(EVALSETS))
+                raise UsageError(f"prompts.{name}={value} is not a number from 1 on", "Raise it, or leave it out")
+        if not 0 <= self.seed < 2**32:  # the range of the random generators
+            raise UsageError(f"prompts.seed={self.seed} is out of range", "Use a whole number from 0 to 2^32 - 1")
+        if not MIN_THRESHOLD <= self.duplicate <= 1:  # checked before anything is screened
+            raise UsageError(f"prompts.duplicate={self.duplicate} is out of range", f"Use {MIN_THRESHOLD} to 1")
+        unknown = sorted(set(self.evalsets) - set(EVALSET_FILES))
         if unknown:
-            raise UsageError(f"prompts.evalsets with {unknown[0]}", " ".join(EVALSETS), "correct it")
+            raise UsageError(
+                f"prompts.evalsets has {unknown[0]}, which is no evaluation set of eyas",
+                f"Use {', '.join(EVALSET_FILES)}; name files in prompts.decontaminate",
+            )
 
     def all_sources(self) -> tuple[SourceConfig, ...]:
-        """The short form first, then the tables. InputError where there is none."""
+        """Returns the short form first, then the tables. Raises InputError if there is none."""
         if self.source is None:
             if not self.sources:
-                raise InputError("no prompts.source", "a file of prompts, or builtin:quickstart", "name it")
+                raise InputError(
+                    "The recipe has no prompts.source", "Set prompts.source to a file of prompts or builtin:quickstart"
+                )
             return self.sources
         builtin = self.source.startswith(BUILTIN)
         first = SourceConfig(
@@ -74,7 +78,7 @@ class PromptsConfig:
         return (first, *self.sources)
 
     def without_runtime_keys(self) -> "PromptsConfig":
-        """The part that decides the bytes: not where files lie, nor who works on them."""
+        """Returns the keys that decide the output: without the paths of files and the keys of workers."""
         return replace(
             self,
             source=None,
@@ -89,6 +93,6 @@ class PromptsConfig:
         )
 
     def settings(self) -> dict[str, object]:
-        """For the ledger: how records were judged. Sources, policy, seed and limit have places of their own there."""
-        deciding = asdict(self.without_runtime_keys())
-        return {name: deciding[name] for name in ("privacy", "quality", "evalsets", "duplicate")}
+        """Returns the rules that drop records, for the ledger. Other keys have entries of their own there."""
+        keys = asdict(self.without_runtime_keys())
+        return {name: keys[name] for name in ("privacy", "quality", "evalsets", "duplicate")}

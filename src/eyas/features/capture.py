@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from eyas.base.config import require_range
-from eyas.base.environment import read_rank
+from eyas.base.environment import poll, read_rank
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
@@ -156,8 +156,7 @@ def run(
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
         records = _capture_shards(config, tasks[rank :: config.world], target, directory, bar)
         if rank:
-            while not is_finished(directory, origin):
-                time.sleep(POLL_S)
+            poll(lambda: is_finished(directory, origin), POLL_S)
             return read_provenance(directory)
         records |= _wait_for_other_ranks([task for task in tasks if task.number not in records], directory, bar)
     store.remove_shards_from(directory, len(tasks))
@@ -234,14 +233,7 @@ def _capture_shards(
 
 def _wait_for_other_ranks(tasks: Sequence[_ShardTask], directory: StoragePath, bar: Progress) -> dict[int, ShardRecord]:
     """Waits until other processes have finished all these shards. Returns their records by shard number."""
-    records: dict[int, ShardRecord] = {}
-    while len(records) < len(tasks):
-        for task in tasks:
-            if task.number not in records and (record := task.find_record(directory, bar)) is not None:
-                records[task.number] = record
-        if len(records) < len(tasks):
-            time.sleep(POLL_S)
-    return records
+    return {task.number: poll(lambda task=task: task.find_record(directory, bar), POLL_S) for task in tasks}
 
 
 def _choose_sample(texts: Sequence[TextRow], splits: dict[str, Split]) -> list[TextRow]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from eyas.data.answers.repetition import is_looping
+from eyas.data.select.quality import is_looping_answer
 from eyas.engine.request import RequestOutput
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.shape import TreeShape
@@ -57,7 +57,7 @@ def is_comparable(output: RequestOutput) -> bool:
         or sampling.frequency_penalty
         or sampling.logit_bias
     )
-    return not steered and not is_looping(output.token_ids)
+    return not steered and not is_looping_answer(output.token_ids)
 
 
 def build_record(output: RequestOutput, head: str, task: str | None, shapes: Sequence[TreeShape]) -> AcceptanceRecord:

@@ -18,11 +18,11 @@ from eyas.base.provenance import verify_contents
 from eyas.chat.conversation import Finish, Message, read_conversation_dir
 from eyas.chat.render import render, render_prompt
 from eyas.data.answers import respond
-from eyas.data.answers.repetition import is_looping
 from eyas.data.answers.respond import run
 from eyas.data.answers.respond_config import Decoding, RespondConfig, TaskDecoding
 from eyas.data.answers.responder import Answered
 from eyas.data.answers.shard_stats import REASONS
+from eyas.data.select.quality import is_looping_answer
 
 ROOT = Path(__file__).parents[3]
 NUM_PROMPTS = 13  # with one, two or three user turns in turn
@@ -438,7 +438,7 @@ def test_progress_ends_at_its_total(prompts, tmp_path, capsys):
     ],
 )
 def test_looping(token_ids, expected):
-    assert is_looping(token_ids) is expected
+    assert is_looping_answer(token_ids) is expected
 
 
 @pytest.mark.parametrize(

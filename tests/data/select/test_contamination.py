@@ -103,7 +103,7 @@ def test_a_file_of_the_users(tmp_path):
         assert guard.find_evalset(["Well: " + text]) == path.name
         assert guard.find_evalset(["Short one!"]) == path.name
         assert guard.find_evalset(["a short one"]) is None
-        assert guard.to_json()["sets"][0]["records"] == 2
+        assert guard.sets[0].header["records"] == 2
         assert text[:10].encode() not in pickle.dumps(guard)
 
 
@@ -111,7 +111,7 @@ def test_a_file_of_the_users(tmp_path):
 def test_a_file_with_a_bad_line_is_refused_without_quoting_it(tmp_path, content):
     path = tmp_path / "exam.jsonl"
     path.write_text('{"prompt": "a"}\n' + content)
-    with pytest.raises(InputError, match=r"line 2 of .*exam\.jsonl") as caught:
+    with pytest.raises(InputError, match=r"Line 2 of .*exam\.jsonl") as caught:
         ContaminationFilter.load([], [path])
     assert content.strip() not in str(caught.value)
 
@@ -120,14 +120,14 @@ def test_a_file_that_is_missing_or_empty(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         ContaminationFilter.load([], [tmp_path / "nothing.jsonl"])
     (tmp_path / "empty.txt").write_text("\n ?! \n")
-    with pytest.raises(InputError, match="no prompt"):
+    with pytest.raises(InputError, match="no evaluation prompt"):
         ContaminationFilter.load([], [tmp_path / "empty.txt"])
 
 
 @pytest.mark.parametrize("name", ["exam.parquet", "exam.jsonl.GZ"])
 def test_a_packed_file_is_refused_for_it_would_guard_nothing(tmp_path, name):
     (tmp_path / name).write_bytes(b"PAR1 no words of a prompt")
-    with pytest.raises(InputError, match=r"write its prompts as JSON lines"):
+    with pytest.raises(InputError, match=r"Write them as JSON lines"):
         ContaminationFilter.load([], [tmp_path / name])
 
 
@@ -177,7 +177,7 @@ def test_the_files_that_ship_are_whole_and_hold_no_text(guard):
         assert {"source", "license", "records"} <= set(one.header)
         assert set(one.hashes) == set(NGRAM_SIZES)
         assert b"Janet" not in (HASHES / f"{one.name}.bin").read_bytes()
-    assert {one["set"]: one["records"] for one in guard.to_json()["sets"]} == {
+    assert {one.name: one.header["records"] for one in guard.sets} == {
         "mt-bench": 80,
         "humaneval": 164,
         "gsm8k-test": 1319,

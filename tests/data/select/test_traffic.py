@@ -125,8 +125,7 @@ def test_what_cannot_be_filled_is_reported_and_comes_from_the_same_topic_first(f
     assert np.bincount(cells[selection.indices])[[0, 1, bins]].tolist() == [2, 28, 10]
     (shortfall,) = selection.shortfalls
     assert (shortfall.topic, shortfall.wanted, shortfall.available) == (0, 30, 2)
-    assert selection.to_json()["short_by"] == 28
-    assert selection.to_json()["shortfalls"][0]["min_chars"] == 0
+    assert shortfall.min_chars == 0
 
 
 def test_without_a_limit_the_choice_is_as_large_as_the_mix_allows(fitted):
@@ -166,18 +165,14 @@ def test_quotas_are_whole_and_sum_up():
     assert _apportion(np.array([0.5, 0.5, 0.0]), 1, owed).tolist() == [0, 1, 0]
 
 
-def test_a_sample_is_the_same_whatever_the_order_and_the_workers():
+def test_a_sample_is_the_same_whatever_the_order():
     texts = {f"source:{number}": f"text {number}" for number in range(500)}
-    one = TextSample(40, seed=3)
+    one, other = TextSample(40, seed=3), TextSample(40, seed=3)
     for name, text in texts.items():
         one.add(name, text)
-    workers = [TextSample(40, seed=3) for _ in range(3)]
-    for place, name in enumerate(sorted(texts, reverse=True)):
-        workers[place % 3].add(name, texts[name])
-    merged = workers[2]
-    merged.merge(workers[0])
-    merged.merge(workers[1])
-    assert merged.texts() == one.texts()
+    for name in sorted(texts, reverse=True):
+        other.add(name, texts[name])
+    assert other.texts() == one.texts()
     assert len(set(one.texts())) == 40
     other = TextSample(40, seed=4)
     for name, text in texts.items():

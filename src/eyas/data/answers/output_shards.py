@@ -23,10 +23,10 @@ from eyas.base.storage import write_atomic
 from eyas.chat.conversation import Conversation, Finish, Message, Turn, read_conversations
 from eyas.chat.render import render_prompt
 from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
-from eyas.data.answers.repetition import is_looping
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, AnswerScanner, Question, Refused, Responder
 from eyas.data.answers.shard_stats import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, ShardStats
+from eyas.data.select.quality import is_looping_answer
 
 DEFAULT_LANGUAGE = "en"  # the language of a prompt without that tag
 SPARE_SHARDS = 3  # open beyond those that the requests in flight fill: how far a slow answer may be left behind
@@ -71,7 +71,7 @@ class ConversationState:
         self.turns.append(reply.turn)
         if not _answer_text(reply.message).strip():
             self.drop_reason = EMPTY
-        elif config.drop_looping and is_looping(reply.turn.token_ids):
+        elif config.drop_looping and is_looping_answer(reply.turn.token_ids):
             self.drop_reason = LOOPING
         elif config.drop_truncated and reply.turn.finish == "length":
             self.drop_reason = TRUNCATED
@@ -79,7 +79,7 @@ class ConversationState:
     def to_conversation(self) -> Conversation:
         """The whole conversation; loops are flagged."""
         tags = dict(self.prompt.tags)
-        if any(is_looping(turn.token_ids) for turn in self.turns):
+        if any(is_looping_answer(turn.token_ids) for turn in self.turns):
             tags[LOOPING] = "true"
         return replace(self.prompt, messages=tuple(self.messages), turns=tuple(self.turns), tags=tags)
 

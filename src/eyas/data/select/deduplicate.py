@@ -1,14 +1,14 @@
-"""Near-duplicates among the prompts of all sources: MinHash signatures, made anywhere, decided in one place.
+"""Finds near-duplicates among the prompts of all sources: workers compute MinHash signatures, one process compares.
 
-    workers          signature(texts) -> [128] uint32            rensa's R-MinHash over shingles of 5 characters
-    one deciding     Duplicates(dir).add([n, 128]) ... .decide() -> [(record, earlier record)]
+    workers        minhash_signature(texts) -> [128] uint32          rensa's R-MinHash over shingles of 5 characters
+    one process    NearDuplicates(dir).add([n, 128]) ... .find() -> [(record, earlier record)]
 
-The rule: in record order the first stays; a record goes if its estimated Jaccard similarity (the share of equal rows of
-the two signatures) with an earlier record that stays is at least the threshold. Records whose signatures are equal
-always go. Neither the number of workers nor the pieces they add change the answer.
+The rule: records are visited in their order. A record is dropped if its estimated Jaccard similarity (the share of
+equal rows of the two signatures) with an earlier record that is kept is at least the threshold. Records with equal
+signatures are always dropped. The result depends neither on the number of workers nor on the size of their batches.
 
-Memory does not grow with the records, but for one byte each and for the pairs that are found: signatures lie on disk,
-and so do the hashes of their bands, in partitions that are sorted one at a time.
+Memory grows only by one byte a record and by the pairs that are found: signatures are on disk, and so are the hashes of
+their bands, in partitions that are sorted one at a time.
 """
 
 import tempfile
@@ -18,7 +18,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from eyas.base.errors import InputError, UsageError
+from eyas.base.errors import UsageError
+from eyas.data.optional_imports import import_extra
 
 NUM_ROWS = 128  # of a signature: the estimate's standard deviation is at most 0.044
 SHINGLE_CHARS = 5
@@ -27,7 +28,7 @@ SEED = 1
 # Of pairs of signatures that agree in 0.8 of their rows, fewer than 1 in 100,000 share none of 25 bands of 5 rows.
 NUM_BANDS, BAND_ROWS = 25, 5
 MIN_THRESHOLD = 0.7  # of such pairs 2 in 1,000 share no band; of less similar ones more
-MAX_COMPARED = 64  # each record of a bucket is compared with the first so many; see `_pairs`
+MAX_COMPARED = 64  # each record of a bucket is compared with the first so many; see `_candidate_pairs`
 BLOCK = 8192  # signatures read at a time: 4 MB
 PARTITION = 2**16  # entries sorted at a time: 1 MB
 
@@ -36,37 +37,31 @@ _WHOLE_SIGNATURE = "whole"  # the partitions of the hashes of whole signatures
 
 
 def normalize(texts: Sequence[str]) -> str:
-    """The turns as one text, in lower case and with single blanks: what counts as the same prompt."""
+    """Joins the turns to one text, in lower case and with single blanks. Equal texts are one prompt."""
     return " ".join(" ".join(texts).casefold().split())
 
 
 def minhash_signature(texts: Sequence[str]) -> np.ndarray:
-    """The MinHash signature of a record's user turns, uint32 [128]. Deterministic; 50 us for 250 characters.
+    """Returns the MinHash signature of a record's user turns, uint32 [128]. Deterministic; 50 us for 250 characters.
 
-    A text shorter than a shingle is one shingle. Raises InputError where the extra [data] is not installed.
+    A text shorter than a shingle is one shingle. Raises InputError if the extra `data` is not installed.
     """
-    try:
-        from rensa import RMinHash  # pyright: ignore[reportAttributeAccessIssue]
-    except ImportError:
-        raise InputError(
-            "no rensa", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
-        ) from None
     text = normalize(texts)
-    minhash = RMinHash(num_perm=NUM_ROWS, seed=SEED)
+    minhash = import_extra("rensa").RMinHash(num_perm=NUM_ROWS, seed=SEED)
     minhash.update([text[start : start + SHINGLE_CHARS] for start in range(max(1, len(text) - SHINGLE_CHARS + 1))])
     return np.array(minhash.digest(), dtype=np.uint32)
 
 
 class NearDuplicates:
-    """Signatures in record order, and who duplicates whom. A context manager; its files go when it closes.
+    """The signatures of all records, and the search for near-duplicates among them.
 
-    `directory` is where the scratch files lie: 512 bytes a record, and 312 more while it decides.
-    Raises UsageError for a threshold that the bands are not made for.
+    A context manager; it removes its scratch files when it closes: 512 bytes a record, and 312 more during the search.
     """
 
     def __init__(self, directory: Path, threshold: float = 0.8) -> None:
+        """Opens the scratch files in `directory`. Raises UsageError for a threshold that the bands do not support."""
         if not MIN_THRESHOLD <= threshold <= 1:
-            raise UsageError(f"near-duplicates from {threshold} on", f"{MIN_THRESHOLD} to 1", "change the threshold")
+            raise UsageError(f"The duplicate threshold {threshold} is not supported", f"Use {MIN_THRESHOLD} to 1")
         directory.mkdir(parents=True, exist_ok=True)
         self._scratch = tempfile.TemporaryDirectory(prefix="duplicates-", dir=directory)
         self._root = Path(self._scratch.name)
@@ -78,17 +73,13 @@ class NearDuplicates:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Removes the scratch files."""
         try:
             self._file.close()
         finally:
             self._scratch.cleanup()
 
     def add(self, signatures: np.ndarray) -> None:
-        """Takes the signatures uint32 [n, 128] of the next n records."""
+        """Adds the signatures uint32 [n, 128] of the next n records."""
         assert signatures.dtype == np.uint32, signatures.dtype
         assert signatures.shape[1:] == (NUM_ROWS,), signatures.shape
         self._file.seek(0, 2)
@@ -96,31 +87,31 @@ class NearDuplicates:
         self.num_records += len(signatures)
 
     def find(self) -> np.ndarray:
-        """int64 [k, 2]: (record, the earlier record that stays and that it duplicates), by record."""
+        """Returns int64 [k, 2], sorted: (record, the earlier kept record that it duplicates)."""
         self._write_partitions()
         # original[r] is the first record with the signature of r.
         original: dict[int, int] = {}
         for entries in self._read_partitions(_WHOLE_SIGNATURE):
             for later, first in self._keep_similar(_candidate_pairs(entries, max_heads=1), NUM_ROWS):
                 original[int(later)] = int(first)
-        stays = np.ones(self.num_records, dtype=bool)
-        stays[list(original)] = False
-        goes: dict[int, int] = {}
-        for later, earlier in self._find_near_pairs(stays):
-            # Sorted by the later record, then by the earlier one: whether `earlier` stays is settled.
-            if stays[earlier] and later not in goes:
-                stays[later] = False
-                goes[later] = earlier
+        is_kept = np.ones(self.num_records, dtype=bool)
+        is_kept[list(original)] = False
+        duplicate_of: dict[int, int] = {}
+        for later, earlier in self._find_near_pairs(is_kept):
+            # Sorted by the later record, then by the earlier one: `earlier` is decided.
+            if is_kept[earlier] and later not in duplicate_of:
+                is_kept[later] = False
+                duplicate_of[later] = earlier
         for later, first in original.items():
-            goes[later] = goes.get(first, first)
-        return np.array(sorted(goes.items()), dtype=np.int64).reshape(-1, 2)
+            duplicate_of[later] = duplicate_of.get(first, first)
+        return np.array(sorted(duplicate_of.items()), dtype=np.int64).reshape(-1, 2)
 
-    def _find_near_pairs(self, stays: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Pairs (later, earlier) of records with enough equal rows, sorted, without those that are copies anyway."""
+    def _find_near_pairs(self, is_kept: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Yields sorted pairs (later, earlier) of records with enough equal rows, without exact copies."""
         found = [np.empty(0, dtype=np.uint64)]
         for band in range(NUM_BANDS):
             for entries in self._read_partitions(str(band)):
-                pairs = _candidate_pairs(entries[stays[entries["record"]]], MAX_COMPARED)
+                pairs = _candidate_pairs(entries[is_kept[entries["record"]]], MAX_COMPARED)
                 found.append(_pack_pairs(self._keep_similar(pairs, self._min_equal)))
             found = [np.unique(np.concatenate(found))]
         for pair in found[0]:
@@ -135,13 +126,13 @@ class NearDuplicates:
             for name, part in {**bands, _WHOLE_SIGNATURE: rows}.items():
                 entries = np.empty(len(rows), dtype=_ENTRY)
                 entries["hash"], entries["record"] = _hash_rows(part), np.arange(start, start + len(rows))
-                place = entries["hash"] % np.uint64(num_parts)
+                partition = entries["hash"] % np.uint64(num_parts)
                 for index in range(num_parts):
                     with (self._root / f"{name}-{index:05}").open("ab") as file:
-                        file.write(entries[place == index].tobytes())
+                        file.write(entries[partition == index].tobytes())
 
     def _read_partitions(self, name: str) -> Iterator[np.ndarray]:
-        """The partitions of a name, each sorted by hash and record; a file goes once it is read."""
+        """Yields the partitions of a name, each sorted by hash and record, and removes their files."""
         for path in sorted(self._root.glob(f"{name}-*")):
             entries = np.fromfile(path, dtype=_ENTRY)
             path.unlink()
@@ -149,18 +140,18 @@ class NearDuplicates:
             yield entries[np.argsort(entries["hash"], kind="stable")]
 
     def _keep_similar(self, pairs: Iterator[np.ndarray], min_equal: int) -> np.ndarray:
-        """Those of the pairs [k, 2] whose signatures agree in at least so many rows."""
-        good = [np.empty((0, 2), dtype=np.int64)]
-        for many in pairs:
-            for start in range(0, len(many), BLOCK):
-                block = many[start : start + BLOCK]
-                records, places = np.unique(block, return_inverse=True)
-                rows = self._read_signatures(records)[places.reshape(block.shape)]
-                good.append(block[(rows[:, 0] == rows[:, 1]).sum(axis=1) >= min_equal])
-        return np.concatenate(good)
+        """Returns those of the pairs [k, 2] whose signatures have at least so many equal rows."""
+        similar = [np.empty((0, 2), dtype=np.int64)]
+        for batch in pairs:
+            for start in range(0, len(batch), BLOCK):
+                block = batch[start : start + BLOCK]
+                records, index = np.unique(block, return_inverse=True)
+                rows = self._read_signatures(records)[index.reshape(block.shape)]
+                similar.append(block[(rows[:, 0] == rows[:, 1]).sum(axis=1) >= min_equal])
+        return np.concatenate(similar)
 
     def _read_signatures(self, records: np.ndarray) -> np.ndarray:
-        """The signatures [n, 128] of records that are sorted; neighbours are read together."""
+        """Returns the signatures [n, 128] of sorted records; reads neighbors together."""
         rows = np.empty((len(records), NUM_ROWS), dtype="<u4")
         starts = np.flatnonzero(np.diff(records, prepend=-2) != 1)
         for start, end in zip(starts, [*starts[1:], len(records)], strict=True):
@@ -171,10 +162,10 @@ class NearDuplicates:
 
 
 def _candidate_pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray]:
-    """Pairs [k, 2] (later, earlier) of the records that share a hash: each with the first `max_heads` of its bucket.
+    """Yields pairs [k, 2] (later, earlier) of records that share a hash: each with the first `max_heads` of its bucket.
 
     That bounds the work where one template has filled a bucket with thousands. A near-duplicate shares many buckets
-    with its original, and they are not all full of the same template.
+    with its original, and these are not all full of the same template.
     """
     new = np.flatnonzero(np.diff(entries["hash"], prepend=~entries["hash"][:1]) != 0)
     sizes = np.diff(new, append=len(entries))
@@ -193,7 +184,7 @@ def _pack_pairs(pairs: np.ndarray) -> np.ndarray:
 
 
 def _hash_rows(rows: np.ndarray) -> np.ndarray:
-    """uint64 [n] of uint32 [n, k]; the finisher is that of splitmix64 (Steele, Lea, Flood 2014)."""
+    """Hashes uint32 [n, k] to uint64 [n]; the finisher is that of splitmix64 (Steele, Lea, Flood 2014)."""
     value = np.zeros(len(rows), dtype=np.uint64)
     for column in range(rows.shape[1]):
         value = (value ^ rows[:, column]) + np.uint64(0x9E3779B97F4A7C15)

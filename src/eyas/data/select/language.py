@@ -1,17 +1,17 @@
-"""Which language a prompt is written in: py3langid (offline, 4.5 MB), with rules for short text and code.
+"""Detects the language of a prompt: py3langid (offline, 4.5 MB), with rules for short text and code.
 
-A statistical guess about "2+2", `print(1)` or "pizza" is a random language. Three rules keep such prompts where they
-belong, in this order:
+A statistical guess about "2+2", `print(1)` or "pizza" is a random language. Three rules keep such prompts as English,
+in this order:
 
-1. Only the first MAX_CHARS characters are read, addresses of web pages and program code in ``` fences left out where
-   something else remains.
+1. Only the first MAX_CHARS characters are read. Web addresses and program code in ``` fences are left out, unless
+   nothing else remains.
 2. A text without a letter is "en".
 3. A text whose letters are all ASCII is "en" unless py3langid gives another language at least MIN_CONFIDENCE. Measured
-   on own sentences and on code: the least confident right guess about a short ASCII sentence has 0.39, the most
+   on own sentences and on code: the least confident correct guess about a short ASCII sentence has 0.39, the most
    confident wrong one about snippets of code, formulas and single words 0.27.
 
-Only languages with many writers are told apart (LABELS): their small neighbours, and dead and constructed languages,
-would take short texts away from them. What is written in one of those comes out as the nearest language of the list.
+Only languages with many writers are told apart (LABELS): their small neighbors, and dead and constructed languages,
+would take short texts away from them. A text in one of those gets the nearest language of the list.
 """
 
 import re
@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eyas.base.errors import InputError
 from eyas.base.storage import convert_write_errors
+from eyas.data.optional_imports import import_extra
 
 MAX_CHARS = 1000  # of a text; 0.3 us each
 MIN_CONFIDENCE = 0.3
@@ -37,21 +37,21 @@ lt lv mk ml mn mr ms my ne nl no pa pl ps pt ro ru si sk sl so sq sr sv sw ta te
 LABELS = (*_CODES.split(), *VARIETIES)
 _LETTER = re.compile(r"[^\W\d_]")
 _OTHER_LETTER = re.compile(r"[^\W\d_\x00-\x7f]")
-_APART = re.compile(r"```.*?(?:```|\Z)|\b(?:https?://|www\.)\S+", re.DOTALL)
+_CODE_AND_ADDRESSES = re.compile(r"```.*?(?:```|\Z)|\b(?:https?://|www\.)\S+", re.DOTALL)
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff]+")
-# Letters behind the Latin blocks of Unicode: from Greek on, without the Latin and the phonetic blocks after it.
+# Letters after the Latin blocks of Unicode: from Greek on, without the Latin and the phonetic blocks after it.
 _NOT_LATIN = re.compile(
     r"(?:(?![\u1d00-\u1dbf\u1e00-\u1eff\u2000-\u2bff\ua720-\ua7ff\uff00-\uff65])[^\W\d_\x00-\u036f])+"
 )
 
 
 def detect_language(text: str) -> str:
-    """The ISO 639-1 code of the language of `text`, "en" where nothing tells. Deterministic.
+    """Returns the ISO 639-1 code of the language of `text`, "en" if nothing tells. Deterministic.
 
-    Raises InputError where the extra [data] is not installed.
+    Raises InputError if the extra `data` is not installed.
     """
     head = text[:MAX_CHARS]
-    rest = _APART.sub(" ", head)
+    rest = _CODE_AND_ADDRESSES.sub(" ", head)
     if not _LETTER.search(rest):
         rest = head
     if not _LETTER.search(rest):
@@ -64,10 +64,10 @@ def detect_language(text: str) -> str:
 
 
 def detect_languages(texts: Sequence[str]) -> tuple[str, ...]:
-    """All languages found in the user turns of one record, the main one first, the others sorted.
+    """Returns all languages of the user turns of one record, the main one first, the others sorted.
 
-    What is written in Latin letters and what is not are judged apart, and so is every turn: the names in "Translate
-    into English: ..." are written in the language of what follows.
+    Text in Latin letters and text in other letters are detected separately, and so is every turn: names in "Translate
+    into English: ..." are written in the language of the text after it.
     """
     main = detect_language("\n".join(text[:MAX_CHARS] for text in texts))
     parts = list(texts) if len(texts) > 1 else []
@@ -80,13 +80,8 @@ def detect_languages(texts: Sequence[str]) -> tuple[str, ...]:
 
 @cache
 def _load_identifier() -> Any:
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        raise InputError(
-            "no py3langid", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
-        ) from None
-    with convert_write_errors(Path(tempfile.gettempdir())):  # it is unpacked there
-        identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    langid = import_extra("py3langid.langid")
+    with convert_write_errors(Path(tempfile.gettempdir())):  # py3langid unpacks the model there
+        identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     identifier.set_languages(list(LABELS))
     return identifier

@@ -1,27 +1,36 @@
-"""What one piece of a source goes through, in the process of a worker.
+"""Screens the shards of all sources: in this process, in worker processes, on Ray, or divided between machines.
 
-    record -> shape -> language -> quality -> contamination -> privacy -> kept so far, with signature and digest
+    record -> shape -> language -> quality -> contamination -> privacy -> candidate, with signature and digest
 
-Of eyas's own grammar only the shape is read: nobody's words are in it, and it repeats itself by design.
+Of eyas's own grammar only the shape is checked: it holds no person's words, and it repeats itself by design. The files
+of a shard are the same whoever screens it:
 
-    00012.jsonl             what is kept so far
-    00012.decisions.jsonl   a line for each record that came: kept or why not, what was changed. No content.
-    00012.npz               digests, lengths and signatures of what is kept so far
-    00012.json              the ledger, written last: the piece is finished
+    00012.jsonl             the candidates: records that no rule dropped
+    00012.decisions.jsonl   a line for each record that was read: kept or why not, and what was changed. No content.
+    00012.npz               digests, lengths and signatures of the candidates
+    00012.json              the ledger, written last: the shard is finished
 """
 
 import hashlib
 import io
 import json
-from collections.abc import Collection, Sequence
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eyas.base.environment import count_cpus, poll, read_rank
+from eyas.base.errors import InputError, StageError
 from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.chat.conversation import Conversation, Message
 from eyas.data.ledger.ledger import Ledger
@@ -36,11 +45,15 @@ from eyas.privacy.filter import DroppedRecord, PrivacyFilter
 
 NOT_JSON = "not_json"
 FORGOTTEN = "forgotten"
+MIN_RECORDS_PER_WORKER = 2000
+"""With fewer records a further process is not worth the seconds that it takes to start."""
+POLL_S = 2.0
+PARENT_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
 class ScreeningJob:
-    """Everything that a worker needs; it travels to other processes. key: for surrogates; never written anywhere."""
+    """All that a worker needs; it is pickled to other processes. surrogate_key: never written to a file."""
 
     config: PromptsConfig
     sources: tuple[Source, ...]
@@ -50,21 +63,21 @@ class ScreeningJob:
 
     @cached_property
     def shards(self) -> tuple[SourceShard, ...]:
-        """All pieces, in the order of sources and files."""
-        return tuple(piece for source in self.sources for piece in source.shards)
+        """All shards, in the order of sources and files."""
+        return tuple(shard for source in self.sources for shard in source.shards)
 
     def path(self, number: int, ending: str) -> Path:
-        """A file of a piece."""
+        """Returns the path of a file of a shard."""
         return self.directory / f"{number:05d}{ending}"
 
     def is_done(self, number: int) -> bool:
-        """Whether a piece is screened."""
+        """Returns True if a shard is screened."""
         return self.path(number, ".json").is_file()
 
 
 @dataclass
 class _ScreenedRecord:
-    """A record on its way. reason: why it is dropped."""
+    """A record while it is screened. reason: why it is dropped."""
 
     record: Record
     messages: tuple[Message, ...] = ()
@@ -82,26 +95,26 @@ class _ScreenedRecord:
 
 
 class Screener:
-    """Screens pieces. What it needs is loaded with the first piece that needs it."""
+    """A worker that screens shards. It loads its filters with the first shard that needs them."""
 
-    def __init__(self, work: ScreeningJob) -> None:
-        self.job = work
+    def __init__(self, job: ScreeningJob) -> None:
+        """Loads nothing yet."""
+        self.job = job
 
     def __call__(self, number: int) -> int:
-        """One piece; how many records came. Does nothing where it is done."""
-        work = self.job
-        piece = work.shards[number]
-        if not work.is_done(number):
-            source = work.sources[piece.source_index]
+        """Screens a shard, unless it is done. Returns how many records it has."""
+        shard = self.job.shards[number]
+        if not self.job.is_done(number):
+            source = self.job.sources[shard.source_index]
             ledger = Ledger()
-            some = [self._parse(record, source, ledger) for record in read_shard(source, piece)]
+            records = [self._parse(record, source, ledger) for record in read_shard(source, shard)]
             if not source.config.is_builtin:
-                self._apply_rules([one for one in some if one.reason is None], ledger)
-            for one in some:
-                if one.reason is not None:
-                    ledger.count_dropped(one.reason, one.record.location)
-            self._write_shard(number, source, some, ledger)
-        return piece.num_records
+                self._apply_rules([each for each in records if each.reason is None], ledger)
+            for each in records:
+                if each.reason is not None:
+                    ledger.count_dropped(each.reason, each.record.location)
+            self._write_shard(number, source, records, ledger)
+        return shard.num_records
 
     def _parse(self, record: Record, source: Source, ledger: Ledger) -> _ScreenedRecord:
         ledger.came += 1
@@ -109,59 +122,52 @@ class Screener:
             return _ScreenedRecord(record, reason=FORGOTTEN)
         if not record.is_json:
             return _ScreenedRecord(record, reason=NOT_JSON)
-        shaped = parse_record(record.value, source.config.keep_system or source.config.is_builtin)
-        ledger.shapes[shaped.shape or "unknown"] += 1
-        if isinstance(shaped, RejectedRecord):
-            return _ScreenedRecord(record, reason=shaped.reason)
-        ledger.answers_thrown_away += shaped.num_answers
-        return _ScreenedRecord(record, shaped.messages, reason=None)
+        parsed = parse_record(record.value, source.config.keep_system or source.config.is_builtin)
+        ledger.shapes[parsed.shape or "unknown"] += 1
+        if isinstance(parsed, RejectedRecord):
+            return _ScreenedRecord(record, reason=parsed.reason)
+        ledger.answers_thrown_away += parsed.num_answers
+        return _ScreenedRecord(record, parsed.messages)
 
-    def _apply_rules(self, some: Sequence[_ScreenedRecord], ledger: Ledger) -> None:
-        """Says why each of these is dropped, or leaves it changed as privacy wants it."""
-        for one in some:
-            one.languages = detect_languages(one.user_turns)
-            one.reason = find_quality_issue(self.job.config.quality, one.user_turns, one.languages[0])
-            if one.reason is None and (name := self._contamination.find_evalset(one.texts)) is not None:
-                one.reason = CONTAMINATED
+    def _apply_rules(self, records: Sequence[_ScreenedRecord], ledger: Ledger) -> None:
+        """Sets the reason of each record that a rule drops, and replaces personal data in the others."""
+        for each in records:
+            each.languages = detect_languages(each.user_turns)
+            each.reason = find_quality_issue(self.job.config.quality, each.user_turns, each.languages[0])
+            if each.reason is None and (name := self._contamination.find_evalset(each.texts)) is not None:
+                each.reason = CONTAMINATED
                 ledger.contamination[name] += 1
-        rest = [one for one in some if one.reason is None]
-        known = self._privacy.name_languages
-        found = self._privacy.clean([(one.texts, pick_screening_language(one.languages, known)) for one in rest])
-        for one, done in zip(rest, found, strict=True):
-            if isinstance(done, DroppedRecord):
-                one.reason = done.reason
-                ledger.refused.update(dict.fromkeys(done.kinds, 1))
+        rest = [each for each in records if each.reason is None]
+        supported = self._privacy.name_languages
+        cleaned = self._privacy.clean(
+            [(each.texts, pick_screening_language(each.languages, supported)) for each in rest]
+        )
+        for each, result in zip(rest, cleaned, strict=True):
+            if isinstance(result, DroppedRecord):
+                each.reason = result.reason
+                ledger.refused.update(dict.fromkeys(result.kinds, 1))
                 continue
-            one.messages = tuple(
-                Message(message.role, text) for message, text in zip(one.messages, done.texts, strict=True)
-            )
-            one.changed = dict(done.changed)
-            ledger.replaced.update(done.changed)
+            pairs = zip(each.messages, result.texts, strict=True)
+            each.messages = tuple(Message(message.role, text) for message, text in pairs)
+            each.changed = dict(result.changed)
+            ledger.replaced.update(result.changed)
 
-    def _write_shard(self, number: int, source: Source, some: Sequence[_ScreenedRecord], ledger: Ledger) -> None:
-        kept = [one for one in some if one.reason is None]
-        lines = [self._conversation(one, source).to_line() for one in kept]
-        arrays = {
-            "digests": _digest_messages(kept),
-            "lengths": np.array([sum(map(len, one.user_turns)) for one in kept], dtype=np.int64),
-            "signatures": np.array(
-                [] if source.config.is_builtin else [minhash_signature(one.user_turns) for one in kept], dtype=np.uint32
-            ).reshape(-1, NUM_ROWS),
-        }
-        packed = io.BytesIO()
-        np.savez(packed, **arrays)
+    def _write_shard(self, number: int, source: Source, records: Sequence[_ScreenedRecord], ledger: Ledger) -> None:
+        candidates = [each for each in records if each.reason is None]
+        lines = [_to_conversation(each, source).to_line() for each in candidates]
+        signatures = [] if source.config.is_builtin else [minhash_signature(each.user_turns) for each in candidates]
+        arrays = io.BytesIO()
+        np.savez(
+            arrays,
+            digests=_digest_messages(candidates),
+            lengths=np.array([sum(map(len, each.user_turns)) for each in candidates], dtype=np.int64),
+            signatures=np.array(signatures, dtype=np.uint32).reshape(-1, NUM_ROWS),
+        )
         path = self.job.path
         write_atomic(path(number, ".jsonl"), b"".join(lines))
-        write_atomic(path(number, ".decisions.jsonl"), "".join(_decision_line(one) for one in some))
-        write_atomic(path(number, ".npz"), packed.getvalue())
+        write_atomic(path(number, ".decisions.jsonl"), "".join(map(_decision_line, records)))
+        write_atomic(path(number, ".npz"), arrays.getvalue())
         write_json_atomic(path(number, ".json"), ledger.dump())
-
-    def _conversation(self, one: _ScreenedRecord, source: Source) -> Conversation:
-        record = one.record
-        tags = {"task": source.config.task or record.task or record.source}
-        if one.languages:
-            tags["language"] = one.languages[0]
-        return Conversation(record.id, record.source, one.messages, tags, one.changed or {})
 
     @cached_property
     def _privacy(self) -> PrivacyFilter:
@@ -169,28 +175,143 @@ class Screener:
 
     @cached_property
     def _contamination(self) -> ContaminationFilter:
-        return ContaminationFilter.load(
-            self.job.config.evalsets, [Path(path) for path in self.job.config.decontaminate]
-        )
+        config = self.job.config
+        return ContaminationFilter.load(config.evalsets, [Path(path) for path in config.decontaminate])
 
 
 def pick_screening_language(languages: Sequence[str], supported: Collection[str]) -> str:
-    """The language that decides whether names can be found: one that no detector knows, if the record has one."""
-    unknown = [language for language in languages if language not in supported]
-    return (unknown or languages)[0]
+    """Returns the language for the name detectors: the first that none supports, or the main one."""
+    unsupported = [language for language in languages if language not in supported]
+    return (unsupported or languages)[0]
 
 
-def _digest_messages(kept: Sequence[_ScreenedRecord]) -> NDArray[np.uint64]:
-    """64 bits of each conversation's messages: equal ones are one prompt."""
-    texts = [json.dumps([message.to_json() for message in one.messages]).encode() for one in kept]
+def _to_conversation(screened: _ScreenedRecord, source: Source) -> Conversation:
+    record = screened.record
+    tags = {"task": source.config.task or record.task or record.source}
+    if screened.languages:
+        tags["language"] = screened.languages[0]
+    return Conversation(record.id, record.source, screened.messages, tags, screened.changed or {})
+
+
+def _digest_messages(candidates: Sequence[_ScreenedRecord]) -> NDArray[np.uint64]:
+    """Returns 64 bits of each conversation's messages: equal conversations are one prompt."""
+    texts = [json.dumps([message.to_json() for message in each.messages]).encode() for each in candidates]
     packed = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
     return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
 
 
-def _decision_line(one: _ScreenedRecord) -> str:
-    said: dict[str, Any] = {"id": one.record.id, "where": one.record.location, "dropped": one.reason}
-    if one.languages:
-        said["language"] = one.languages[0]
-    if one.changed:
-        said["changed"] = one.changed
-    return json.dumps(said, ensure_ascii=False) + "\n"
+def _decision_line(screened: _ScreenedRecord) -> str:
+    decision: dict[str, Any] = {
+        "id": screened.record.id,
+        "where": screened.record.location,
+        "dropped": screened.reason,
+    }
+    if screened.languages:
+        decision["language"] = screened.languages[0]
+    if screened.changed:
+        decision["changed"] = screened.changed
+    return json.dumps(decision, ensure_ascii=False) + "\n"
+
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+_worker_screener: list[Screener] = []
+"""The screener of a worker process, created once."""
+
+
+def screen_shards(job: ScreeningJob) -> Iterator[int]:
+    """Screens this rank's shards that are not done. Yields the number of records of each finished shard."""
+    config = job.config
+    rank = read_rank("prompts.world", config.world)
+    numbers = [number for number in range(len(job.shards)) if number % config.world == rank]
+    yield from (job.shards[number].num_records for number in numbers if job.is_done(number))
+    numbers = [number for number in numbers if not job.is_done(number)]
+    if config.executor == "ray":
+        yield from _screen_with_ray(job, numbers)
+        return
+    num_records = sum(job.shards[number].num_records for number in numbers)
+    num_workers = min(config.workers or count_cpus(), len(numbers), 1 + num_records // MIN_RECORDS_PER_WORKER)
+    if num_workers <= 1:
+        yield from map(Screener(job), numbers)
+    else:
+        yield from _screen_with_processes(job, numbers, num_workers)
+
+
+def wait_for_other_ranks(job: ScreeningJob) -> Iterator[int]:
+    """Waits until all shards are done. Yields the number of records of each shard that was not."""
+    for number in [number for number in range(len(job.shards)) if not job.is_done(number)]:
+        poll(lambda number=number: job.is_done(number), POLL_S)
+        yield job.shards[number].num_records
+
+
+def _screen_with_processes(job: ScreeningJob, numbers: Sequence[int], num_workers: int) -> Iterator[int]:
+    context = multiprocessing.get_context("spawn")  # threads of this process must not be copied
+    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(job, os.getpid()))
+    try:
+        waiting: set[Future[int]] = set()
+        rest = iter(numbers)
+        while True:
+            for number in rest:
+                waiting.add(pool.submit(_screen_one, number))
+                if len(waiting) >= 2 * num_workers:
+                    break
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+    except BrokenProcessPool as error:
+        raise StageError(
+            "A worker process ended before its work was done; the machine may be short of memory",
+            "Run the same command again with a smaller prompts.workers",
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(job: ScreeningJob, parent: int) -> None:
+    """Prepares a worker process. It exits when its parent has exited, however that ended."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+    def exit_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+    _worker_screener.append(Screener(job))
+
+
+def _screen_one(number: int) -> int:
+    return _worker_screener[0](number)
+
+
+def _screen_with_ray(job: ScreeningJob, numbers: Sequence[int]) -> Iterator[int]:
+    """Runs a Ray Data job over the shards. All machines of the cluster must see the directory of the job."""
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise InputError(
+            "prompts.executor=ray needs the package ray, which is not installed", "Run: pip install 'eyas[ray]'"
+        ) from None
+
+    class Worker:
+        def __init__(self) -> None:
+            self.screen = Screener(job)
+
+        def __call__(self, row: dict[str, int]) -> dict[str, int]:
+            return {"count": self.screen(row["number"])}
+
+    if not numbers:
+        return
+    started_here = not ray.is_initialized()
+    if started_here:
+        ray.init(log_to_driver=False)
+    try:
+        items = ray.data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
+        size = min(job.config.workers or len(numbers), len(numbers))
+        done = items.map(cast("Any", Worker), concurrency=size)  # its type accepts functions only
+        yield from (int(row["count"]) for row in done.iter_rows())
+    finally:
+        if started_here:
+            ray.shutdown()

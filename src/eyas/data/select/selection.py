@@ -1,13 +1,13 @@
-"""Which of the screened prompts are kept: without repetitions, like production traffic, no more than the limit.
+"""Selects the prompts among the screened candidates: no duplicates, like production traffic, at most the limit.
 
-N screened records. Works on a few bytes a record, so that memory hardly grows with the data.
+Holds a few bytes for each of the N candidates, so memory hardly grows with the data.
 
-    screened -> equal or nearly equal to an earlier one -> drawn by traffic, or evenly -> kept
+    candidates -> equal or nearly equal to an earlier one -> drawn by traffic, or evenly -> prompts
 """
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import convert_write_errors
-from eyas.chat.conversation import Conversation, read_conversations
+from eyas.chat.conversation import Conversation, Message, read_conversations
 from eyas.data.ledger.ledger import Ledger
 from eyas.data.select.deduplicate import NearDuplicates
 from eyas.data.select.screen import ScreeningJob
@@ -26,13 +26,13 @@ from eyas.data.sources.record_formats import ParsedRecord, parse_record
 from eyas.data.sources.source import SourceConfig, open_source, read_shard
 
 DUPLICATE, NEAR_DUPLICATE = "duplicate", "near_duplicate"
-MAX_PRODUCTION_REQUESTS = 20_000  # requests of the log that are looked at
+MAX_PRODUCTION_REQUESTS = 20_000  # requests of the log that are read
 BATCH_PROMPTS = 1000  # prompts whose features are computed at a time
 
 
 @dataclass(frozen=True)
 class Duplicate:
-    """Why a record is no prompt of its own. of: number of the earlier record that it repeats."""
+    """A candidate that repeats another one. original: number of that earlier candidate."""
 
     reason: str
     original: int
@@ -40,7 +40,7 @@ class Duplicate:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What becomes of each screened record. traffic: for the ledger, where there is a production log."""
+    """The result for all candidates. traffic: for the ledger, None without a production log."""
 
     keep_N: NDArray[np.bool_]
     duplicates: dict[int, Duplicate]
@@ -48,12 +48,12 @@ class Selection:
 
 
 def select_prompts(job: ScreeningJob) -> Selection:
-    """Decides over everything that was screened. InputError for a production log without prompts."""
+    """Selects among all candidates. Raises InputError for a production log without prompts."""
     digests_N, lengths_N, sources_N = _load_arrays(job)
-    repeats = _find_duplicates(job, digests_N, sources_N)
-    candidates = np.ones(len(digests_N), dtype=np.bool_)
-    candidates[list(repeats)] = False
-    numbers = np.flatnonzero(candidates)
+    duplicates = _find_duplicates(job, digests_N, sources_N)
+    keep_N = np.ones(len(digests_N), dtype=np.bool_)
+    keep_N[list(duplicates)] = False
+    numbers = np.flatnonzero(keep_N)
     limit = job.config.limit
     traffic = None
     if job.config.production is not None:
@@ -61,48 +61,49 @@ def select_prompts(job: ScreeningJob) -> Selection:
     elif limit is not None and len(numbers) > limit:
         drawn = random.Random(job.config.seed).sample(range(len(numbers)), limit)
         numbers = numbers[sorted(drawn)]
-    kept = np.zeros(len(digests_N), dtype=np.bool_)
-    kept[numbers] = True
-    return Selection(kept, repeats, traffic)
+    keep_N[:] = False
+    keep_N[numbers] = True
+    return Selection(keep_N, duplicates, traffic)
 
 
 def read_screened(job: ScreeningJob) -> Iterator[tuple[int, Conversation]]:
-    """All screened conversations in order, each with the number of its source."""
-    for number, piece in enumerate(job.shards):
+    """Yields all candidates in order, each with the index of its source."""
+    for number, shard in enumerate(job.shards):
         for conversation in read_conversations(job.path(number, ".jsonl")):
-            yield piece.source_index, conversation
+            yield shard.source_index, conversation
 
 
 def read_shard_ledger(job: ScreeningJob, number: int) -> Ledger:
-    """What came and went in one piece."""
+    """Reads the ledger of a screened shard."""
     return Ledger.load(json.loads(job.path(number, ".json").read_bytes()))
 
 
-def _load_arrays(work: ScreeningJob) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
+def _load_arrays(job: ScreeningJob) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
+    """Returns digest, length in characters and source index of each candidate."""
     parts = []
-    for number, piece in enumerate(work.shards):
-        with np.load(work.path(number, ".npz")) as held:
-            count = len(held["digests"])
-            parts.append((held["digests"], held["lengths"], np.full(count, piece.source_index, dtype=np.int32)))
+    for number, shard in enumerate(job.shards):
+        with np.load(job.path(number, ".npz")) as arrays:
+            count = len(arrays["digests"])
+            parts.append((arrays["digests"], arrays["lengths"], np.full(count, shard.source_index, dtype=np.int32)))
     digests, lengths, sources = (np.concatenate(part) for part in zip(*parts, strict=True))
     return digests, lengths, sources
 
 
 def _find_duplicates(
-    work: ScreeningJob, digests_N: NDArray[np.uint64], sources_N: NDArray[np.int32]
+    job: ScreeningJob, digests_N: NDArray[np.uint64], sources_N: NDArray[np.int32]
 ) -> dict[int, Duplicate]:
-    """By number of the record. What is nearly equal is looked for in people's words only."""
+    """Returns the duplicates by candidate number. Only prompts that people wrote are compared for near-duplicates."""
     _, first, inverse = np.unique(digests_N, return_index=True, return_inverse=True)
     firsts_N = first[inverse]
     repeated = np.flatnonzero(firsts_N != np.arange(len(digests_N)))
     found = {int(number): Duplicate(DUPLICATE, int(firsts_N[number])) for number in repeated}
-    own = [number for number, source in enumerate(work.sources) if source.config.is_builtin]
-    place_X = np.flatnonzero(~np.isin(sources_N, own))
-    with convert_write_errors(work.directory), NearDuplicates(work.directory, work.config.duplicate) as nearly:
-        for number in range(len(work.shards)):
-            with np.load(work.path(number, ".npz")) as held:
-                nearly.add(held["signatures"])
-        for later, earlier in place_X[nearly.find()].tolist():
+    builtin = [index for index, source in enumerate(job.sources) if source.config.is_builtin]
+    number_X = np.flatnonzero(~np.isin(sources_N, builtin))  # X: candidates with a signature
+    with convert_write_errors(job.directory), NearDuplicates(job.directory, job.config.duplicate) as near:
+        for number in range(len(job.shards)):
+            with np.load(job.path(number, ".npz")) as arrays:
+                near.add(arrays["signatures"])
+        for later, earlier in number_X[near.find()].tolist():
             found.setdefault(later, Duplicate(NEAR_DUPLICATE, earlier))
     return found
 
@@ -111,62 +112,60 @@ def _find_duplicates(
 
 
 def _match_production(
-    work: ScreeningJob, numbers: NDArray[np.int64], lengths_N: NDArray[np.int64], sources_N: NDArray[np.int32]
+    job: ScreeningJob, numbers: NDArray[np.int64], lengths_N: NDArray[np.int64], sources_N: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-    """The chosen of the candidates, and what the ledger tells of it."""
-    config = work.config
-    asked = _read_production_log(config.production or "")
+    """Returns the selected ones of the candidates `numbers`, and the ledger's entry on traffic."""
+    config = job.config
+    production = _read_production_log(config.production or "")
     is_candidate = np.zeros(len(lengths_N), dtype=np.bool_)
     is_candidate[numbers] = True
     pool = TextSample(MAX_FITTED, config.seed)
-    for number, (_, conversation) in enumerate(read_screened(work)):
+    for number, (_, conversation) in enumerate(read_screened(job)):
         if is_candidate[number]:
-            pool.add(conversation.id, _user_text(conversation))
-    traffic = TrafficModel.fit(asked, pool.texts(), config.seed)
-    cells_N = np.concatenate([traffic.assign_cells(batch) for batch in _iter_text_batches(work)])
+            pool.add(conversation.id, _join_user_turns(conversation.messages))
+    model = TrafficModel.fit(production, pool.texts(), config.seed)
+    cells_N = np.concatenate([model.assign_cells(batch) for batch in _iter_text_batches(job)])
     lengths, cells, sources = lengths_N[numbers], cells_N[numbers], sources_N[numbers]
-    told = {
-        work.sources[source].name: traffic.measure_distance(
-            cells[sources == source], lengths[sources == source]
-        ).to_json()
-        for source in sorted(set(sources.tolist()))
-    }
-    chosen = traffic.select(cells, lengths, config.limit, config.seed)
+    by_source = {}
+    for index in sorted(set(sources.tolist())):
+        distance = model.measure_distance(cells[sources == index], lengths[sources == index])
+        by_source[job.sources[index].name] = distance.to_json()
+    selected = model.select(cells, lengths, config.limit, config.seed)
     shortfall = [
         {
             "cell": f"topic {short.topic + 1}, {short.min_chars} to {short.max_chars or 'any number of'} characters",
             "wanted": short.wanted,
             "got": short.available,
         }
-        for short in chosen.shortfalls
+        for short in selected.shortfalls
     ]
-    return numbers[chosen.indices], {
-        "production": {"prompts": len(asked)},
-        "sources": told,
-        "before": chosen.before.to_json(),
-        "after": chosen.after.to_json(),
+    return numbers[selected.indices], {
+        "production": {"prompts": len(production)},
+        "sources": by_source,
+        "before": selected.before.to_json(),
+        "after": selected.after.to_json(),
         "shortfall": shortfall,
     }
 
 
 def _read_production_log(path: str) -> list[str]:
-    """What users asked, in at most MAX_PRODUCTION_REQUESTS requests spread over the log. Nothing of it is kept."""
+    """Returns the user turns of at most MAX_PRODUCTION_REQUESTS requests, spread over the log. None of it is stored."""
     source, texts = open_source(SourceConfig(path), 0), []
-    every = -(-source.num_records // MAX_PRODUCTION_REQUESTS)
-    for piece in source.shards:
-        for number, record in enumerate(read_shard(source, piece), start=piece.first_record):
-            shaped = parse_record(record.value) if record.is_json and number % every == 0 else None
-            if isinstance(shaped, ParsedRecord):
-                texts.append("\n".join(message.content for message in shaped.messages))
+    step = -(-source.num_records // MAX_PRODUCTION_REQUESTS)
+    for shard in source.shards:
+        for number, record in enumerate(read_shard(source, shard), start=shard.first_record):
+            parsed = parse_record(record.value) if record.is_json and number % step == 0 else None
+            if isinstance(parsed, ParsedRecord):
+                texts.append(_join_user_turns(parsed.messages))
     if not texts:
-        raise InputError(f"no prompt in {path}", "a log of requests with what users asked", "check prompts.production")
+        raise InputError(f"prompts.production={path} holds no prompt", "Name a log of requests with their messages")
     return texts
 
 
-def _iter_text_batches(work: ScreeningJob) -> Iterator[list[str]]:
+def _iter_text_batches(job: ScreeningJob) -> Iterator[list[str]]:
     batch: list[str] = []
-    for _, conversation in read_screened(work):
-        batch.append(_user_text(conversation))
+    for _, conversation in read_screened(job):
+        batch.append(_join_user_turns(conversation.messages))
         if len(batch) == BATCH_PROMPTS:
             yield batch
             batch = []
@@ -174,10 +173,10 @@ def _iter_text_batches(work: ScreeningJob) -> Iterator[list[str]]:
         yield batch
 
 
-def _user_text(conversation: Conversation) -> str:
-    return "\n".join(message.content for message in conversation.messages if message.role == "user")
+def _join_user_turns(messages: Sequence[Message]) -> str:
+    return "\n".join(message.content for message in messages if message.role == "user")
 
 
 def digest_log(path: str) -> str:
-    """The digest of a production log's files."""
+    """Returns the digest of the files of a production log."""
     return digest_json(sorted(open_source(SourceConfig(path), 0).digests.values()))

@@ -1,15 +1,15 @@
-"""Prompts that look like the traffic to be served: how far a source is from it, and a choice that comes near.
+"""Measures how far prompts are from production traffic, and selects prompts that come near it.
 
     texts --hash--> word 1- and 2-grams, 2**14 features --TF-IDF, SVD 64, k-means 24--> topic  }
     length in characters --quantiles of production--> bin                                      }  cell = (topic, bin)
 
-Production and pool are counted cell by cell; `select` takes from the pool what production has in each cell.
+Production and pool (the candidates) are counted by cell; `select` gives each cell its share of production.
 
-Of the production log the fitted model keeps: one weight per hashed feature and topic, how many prompts fell into each
-cell, and a histogram of lengths. No text and no word; a number counts as "a number", and a feature that fewer than
-MIN_PROMPTS prompts have weighs nothing, so that no single prompt's words show.
+The fitted model keeps of the production log: one weight per hashed feature and topic, the number of prompts in each
+cell, and a histogram of lengths. It keeps no text and no word. Every number is the same feature, and a feature that
+fewer than MIN_PROMPTS prompts have weighs nothing, so that no single prompt's words show.
 
-Choosing by importance weights that are summed over tokens (DSIR) was measured too, and is worse than no choice on
+Selection by importance weights that are summed over tokens (DSIR) was measured too. It is worse than no selection on
 samples of this size: it prefers short prompts.
 """
 
@@ -24,15 +24,16 @@ from typing import Any, cast
 import numpy as np
 
 from eyas.base.errors import InputError
+from eyas.data.optional_imports import import_extra
 
 NUM_FEATURES = 2**14
 NUM_COMPONENTS = 64
 NUM_TOPICS = 24
 NUM_BINS = 8  # of length
 MIN_PROMPTS = 3
-MAX_FITTED = 5000  # prompts of each side that the topics are made from
-HEAD_CHARS, TAIL_CHARS = 300, 200  # of a text that are read: a prompt says what it wants where it begins or ends
-TOLERANCE = 0.05  # share of the prompts that may be of another topic or length, where no limit is given
+MAX_FITTED = 5000  # prompts of production, and of the pool, that the topics are computed from
+HEAD_CHARS, TAIL_CHARS = 300, 200  # of a text that are read: a prompt states its task at its beginning or its end
+TOLERANCE = 0.05  # share of the prompts that may have another topic or length if no limit is set
 
 _TOKEN = re.compile(r"\w+|[^\w\s]|\n+")
 _NUMBER = re.compile(r"\d+")
@@ -42,19 +43,19 @@ _LENGTH_STEPS = np.unique(np.round(1.02 ** np.arange(0, 900)).astype(np.int64))
 
 @dataclass(frozen=True)
 class TrafficDistance:
-    """How far a set of prompts is from production; 0 is the same, 1 is nothing in common."""
+    """The distance of a set of prompts from production; 0 is equal, 1 has nothing in common."""
 
-    tv: float  # total variation of the topics: the share of prompts that would have to be of another topic
+    tv: float  # total variation of the topics: the share of prompts that would need another topic
     ks: float  # Kolmogorov-Smirnov of the lengths: the largest gap between the two shares up to some length
 
     def to_json(self) -> dict[str, float]:
-        """For the ledger, in four digits."""
+        """Returns both distances with four digits, for the ledger."""
         return {"tv": round(self.tv, 4), "ks": round(self.ks, 4)}
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A cell that the pool could not fill; the rest came from the nearest cells."""
+    """A cell that the pool could not fill; the rest comes from the nearest cells."""
 
     topic: int
     min_chars: int
@@ -65,29 +66,18 @@ class Shortfall:
 
 @dataclass(frozen=True)
 class TrafficSelection:
-    """What `Traffic.select` chose."""
+    """The result of `TrafficModel.select`."""
 
-    indices: np.ndarray  # int64, sorted: places in the pool
+    indices: np.ndarray  # int64, sorted, into the pool
     before: TrafficDistance  # of the whole pool
-    after: TrafficDistance  # of what is chosen
+    after: TrafficDistance  # of the selected prompts
     shortfalls: tuple[Shortfall, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """For the ledger."""
-        return {
-            "chosen": len(self.indices),
-            "before": self.before.to_json(),
-            "after": self.after.to_json(),
-            "short_by": sum(cell.wanted - cell.available for cell in self.shortfalls),
-            "shortfalls": [vars(cell) for cell in self.shortfalls],
-        }
 
 
 class TextSample:
-    """At most `size` texts of the pool, the same whatever the order and the number of workers that see them.
+    """At most `size` texts of the pool: those whose ids have the smallest hashes, so their order does not matter.
 
-    Those stay whose id has the smallest hash. Samples of several workers are merged. (Production is given whole: its
-    lengths count.)
+    Production is never sampled: its lengths count.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -96,30 +86,22 @@ class TextSample:
         self._heap: list[tuple[int, str, str]] = []  # (-hash, id, text): the largest hash on top
 
     def add(self, record_id: str, text: str) -> None:
-        """Offers a text, cut to what `Traffic` reads of it."""
+        """Adds a text if the hash of its id is small enough; keeps what `TrafficModel` reads of it."""
         digest = blake2b(record_id.encode(), digest_size=8, key=str(self.seed).encode()).digest()
-        self._push((-int.from_bytes(digest, "big"), record_id, text))
-
-    def merge(self, other: "TextSample") -> None:
-        """Takes in what another worker saw; ids must differ."""
-        assert (self.size, self.seed) == (other.size, other.seed)
-        for entry in other._heap:
-            self._push(entry)
+        key = (-int.from_bytes(digest, "big"), record_id)
+        if len(self._heap) < self.size:
+            heapq.heappush(self._heap, (*key, _truncate(text)))
+        elif self._heap and key > self._heap[0][:2]:
+            heapq.heapreplace(self._heap, (*key, _truncate(text)))
 
     def texts(self) -> list[str]:
-        """The texts that stayed, in the order of their hashes."""
+        """Returns the texts in the order of their hashes."""
         return [text for _, _, text in sorted(self._heap, reverse=True)]
-
-    def _push(self, entry: tuple[int, str, str]) -> None:
-        if len(self._heap) < self.size:
-            heapq.heappush(self._heap, (*entry[:2], _truncate(entry[2])))
-        elif self._heap and entry[:2] > self._heap[0][:2]:
-            heapq.heapreplace(self._heap, (*entry[:2], _truncate(entry[2])))
 
 
 @dataclass(frozen=True)
 class TrafficModel:
-    """Topics and length bins, and what production has of them. Immutable; 1 MB, so that every worker can have it."""
+    """Topics, length bins, and the counts of production in them. Immutable; 1 MB, cheap to pass to a worker."""
 
     weights: np.ndarray  # float32 [features, topics]: the topic of a text is the largest of log(1 + counts) @ weights
     nearness: np.ndarray  # float32 [topics, topics]: the cosine between topics
@@ -129,15 +111,15 @@ class TrafficModel:
 
     @classmethod
     def fit(cls, production: Sequence[str], pool_sample: Sequence[str], seed: int) -> "TrafficModel":
-        """Topics of production and pool together, both with the same weight; single-threaded, so that it repeats.
+        """Fits topics to production and pool together, both with the same weight; single-threaded and deterministic.
 
-        Raises InputError for an empty production log, and where the extra [data] is not installed.
+        Raises InputError for an empty production log, and if the extra `data` is not installed.
         """
         if not production:
-            raise InputError("no prompt in the production log", "some hundred prompts", "check the log")
+            raise InputError("The production log holds no prompt", "Give a log with some hundred prompts")
         weights, nearness = _fit_topics(_subsample(production), _subsample(pool_sample), seed)
         sizes = np.array([len(text) for text in production])
-        # Inner quantiles; equal ones fall together where many prompts have the same length.
+        # Inner quantiles; equal ones become one where many prompts have the same length.
         edges = np.unique(np.quantile(sizes, np.arange(1, NUM_BINS) / NUM_BINS, method="lower").astype(np.int64)) + 1
         num_cells = weights.shape[1] * (len(edges) + 1)
         empty = cls(weights, nearness, edges, np.zeros(num_cells, np.int64), np.zeros(len(_LENGTH_STEPS) + 1, np.int64))
@@ -145,7 +127,7 @@ class TrafficModel:
         return cls(weights, nearness, edges, counts, _length_histogram(sizes))
 
     def assign_cells(self, texts: Sequence[str]) -> np.ndarray:
-        """The cell of each text, uint16 [n]: topic * bins + bin. A text's cell does not depend on the others."""
+        """Returns the cell of each text, uint16 [n]: topic * bins + bin. It does not depend on the other texts."""
         topics = np.zeros(len(texts), dtype=np.int64)
         for start in range(0, len(texts), 1000):
             topics[start : start + 1000] = (_features(texts[start : start + 1000]) @ self.weights).argmax(axis=1)
@@ -153,26 +135,28 @@ class TrafficModel:
         return (topics * self._num_bins + bins).astype(np.uint16)
 
     def measure_distance(self, cells: np.ndarray, lengths: np.ndarray) -> TrafficDistance:
-        """How far prompts with these cells and lengths in characters ([n] each) are from production; 1 for none."""
+        """Returns the distance of prompts with these cells and lengths in characters ([n] each); 1 for no prompt."""
         if len(cells) == 0:
             return TrafficDistance(1.0, 1.0)
-        theirs, ours = (
-            self._by_topic(np.bincount(cells, minlength=len(self.production))),
-            self._by_topic(self.production),
-        )
+        pool = self._topic_shares(np.bincount(cells, minlength=len(self.production)))
+        production = self._topic_shares(self.production)
         histogram = _length_histogram(lengths)
         gap = histogram.cumsum() / histogram.sum() - self.lengths.cumsum() / self.lengths.sum()
-        return TrafficDistance(float(np.abs(theirs - ours).sum() / 2), float(np.abs(gap).max()))
+        return TrafficDistance(float(np.abs(pool - production).sum() / 2), float(np.abs(gap).max()))
 
     def select(self, cells: np.ndarray, lengths: np.ndarray, limit: int | None, seed: int) -> TrafficSelection:
-        """Chooses among pool prompts with these cells and lengths ([n] each) so that each cell has its share.
+        """Selects among the prompts of the pool so that each cell has its share of production.
 
         Quotas are whole numbers by largest remainder: first of the topics, then of the bins of each topic, where bins
-        that earlier topics left short come first. Inside a cell the seed chooses. What a cell cannot fill is reported,
-        and comes from the nearest cell that has prompts left: same topic and next length, then the next topic.
+        that earlier topics left short come first. Inside a cell the prompts are drawn. A cell without enough prompts is
+        reported, and filled from the nearest cell with prompts left: same topic and next length, then the next topic.
 
-        limit None: as many as go while topics, and bins, miss at most TOLERANCE of them. A topic or bin of which the
-        pool has nothing does not count there, for no number would help it; it is reported all the same.
+        Args:
+            cells: Cell of each prompt of the pool, [n].
+            lengths: Characters of each prompt, [n].
+            limit: Number of prompts. None: the largest number for which topics, and bins, miss at most TOLERANCE. A
+                topic or bin of which the pool has nothing is ignored there, but reported.
+            seed: Decides the draw.
         """
         available = np.bincount(cells, minlength=len(self.production))
         number = min(len(cells), self._largest_number(available) if limit is None else limit)
@@ -196,15 +180,15 @@ class TrafficModel:
     def _num_bins(self) -> int:
         return len(self.edges) + 1
 
-    def _by_topic(self, counts: np.ndarray) -> np.ndarray:
+    def _topic_shares(self, counts: np.ndarray) -> np.ndarray:
         return counts.reshape(-1, self._num_bins).sum(axis=1) / counts.sum()
 
     def _quotas(self, number: int) -> np.ndarray:
-        """How many of `number` prompts each cell should have, int64 [cells]."""
+        """Returns how many of `number` prompts each cell should have, int64 [cells]."""
         exact = (self.production * (number / self.production.sum())).reshape(-1, self._num_bins)
         topics = _apportion(exact.sum(axis=1), number)
         quotas = np.zeros(exact.shape, dtype=np.int64)
-        owed = np.zeros(self._num_bins)  # what bins should have had by now
+        owed = np.zeros(self._num_bins)  # share of the bins that earlier topics left open
         for topic, row in enumerate(exact):
             owed += row
             quotas[topic] = _apportion(row, int(topics[topic]), owed)
@@ -212,7 +196,7 @@ class TrafficModel:
         return quotas.ravel()
 
     def _largest_number(self, available: np.ndarray) -> int:
-        """The largest number of which topics, and bins, miss at most TOLERANCE, among those the pool has at all."""
+        """Returns the largest number for which topics, and bins, that the pool has miss at most TOLERANCE."""
         shares = (self.production / self.production.sum()).reshape(-1, self._num_bins)
         there = available.reshape(shares.shape)
         low, high = 0, int(available.sum())
@@ -227,11 +211,11 @@ class TrafficModel:
 
     def _fill_from_nearest(self, cell: int, number: int, taken: np.ndarray, available: np.ndarray) -> None:
         """Takes `number` more prompts, from the cells nearest to `cell`."""
-        topic, place = divmod(cell, self._num_bins)
-        apart = np.abs(np.arange(self._num_bins) - place)
+        topic, own_bin = divmod(cell, self._num_bins)
+        distance = np.abs(np.arange(self._num_bins) - own_bin)
         others, bins = np.divmod(np.arange(len(taken)), self._num_bins)
         nearness = np.where(np.arange(len(self.nearness)) == topic, 2.0, self.nearness[topic])
-        for other in np.lexsort((apart[bins], -nearness[others])):
+        for other in np.lexsort((distance[bins], -nearness[others])):
             more = min(number, int(available[other] - taken[other]))
             taken[other] += more
             number -= more
@@ -239,16 +223,16 @@ class TrafficModel:
                 return
 
     def _shortfall(self, cell: int, wanted: np.ndarray, available: np.ndarray) -> Shortfall:
-        topic, place = divmod(cell, self._num_bins)
-        low = int(self.edges[place - 1]) if place else 0
-        high = int(self.edges[place]) - 1 if place < len(self.edges) else None
+        topic, own_bin = divmod(cell, self._num_bins)
+        low = int(self.edges[own_bin - 1]) if own_bin else 0
+        high = int(self.edges[own_bin]) - 1 if own_bin < len(self.edges) else None
         return Shortfall(topic, low, high, int(wanted[cell]), int(available[cell]))
 
 
 def _apportion(exact: np.ndarray, total: int, first: np.ndarray | None = None) -> np.ndarray:
-    """Whole numbers near `exact` that sum to `total`: rounded down, the rest to the largest remainders.
+    """Returns whole numbers near `exact` that sum to `total`: rounded down, the rest to the largest remainders.
 
-    `first` ranks instead of the remainders, among the entries that are not zero. Ties go to the earlier entry.
+    `first` ranks the entries that are not zero, instead of the remainders. Ties go to the earlier entry.
     """
     whole = np.floor(exact + 1e-9).astype(np.int64)
     while whole.sum() > total:
@@ -262,8 +246,8 @@ def _apportion(exact: np.ndarray, total: int, first: np.ndarray | None = None) -
 
 
 def _length_histogram(lengths: np.ndarray) -> np.ndarray:
-    places = np.searchsorted(_LENGTH_STEPS, lengths, side="right")
-    return np.bincount(places, minlength=len(_LENGTH_STEPS) + 1)
+    steps = np.searchsorted(_LENGTH_STEPS, lengths, side="right")
+    return np.bincount(steps, minlength=len(_LENGTH_STEPS) + 1)
 
 
 def _truncate(text: str) -> str:
@@ -276,31 +260,26 @@ def _tokens(text: str) -> list[str]:
 
 
 def _features(texts: Sequence[str]) -> Any:
-    """log(1 + counts) of the hashed 1- and 2-grams, punctuation among them: scipy CSR, float32 [n, features]."""
-    try:
-        from sklearn.feature_extraction.text import HashingVectorizer
-    except ImportError:
-        raise InputError(
-            "no scikit-learn", "the packages that screen prompts", "install them: pip install 'eyas[data]'"
-        ) from None
-    vectorizer: Any = HashingVectorizer  # its annotations say less than its documentation
-    hashing = vectorizer(analyzer=_tokens, n_features=NUM_FEATURES, alternate_sign=False, norm=None, dtype=np.float32)
+    """Returns log(1 + counts) of the hashed 1- and 2-grams, with punctuation: scipy CSR, float32 [n, features]."""
+    hashing = import_extra("sklearn.feature_extraction.text").HashingVectorizer(
+        analyzer=_tokens, n_features=NUM_FEATURES, alternate_sign=False, norm=None, dtype=np.float32
+    )
     return hashing.transform(texts).log1p()
 
 
 def _subsample(texts: Sequence[str]) -> list[str]:
-    """At most MAX_FITTED of the texts, at equal distances."""
+    """Returns at most MAX_FITTED of the texts, at equal distances."""
     if len(texts) <= MAX_FITTED:
         return list(texts)
-    return [texts[place * len(texts) // MAX_FITTED] for place in range(MAX_FITTED)]
+    return [texts[index * len(texts) // MAX_FITTED] for index in range(MAX_FITTED)]
 
 
 def _fit_topics(production: list[str], pool: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """`Traffic.weights` and `Traffic.nearness`.
+    """Returns `TrafficModel.weights` and `TrafficModel.nearness`.
 
-    Vectors are compared by their cosine to a topic's centre. A centre lies in the space of the components, which is
-    linear in the features, and the cosine's divisor is the same for all topics: so one matrix from features to topics
-    says which is nearest, and the components themselves need not be kept.
+    The nearest topic is the one with the largest cosine between vector and center. A center lies in the space of the
+    components, which is linear in the features, and the cosine's divisor is the same for all topics. So one matrix from
+    features to topics is enough, and the components need not be kept.
     """
     features = _features([*production, *pool])
     from sklearn.cluster import KMeans
@@ -316,7 +295,7 @@ def _fit_topics(production: list[str], pool: list[str], seed: int) -> tuple[np.n
     share = np.r_[np.full(len(production), 0.5 / len(production)), np.full(len(pool), 0.5 / max(len(pool), 1))]
     with threadpool_limits(limits=1):
         if num_texts > 2:
-            # Where all texts are the same, it divides by their variance for a figure that nobody reads.
+            # If all texts are equal, it divides by their variance for a figure that is not used.
             with np.errstate(invalid="ignore", divide="ignore"):
                 reduced = reduce(min(NUM_COMPONENTS, num_texts - 1), random_state=seed).fit(vectors)
             components = reduced.components_
@@ -325,6 +304,6 @@ def _fit_topics(production: list[str], pool: list[str], seed: int) -> tuple[np.n
         points = unit(vectors @ components.T)
         num_topics = min(NUM_TOPICS, len(np.unique(points.round(6), axis=0)))
         means = cluster(num_topics, n_init=4, random_state=seed).fit(points, sample_weight=share * num_texts)
-        centres = unit(means.cluster_centers_)
-        weights = idf[:, None] * (components.T @ centres.T)
-    return weights.astype(np.float32), (centres @ centres.T).astype(np.float32)
+        centers = unit(means.cluster_centers_)
+        weights = idf[:, None] * (components.T @ centers.T)
+    return weights.astype(np.float32), (centers @ centers.T).astype(np.float32)

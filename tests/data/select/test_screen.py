@@ -14,7 +14,7 @@ from eyas.base.errors import StageError, UsageError
 from eyas.base.provenance import verify_contents
 from eyas.data.prompts import run
 from eyas.data.prompts_config import PromptsConfig
-from eyas.data.select import workers
+from eyas.data.select import screen
 from eyas.data.sources import file_formats
 from eyas.data.sources.source import SourceConfig
 
@@ -24,7 +24,7 @@ GRAMMAR = (SourceConfig("builtin:quickstart", count=70),)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(file_formats, "SHARD_RECORDS", 10)
-    monkeypatch.setattr(workers, "MIN_RECORDS_PER_WORKER", 1)
+    monkeypatch.setattr(screen, "MIN_RECORDS_PER_WORKER", 1)
 
 
 def content(out):
@@ -52,7 +52,7 @@ def test_the_same_bytes_from_all_executors(tmp_path, keys, alone):
 
 def test_machines_that_share_the_work(tmp_path, monkeypatch, alone):
     """As pods of an Indexed Job, the first one last: it finishes when all have done their share."""
-    monkeypatch.setattr(workers, "POLL_S", 0.01)
+    monkeypatch.setattr(screen, "POLL_S", 0.01)
     config = PromptsConfig(sources=GRAMMAR, workers=1, world=3)
     out = tmp_path / "out"
     work = out.with_name("out.work")
@@ -89,7 +89,7 @@ def test_peoples_words_on_one_machine_and_on_two(tmp_path, monkeypatch):
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     one = PromptsConfig(source=str(path), license="MIT", workers=1)
     run(one, tmp_path / "one", progress=False)
-    monkeypatch.setattr(workers, "POLL_S", 0.01)
+    monkeypatch.setattr(screen, "POLL_S", 0.01)
     two = PromptsConfig(source=str(path), license="MIT", workers=1, world=2)
     for rank in ("0 begins", "1", "0"):
         monkeypatch.setenv(RANK_VARIABLES[0], rank[0])
@@ -107,8 +107,8 @@ def test_peoples_words_on_one_machine_and_on_two(tmp_path, monkeypatch):
 
 
 def test_a_worker_that_dies(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "_screen_one", _die)
-    with pytest.raises(StageError, match="worker process"):
+    monkeypatch.setattr(screen, "_screen_one", _die)
+    with pytest.raises(StageError, match="A worker process ended"):
         run(PromptsConfig(sources=GRAMMAR, workers=2), tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
 
@@ -123,12 +123,12 @@ def test_workers_end_with_their_parent(tmp_path):
 import sys, time
 from pathlib import Path
 from eyas.data.sources import file_formats
-from eyas.data.select import workers
+from eyas.data.select import screen
 from eyas.data.prompts import run
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.sources.source import SourceConfig
 if __name__ == "__main__":
-    file_formats.SHARD_RECORDS, workers.MIN_RECORDS_PER_WORKER = 10, 1
+    file_formats.SHARD_RECORDS, screen.MIN_RECORDS_PER_WORKER = 10, 1
     run(PromptsConfig(sources=(SourceConfig("builtin:quickstart", count=20_000),), workers=2), Path(sys.argv[1]))
 """
     path = tmp_path / "slow.py"
