@@ -32,7 +32,8 @@ from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, run
 from eyas.chat.conversation import read_conversation_dir
 from eyas.chat.render import render
 from eyas.drafters.eagle3 import Eagle3Spec
-from eyas.drafters.other_drafters import PromptLookupSpec, SmallModelSpec
+from eyas.drafters.prompt_lookup import PromptLookupSpec
+from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
@@ -88,14 +89,14 @@ def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
     prompts = interleave_tasks(load_eval_prompts(target.tokenizer, PROMPTS_PER_TASK))
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     for n in streams:
-        engines = {PLAIN: Engine(target, None, n, context), HEAD: build_auto_engine(target, draft, n, context)}
+        engines = {PLAIN: Engine(target, (), n, context), HEAD: build_auto_engine(target, draft, n, context)}
         for depth in (3, 5):
             arm = Arm(f"chain{depth}", chain_shape(depth))
             engines[f"head, chain of {depth}"] = build_fixed_arm_engine(target, draft, arm, n, context)
             engines[f"small model, chain of {depth}"] = Engine(
-                target, SmallModelSpec(model, chain_shape(depth)), n, context
+                target, [SmallModelSpec(model, chain_shape(depth))], n, context
             )
-        engines["prompt lookup, chain of 5"] = Engine(target, PromptLookupSpec(chain_shape(5)), n, context)
+        engines["prompt lookup, chain of 5"] = Engine(target, [PromptLookupSpec(chain_shape(5))], n, context)
         yield from _rows(n, _measured(engines, prompts, n, pairs))
 
 

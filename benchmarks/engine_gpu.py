@@ -96,8 +96,8 @@ def bandwidth(device: torch.device) -> float:
 
 def steps(target: Target, draft: Eagle3Spec) -> Iterator[Row]:
     """One stream: a step without a head, and a whole round."""
-    plain = CostProfiler(Engine(target, None, 1, CONTEXT))
-    drafted = CostProfiler(Engine(target, draft, 1, CONTEXT))
+    plain = CostProfiler(Engine(target, (), 1, CONTEXT))
+    drafted = CostProfiler(Engine(target, [draft], 1, CONTEXT))
     step_s = [plain.measure_round_s(OFF, 1, PROMPT) for _ in range(REPEATS)]
     round_s = [drafted.measure_round_s(TREE, 1, PROMPT) for _ in range(REPEATS)]
     weights = [weight for weight in target.model.parameters() if weight is not target.embedding.weight]
@@ -112,7 +112,7 @@ def overlap(target: Target, draft: Eagle3Spec) -> Iterator[Row]:
     """Both loops, alternating, on the same requests."""
     generator = torch.Generator().manual_seed(0)
     for streams in STREAMS:
-        engine = Engine(target, draft, streams, CONTEXT)
+        engine = Engine(target, [draft], streams, CONTEXT)
         ids = torch.randint(2, target.info.vocab_size, (2 * streams, PROMPT), generator=generator).tolist()
         prompts = [Prompt(str(number), tuple(text)) for number, text in enumerate(ids)]
         run(engine, "plain", prompts)

@@ -23,7 +23,6 @@ from eyas.engine.device_stream import WorkerStream, stream_for
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request
-from eyas.engine.sequences import EngineCounters
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.devices import DTYPES
@@ -50,7 +49,7 @@ class Run:
 def run(engine: Engine, loop: str, prompts: list[Prompt]) -> Run:
     """All prompts, as many at a time as the engine has slots, nothing in the prefix cache."""
     engine.clear_prefix_cache()
-    engine.counters = EngineCounters()
+    engine.counters.reset()
     requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in prompts]
     began_s = time.perf_counter()
     tokens = {answer.request.id: answer.token_ids for answer in LOOPS[loop](engine, RequestList(requests))}
@@ -71,7 +70,7 @@ def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     for count in streams:
         engine = Engine(
-            target, draft, count, context, stream=WorkerStream() if device.type == "cpu" else stream_for(device)
+            target, [draft], count, context, stream=WorkerStream() if device.type == "cpu" else stream_for(device)
         )
         some = prompts[: max(7, 2 * count)]
         found: dict[str, list[Run]] = {"plain": [], "overlap": []}

@@ -57,8 +57,8 @@ def answer(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -
     stored = read_head(head, torch.float32, target.info.num_layers)
     shape = chain_shape(length)
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
-    engine = Engine(target, Eagle3Spec(stored.head.pack_projections(), stored.vocab, shape), 1, context)
-    engine.policy = FixedArm(OwnArm(f"chain {length}", shape))
+    engine = Engine(target, [Eagle3Spec(stored.head.pack_projections(), stored.vocab, shape)], 1, context)
+    engine.policies[0] = FixedArm(OwnArm(f"chain {length}", shape))
     block = run_closed_loop(engine, prompts, MAX_TOKENS)
     answers = sorted(block.answers, key=lambda one: int(one.request.id))
     return Ours(prompts, [one.token_ids for one in answers], summarize([one.rounds for one in answers], 0))

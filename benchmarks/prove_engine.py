@@ -94,7 +94,7 @@ def never_slower(pair: Pair, pairs: int) -> Iterator[Row]:
     medians = {1: 2.2, 4: 1.4}
     for streams in STREAMS:
         some = [pair.prompts[i % len(pair.prompts)] for i in range(max(LEAST_REQUESTS, streams * REQUESTS_PER_STREAM))]
-        engines = {"off": Engine(pair.target, None, streams, pair.context)}
+        engines = {"off": Engine(pair.target, (), streams, pair.context)}
         engines["auto"] = build_auto_engine(pair.target, pair.draft, streams, pair.context)
         for engine in engines.values():
             run_closed_loop(engine, some, MAX_TOKENS)  # warm-up; the budget starts to learn
@@ -136,7 +136,7 @@ def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
         compile_pair(pair.target, useless.head)
     some = pair.prompts[:LEAST_REQUESTS]
     engines = {
-        "off": Engine(pair.target, None, 1, pair.context),
+        "off": Engine(pair.target, (), 1, pair.context),
         "auto": build_auto_engine(pair.target, useless, 1, pair.context),
     }
     for engine in engines.values():
@@ -151,7 +151,7 @@ def ttft(pair: Pair, pairs: int) -> Iterator[Row]:
     """Time to the first token, one stream, prompts new or all but their end known."""
     some = pair.prompts[:TTFT_PROMPTS]
     engines = {
-        "off": Engine(pair.target, None, 1, pair.context),
+        "off": Engine(pair.target, (), 1, pair.context),
         "auto": build_auto_engine(pair.target, pair.draft, 1, pair.context),
     }
     for temper in ("cold", "warm"):
@@ -224,12 +224,12 @@ def rounds(pair: Pair, pairs: int) -> Iterator[Row]:
 
 def memory(pair: Pair, pairs: int) -> Iterator[Row]:
     """Bytes of a token, and that nothing grows."""
-    engine = Engine(pair.target, pair.draft, 32, pair.context, memory_tokens=20_000)
+    engine = Engine(pair.target, [pair.draft], 32, pair.context, memory_tokens=20_000)
     facts, config = pair.target.info, pair.draft.head.config
     size = torch.empty(0, dtype=DTYPE).element_size()
     layers = 2 * facts.num_layers * facts.num_kv_heads * facts.head_dim * size
     aux = 3 * facts.hidden_size * size
-    pool, drafter = engine.kv_cache.pool, engine.runner.drafter
+    pool, drafter = engine.kv_cache.pool, engine.runner.drafters[0]
     assert isinstance(drafter, Eagle3Drafter), "an engine with a head"
     assert pool.aux_ZL is not None, "keeps features"
     held = pool.kv.nbytes / (pool.num_slots + 1) + pool.aux_ZL.nbytes / (pool.num_slots + 1)
@@ -246,7 +246,7 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
 
 def _no_growth(engine: Engine, pair: Pair) -> Row:
     """Resident memory after the first tenth of the requests and at the end."""
-    pool, drafter = engine.kv_cache.pool, engine.runner.drafter
+    pool, drafter = engine.kv_cache.pool, engine.runner.drafters[0]
     assert isinstance(drafter, Eagle3Drafter), "an engine with a head"
     for reserved in (pool.kv, pool.aux_ZL, drafter.kv):
         if reserved is not None:

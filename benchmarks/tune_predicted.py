@@ -25,7 +25,6 @@ from eyas.bench.workload import interleave_tasks, load_workload
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.request import RequestOutput
-from eyas.engine.sequences import EngineCounters
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.recipe import Recipe, Run
@@ -56,14 +55,15 @@ def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
         off: tuple[float, float] | None = None
         for arm in ARMS:
             length = 1.0 if arm.shape is None else lengths[arm.shape]
-            engine = Engine(target, Eagle3Spec(stored.head, stored.vocab, chain_shape(1), ARMS), streams, room)
-            engine.policy = FixedArm(arm)
+            engine = Engine(target, [Eagle3Spec(stored.head, stored.vocab, chain_shape(1), ARMS)], streams, room)
+            engine.policies[0] = FixedArm(arm)
             run_closed_loop(engine, prompts[:streams], 8)
-            engine.counters = counters = EngineCounters()
+            engine.counters.reset()
             answers = run_closed_loop(engine, prompts * TURNS[streams], max_tokens).answers
-            tokens = counters.output_tokens - len(answers)  # the first of each comes from its prompt
+            tokens = engine.counters.output_tokens - len(answers)  # the first of each comes from its prompt
             context = round(sum(_context(answer) for answer in answers) / tokens)
             predicted_tps = streams * length / costs.seconds(arm.shape, streams, context)
+            counters = engine.counters
             measured_tps = tokens / (counters.device_s - counters.prefill_s + counters.host_s)
             off = (predicted_tps, measured_tps) if off is None else off
             yield {

@@ -46,7 +46,7 @@ def greedy_answers(target: Target, family: str, examples: int) -> Greedy:
     for index in range(examples):
         one = example(family, "eval", index)
         prompts[one.id] = tuple(render_prompt(parse_messages(one.prompt, one.id), target.tokenizer))
-    engine = Engine(target, None, 8, max(len(ids) for ids in prompts.values()) + MAX_TOKENS)
+    engine = Engine(target, (), 8, max(len(ids) for ids in prompts.values()) + MAX_TOKENS)
     result = Greedy()
     for answer in plain_loop(engine, RequestList(Request(name, ids, MAX_TOKENS) for name, ids in prompts.items())):
         result.texts.append(str(target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)))

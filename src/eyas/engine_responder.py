@@ -26,7 +26,7 @@ class EngineResponder:
             yield from self._answer(source, context=1 << (longest - 1).bit_length())
 
     def _answer(self, source: "_QuestionSource", context: int) -> Iterator[Answered]:
-        engine = Engine(self.target, None, self.config.batch_size, context)
+        engine = Engine(self.target, (), self.config.batch_size, context)
         for answer in plain_loop(engine, source):
             assert answer.finish_reason in ("stop", "length"), "nobody cancels these"
             yield Answered(answer.request.id, answer.token_ids, answer.finish_reason)

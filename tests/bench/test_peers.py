@@ -99,7 +99,7 @@ def test_a_row_is_eyas_over_the_better_arm(
 ) -> None:
     some = interleave_tasks(pair.prompts)[:2]
     work = Work(2, [list(prompt.ids) for prompt in some], [4] * len(some))
-    ours = EyasRun(Engine(pair.target, pair.draft, 2, 128), some, work, [[0, 0, 7, 0], [7, 0, 0, 0]])
+    ours = EyasRun(Engine(pair.target, [pair.draft], 2, 128), some, work, [[0, 0, 7, 0], [7, 0, 0, 0]])
     arms = {
         "slow": Arm(fake, replace(OPTIONS, target="1e9")),
         "fast": Arm(fake, replace(OPTIONS, target="1e6", head="h")),

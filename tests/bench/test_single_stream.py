@@ -28,9 +28,9 @@ from eyas.bench.single_stream import (
     measure_tasks,
 )
 from eyas.bench.workload import Prompt, interleave_tasks
+from eyas.engine.counters import EngineCounters
 from eyas.engine.engine import Engine
 from eyas.engine.request import Request, RequestOutput
-from eyas.engine.sequences import EngineCounters
 from eyas.evaluation.reference_drafters import NgramTable
 from eyas.model.target import Target
 from eyas.tree.stats import acceptance_length
@@ -139,9 +139,9 @@ def test_speedup_is_the_median_of_ratios_not_the_ratio_of_medians(pair: TinyPair
 def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
     """Every answer comes, alike to the one at one stream; a request waits at most until its first token."""
     prompts = interleave_tasks(pair.prompts)
-    engine = Engine(pair.target, pair.draft, 2, 200)
+    engine = Engine(pair.target, [pair.draft], 2, 200)
     block = run_closed_loop(engine, prompts, 10)
-    alone = Engine(pair.target, None, 1, 200)
+    alone = Engine(pair.target, (), 1, 200)
     assert [int(answer.request.id) for answer in block.answers] == list(range(len(prompts)))
     for answer, prompt in zip(block.answers, prompts, strict=True):
         assert answer.token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
@@ -160,7 +160,7 @@ def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
 def test_open_loop_keeps_the_arrival_times(pair: TinyPair) -> None:
     """Requests are sent when they are due, whatever is in flight; one that finds no slot waits on its own clock."""
     prompts = interleave_tasks(pair.prompts)[:4]
-    engine = Engine(pair.target, pair.draft, 1, 200)
+    engine = Engine(pair.target, [pair.draft], 1, 200)
     run_closed_loop(engine, prompts[:1], 4)
     arrivals_s = [0.0, 0.0, 0.0, 3.0]
     block = run_open_loop(engine, prompts, arrivals_s, 10)
@@ -175,7 +175,7 @@ def test_open_loop_keeps_the_arrival_times(pair: TinyPair) -> None:
     assert (samples[2].ttft_s or 0) > (samples[1].ttft_s or 0) > (samples[0].ttft_s or 0) > 0
     assert added_s[3] >= 3.0
     assert block.result.seconds >= samples[-1].end_s
-    alone = Engine(pair.target, None, 1, 200)
+    alone = Engine(pair.target, (), 1, 200)
     for prompt, answer in zip(prompts, block.answers, strict=True):
         assert answer.token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
 
@@ -299,7 +299,7 @@ def test_public_name_is_no_path(pair: TinyPair) -> None:
 
 
 def test_a_prompt_too_long_for_the_target_is_an_error(pair: TinyPair) -> None:
-    with pytest.raises(InputError, match="prompt long of 600 tokens"):
+    with pytest.raises(InputError, match="prompt of request long has 600 tokens"):
         measure_tasks(pair.target, pair.draft, {"t": [Prompt("long", (5,) * 600)]}, CONFIG, progress=False)
 
 

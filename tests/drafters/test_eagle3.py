@@ -11,9 +11,10 @@ from tests.drafters.watched import Scratch, assert_same, watched_engine
 from tests.engine.small import CONTEXT, Spoken, Turns, check, drive, poison, tokens
 from torch import Tensor
 
-from eyas.drafters import eagle3 as drafter_module
+from eyas.drafters import drafter as drafter_module
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
+from eyas.engine.scheduler import PrefillWork
 from eyas.model.head import Head
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape
@@ -63,7 +64,9 @@ def test_read_and_extend_leave_what_a_plain_pass_leaves(
 def test_what_was_answered_without_drafts_is_read_later(llama: Spoken, learnt: Eagle3Spec, shape: TreeShape) -> None:
     """Rounds of the target alone, and rounds in which only others draft, leave tokens that the head reads next time."""
     engine, drafter = watched_engine(llama, dataclasses.replace(learnt, shape=shape), 3)
-    engine.policy = Turns([Arm("on", shape), Arm("off", None), Arm("on", shape), Arm("off", None), Arm("off", None)])
+    engine.policies[0] = Turns(
+        [Arm("on", shape), Arm("off", None), Arm("on", shape), Arm("off", None), Arm("off", None)]
+    )
     assert tokens(drive(engine, llama.requests)) == llama.answers
     assert drafter.left > 20
     assert {1, 2, 3} <= drafter.lags, "after rounds with drafts, after one without, after several"
@@ -77,20 +80,20 @@ def test_every_node_follows_its_own_path(
     draft = dataclasses.replace(learnt, shape=shape)
     if norm_output:
         draft = with_norm_output(draft)
-    engine = poison(Engine(llama.target, draft, 3, CONTEXT))
-    drafter = engine.runner.drafter
+    engine = poison(Engine(llama.target, [draft], 3, CONTEXT))
+    drafter = engine.runner.drafters[0]
     assert isinstance(drafter, Eagle3Drafter)
     spy = drafter.growers[shape] = SpyGrower(shape, torch.device("cpu"))
     for index in (6, 1, 3):
         engine.add(llama.requests[index])
     branched, num_rounds = False, 0
     while num_rounds < 3:
-        texts = [list(one.state.token_ids) for one in engine.running]
+        texts = [list(one.state.token_ids) for one in engine.scheduler.running]
         step = engine.launch()
         assert step is not None
         engine.process(step)
         check(engine)
-        if step.batch is None:
+        if isinstance(step.work, PrefillWork):
             continue
         num_rounds += 1
         with torch.no_grad():

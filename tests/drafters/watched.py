@@ -57,26 +57,24 @@ class Watched(ReplayDrafter):
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         future_map = self.future_map
-        assert future_map.logits_RV is not None
-        assert future_map.hidden_RD is not None
         for line, length in zip(req_slots_B.tolist(), lengths_B.tolist(), strict=True):
             text = future_map.tokens_RC[line, : length + 1].tolist()
             out_D = Scratch(self.head, self.target, text).read()
-            assert_same(future_map.logits_RV[line], self.head.logits(out_D))
-            assert_same(future_map.hidden_RD[line], self.head.next_hidden(out_D))
+            assert_same(self.state.logits_RV[line], self.head.logits(out_D))
+            assert_same(self.state.hidden_RD[line], self.head.next_hidden(out_D))
             self.left += 1
         return super().draft(req_slots_B, lengths_B, roots_B, shape)
 
-    def read(self, lines: Sequence[int], lags: Sequence[int]) -> None:
-        self.lags |= set(lags)
-        super().read(lines, lags)
+    def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
+        self.lags |= set(draft_lags)
+        super().read(req_slots, draft_lags)
 
 
 def watched_engine(
     spoken: Spoken, draft: Eagle3Spec, slots: int, context: int = CONTEXT, memory_tokens: int | None = None
 ) -> tuple[Engine, Watched]:
     """An engine whose drafter knows the answers, and is watched."""
-    engine = Engine(spoken.target, draft, slots, context, memory_tokens=memory_tokens)
+    engine = Engine(spoken.target, [draft], slots, context, memory_tokens=memory_tokens)
     drafter = put_drafter(engine, draft, Watched)
     assert isinstance(drafter, Watched)
     drafter.texts, drafter.lags = spoken.texts, set()

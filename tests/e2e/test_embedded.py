@@ -59,7 +59,9 @@ def differing(target: Target, references: References, shape: TreeShape | None, s
     if shape is not None:
         stored = read_head(resolve_head(EMBEDDED), torch.float32)
         draft = Eagle3Spec(stored.head.pack_projections(), stored.vocab, shape)
-    engine = Engine(target, draft, slots, max(len(prompt.ids) for prompt in asked) + max_tokens)
+    engine = Engine(
+        target, [] if draft is None else [draft], slots, max(len(prompt.ids) for prompt in asked) + max_tokens
+    )
     answers = list(plain_loop(engine, RequestList(Request(prompt.id, prompt.ids, max_tokens) for prompt in asked)))
     wrong = [a.request.id for a in answers if tuple(a.token_ids) != references.answers[a.request.id][:max_tokens]]
     assert len(answers) == count

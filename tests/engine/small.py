@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.drafters.eagle3 import AcceptedTokens, Eagle3Drafter, Eagle3Spec
+from eyas.drafters.drafter import AcceptedTokens
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.device_stream import DeviceStream, WorkEvent, WorkResult
 from eyas.engine.engine import Engine, OnTokens
 from eyas.engine.loops import RequestList, plain_loop
@@ -27,8 +28,8 @@ from eyas.model.attention import DenseAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.speculation.arms import Arm, BatchLoad, SpeculationDecision
-from eyas.speculation.policy import FixedArm
+from eyas.speculation.arms import Arm
+from eyas.speculation.policy import BatchLoad, FixedArm, SpeculationDecision
 from eyas.train.ttt import pack_rows, unroll
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
@@ -86,7 +87,7 @@ def generate(path: Path, requests: Iterable[Request], eos_ids: Sequence[int]) ->
 
 def poison(engine: Engine) -> Engine:
     """What is read on the device before it is written must show."""
-    engine.runner.future_map.poisoned = True
+    engine.runner.future_map.poison()
     return engine
 
 
@@ -94,7 +95,7 @@ def check(engine: Engine) -> None:
     """The engine's own invariants; and where nothing is in flight, that the device holds what the host believes."""
     engine.check()
     future_map = engine.runner.future_map
-    for one in engine.running:
+    for one in engine.scheduler.running:
         if one.is_started and not one.growth_in_flight and not one.awaits_first_token:
             text = one.state.token_ids
             assert int(future_map.lengths_R[one.kv.req_slot]) == one.num_committed
@@ -241,11 +242,17 @@ class _RecordedEvent:
         return done
 
 
+def optional(draft: Eagle3Spec | None) -> list[Eagle3Spec]:
+    """The drafters of an engine that may have none."""
+    return [] if draft is None else [draft]
+
+
 def put_drafter(engine: Engine, draft: Eagle3Spec, drafter_class: type[Eagle3Drafter]) -> Eagle3Drafter:
     """Give the engine another drafter."""
     runner = engine.runner
-    runner.drafter = drafter_class(draft, runner.target, runner.pool, runner.future_map, runner.prepare_attention)
-    return runner.drafter
+    drafter = drafter_class(draft, runner.target, runner.pool, runner.future_map, runner.prepare_attention)
+    runner.drafters[0] = drafter
+    return drafter
 
 
 def replay_engine(
@@ -253,7 +260,7 @@ def replay_engine(
 ) -> Engine:
     """An engine whose drafter knows the answers."""
     draft = random_draft(spoken.target, shape)
-    engine = Engine(spoken.target, draft, slots, context, stream=stream)
+    engine = Engine(spoken.target, [draft], slots, context, stream=stream)
     drafter = put_drafter(engine, draft, ReplayDrafter)
     assert isinstance(drafter, ReplayDrafter)
     drafter.texts = spoken.texts

@@ -10,13 +10,13 @@ import torch
 from tests.engine.small import CONTEXT, All, Spoken, Turns, check, check_idle, drive, poison, random_draft
 
 from eyas.base.errors import UsageError
-from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
+from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.async_engine import AsyncEngine
-from eyas.engine.canary import FIRST_ANALYSIS, CanaryExperiment, CanaryOptions, ratio_of
+from eyas.engine.canary import CANARY, FIRST_ANALYSIS, MAIN, CanaryExperiment, CanaryOptions, ratio_of
 from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
-from eyas.engine.request import CANARY, MAIN, Request, RequestOutput
+from eyas.engine.request import Request, RequestOutput
 from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.acceptance_trace import AcceptanceTrace
@@ -46,19 +46,15 @@ def other_draft(spoken: Spoken) -> Eagle3Spec:
 def both(spoken: Spoken, main: Eagle3Spec | None = None, canary: Eagle3Spec | None = None, **rest) -> Engine:
     """An engine with two heads; what is read on the device before it is written must show, of both."""
     first = random_draft(spoken.target, TREE) if main is None else replace(main, shape=TREE)
-    draft = replace(first, canary=other_draft(spoken) if canary is None else canary)
+    second = other_draft(spoken) if canary is None else replace(canary, shape=TREE)
     slots, context = rest.pop("slots", 4), rest.pop("context", CONTEXT)
-    engine = poison(Engine(spoken.target, draft, slots, context, **rest))
-    drafter = engine.runner.drafter
-    assert isinstance(drafter, Eagle3Drafter)
-    drafter.of(is_canary=True).future_map.poisoned = True
-    return engine
+    return poison(Engine(spoken.target, [first, second], slots, context, **rest))
 
 
 class Split(RequestList):
     """Requests with their heads."""
 
-    def __init__(self, requests: Sequence[Request], heads: Mapping[str, str]) -> None:
+    def __init__(self, requests: Sequence[Request], heads: Mapping[str, int]) -> None:
         self._left, self._heads = list(requests), heads
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
@@ -68,7 +64,7 @@ class Split(RequestList):
         return bool(self._left)
 
 
-def split(requests: Sequence[Request], seed: int = 0) -> dict[str, str]:
+def split(requests: Sequence[Request], seed: int = 0) -> dict[str, int]:
     pick = random.Random(seed)
     return {request.id: pick.choice((MAIN, CANARY)) for request in requests}
 
@@ -84,7 +80,7 @@ def test_the_words_are_the_targets_with_either(spoken: Spoken, loop: str, policy
     engine = both(spoken, stream=stream)
     if policy != "one tree":
         kind = All if policy == "arms for all" else Turns
-        engine.policy, engine.canary_policy = kind(ARMS), kind(ARMS[::-1])
+        engine.policies[0], engine.policies[1] = kind(ARMS), kind(ARMS[::-1])
     wishes = ("auto", "auto", "auto", "off", "max")
     requests = [
         replace(one, id=f"{one.id} {turn}", speculation=wishes[(place + turn) % 5])
@@ -102,12 +98,12 @@ def test_the_words_are_the_targets_with_either(spoken: Spoken, loop: str, policy
     assert {name: one.token_ids for name, one in found.items()} == {
         one.id: spoken.answers[one.id.split()[0]] for one in requests
     }
-    assert {name: one.head for name, one in found.items()} == heads
-    assert len({one.head for one in found.values() if any(one.traces)}) == 2
+    assert {name: one.drafter for name, one in found.items()} == heads
+    assert len({one.drafter for one in found.values() if any(one.traces)}) == 2
 
 
 def alone(spoken: Spoken, draft: Eagle3Spec, request: Request) -> RequestOutput:
-    return drive(Engine(spoken.target, replace(draft, shape=TREE), 1, CONTEXT), [request])[request.id]
+    return drive(Engine(spoken.target, [replace(draft, shape=TREE)], 1, CONTEXT), [request])[request.id]
 
 
 def test_each_drafts_as_it_would_alone(llama: Spoken) -> None:
@@ -148,7 +144,7 @@ def test_rows_that_only_one_head_has_read_are_read_by_the_other(llama: Spoken, l
         assert found.accepted == wanted, (first, second)
 
 
-def drive_one(engine: Engine, request: Request, heads: Mapping[str, str]) -> RequestOutput:
+def drive_one(engine: Engine, request: Request, heads: Mapping[str, int]) -> RequestOutput:
     (answer,) = plain_loop(engine, Split([request], heads))
     check_idle(engine)
     return answer
@@ -181,13 +177,13 @@ def test_cancelled_and_preempted_requests_leave_the_others_words(llama: Spoken, 
 # --- the trial -------------------------------------------------------------------------------------------------------
 
 
-def answer_of(name: str, head: str, arm: Arm, accepted: Sequence[int]) -> RequestOutput:
-    answer = RequestOutput(Request(name, (1,), 99), accepted=list(accepted), head=head, finish_reason="stop")
+def answer_of(name: str, drafter: int, arm: Arm, accepted: Sequence[int]) -> RequestOutput:
+    answer = RequestOutput(Request(name, (1,), 99), accepted=list(accepted), drafter=drafter, finish_reason="stop")
     answer.traces = [AcceptanceTrace(arm, 9, tuple(range(2, n + 1)), n - 1, n - 1) for n in accepted]
     return answer
 
 
-def told(trial: CanaryExperiment, pick: random.Random, count: int, share: float, means: Mapping[str, float]) -> None:
+def told(trial: CanaryExperiment, pick: random.Random, count: int, share: float, means: Mapping[int, float]) -> None:
     """Answers of 2 to 8 rounds; how well an answer drafts differs from answer to answer."""
     for number in range(count):
         head = CANARY if pick.random() < share else MAIN
@@ -221,7 +217,7 @@ def test_a_worse_head_gets_nothing_more_and_a_better_one_everything() -> None:
         trial = CanaryExperiment(CanaryOptions(0.3), [arm.name for arm in ARMS[1:]], {}, said.append)
         told(trial, random.Random(0), 4000, 0.3, {MAIN: 3.0, CANARY: canary})
         assert (trial.state, trial.share) == (state, share)
-        assert "all requests go to" in said[-1]
+        assert "All new requests go to" in said[-1]
         assert {trial.assign(Request(str(n), (1,), 9)) for n in range(50)} == {CANARY if share else MAIN}
 
 
@@ -283,10 +279,10 @@ def test_a_service_returns_to_the_better_head(llama: Spoken, learnt: Eagle3Spec,
     """A head that knows the answers by heart beside a random one, on whichever side."""
     poor = random_draft(llama.target, TREE, seed=3)
     pair = (poor, learnt) if learnt_is_canary else (learnt, poor)
-    engine = Engine(llama.target, replace(pair[0], shape=TREE, canary=pair[1]), 4, CONTEXT)
+    engine = Engine(llama.target, [replace(one, shape=TREE) for one in pair], 4, CONTEXT)
     service = AsyncEngine(engine, 10**6)
     said: list[str] = []
-    service.canary = CanaryExperiment(CanaryOptions(0.5), [engine.policy.arms[0].name], {}, said.append)
+    service.canary = CanaryExperiment(CanaryOptions(0.5), [engine.policies[0].arms[0].name], {}, said.append)
     found: dict[str, RequestOutput] = {}
     requests = [replace(one, id=f"{one.id} {n}") for n in range(16) for one in llama.requests if one.max_tokens > 19]
 

@@ -41,7 +41,8 @@ class Rerun:
     def state(self) -> list[Tensor]:
         """Every tensor that a round changes."""
         runner = self.engine.runner
-        holders: list[Any] = [runner.future_map, runner.pool, runner.drafter, runner.sampler.penalties._tables]
+        holders: list[Any] = [runner.future_map, runner.pool, *runner.drafters, runner.sampler.penalties._tables]
+        holders += runner.future_map.head_states
         return [value for holder in holders if holder for value in vars(holder).values() if isinstance(value, Tensor)]
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
@@ -75,8 +76,8 @@ def test_sizes_are_few_and_waste_little() -> None:
 def test_the_same_words_through_recorded_rounds(llama: Spoken, learnt: Eagle3Spec, slots: int) -> None:
     """Nine requests over trees, chains and rounds without drafting; at nine streams a line pads the batch."""
     draft = dataclasses.replace(learnt, shape=TREE, arms=ARMS)
-    engine, record = with_graphs(Engine(llama.target, draft, slots, CONTEXT))
-    engine.policy = All(ARMS)
+    engine, record = with_graphs(Engine(llama.target, [draft], slots, CONTEXT))
+    engine.policies[0] = All(ARMS)
     assert tokens(drive(engine, llama.requests)) == llama.answers
     graphs = engine.runner.graphs
     assert graphs is not None
@@ -86,7 +87,7 @@ def test_the_same_words_through_recorded_rounds(llama: Spoken, learnt: Eagle3Spe
 
 
 def test_the_same_words_without_a_head(llama: Spoken) -> None:
-    engine, record = with_graphs(Engine(llama.target, None, 4, CONTEXT))
+    engine, record = with_graphs(Engine(llama.target, (), 4, CONTEXT))
     assert tokens(drive(engine, llama.requests)) == llama.answers
     assert record.count > 20
 
@@ -105,11 +106,11 @@ def test_the_same_draws_and_penalties(llama: Spoken) -> None:
         for n, request in enumerate(llama.requests * 2)
     ]
     draft = dataclasses.replace(random_draft(llama.target, TREE), arms=ARMS)
-    plain = Engine(llama.target, draft, 5, CONTEXT)
-    plain.policy = All(ARMS)
+    plain = Engine(llama.target, [draft], 5, CONTEXT)
+    plain.policies[0] = All(ARMS)
     expected = tokens(drive(plain, requests))
-    engine, record = with_graphs(Engine(llama.target, draft, 5, CONTEXT))
-    engine.policy = All(ARMS)
+    engine, record = with_graphs(Engine(llama.target, [draft], 5, CONTEXT))
+    engine.policies[0] = All(ARMS)
     assert tokens(drive(engine, requests)) == expected
     assert record.count > 20
 
@@ -121,7 +122,7 @@ def test_log_probabilities_and_speculation_off_run_as_they_are(llama: Spoken) ->
         for n, r in enumerate(llama.requests)
     ]
     draft = random_draft(llama.target, TREE)
-    engine, _ = with_graphs(Engine(llama.target, draft, 4, CONTEXT))
+    engine, _ = with_graphs(Engine(llama.target, [draft], 4, CONTEXT))
     answers = drive(engine, requests)
     assert tokens(answers) == llama.answers
     assert all(len(a.logprobs) == (len(a.token_ids) if a.request.logprobs else 0) for a in answers.values())
@@ -130,7 +131,7 @@ def test_log_probabilities_and_speculation_off_run_as_they_are(llama: Spoken) ->
 def test_with_the_overlapped_loop(llama: Spoken) -> None:
     stream = WorkerStream()
     engine, record = with_graphs(
-        poison(Engine(llama.target, random_draft(llama.target, TREE), 5, CONTEXT, stream=stream))
+        poison(Engine(llama.target, [random_draft(llama.target, TREE)], 5, CONTEXT, stream=stream))
     )
     assert {a.request.id: a.token_ids for a in overlap_loop(engine, RequestList(llama.requests))} == llama.answers
     stream.close()
@@ -140,7 +141,7 @@ def test_with_the_overlapped_loop(llama: Spoken) -> None:
 
 def test_a_later_round_changes_no_result(llama: Spoken) -> None:
     """The host reads a round's tokens while the next one, the same recording, is running."""
-    engine, record = with_graphs(Engine(llama.target, random_draft(llama.target, TREE), 5, CONTEXT))
+    engine, record = with_graphs(Engine(llama.target, [random_draft(llama.target, TREE)], 5, CONTEXT))
     round_ = engine.runner.round
     told: list[tuple[Tensor, Tensor]] = []
 
@@ -164,8 +165,7 @@ def test_padding_changes_no_evidence(llama: Spoken, learnt: Eagle3Spec, monkeypa
         round_ = engine.runner.round
 
         def listen(batch: RoundBatch) -> RoundOutput:
-            logits_RV = engine.runner.future_map.logits_RV
-            assert logits_RV is not None
+            logits_RV = engine.runner.future_map.head_states[0].logits_RV
             logits_RV[-1, 3] = 100.0  # a spare line that is sure of its tree
             out = round_(batch)
             told.append(out.read_BC.tolist())
@@ -176,8 +176,8 @@ def test_padding_changes_no_evidence(llama: Spoken, learnt: Eagle3Spec, monkeypa
         return told
 
     draft = dataclasses.replace(learnt, shape=TREE)
-    plain_rounds = evidence(Engine(llama.target, draft, 2, CONTEXT))
-    padded_rounds = evidence(with_graphs(Engine(llama.target, draft, 2, CONTEXT))[0])
+    plain_rounds = evidence(Engine(llama.target, [draft], 2, CONTEXT))
+    padded_rounds = evidence(with_graphs(Engine(llama.target, [draft], 2, CONTEXT))[0])
     assert max(row[TREE.max_accepted] for rows in plain_rounds for row in rows) > 3
     for plain, padded in zip(plain_rounds, padded_rounds, strict=True):
         for left, right in zip(plain, padded, strict=True):
@@ -200,8 +200,8 @@ class Forbid(TorchDispatchMode):
 def test_a_recorded_round_never_talks_to_the_host(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     """For every default arm, greedy and drawn with penalties; attention aside, whose CUDA version is tested there."""
 
-    def prepare(kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> PackedAttentionFn:
-        attend = prepare_dense(kv, req_to_token_RC, rows)
+    def prepare(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
+        attend = prepare_dense(kv, req_to_token_RC, metadata)
 
         def aside(*args: Any, **named: Any) -> Tensor:
             with _disable_current_modes():
@@ -211,8 +211,8 @@ def test_a_recorded_round_never_talks_to_the_host(llama: Spoken, monkeypatch: py
 
     arms = default_arms()
     draft = dataclasses.replace(random_draft(llama.target, TREE), arms=arms)
-    engine, record = with_graphs(Engine(llama.target, draft, 3, CONTEXT, prepare=prepare))
-    engine.policy = All(arms)
+    engine, record = with_graphs(Engine(llama.target, [draft], 3, CONTEXT, prepare=prepare))
+    engine.policies[0] = All(arms)
 
     def strict(work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
         def watched() -> Tensor:
@@ -239,7 +239,7 @@ def test_what_cannot_be_recorded_runs_as_it_is(llama: Spoken) -> None:
     def refuse(work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    engine = Engine(llama.target, random_draft(llama.target, TREE), 4, CONTEXT)
+    engine = Engine(llama.target, [random_draft(llama.target, TREE)], 4, CONTEXT)
     engine.runner.graphs = RoundGraphs(refuse)
     assert tokens(drive(engine, llama.requests)) == llama.answers
     assert engine.runner.graphs.disabled_reason is not None
@@ -249,7 +249,7 @@ def test_what_cannot_be_recorded_runs_as_it_is(llama: Spoken) -> None:
 
 def test_costs_are_measured_on_recorded_rounds(llama: Spoken) -> None:
     draft = random_draft(llama.target, TREE)
-    engine, record = with_graphs(Engine(llama.target, draft, 2, CONTEXT))
+    engine, record = with_graphs(Engine(llama.target, [draft], 2, CONTEXT))
     CostProfiler(engine).measure_round_s(Arm("tree", TREE), 2, 30)
     assert record.count >= 1
     assert engine.runner.is_warm(RoundBatch((0, 1), TREE, 24, (True, True), (0, 0)))

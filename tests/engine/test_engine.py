@@ -17,10 +17,11 @@ from tests.engine.small import (
     tokens,
 )
 
-from eyas.engine import engine as engine_module
+from eyas.engine import scheduler as scheduler_module
 from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch, RoundOutput
 from eyas.engine.request import RequestOutput, Speculation
+from eyas.engine.scheduler import PrefillWork, RoundWork
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape
 
@@ -36,9 +37,9 @@ OFF = Arm("off", None)
 def test_chunks_change_nothing(
     llama: Spoken, shape: TreeShape | None, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", chunk)
+    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", chunk)
     requests = [request for request in llama.requests if chunk > 1 or len(request.prompt_ids) < 70]
-    engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    engine = Engine(llama.target, (), 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
     assert tokens(drive(engine, requests)) == {r.id: llama.answers[r.id] for r in requests}
 
 
@@ -48,8 +49,8 @@ def test_between_two_chunks_there_is_a_round(llama: Spoken, monkeypatch: pytest.
     steps    P R R | P R P R P R P R P R P R P R P R P R     | R ...
              short   long prompt of 130, 16 at a time          both
     """
-    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 16)
-    engine = poison(Engine(llama.target, None, 3, CONTEXT))
+    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 16)
+    engine = poison(Engine(llama.target, (), 3, CONTEXT))
     short, long = llama.requests[1], llama.requests[8]
     answer = engine.add(short)
     kinds, counts = [], []
@@ -60,7 +61,7 @@ def test_between_two_chunks_there_is_a_round(llama: Spoken, monkeypatch: pytest.
         assert step is not None
         engine.process(step)
         check(engine)
-        kinds.append("P" if step.batch is None else "R")
+        kinds.append("P" if isinstance(step.work, PrefillWork) else "R")
         counts.append(len(answer.token_ids))
     picture = "".join(kinds)
     num_chunks = -(-len(long.prompt_ids) // 16)
@@ -72,12 +73,12 @@ def test_between_two_chunks_there_is_a_round(llama: Spoken, monkeypatch: pytest.
 
 def test_short_prompts_are_read_together_up_to_a_chunk(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of 5, 1, 40 and 17 tokens, at most 45 at a time: the third is cut, nobody is read twice."""
-    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 45)
-    engine = poison(Engine(llama.target, None, 4, CONTEXT))
+    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 45)
+    engine = poison(Engine(llama.target, (), 4, CONTEXT))
     answers = [engine.add(request) for request in llama.requests[:4]]
     step = engine.launch()
     assert step is not None
-    assert [one.num_prefilled for one in engine.running] == [5, 1, 39, 0]
+    assert [one.num_prefilled for one in engine.scheduler.running] == [5, 1, 39, 0]
     engine.process(step)
     assert [len(answer.token_ids) for answer in answers] == [1, 1, 0, 0]
     drive(engine, [])
@@ -93,10 +94,10 @@ def test_who_gives_way_goes_on_where_it_was(llama: Spoken, shape: TreeShape | No
     """Memory for one context and four requests that need more than that together."""
     requests = [r for r in llama.requests if len(r.prompt_ids) < 100]
     if shape is None:
-        engine = Engine(llama.target, None, 4, 110, memory_tokens=1)
+        engine = Engine(llama.target, (), 4, 110, memory_tokens=1)
     else:
         engine, _ = watched_engine(llama, random_draft(llama.target, shape), 4, 110, memory_tokens=1)
-        engine.policy = engine.policy if policy == "fixed" else Turns([Arm("on", shape), OFF, OFF])
+        engine.policies[0] = engine.policies[0] if policy == "fixed" else Turns([Arm("on", shape), OFF, OFF])
     counts: dict[str, int] = {}
 
     def count(answer: RequestOutput, new: int) -> None:
@@ -117,19 +118,21 @@ def test_who_gives_way_goes_on_where_it_was(llama: Spoken, shape: TreeShape | No
 
 
 def test_the_newest_gives_way_and_comes_back_first(llama: Spoken) -> None:
-    engine = poison(Engine(llama.target, None, 3, 110, memory_tokens=1))
+    engine = poison(Engine(llama.target, (), 3, 110, memory_tokens=1))
     order = [engine.add(llama.requests[n]) for n in (7, 1, 6)]
     others = [engine.add(llama.requests[n]) for n in (0, 5)]
     finished: list[RequestOutput] = []
     before = 0
     while not engine.is_idle:
-        running = [one.state.output for one in engine.running]
+        running = [one.state.output for one in engine.scheduler.running]
         step = engine.launch()
         if engine.counters.preemptions > before:
             before = engine.counters.preemptions
-            gone = next(answer for answer in running[::-1] if answer not in [o.state.output for o in engine.running])
+            gone = next(
+                answer for answer in running[::-1] if answer not in [o.state.output for o in engine.scheduler.running]
+            )
             assert gone is running[-1]
-            assert engine.waiting[0].output is gone
+            assert engine.scheduler.waiting[0].output is gone
         assert step is not None
         finished += engine.process(step)
     assert before > 0
@@ -153,21 +156,21 @@ def steps(engine: Engine, count: int) -> None:
 @pytest.mark.parametrize("shape", [None, TREE], ids=["baseline", "tree"])
 def test_cancel(llama: Spoken, shape: TreeShape | None, in_flight: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that runs, one whose prompt is being read, one that waits, one that has finished, one that never was."""
-    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 32)
-    engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 32)
+    engine = Engine(llama.target, (), 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
     poison(engine)
     asked = {n: engine.add(llama.requests[n]) for n in (5, 6, 4, 3, 1)}
     steps(engine, 9)
     assert asked[5].finish_reason is not None
-    names = {one.state.output.request.id: one.is_prefilled for one in engine.running}
+    names = {one.state.output.request.id: one.is_prefilled for one in engine.scheduler.running}
     assert names == {"r6": True, "r4": False, "r3": False}
-    assert [job.output.request.id for job in engine.waiting] == ["r1"]
+    assert [job.output.request.id for job in engine.scheduler.waiting] == ["r1"]
     step = engine.launch() if in_flight else None
     shown = len(asked[6].token_ids)
     for name in ("r6", "r4", "r1"):
         assert engine.cancel(name) is asked[int(name[1:])]
         assert asked[int(name[1:])].finish_reason == "cancelled"
-        engine.kv_cache.check([one.kv for one in engine.running])
+        engine.kv_cache.check([one.kv for one in engine.scheduler.running])
     assert engine.cancel("r5") is engine.cancel("r4") is engine.cancel("nobody") is None
     if step is not None:
         assert [a for a in engine.process(step) if a.finish_reason == "cancelled"] == [], "nobody is told twice"
@@ -217,7 +220,7 @@ def test_arms_may_change_with_every_round(llama: Spoken, slots: int) -> None:
     ]
     draft = dataclasses.replace(random_draft(llama.target, TREE), arms=tuple(arms))
     engine, drafter = watched_engine(llama, draft, slots)
-    engine.policy = Turns(arms)
+    engine.policies[0] = Turns(arms)
     assert tokens(drive(engine, llama.requests)) == llama.answers
     assert {length for length, _ in drafter.seen} == {1, 2, 3, 4, 5}
 
@@ -240,7 +243,7 @@ def test_requests_may_refuse_drafts_or_ask_for_the_most(llama: Spoken, slots: in
 
 def test_those_who_ask_for_the_most_take_turns_with_the_others(llama: Spoken) -> None:
     """Their trees would be a price that nobody else has asked for: they have rounds of their own, every second one."""
-    engine = poison(Engine(llama.target, random_draft(llama.target, TREE), 4, CONTEXT))
+    engine = poison(Engine(llama.target, [random_draft(llama.target, TREE)], 4, CONTEXT))
     for n, speculation in ((1, "max"), (3, "auto"), (6, "off"), (7, "max")):
         engine.add(dataclasses.replace(llama.requests[n], speculation=speculation))
     rounds: list[set[str]] = []
@@ -248,8 +251,8 @@ def test_those_who_ask_for_the_most_take_turns_with_the_others(llama: Spoken) ->
         step = engine.launch()
         assert step is not None
         engine.process(step)
-        if step.batch is not None:
-            rounds.append({one.state.output.request.id for one in step.members})
+        if isinstance(step.work, RoundWork):
+            rounds.append({one.state.output.request.id for one in step.work.members})
     assert rounds == [{"r1", "r7"}, {"r3", "r6"}] * 3
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from eyas.engine.engine_thread import EngineThread
+from eyas.engine.async_engine import EngineThread
 
 
 def test_calls_run_in_order_on_one_thread() -> None:

@@ -16,7 +16,7 @@ TREE = TreeShape(4, 3, 12)
 def test_the_same_words_with_and_without_a_head(name: str, tmp_path: Path) -> None:
     """A head that knows nothing, and drafts that are right down to a random depth; three requests at a time."""
     spoken = speak(family_target(tmp_path, name, layers=6))
-    assert tokens(drive(Engine(spoken.target, None, 3, CONTEXT), spoken.requests)) == spoken.answers
-    random = Engine(spoken.target, random_draft(spoken.target, TREE), 3, CONTEXT)
+    assert tokens(drive(Engine(spoken.target, (), 3, CONTEXT), spoken.requests)) == spoken.answers
+    random = Engine(spoken.target, [random_draft(spoken.target, TREE)], 3, CONTEXT)
     assert tokens(drive(random, spoken.requests)) == spoken.answers
     assert tokens(drive(replay_engine(spoken, TREE, 3), spoken.requests)) == spoken.answers

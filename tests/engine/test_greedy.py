@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from tests.engine.small import CONTEXT, ReplayDrafter, Spoken, drive, random_draft, replay_engine, tokens
+from tests.engine.small import CONTEXT, ReplayDrafter, Spoken, drive, optional, random_draft, replay_engine, tokens
 
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
@@ -20,7 +20,7 @@ TREE = TreeShape(4, 3, 12)
 @pytest.mark.parametrize("shape", [None, chain_shape(4), TREE], ids=["baseline", "chain", "tree"])
 def test_a_random_head_changes_nothing(spoken: Spoken, shape: TreeShape | None, slots: int) -> None:
     draft = None if shape is None else random_draft(spoken.target, shape)
-    assert tokens(drive(Engine(spoken.target, draft, slots, CONTEXT), spoken.requests)) == spoken.answers
+    assert tokens(drive(Engine(spoken.target, optional(draft), slots, CONTEXT), spoken.requests)) == spoken.answers
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])
@@ -30,7 +30,7 @@ def test_what_is_accepted_moves_to_its_place(spoken: Spoken, shape: TreeShape, s
     seen: set[tuple[int, bool]] = set()
     for seed in range(4):
         engine = replay_engine(spoken, shape, slots)
-        drafter = engine.runner.drafter
+        drafter = engine.runner.drafters[0]
         assert isinstance(drafter, ReplayDrafter)
         drafter.random.seed(seed)
         assert tokens(drive(engine, spoken.requests)) == spoken.answers
@@ -52,7 +52,7 @@ def all_kinds(seen: set[tuple[int, bool]], shape: TreeShape) -> bool:
 )
 def test_every_attention_gives_the_same_words(spoken: Spoken, prepare: PrepareAttention) -> None:
     """The plain one, which serves where there is no compiler, and what this machine runs."""
-    engine = Engine(spoken.target, random_draft(spoken.target, TREE), 3, CONTEXT, prepare=prepare)
+    engine = Engine(spoken.target, [random_draft(spoken.target, TREE)], 3, CONTEXT, prepare=prepare)
     assert tokens(drive(engine, spoken.requests)) == spoken.answers
 
 
@@ -61,7 +61,7 @@ def test_every_attention_gives_the_same_words(spoken: Spoken, prepare: PrepareAt
 def test_a_learnt_head_is_fast_and_changes_nothing(
     llama: Spoken, learnt: Eagle3Spec, shape: TreeShape, slots: int
 ) -> None:
-    engine = Engine(llama.target, dataclasses.replace(learnt, shape=shape), slots, CONTEXT)
+    engine = Engine(llama.target, [dataclasses.replace(learnt, shape=shape)], slots, CONTEXT)
     answers = drive(engine, llama.requests)
     assert tokens(answers) == llama.answers
     rounds = [answer.rounds for answer in answers.values() if answer.accepted]
@@ -80,7 +80,7 @@ def cut_drafts(drafted: list[bool]) -> int:
 def test_more_rows_than_the_text_are_never_read(llama: Spoken, shape: TreeShape) -> None:
     """Whatever the memory holds where no text is, the answers are the same: it is full of old requests."""
     engine = replay_engine(llama, shape, 3)
-    pool, future_map, drafter = engine.runner.pool, engine.runner.future_map, engine.runner.drafter
+    pool, future_map, drafter = engine.runner.pool, engine.runner.future_map, engine.runner.drafters[0]
     assert isinstance(drafter, Eagle3Drafter)
     assert pool.aux_ZL is not None
     pool.kv.fill_(1e4)
@@ -100,14 +100,14 @@ def test_an_engine_serves_again(llama: Spoken) -> None:
 
 
 def test_no_gradients_are_kept(llama: Spoken, learnt: Eagle3Spec) -> None:
-    engine = Engine(llama.target, learnt, 2, CONTEXT)
+    engine = Engine(llama.target, [learnt], 2, CONTEXT)
     drive(engine, llama.requests[:3])
     runner = engine.runner
-    assert isinstance(runner.drafter, Eagle3Drafter)
-    for tensor in (runner.pool.kv, runner.pool.aux_ZL, runner.drafter.kv):
+    assert isinstance(runner.drafters[0], Eagle3Drafter)
+    for tensor in (runner.pool.kv, runner.pool.aux_ZL, runner.drafters[0].kv):
         assert tensor is not None
         assert not tensor.requires_grad
         assert torch.isfinite(tensor).all()
-    for tensor in (runner.future_map.logits_RV, runner.future_map.hidden_RD):
+    for tensor in (runner.drafters[0].state.logits_RV, runner.drafters[0].state.hidden_RD):
         assert tensor is not None
         assert not tensor.requires_grad

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from tests.engine.small import CONTEXT, Spoken, drive, generate, random_draft, replay_engine
+from tests.engine.small import CONTEXT, Spoken, drive, generate, optional, random_draft, replay_engine
 
 from eyas.base.errors import InputError
 from eyas.engine.engine import Engine
@@ -52,7 +52,7 @@ def test_a_request_has_stop_ids_of_its_own(llama: Spoken, shape: TreeShape | Non
         dataclasses.replace(r, stop=StopCriteria(ids=(llama.answers[r.id][places[r.id]], 283))) if r.id in places else r
         for r in llama.requests
     ]
-    engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    engine = Engine(llama.target, (), 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
     for name, answer in drive(engine, requests).items():
         wanted = llama.answers[name]
         end = wanted.index(wanted[places[name]]) + 1 if name in places else len(wanted)
@@ -70,7 +70,7 @@ def test_the_end_of_a_turn_may_be_ignored(stopping: Spoken, llama: Spoken, shape
         if len(stopping.answers[r.id]) < len(llama.answers[r.id]) == r.max_tokens
     ]
     assert len(requests) >= 2
-    engine = Engine(llama.target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    engine = Engine(llama.target, (), 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
     heeds = dataclasses.replace(requests[0], id="heeds", stop=StopCriteria())
     answers = drive(engine, [*requests, heeds])
     assert answers["heeds"].token_ids == stopping.answers[requests[0].id]
@@ -98,7 +98,7 @@ def test_a_stop_string_ends_the_answer_wherever_it_stands(llama: Spoken, shape: 
         wanted[request.id] = whole.split(stop)[0]
         ends[request.id] = stop in whole
     assert sum(ends.values()) >= 3
-    engine = Engine(target, None, 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
+    engine = Engine(target, (), 3, CONTEXT) if shape is None else replay_engine(llama, shape, 3)
     for name, answer in drive(engine, requests).items():
         assert answer.text == wanted[name]
         assert answer.token_ids == llama.answers[name][: len(answer.token_ids)]
@@ -129,7 +129,7 @@ def test_the_context_may_be_used_to_its_last_token(llama: Spoken, shape: TreeSha
     request = llama.requests[4]
     context = len(request.prompt_ids) + room
     if shape is None:
-        engine = Engine(llama.target, None, 2, context)
+        engine = Engine(llama.target, (), 2, context)
     else:
         engine = replay_engine(llama, shape, 2, context)
     short = llama.requests[1]
@@ -142,7 +142,7 @@ def test_the_context_may_be_used_to_its_last_token(llama: Spoken, shape: TreeSha
 def test_the_context_ends_where_the_target_does(llama: Spoken) -> None:
     limit = llama.target.info.max_positions
     for draft in (None, random_draft(llama.target, TREE)):
-        engine = Engine(llama.target, draft, 1, 10 * limit)
+        engine = Engine(llama.target, optional(draft), 1, 10 * limit)
         assert engine.max_context == limit
         answer = drive(engine, [Request("long", tuple(range(250)) * 2, 10 * limit)])["long"]
         assert 500 + len(answer.token_ids) == limit or answer.finish_reason == "stop"
@@ -151,21 +151,19 @@ def test_the_context_ends_where_the_target_does(llama: Spoken) -> None:
 @pytest.mark.parametrize("shape", [None, TREE])
 def test_a_prompt_without_room_is_refused_by_name(llama: Spoken, shape: TreeShape | None) -> None:
     draft = None if shape is None else random_draft(llama.target, shape)
-    engine = Engine(llama.target, draft, 2, 40)
+    engine = Engine(llama.target, optional(draft), 2, 40)
     first = engine.add(llama.requests[0])
-    with pytest.raises(InputError, match=r"prompt r2 of 40 tokens.*at most 39"):
+    with pytest.raises(InputError, match=r"prompt of request r2 has 40 tokens.*at most 39"):
         engine.add(llama.requests[2])
-    assert len(engine.waiting) == 1, "the refused prompt does not wait"
+    assert len(engine.scheduler.waiting) == 1, "the refused prompt does not wait"
     drive(engine, [])
     assert first.token_ids == llama.answers["r0"]
 
 
-@pytest.mark.parametrize(
-    ("prompt_ids", "max_tokens", "said"), [((), 4, "without tokens"), ((1, 2), 0, "max_tokens = 0")]
-)
+@pytest.mark.parametrize(("prompt_ids", "max_tokens", "said"), [((), 4, "has no tokens"), ((1, 2), 0, "max_tokens=0")])
 def test_an_empty_request_is_refused(llama: Spoken, prompt_ids: tuple[int, ...], max_tokens: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        Engine(llama.target, None, 1, CONTEXT).add(Request("x", prompt_ids, max_tokens))
+        Engine(llama.target, (), 1, CONTEXT).add(Request("x", prompt_ids, max_tokens))
 
 
 def test_answers_of_one_token(llama: Spoken) -> None:

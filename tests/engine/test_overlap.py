@@ -68,7 +68,7 @@ def serve(engine: Engine, requests: Sequence[Request], loop: str) -> dict[str, l
 def test_the_next_round_is_launched_before_the_last_one_is_read(llama: Spoken, worker: DeviceStream) -> None:
     """launch 0, launch 1, wait 0, launch 2, wait 1 ...: but for the ends, two pieces of work are on their way."""
     stream = Recorded(worker)
-    engine = Engine(llama.target, random_draft(llama.target, TREE), 1, CONTEXT, stream=stream)
+    engine = Engine(llama.target, [random_draft(llama.target, TREE)], 1, CONTEXT, stream=stream)
     assert serve(engine, llama.requests[1:2], "overlap") == {"r1": llama.answers["r1"]}
     count = sum(kind == "wait" for kind, _ in stream.order)
     launches, waits = [("launch", n) for n in range(count)], [("wait", n) for n in range(count)]
@@ -79,7 +79,7 @@ def test_the_next_round_is_launched_before_the_last_one_is_read(llama: Spoken, w
 
 def test_the_plain_loop_reads_each_step_before_the_next(llama: Spoken, worker: DeviceStream) -> None:
     stream = Recorded(worker)
-    engine = Engine(llama.target, random_draft(llama.target, TREE), 3, CONTEXT, stream=stream)
+    engine = Engine(llama.target, [random_draft(llama.target, TREE)], 3, CONTEXT, stream=stream)
     serve(engine, llama.requests, "plain")
     kinds = [kind for kind, _ in stream.order]
     assert kinds == ["launch", "wait"] * (len(kinds) // 2)
@@ -91,7 +91,7 @@ def test_a_round_that_nobody_needs_is_not_launched(llama: Spoken) -> None:
     orders = {}
     for loop in LOOPS:
         stream = Recorded(InlineStream())
-        serve(Engine(llama.target, None, 1, CONTEXT, stream=stream), [request], loop)
+        serve(Engine(llama.target, (), 1, CONTEXT, stream=stream), [request], loop)
         orders[loop] = sum(kind == "launch" for kind, _ in stream.order)
     assert orders == {"plain": 8, "overlap": 8}
 
@@ -150,10 +150,10 @@ class Asked:
         """With a drafter that knows the answers, and another arm in every round."""
         arms = (Arm("tree", SMALL), Arm("tree", SMALL), Arm("off", None), Arm("chain", chain_shape(2)))
         draft = dataclasses.replace(random_draft(self.target, SMALL), arms=arms)
-        engine = poison(Engine(self.target, draft, slots, context, memory_tokens=memory_tokens, stream=stream))
+        engine = poison(Engine(self.target, [draft], slots, context, memory_tokens=memory_tokens, stream=stream))
         drafter = put_drafter(engine, draft, ReplayDrafter)
         assert isinstance(drafter, ReplayDrafter)
-        drafter.texts, engine.policy = self.texts, Turns(arms)
+        drafter.texts, engine.policies[0] = self.texts, Turns(arms)
         return engine
 
 
@@ -171,7 +171,7 @@ def asked(shallow_target: Target) -> Asked:
         sampling, told = pick.choice(SAMPLINGS), pick.choice((None, None, 0, 3))
         told = {"logprobs": told, "wants_rounds": n % 3 == 0}
         requests.append(dataclasses.replace(request, sampling=sampling, seed=n, **told))
-    answers = {r.id: drive(Engine(shallow_target, None, 1, 90), [r])[r.id] for r in requests}
+    answers = {r.id: drive(Engine(shallow_target, (), 1, 90), [r])[r.id] for r in requests}
     assert len({answer.finish_reason for answer in answers.values()}) == 2
     return Asked(shallow_target, tuple(requests), answers)
 
@@ -269,7 +269,7 @@ def test_overlap_with_one_line_and_with_many(llama: Spoken, worker: DeviceStream
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_source_that_ends_while_answers_run(llama: Spoken, loop: str) -> None:
-    engine = poison(Engine(llama.target, None, 9, CONTEXT))
+    engine = poison(Engine(llama.target, (), 9, CONTEXT))
     answers = LOOPS[loop](engine, RequestList(llama.requests), lambda *_: engine.check())
     assert {a.request.id: a.token_ids for a in answers} == llama.answers
     assert list(LOOPS[loop](engine, RequestList([]))) == []
@@ -281,21 +281,21 @@ def test_a_source_that_ends_while_answers_run(llama: Spoken, loop: str) -> None:
 class Forgetful(Eagle3Drafter):
     """Never reads a prompt."""
 
-    def read(self, lines: Sequence[int], lags: Sequence[int]) -> None:
+    def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
         pass
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_draft_without_read_is_caught(llama: Spoken, worker: DeviceStream, loop: str) -> None:
     draft: Eagle3Spec = random_draft(llama.target, TREE)
-    engine = Engine(llama.target, draft, 2, CONTEXT, stream=worker)
+    engine = Engine(llama.target, [draft], 2, CONTEXT, stream=worker)
     put_drafter(engine, draft, Forgetful)
-    with pytest.raises(AssertionError, match="the head is read before it wrote"):
+    with pytest.raises(AssertionError, match="the head state is read before written"):
         serve(engine, llama.requests[:1], loop)
 
 
 def test_a_round_that_publishes_no_tokens_is_caught(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(llama.target, None, 1, CONTEXT)
+    engine = Engine(llama.target, (), 1, CONTEXT)
     future_map = engine.runner.future_map
 
     def lengths_only(req_slots_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor, accepted_B: Tensor) -> None:
@@ -309,18 +309,18 @@ def test_a_round_that_publishes_no_tokens_is_caught(llama: Spoken, monkeypatch: 
 def test_each_state_of_the_head_is_used_once(llama: Spoken) -> None:
     """Two trees from one `read`: the second would draft from what the first one used up."""
     draft = random_draft(llama.target, TREE)
-    engine = poison(Engine(llama.target, draft, 1, CONTEXT))
+    engine = poison(Engine(llama.target, [draft], 1, CONTEXT))
     engine.add(llama.requests[0])
     for _ in range(3):
         step = engine.launch()
         assert step is not None
         engine.process(step)
     check(engine)
-    drafter, future_map = engine.runner.drafter, engine.runner.future_map
+    drafter, future_map = engine.runner.drafters[0], engine.runner.future_map
     assert drafter is not None
-    line_1 = torch.tensor([engine.running[0].kv.req_slot])
+    line_1 = torch.tensor([engine.scheduler.running[0].kv.req_slot])
     length_1 = future_map.lengths_R[line_1]
     with torch.inference_mode():
         drafter.draft(line_1, length_1, future_map.roots_B(line_1, length_1), TREE)
-        with pytest.raises(AssertionError, match="the head is read before it wrote"):
+        with pytest.raises(AssertionError, match="the head state is read before written"):
             drafter.draft(line_1, length_1, future_map.roots_B(line_1, length_1), TREE)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from tests.engine.small import CONTEXT, Spoken, drive, poison, put_drafter, random_draft, replay_engine
+from tests.engine.small import CONTEXT, Spoken, drive, optional, poison, put_drafter, random_draft, replay_engine
 from torch import Tensor
 
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.request import Request, RequestOutput, Speculation
 from eyas.model.target import Target
-from eyas.speculation.arms import Arm, BatchLoad, SpeculationDecision
-from eyas.speculation.policy import FixedArm
+from eyas.speculation.arms import Arm
+from eyas.speculation.policy import BatchLoad, FixedArm, SpeculationDecision
 from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.tree import Tree
 
@@ -40,15 +40,12 @@ class Telling(Eagle3Drafter):
     told: list[Tensor]
     lags: list[int]
 
-    def read(self, lines: Sequence[int], lags: Sequence[int]) -> None:
-        self.lags += lags
-        super().read(lines, lags)
+    def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
+        self.lags += draft_lags
+        super().read(req_slots, draft_lags)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        future_map = self.future_map
-        assert future_map.logits_RV is not None
-        assert future_map.hidden_RD is not None
-        self.told += [future_map.logits_RV[req_slots_B].clone(), future_map.hidden_RD[req_slots_B].clone()]
+        self.told += [self.state.logits_RV[req_slots_B].clone(), self.state.hidden_RD[req_slots_B].clone()]
         return super().draft(req_slots_B, lengths_B, roots_B, shape)
 
 
@@ -62,7 +59,7 @@ class Server:
 
     @staticmethod
     def start(target: Target, draft: Eagle3Spec | None, monkeypatch: pytest.MonkeyPatch) -> "Server":
-        engine = poison(Engine(target, draft, 1, 200))
+        engine = poison(Engine(target, optional(draft), 1, 200))
         if draft is not None:
             drafter = put_drafter(engine, draft, Telling)
             assert isinstance(drafter, Telling)
@@ -77,7 +74,7 @@ class Server:
 
     def hear(self, prompt: Sequence[int]) -> tuple[Numbers, RequestOutput]:
         """Ask, and keep the numbers."""
-        numbers, target, drafter = Numbers([], [], []), self.engine.target, self.engine.runner.drafter
+        numbers, target, drafter = Numbers([], [], []), self.engine.target, self.engine.runner.drafters[0]
         assert isinstance(drafter, Telling)
         drafter.told, drafter.lags = numbers.head, numbers.lags
         logits = target.logits
@@ -142,11 +139,11 @@ def test_a_hit_gives_the_numbers_of_a_miss(
     draft = random_draft(shallow_target, shape)
     max_tokens, speculation, num_rounds = BEFORE[before]
     server = Server.start(shallow_target, draft, monkeypatch)
-    policy = server.engine.policy
+    policy = server.engine.policies[0]
     for prompt in WARM[warm]:
-        server.engine.policy = Ending(Arm("on", shape), num_rounds)
+        server.engine.policies[0] = Ending(Arm("on", shape), num_rounds)
         server.ask(prompt, max_tokens, speculation)
-    server.engine.policy = policy
+    server.engine.policies[0] = policy
     prompt = [*server.texts[0], 50, 51] if warm == "the turn before" else PROMPT
     expected = server.expected_hit(prompt)
     assert (expected == 0) == (warm == "nothing in common")
@@ -206,7 +203,7 @@ def test_requests_alike_at_the_same_time(llama: Spoken) -> None:
     """Six copies of a prompt over three lines: those that come later find what the first ones brought."""
     request = llama.requests[6]
     copies = [dataclasses.replace(request, id=f"copy{n}") for n in range(6)]
-    for engine in (Engine(llama.target, None, 3, CONTEXT), replay_engine(llama, TREE, 3)):
+    for engine in (Engine(llama.target, (), 3, CONTEXT), replay_engine(llama, TREE, 3)):
         answers = drive(engine, copies)
         assert all(answer.token_ids == llama.answers[request.id] for answer in answers.values())
         assert [answers[f"copy{n}"].num_cached_tokens for n in range(6)] == [0] * 3 + [len(request.prompt_ids) - 1] * 3

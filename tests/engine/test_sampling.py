@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.engine.small import CONTEXT, Spoken, drive, random_draft, tokens
+from tests.engine.small import CONTEXT, Spoken, drive, optional, random_draft, tokens
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -58,8 +58,10 @@ def test_a_drawn_answer_is_that_of_plain_decoding(
 ) -> None:
     """Token by token, whatever is drafted and whoever shares the batch: the coin belongs to the position."""
     requests = asked(llama, samplings)
-    plain = tokens(drive(Engine(llama.target, None, 1, CONTEXT), requests))
-    answers = drive(Engine(llama.target, Eagle3Spec(learnt.head, learnt.vocab, shape), 5, CONTEXT), reversed(requests))
+    plain = tokens(drive(Engine(llama.target, (), 1, CONTEXT), requests))
+    answers = drive(
+        Engine(llama.target, [Eagle3Spec(learnt.head, learnt.vocab, shape)], 5, CONTEXT), reversed(requests)
+    )
     assert tokens(answers) == plain
     assert any(plain[f"{i}-1"] != plain[f"{i}-2"] for i in range(len(samplings))), "another seed, another answer"
     assert acceptance_length([answer.rounds for answer in answers.values()]) > 1, "drafts were accepted"
@@ -67,7 +69,7 @@ def test_a_drawn_answer_is_that_of_plain_decoding(
 
 def test_greedy_beside_sampled(llama: Spoken, learnt: Eagle3Spec) -> None:
     answers = tokens(
-        drive(Engine(llama.target, Eagle3Spec(learnt.head, learnt.vocab, TREE), 4, CONTEXT), asked(llama, MIXED))
+        drive(Engine(llama.target, [Eagle3Spec(learnt.head, learnt.vocab, TREE)], 4, CONTEXT), asked(llama, MIXED))
     )
     assert answers["1-1"] == answers["1-2"] == llama.answers["r1"][:16]
 
@@ -78,7 +80,7 @@ def test_penalties_say_something(llama: Spoken) -> None:
     never = SamplingParams(logit_bias=tuple((token, -100.0) for token in set(llama.answers["r0"])))
     once = SamplingParams(presence_penalty=2.0, frequency_penalty=2.0, repetition_penalty=50.0)
     requests = [Request("never", request.prompt_ids, 20, never), Request("once", request.prompt_ids, 20, once)]
-    answers = tokens(drive(Engine(llama.target, None, 2, CONTEXT), requests))
+    answers = tokens(drive(Engine(llama.target, (), 2, CONTEXT), requests))
     assert not set(answers["never"]) & set(llama.answers["r0"])
     assert len(set(answers["once"])) == len(answers["once"])
 
@@ -101,7 +103,7 @@ def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Eagle3Spec, shape: Tr
     ]
     requests.append(Request("free", llama.requests[0].prompt_ids, 10))
     draft = None if shape is None else Eagle3Spec(learnt.head, learnt.vocab, shape)
-    answers = drive(Engine(llama.target, draft, 4, CONTEXT), requests)
+    answers = drive(Engine(llama.target, optional(draft), 4, CONTEXT), requests)
     for name, answer in answers.items():
         text = llama.target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
         if name.startswith("word"):
@@ -111,7 +113,7 @@ def test_an_answer_fits_its_grammar(llama: Spoken, learnt: Eagle3Spec, shape: Tr
             assert isinstance(json.loads(str(text))["n"], int)
     assert answers["free"].token_ids == llama.answers["r0"][:10]
     assert any(answer.finish_reason == "stop" for name, answer in answers.items() if name.startswith("json"))
-    plain = tokens(drive(Engine(llama.target, None, 1, CONTEXT), requests))
+    plain = tokens(drive(Engine(llama.target, (), 1, CONTEXT), requests))
     assert tokens(answers) == plain
 
 
@@ -124,7 +126,7 @@ def test_logprobs_are_those_of_one_plain_pass(llama: Spoken, learnt: Eagle3Spec,
     ]
     model = AutoModelForCausalLM.from_pretrained(llama.path, dtype=torch.float32)
     for request in requests:
-        answer = drive(Engine(llama.target, draft, 2, CONTEXT), requests)[request.id]
+        answer = drive(Engine(llama.target, optional(draft), 2, CONTEXT), requests)[request.id]
         if request.logprobs is None:
             assert answer.logprobs == []
             continue
@@ -195,12 +197,12 @@ def test_drawn_as_the_target_says(
     P(TV > E + t) <= exp(-2 N t^2), below 1e-6 for t = sqrt(6.91 / N).
     """
     draft = random_draft(shallow_target, TreeShape(2, 2, 4)) if speculative else None
-    engine = Engine(shallow_target, draft, 64, 16)
+    engine = Engine(shallow_target, optional(draft), 64, 16)
     if draft is not None:
         runner = engine.runner
         drafter = KnowingDrafter(draft, shallow_target, runner.pool, runner.future_map, runner.prepare_attention)
         drafter.support = supports(exact)
-        runner.drafter = drafter
+        runner.drafters[0] = drafter
     requests = [Request(str(seed), PROMPT, NUM_TOKENS, SAMPLING, seed) for seed in range(NUM_SEEDS)]
     answers = drive(engine, requests)
     counts = dict.fromkeys(exact, 0)

@@ -39,7 +39,7 @@ def requests(sampling: SamplingParams) -> list[Request]:
 
 
 def answers(engine: Engine, asked: list[Request], loop: str) -> dict[str, list[int]]:
-    engine.policy = All(ARMS)
+    engine.policies[0] = All(ARMS)
     loops = {"plain": plain_loop, "overlap": overlap_loop}
     found = {a.request.id: a.token_ids for a in loops[loop](engine, RequestList(asked))}
     torch.cuda.synchronize()
@@ -54,7 +54,7 @@ def test_the_same_words(target: Target, slots: int, sampling: SamplingParams, lo
     draft = dataclasses.replace(random_draft(target, TREE), arms=ARMS)
     found = {}
     for recorded in (False, True):
-        engine = Engine(target, draft, slots, 512, stream=CudaStream(CUDA))
+        engine = Engine(target, [draft], slots, 512, stream=CudaStream(CUDA))
         assert isinstance(engine.runner.graphs, RoundGraphs)
         if not recorded:
             engine.runner.graphs = None

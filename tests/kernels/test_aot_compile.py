@@ -63,8 +63,8 @@ def test_the_same_words(stored: list[Path], spoken: Spoken, draft: Eagle3Spec, m
     monkeypatch.setattr(compiled, "_compile_in_subprocess", refuse)
     assert compile_pair(spoken.target, draft.head, stored_only=True)
     monkeypatch.setattr(type(spoken.target.decoder), "forward", refuse)
-    assert tokens(drive(Engine(spoken.target, None, 3, CONTEXT), spoken.requests)) == spoken.answers
-    assert tokens(drive(Engine(spoken.target, draft, 3, CONTEXT), spoken.requests)) == spoken.answers
+    assert tokens(drive(Engine(spoken.target, (), 3, CONTEXT), spoken.requests)) == spoken.answers
+    assert tokens(drive(Engine(spoken.target, [draft], 3, CONTEXT), spoken.requests)) == spoken.answers
     assert tokens(drive(replay_engine(spoken, TREE, 3), spoken.requests)) == spoken.answers
 
 

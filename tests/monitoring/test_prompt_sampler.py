@@ -35,7 +35,7 @@ def start(tmp_path, gate):
     open_ones: list[PromptSampler] = []
 
     def run(gate=gate, say=print, **options) -> PromptSampler:
-        new = PromptSampler(SampleOptions(tmp_path / "kept", **options), gate, {"main": HEAD}, SHAPES, say)
+        new = PromptSampler(SampleOptions(tmp_path / "kept", **options), gate, [HEAD], SHAPES, say)
         open_ones.append(new)
         for _ in range(10):  # what is usual here: 5 tokens a round of the tree, 2 of the chain
             new.observe(body(TEXT), 0, answer(GOOD))
@@ -223,13 +223,13 @@ def test_the_log_has_rounds_for_every_tree_that_they_say_something_of(start, tmp
 def test_one_server_writes_at_a_time(start, tmp_path, gate):
     start()
     with pytest.raises(InputError, match="another server"):
-        PromptSampler(SampleOptions(tmp_path / "kept"), gate, {"main": HEAD}, SHAPES, print)
+        PromptSampler(SampleOptions(tmp_path / "kept"), gate, [HEAD], SHAPES, print)
 
 
 def test_a_place_that_cannot_be_written_is_refused_at_the_start(tmp_path, gate):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="cannot be written"):
-        PromptSampler(SampleOptions(tmp_path / "file"), gate, {"main": HEAD}, SHAPES, print)
+        PromptSampler(SampleOptions(tmp_path / "file"), gate, [HEAD], SHAPES, print)
 
 
 @pytest.mark.parametrize("options", [{"below": 0.0}, {"below": 1.5}, {"limit": 0}])

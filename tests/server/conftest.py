@@ -47,7 +47,7 @@ def service() -> Iterator[AsyncEngine]:
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
     target = Target.load(EMBEDDED, torch.float32, stored.config.aux_layer_ids)
     draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
-    service = AsyncEngine(Engine(target, draft, 4, 1024), 16)
+    service = AsyncEngine(Engine(target, [draft], 4, 1024), 16)
     service.start()
     yield service
     service.drain(1)

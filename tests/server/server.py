@@ -89,7 +89,7 @@ def new_service(
 ) -> AsyncEngine:
     """Started; with `drafts`, a random head drafts in trees of `SHAPE`."""
     draft = random_draft(target, SHAPE) if drafts else None
-    service = AsyncEngine(Engine(target, draft, slots, context), max_waiting)
+    service = AsyncEngine(Engine(target, [] if draft is None else [draft], slots, context), max_waiting)
     service.start()
     return service
 

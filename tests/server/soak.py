@@ -57,7 +57,7 @@ def solo_cases(target: Target, count: int, seed: int) -> list[Case]:
     """Prompts of many lengths, some with a common beginning, each answered alone by plain decoding."""
     rng = random.Random(seed)
     stem = [rng.randrange(256) for _ in range(120)]
-    engine = Engine(target, None, 1, CONTEXT)
+    engine = Engine(target, (), 1, CONTEXT)
     cases = []
     for number in range(count):
         begin = stem[: rng.choice((0, 0, 30, 100, 120))]

@@ -29,8 +29,8 @@ def test_a_soak_leaves_nothing_behind(shallow_target: Target, num_requests: int,
     cases = solo_cases(shallow_target, num_cases, seed=1)
     draft = dataclasses.replace(random_draft(shallow_target, SHAPE), arms=ARMS)
     # Less memory than the requests want at once: some wait, some are preempted.
-    engine = Engine(shallow_target, draft, 8, 256, memory_tokens=420, stream=WorkerStream())
-    engine.policy = build_budget(engine, ARMS, None)
+    engine = Engine(shallow_target, [draft], 8, 256, memory_tokens=420, stream=WorkerStream())
+    engine.policies[0] = build_budget(engine, ARMS, None)
     service = AsyncEngine(engine, max_waiting=12, loop=overlap_loop)
     service.start()
     with serving(service) as server:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.speculation.simulation import ARMS, Head, Machine, Outcome, Scene, Weather, head, run
 
-from eyas.speculation.arms import Arm, BatchLoad
+from eyas.speculation.arms import Arm
 from eyas.speculation.budget import Budget
+from eyas.speculation.policy import BatchLoad
 from eyas.speculation.round_costs import CostKey, isotonic, load_or_measure, measure_cost_table
 
 ROUNDS = 3000
@@ -90,13 +91,13 @@ def test_it_explores_about_one_round_in_a_hundred(good: Head) -> None:
 def test_it_says_how_much_faster_the_server_is(good: Head) -> None:
     """speed_up covers the truth, and there is none before off has run."""
     budget, outcome = play(good, 1, rounds=8000)
-    found = budget.speed_up()
+    found = budget.speedup()
     assert found is not None
     assert found.low < found.value < found.high
     assert found.low <= outcome.speed_up * 1.02
     assert found.high >= outcome.speed_up * 0.98
     assert (found.high - found.low) / found.value < 0.5
-    assert Budget(ARMS, MACHINE.table(4), MACHINE.warm_cost).speed_up() is None
+    assert Budget(ARMS, MACHINE.table(4), MACHINE.warm_cost).speedup() is None
 
 
 def test_beyond_the_trained_context_the_bucket_decides(good: Head, useless: Head) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.speculation.simulation import ARMS, Machine
 
-from eyas.speculation.arms import Arm, BatchLoad
+from eyas.speculation.arms import Arm
+from eyas.speculation.policy import BatchLoad
 from eyas.speculation.round_costs import (
     MAX_ROUNDS,
     TIME_LIMIT_S,

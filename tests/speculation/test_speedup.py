@@ -49,7 +49,6 @@ def test_there_is_none_without_a_baseline() -> None:
     assert play(0, 150, 2.0) is None, "three rounds of off are too few"
     assert play(0, 300, 2.0) is not None
     assert SpeedupEstimator().overall() is None
-    assert SpeedupEstimator().by_batch() == {}
 
 
 def test_few_rounds_of_off_make_a_wide_interval() -> None:
@@ -73,19 +72,15 @@ def test_strata_are_weighed_by_their_rounds() -> None:
     assert overall.low < overall.value < overall.high or overall.high == pytest.approx(overall.low)
 
 
-def test_by_batch() -> None:
+def test_a_bucket_without_rounds_of_off_takes_the_baseline_of_all() -> None:
     found = SpeedupEstimator()
     for number in range(1000):
         found.observe(Stratum(1, False), number % 20 == 0, 0.01, 0.01 if number % 20 == 0 else 0.03)
         found.observe(Stratum(8, True), True, 0.02, 0.02)
         found.observe(Stratum(16, False), False, 0.02, 0.03)
-    by_batch = found.by_batch()
-    assert set(by_batch) == {1, 8}, "16 has no round of off"
-    assert by_batch[1].value == pytest.approx(2.9, rel=0.01)
-    assert by_batch[8].value == pytest.approx(1.0)
     overall = found.overall()
     assert overall is not None
-    assert overall.value == pytest.approx((0.029 + 0.02 + 0.03) / 0.05, rel=0.01), "and takes the others' baseline"
+    assert overall.value == pytest.approx((0.029 + 0.02 + 0.03) / 0.05, rel=0.01)
 
 
 def test_it_is_about_now() -> None:

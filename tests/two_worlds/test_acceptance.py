@@ -44,7 +44,7 @@ def test_evaluation_counts_the_rounds_of_serving(options: HeadOptions, tmp_path:
     answers = [find_answers(text, row.ids_T, row.loss_mask_T)[0] for text, row in enumerate(rows)]
     simulated = dict(zip([row.id for row in rows], replay_answers(answers, drafter), strict=True))
 
-    engine = Engine(target, Eagle3Spec(stored.head, stored.vocab, shape), slots=4, context=256)
+    engine = Engine(target, [Eagle3Spec(stored.head, stored.vocab, shape)], max_running=4, max_context=256)
     requests = []
     for conversation in read_conversation_dir(tmp_path / "conversations"):
         ids = render_prompt(conversation.messages[:-1], target.tokenizer)

@@ -65,7 +65,7 @@ def test_answers_drawn_anew_and_their_rounds_are_those_of_serving(target: Target
     stored, features = read_head(trained / "head", torch.float32), Features(trained / "features")
     rows = list(features.rows(range(16)))
     seeds = list(range(50, 66))
-    engine = Engine(target, Eagle3Spec(stored.head, stored.vocab, SHAPE), slots=6, context=256)
+    engine = Engine(target, [Eagle3Spec(stored.head, stored.vocab, SHAPE)], max_running=6, max_context=256)
     wanted = served(engine, rows, seeds, WARM)
     anew = resample_answers(rows, seeds, target, WARM, TOKENS)
     said = [row.ids_T[row.loss_mask_T].tolist() for row in anew]
@@ -98,7 +98,7 @@ def test_a_sliding_window_slides_over_what_is_drawn(tmp_path: Path) -> None:
     for length in (3, 9, 40):
         ids_T, mask_T = torch.randint(0, 200, (length + 1,)), torch.arange(length + 1) == length
         rows.append(Row(str(length), "any", ids_T, mask_T, torch.zeros(length + 1, 1), torch.zeros(1, 1)))
-    wanted = served(Engine(target, None, slots=3, context=128), rows, [1, 2, 3], SamplingParams(1.0))
+    wanted = served(Engine(target, (), max_running=3, max_context=128), rows, [1, 2, 3], SamplingParams(1.0))
     anew = resample_answers(rows, [1, 2, 3], target, SamplingParams(1.0), TOKENS)
     assert [row.ids_T[row.loss_mask_T].tolist() for row in anew] == [answer.token_ids for answer in wanted]
 

@@ -10,7 +10,8 @@ import torch
 from tests.tiny import tiny_target
 from torch import Tensor
 
-from eyas.drafters.eagle3 import AcceptedTokens, Eagle3Drafter, Eagle3Spec
+from eyas.drafters.drafter import AcceptedTokens
+from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.features.layout import Row, teacher_positions
 from eyas.kernels.paged_attention import prepare_dense
 from eyas.memory.future_map import FutureMap
@@ -151,7 +152,7 @@ def make_drafter(target: Target, draft: Eagle3Spec, rows: list[Row]) -> Eagle3Dr
     order = torch.randperm(pool.num_slots, generator=torch.Generator().manual_seed(5)).int() + 1
     pool.req_to_token_RC.copy_(order.view(len(rows), width))
     drafter = Eagle3Drafter(draft, target, pool, FutureMap(len(rows), width, torch.device("cpu")), prepare_dense)
-    drafter.future_map.poisoned = True
+    drafter.future_map.poison()
     assert pool.aux_ZL is not None
     pool.aux_ZL.fill_(100.0)
     return drafter

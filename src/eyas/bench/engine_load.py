@@ -16,7 +16,8 @@ from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult
 from eyas.bench.single_stream import WARM_UP_TOKENS
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.drafters.eagle3 import Eagle3Spec
-from eyas.drafters.other_drafters import PromptLookupSpec, SmallModelSpec
+from eyas.drafters.prompt_lookup import PromptLookupSpec
+from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.cost_profiler import build_budget
 from eyas.engine.engine import Engine
 from eyas.model.target import Target
@@ -52,10 +53,10 @@ def measure_load(
     headless = headless_drafters(config, target)
 
     def build_engines(slots: int) -> dict[str, Engine]:
-        engines = {BASELINE: Engine(target, None, slots, context)}
+        engines = {BASELINE: Engine(target, (), slots, context)}
         engines[SPECULATIVE] = build_auto_engine(target, draft, slots, context)
         engines |= {arm.name: build_fixed_arm_engine(target, draft, arm, slots, context) for arm in fixed}
-        return engines | {name: Engine(target, drafter, slots, context) for name, drafter in headless.items()}
+        return engines | {name: Engine(target, [drafter], slots, context) for name, drafter in headless.items()}
 
     @cache
     def open_loop_engines() -> dict[str, Engine]:
@@ -116,15 +117,15 @@ def headless_drafters(config: BenchConfig, target: Target) -> dict[str, PromptLo
 def build_auto_engine(target: Target, draft: Eagle3Spec, slots: int, context: int) -> Engine:
     """Returns an engine whose budget chooses the arm of each round; it measures the cost of rounds now."""
     arms = default_arms()
-    engine = Engine(target, replace(draft, arms=arms), slots, context)
-    engine.policy = build_budget(engine, arms, None)
+    engine = Engine(target, [replace(draft, arms=arms)], slots, context)
+    engine.policies[0] = build_budget(engine, arms, None)
     return engine
 
 
 def build_fixed_arm_engine(target: Target, draft: Eagle3Spec, arm: Arm, slots: int, context: int) -> Engine:
     """Returns an engine that runs the same arm in every round. The arm `off` loads no head."""
     if arm.shape is None:
-        return Engine(target, None, slots, context)
-    engine = Engine(target, replace(draft, shape=arm.shape), slots, context)
-    engine.policy = FixedArm(arm)
+        return Engine(target, (), slots, context)
+    engine = Engine(target, [replace(draft, shape=arm.shape)], slots, context)
+    engine.policies[0] = FixedArm(arm)
     return engine

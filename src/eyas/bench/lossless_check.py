@@ -76,7 +76,7 @@ def compare_with_references(
     assert next(draft.head.parameters()).dtype == torch.float32, "the head is compared in float32"
     references.require(target.digest, prompts, max_tokens)
     context = max((len(prompt.ids) for prompt in prompts), default=0) + max_tokens
-    engine = Engine(target, draft, slots, context)
+    engine = Engine(target, [draft], slots, context)
     requests = (Request(prompt.id, prompt.ids, max_tokens) for prompt in prompts)
     differing = []
     with Progress("lossless check", len(prompts), "answers", enabled=progress) as bar:

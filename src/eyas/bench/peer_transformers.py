@@ -62,7 +62,7 @@ def compare_with_generate(
 ) -> PeerComparison:
     """Runs both on one prompt back to back, in rotated order, after a warm-up. On a CPU neither is compiled."""
     model = load_reference_model(target.directory, target.model.dtype, target.model.device)
-    engine = Engine(target, None, 1, max(len(prompt.ids) for prompt in prompts) + max_tokens)
+    engine = Engine(target, (), 1, max(len(prompt.ids) for prompt in prompts) + max_tokens)
     generators: dict[str, Callable[[Prompt, int], float | None]] = {
         "eyas": lambda prompt, limit: generate_one(engine, prompt, limit).tpot_s,
         "peer": lambda prompt, limit: _generate(model, prompt, limit),

@@ -19,10 +19,10 @@ from eyas.bench.request_metrics import BASELINE, SPECULATIVE
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.engine.counters import EngineCounters
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
-from eyas.engine.sequences import EngineCounters
 from eyas.evaluation.evaluate import CONFIDENT_PROB
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
 from eyas.evaluation.replay import AnswerSpan, replay_answers
@@ -80,13 +80,13 @@ def measure_tasks(
     """Measures acceptance and TPOT by task. Raises InputError for a prompt that is too long for the target."""
     units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})
     context = max(len(prompt.ids) for _, prompt in units) + config.max_tokens
-    engines = {BASELINE: Engine(target, None, 1, context), SPECULATIVE: Engine(target, draft, 1, context)}
+    engines = {BASELINE: Engine(target, (), 1, context), SPECULATIVE: Engine(target, [draft], 1, context)}
     # The first forward of a length prepares kernels and memory, so one prompt of each task runs without the clock.
     for engine in engines.values():
         for some in prompts.values():
             for prompt in some[:1]:
                 generate_one(engine, prompt, min(WARM_UP_TOKENS, config.max_tokens))
-        engine.counters = EngineCounters()
+        engine.counters.reset()
     with Progress("bench, one stream", len(units) * config.repeats * 2, "answers", enabled=progress) as bar:
 
         def run(engine: Engine, unit: tuple[str, Prompt]) -> RequestOutput:

@@ -48,7 +48,8 @@ from eyas.formats.head_dir import CONFIG_FILE as HEAD_FILE
 from eyas.formats.head_dir import StoredHead, digest_head, read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
-from eyas.speculation.arms import OFF, Arm, BatchLoad
+from eyas.speculation.arms import OFF, Arm
+from eyas.speculation.policy import BatchLoad
 from eyas.speculation.round_costs import LONG_CONTEXT, CostTable, batch_sizes, measure_cost_table
 from eyas.tree.shape import TreeShape
 
@@ -176,7 +177,7 @@ class RoundCosts:
             compile_pair(target, draft.head)
         slots = max(config.streams)
         # The requests of a profiled round share their KV slots, so the memory of one request is enough.
-        engine = Engine(target, dataclasses.replace(draft, arms=arms), slots, LONG_CONTEXT, memory_tokens=1)
+        engine = Engine(target, [dataclasses.replace(draft, arms=arms)], slots, LONG_CONTEXT, memory_tokens=1)
         profiler = CostProfiler(engine)
         num_cells = len(arms) * (len(batch_sizes(slots)) + 1)
         with Progress("tune, rounds", num_cells, "arms and batches", enabled=progress) as bar:

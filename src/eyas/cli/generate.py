@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
         for number, messages in enumerate(conversations)
     ]
     context = max(len(request.prompt_ids) for request in requests) + parsed.max_tokens
-    engine = Engine(target, draft, min(SLOTS, len(requests)), context)
+    engine = Engine(target, [] if draft is None else [draft], min(SLOTS, len(requests)), context)
     for request in requests:
         engine.max_new_tokens(request)  # a prompt that cannot fit is refused before anything is answered
     if parsed.json or parsed.input is not None:
@@ -88,14 +87,14 @@ def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
 
 
 def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
-    """The draft with another head beside its own, held to the same. InputError where it reads other layers."""
+    """Returns another head beside the main one. InputError where it reads other layers."""
     stored = read_head(resolve_head(name), target.model.dtype, target.info.num_layers)
     _check_fit(stored, target)
     layers, first = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
     if layers != first:
         found = f"a canary head that reads layers {layers} in {name}"
         raise InputError(found, f"{first}, as the main head does: they are captured once for both", "train it on these")
-    return replace(draft, canary=Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape))
+    return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape)
 
 
 def _check_fit(stored: StoredHead, target: Target) -> None:

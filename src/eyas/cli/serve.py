@@ -17,11 +17,9 @@ from eyas.base.fetch import fetch, is_url
 from eyas.base.storage import StoragePath
 from eyas.cli.generate import load_canary, load_pair
 from eyas.cli.setup import silence_transformers
-from eyas.engine.async_engine import AsyncEngine, build_async_engine, compile_in_background, start_canary
+from eyas.engine.async_engine import AsyncEngine, EngineThread
 from eyas.engine.canary import CanaryOptions
-from eyas.engine.engine_thread import EngineThread
-from eyas.engine.options import EngineOptions
-from eyas.engine.request import CANARY, MAIN
+from eyas.engine.engine_builder import EngineOptions, build_async_engine, compile_in_background, start_canary
 from eyas.formats.head_dir import digest_head, resolve_head
 from eyas.kernels.dispatch import fallback_reason
 from eyas.model.target import Target
@@ -58,10 +56,11 @@ def run(parsed: argparse.Namespace) -> int:
         thread = EngineThread()
         thread.call(lambda: torch.set_num_threads(threads))
         target, draft = thread.call(lambda: load_pair(parsed))
+        heads = [] if draft is None else [draft]
         if draft is not None and canary is not None:
-            draft = thread.call(partial(load_canary, parsed.canary_head, target, draft))
+            heads.append(thread.call(partial(load_canary, parsed.canary_head, target, draft)))
         _warn_if_slow(target)
-        service = thread.call(lambda: build_async_engine(target, draft, options, thread))
+        service = thread.call(lambda: build_async_engine(target, heads, options, thread))
         if canary is not None:
             thread.call(lambda: start_canary(service, canary, lambda event: _log(json.dumps({"event": event}))))
         sampler = None if sample is None else _build_sampler(sample, service, parsed)
@@ -108,10 +107,9 @@ def _sample_options(parsed: argparse.Namespace) -> SampleOptions | None:
 
 def _build_sampler(options: SampleOptions, service: AsyncEngine, parsed: argparse.Namespace) -> PromptSampler:
     """And a line that says what is kept and where. InputError, StorageError."""
-    shapes = [arm.shape for arm in service.engine.policy.arms if arm.shape is not None]
-    heads = {MAIN: digest_head(resolve_head(parsed.head or EMBEDDED))}
-    if parsed.canary_head is not None:
-        heads[CANARY] = digest_head(resolve_head(parsed.canary_head))
+    shapes = [arm.shape for arm in service.engine.policies[0].arms if arm.shape is not None]
+    names = [parsed.head or EMBEDDED] + ([] if parsed.canary_head is None else [parsed.canary_head])
+    heads = [digest_head(resolve_head(name)) for name in names]
     sampler = PromptSampler(options, PrivacyGate(), heads, shapes, _log)
     _log(
         f"eyas: prompts that draft below {options.below:.0%} of the average are kept in "

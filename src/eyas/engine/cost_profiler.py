@@ -1,4 +1,4 @@
-"""What rounds cost on this machine, measured on an engine before it serves: the numbers that the budget starts from."""
+"""Measures on an idle engine what rounds cost on this machine. The budget starts from these seconds."""
 
 import dataclasses
 import platform
@@ -13,111 +13,116 @@ from eyas.base.provenance import digest_json
 from eyas.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch
+from eyas.model.head import HeadConfig
 from eyas.speculation.arms import Arm
 from eyas.speculation.budget import Budget
 from eyas.speculation.round_costs import CONTEXT, CostKey, load_or_measure
 
-COST_ROUNDS = 5  # of an arm with each head, beside a first one
-READ_ROWS = 256  # rows of text from which the price of one is taken
+COST_ROUNDS = 5  # rounds of an arm with each head, after a first one that is not counted
+READ_ROWS = 256  # rows of text from which the cost of one row is derived
 
 
 class CostProfiler:
-    """Runs rounds over texts that nobody wrote. All lines share the same slots, so that they need little memory."""
+    """Runs rounds over made-up texts. All request slots share the same KV slots, so they need little memory."""
 
-    def __init__(self, engine: Engine, is_canary: bool = False) -> None:
-        """is_canary: with the engine's other head."""
-        assert engine.is_idle, "a rehearsal needs the engine to itself"
+    def __init__(self, engine: Engine, drafter: int = 0) -> None:
+        assert engine.is_idle, "profiling needs the engine to itself"
         self.engine = engine
-        self.is_canary = is_canary
+        self.drafter = drafter
         pool = engine.kv_cache.pool
         self._columns = min(pool.num_slots, pool.req_to_token_RC.shape[1])
 
     @property
     def max_context(self) -> int:
-        """The longest text that rounds can be rehearsed with."""
+        """The longest text that can be profiled."""
         return self._columns - self.engine.lookahead_slots
 
+    @property
+    def head_config(self) -> HeadConfig:
+        """Sizes of the profiled head."""
+        return self._eagle3.head.config
+
     def measure_round_s(self, arm: Arm, batch: int, context: int) -> float:
-        """Seconds of one round of this arm for so many requests with so many tokens each."""
-        nodes, drafts = arm.nodes * batch, (True,) * batch
-        if arm.shape is None:
-            nodes, drafts = 0, ()
-        work = RoundBatch(tuple(range(batch)), arm.shape, nodes, drafts, (0,) * len(drafts), is_canary=self.is_canary)
+        """Returns the seconds of one round of this arm for `batch` requests with `context` tokens each."""
+        nodes, drafts = (0, ()) if arm.shape is None else (arm.nodes * batch, (True,) * batch)
+        work = RoundBatch(tuple(range(batch)), arm.shape, nodes, drafts, (0,) * len(drafts), drafter=self.drafter)
         while not self.engine.runner.is_warm(work):
             self._run(work, context)
         return self._run(work, context)
 
-    def _run(self, work: RoundBatch, context: int) -> float:
-        self._prepare(len(work.req_slots), context)
-        return self.engine.stream.launch(lambda: self.engine.runner.round(work)).wait().seconds
-
     def measure_read_s(self, rows: int) -> float:
-        """Seconds in which the head reads so many rows of one text."""
-        drafter = self.drafter
-        self._prepare(1, rows)
-        return self.engine.stream.launch(lambda: drafter.read((0,), (rows,))).wait().seconds
+        """Returns the seconds in which the head reads so many rows of one text."""
+        self._write_texts(1, rows)
+        return self.engine.stream.launch(lambda: self._eagle3.read((0,), (rows,))).wait().seconds
 
     @property
-    def drafter(self) -> Eagle3Drafter:
-        """Of the head that is rehearsed."""
-        drafter = self.engine.runner.drafter
-        assert isinstance(drafter, Eagle3Drafter), "an engine with a head"
-        return drafter.of(self.is_canary)
+    def _eagle3(self) -> Eagle3Drafter:
+        drafter = self.engine.runner.drafters[self.drafter]
+        assert isinstance(drafter, Eagle3Drafter), "the engine has a head"
+        return drafter
 
-    def _prepare(self, batch: int, context: int) -> None:
+    def _run(self, work: RoundBatch, context: int) -> float:
+        self._write_texts(len(work.req_slots), context)
+        return self.engine.stream.launch(lambda: self.engine.runner.round(work)).wait().seconds
+
+    def _write_texts(self, batch: int, context: int) -> None:
         runner, pool = self.engine.runner, self.engine.kv_cache.pool
         ids = torch.arange(context + 1, device=pool.kv.device) % self.engine.target.info.vocab_size
 
-        def prepare() -> None:
+        def write() -> None:
             pool.req_to_token_RC[:batch, : self._columns] = torch.arange(1, self._columns + 1, dtype=torch.int32)
-            for line in range(batch):
-                runner.future_map.start_sequence(line, ids, context)
+            for req_slot in range(batch):
+                runner.future_map.start_sequence(req_slot, ids, context)
 
-        self.engine.stream.launch(prepare).wait()
+        self.engine.stream.launch(write).wait()
 
 
-def build_budget(
-    engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0, is_canary: bool = False
-) -> Budget:
-    """A budget over these arms, its costs measured on the engine or read from the cache directory."""
-    rehearsal, facts = CostProfiler(engine, is_canary), engine.target.info
+def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0, drafter: int = 0) -> Budget:
+    """Returns a budget over these arms.
+
+    Args:
+        cache: directory with the costs of earlier measurements; None to measure anew.
+        seed: of the budget's exploration.
+        drafter: index of the head that drafts.
+    """
+    profiler, pool = CostProfiler(engine, drafter), engine.kv_cache.pool
     key = CostKey(
-        machine=machine_name(engine.kv_cache.pool.kv.device),
-        target=digest_json(dataclasses.asdict(facts) | {"name": ""}),
-        head=digest_json(dataclasses.asdict(rehearsal.drafter.head.config)),
-        dtype=str(engine.kv_cache.pool.kv.dtype),
+        machine=machine_name(pool.kv.device),
+        target=digest_json(dataclasses.asdict(engine.target.info) | {"name": ""}),
+        head=digest_json(dataclasses.asdict(profiler.head_config)),
+        dtype=str(pool.kv.dtype),
         threads=torch.get_num_threads(),
         compiled=engine.target.compiled_forward is not None,
         version=f"{__version__}, torch {torch.__version__}",
     )
-    table = load_or_measure(key, arms, engine.max_running, rehearsal.max_context, rehearsal.measure_round_s, cache)
-    rows = min(READ_ROWS, rehearsal.max_context)
-    few_s, many_s = (min(rehearsal.measure_read_s(count) for _ in range(2)) for count in (1, rows))
+    table = load_or_measure(key, arms, engine.max_running, profiler.max_context, profiler.measure_round_s, cache)
+    rows = min(READ_ROWS, profiler.max_context)
+    few_s, many_s = (min(profiler.measure_read_s(count) for _ in range(2)) for count in (1, rows))
     row_s = max(many_s - few_s, 0.0) / max(rows - 1, 1)
     return Budget(arms, table, lambda count: few_s + row_s * count, seed)
 
 
 def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:
-    """By arm, seconds of one request's round with the other head over those with the first; {} for equal sizes."""
-    rehearsals = [CostProfiler(engine, is_canary) for is_canary in (False, True)]
-    configs = [rehearsal.drafter.head.config for rehearsal in rehearsals]
-    if configs[0] == configs[1]:
+    """Returns by arm the seconds of a round with the second head over those with the first; {} for equal sizes."""
+    main, canary = CostProfiler(engine, 0), CostProfiler(engine, 1)
+    if main.head_config == canary.head_config:
         return {}
-    found: dict[str, float] = {}
+    context = min(CONTEXT, main.max_context)
+    costs: dict[str, float] = {}
     for arm in arms:
         if arm.shape is not None:
-            context = min(CONTEXT, rehearsals[0].max_context)
-            # In turn, so that a machine that slows down slows both.
-            turns = [
-                [rehearsal.measure_round_s(arm, 1, context) for rehearsal in rehearsals] for _ in range(COST_ROUNDS + 1)
+            # Alternately, so that a machine that slows down slows both.
+            seconds = [
+                (main.measure_round_s(arm, 1, context), canary.measure_round_s(arm, 1, context))
+                for _ in range(COST_ROUNDS + 1)
             ]
-            main_s, canary_s = (statistics.median(times) for times in zip(*turns[1:], strict=True))
-            found[arm.name] = canary_s / main_s
-    return found
+            main_s, canary_s = (statistics.median(times) for times in zip(*seconds[1:], strict=True))
+            costs[arm.name] = canary_s / main_s
+    return costs
 
 
 def machine_name(device: torch.device) -> str:
-    """What decides speed: the device's name, and on a CPU how many cores this process may use."""
+    """Returns what decides speed: the GPU's name, or the processor and how many cores this process may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} {platform.processor()} {count_cpus()} cores"

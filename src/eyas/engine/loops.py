@@ -1,9 +1,9 @@
-"""The two loops around the engine: who runs next, and when the host looks.
+"""The two loops around the engine: when the host launches work and when it reads results.
 
     plain     launch 1 | wait 1, process 1 | launch 2 | wait 2, process 2 | ...     the device waits for the host
-    overlap   launch 1 | launch 2 | wait 1, process 1 | launch 3 | wait 2, ...      it has the next round already
+    overlap   launch 1 | launch 2 | wait 1, process 1 | launch 3 | wait 2, ...      the next round is queued already
 
-Both give the same tokens: what a round does never depends on what the host has read of the rounds before.
+Both give the same tokens: a round never depends on what the host has read of the rounds before.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,20 +14,21 @@ from eyas.engine.request import Request, RequestOutput
 
 
 class RequestSource(Protocol):
-    """Where requests come from."""
+    """A source of requests for a loop."""
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        """Add what has come to the engine; may_wait: until something comes. False when nothing will come any more."""
+        """Adds the requests that have come. may_wait: block until one comes. Returns False if none will come."""
         ...
 
 
 class RequestList:
-    """Requests that are known beforehand; each is taken up when the engine has room for it."""
+    """A source of known requests; it adds each when the engine has capacity for it."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._requests = iter(requests)
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
+        """Adds requests up to the engine's capacity. Returns False after the last one."""
         while engine.has_capacity:
             request = next(self._requests, None)
             if request is None:
@@ -37,7 +38,7 @@ class RequestList:
 
 
 def plain_loop(engine: Engine, source: RequestSource, on_tokens: OnTokens | None = None) -> Iterator[RequestOutput]:
-    """Answers as they finish. The host reads the result of each step before it launches the next."""
+    """Yields outputs as they finish. The host reads the result of each step before it launches the next."""
     while source.admit(engine, may_wait=engine.is_idle) or not engine.is_idle:
         step = engine.launch()
         if step is not None:
@@ -45,10 +46,14 @@ def plain_loop(engine: Engine, source: RequestSource, on_tokens: OnTokens | None
 
 
 def overlap_loop(engine: Engine, source: RequestSource, on_tokens: OnTokens | None = None) -> Iterator[RequestOutput]:
-    """The same, with one step in flight: the host reads a result while the device is at the next step."""
-    late = None
-    while source.admit(engine, may_wait=engine.is_idle and late is None) or not engine.is_idle or late is not None:
+    """Yields outputs as they finish. The host reads a result while the device runs the next step."""
+    in_flight = None
+    while (
+        source.admit(engine, may_wait=engine.is_idle and in_flight is None)
+        or not engine.is_idle
+        or in_flight is not None
+    ):
         step = engine.launch()
-        if late is not None:
-            yield from engine.process(late, on_tokens)
-        late = step
+        if in_flight is not None:
+            yield from engine.process(in_flight, on_tokens)
+        in_flight = step

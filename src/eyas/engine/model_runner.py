@@ -1,25 +1,25 @@
-"""What the device does: prefill, and rounds of draft -> verify -> extend. Runs where the stream runs, sees no request.
+"""Runs forwards on the device: prefill, and rounds of draft -> verify -> extend. It sees request slots, no requests.
 
-B requests, T rows, M tree nodes, S path slots, D hidden, L = 3D, W target vocabulary.
+B requests, T rows, M tree nodes, S path slots, D hidden, L = 3D captured features, W target vocabulary, E slots of the
+own block.
 
-    future_map (by line)         one round                                                         future_map
-    tokens, hidden, logits  draft: trees -> rerank over the batch -> verify: target forward
-                            -> accept -> compact -> publish: lengths, tokens
-                            -> extend: the head reads what was accepted                    -> hidden, logits
+    future map (by request slot)   one round                                                    future map
+    tokens, head state             draft: trees -> rerank over the batch
+                                   verify: target forward -> accept -> compact -> publish       tokens, lengths
+                                   extend: the drafter reads the accepted tokens                head state
 
-No step reads a number back: shapes follow from what the host knows, lengths stay on the device.
+No step reads a number back: shapes follow from what the host knows, and lengths stay on the device.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from eyas.drafters.eagle3 import AcceptedTokens, Drafter, Eagle3Drafter
+from eyas.drafters.drafter import AcceptedTokens, Drafter
 from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
 from eyas.engine.device_stream import to_host
 from eyas.engine.sampler import Sampler, SamplerBatch
@@ -38,10 +38,10 @@ from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """A part of a text to be read into memory: ids[begin:end] of a text in a line.
+    """ids[begin:end] of a text, to be read into KV memory.
 
-    starts: the text is new in this line, and `begin` tokens of it are there already. samples: the row of the last token
-    decides the next one; otherwise the text goes on, with a later piece or with a root that is part of `ids`.
+    is_first: the text is new in this request slot, and `begin` of its tokens are in memory already. samples_token: the
+    row of the last token decides the next one; otherwise a later chunk follows, or the next token is part of `ids`.
     """
 
     req_slot: int
@@ -54,12 +54,12 @@ class PrefillChunk:
 
 @dataclass(frozen=True)
 class RoundBatch:
-    """One round. shape: None for a round without drafting. drafts: which lines draft; the others are roots alone.
+    """The requests of one round.
 
-    nodes: rows that the target verifies, roots included. lags: committed tokens that the head has not read, of each
-    line that drafts.
-    num_logprobs: so many alternatives are asked for; None: no log-probabilities at all. wants_trees: somebody asks.
-    is_canary: which head drafts.
+    shape: of the trees; None for plain decoding. nodes: rows that the target verifies, roots included. drafts: which
+    requests draft; the others have a root alone. draft_lags: committed tokens that the drafter has not read, of each
+    request that drafts. num_logprobs: alternatives to report for each token; None for no log-probabilities.
+    wants_trees: copy the trees to the host. drafter: index of the drafter.
     """
 
     req_slots: tuple[int, ...]
@@ -69,12 +69,12 @@ class RoundBatch:
     draft_lags: tuple[int, ...] = ()
     num_logprobs: int | None = None
     wants_trees: bool = False
-    is_canary: bool = False
+    drafter: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class VerifiedTrees:
-    """The round's trees and the paths that were taken, on the host; see `Tree` and `Accepted`."""
+    """The trees of a round and the accepted paths, on the host; see `Tree` and `AcceptedPath`."""
 
     tokens_BM: Tensor
     parents_BM: Tensor
@@ -82,27 +82,9 @@ class VerifiedTrees:
     nodes_BS: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class RoundOutput:
-    """What the host gets to see of a round, behind its event.
-
-    read_BC: int64, one copy for everything: tokens of the S path slots | accepted length | 1 if the tree offered a
-    continuation that the target refused | `evidence.trace_BC`, in rounds that drafted trees. logprobs: of [B * S] path
-    slots.
-    broken: lines whose answer can no longer follow its grammar. trees: if somebody asks for them and some draft.
-    """
-
-    read_BC: Tensor
-    num_slots: int
-    times: "PhaseTimes"
-    logprobs: Logprobs | None = None
-    broken_req_slots: frozenset[int] = frozenset()
-    trees: VerifiedTrees | None = None
-
-
 @dataclass
 class PhaseTimes:
-    """Where the time of a round went, in seconds: the device's on a CPU, that of queueing on CUDA, 0 for a graph."""
+    """Seconds of the phases of a round: the device's on a CPU, those of queueing on CUDA, 0 for a replayed graph."""
 
     draft_s: float = 0.0
     verify_s: float = 0.0
@@ -110,21 +92,43 @@ class PhaseTimes:
 
 
 @dataclass(frozen=True, eq=False)
+class RoundOutput:
+    """The results of a round for the host, to be read behind the round's event.
+
+    read_BC: int64, one copy for everything: tokens of the S path slots | accepted length | 1 if the target refused a
+    continuation that the tree offered | `trace_BC`, in rounds that drafted trees. num_slots: S. logprobs: of [B * S]
+    path slots. broken_req_slots: requests whose output cannot follow its grammar any more.
+    """
+
+    read_BC: Tensor
+    num_slots: int
+    times: PhaseTimes
+    logprobs: Logprobs | None = None
+    broken_req_slots: frozenset[int] = frozenset()
+    trees: VerifiedTrees | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class PrefillOutput:
-    """The next token of each piece that `samples`, in order."""
+    """The next token of each chunk with `samples_token`, in order."""
 
     tokens: Tensor
     logprobs: Logprobs | None = None
 
 
 class ModelRunner:
-    """Target, drafter and their memory. One closure of it runs at a time."""
+    """Target, drafters and their memory on one device. Its methods run on the device stream, one at a time."""
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+        self,
+        target: Target,
+        drafters: Sequence[Drafter],
+        pool: KVPool,
+        future_map: FutureMap,
+        prepare: PrepareAttention,
     ) -> None:
         self.target = target
-        self.drafter = drafter
+        self.drafters = list(drafters)
         self.pool = pool
         self.future_map = future_map
         self.prepare_attention = prepare
@@ -133,108 +137,93 @@ class ModelRunner:
 
     @property
     def needs_features(self) -> bool:
-        """Whether the target's captured layers are kept."""
-        return self.drafter is not None and self.drafter.needs_features
+        """True if the target's captured features are kept for a drafter."""
+        return any(drafter.needs_features for drafter in self.drafters)
 
     def write_table(self, writes: Sequence[TableWrite]) -> None:
-        """Give slots to lines; what earlier work reads of the table it has read by then."""
-        for one in writes:
-            slots = torch.from_numpy(one.slots).to(self.pool.req_to_token_RC.device, non_blocking=True)
-            self.pool.req_to_token_RC[one.req_slot, one.column : one.column + len(one.slots)] = slots
+        """Writes KV slots into req_to_token. Earlier work has read what it needs of the table by then."""
+        for write in writes:
+            slots = torch.from_numpy(write.slots).to(self.pool.req_to_token_RC.device, non_blocking=True)
+            self.pool.req_to_token_RC[write.req_slot, write.column : write.column + len(write.slots)] = slots
 
-    def prefill(self, pieces: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
-        """Read parts of texts in one forward. Texts that begin are put into the future_map first."""
-        device, future_map, req_to_token_RC = self.pool.kv.device, self.future_map, self.pool.req_to_token_RC
-        for piece in pieces:
-            if piece.is_first:
-                future_map.start_sequence(piece.req_slot, torch.tensor(piece.ids, device=device), piece.begin)
-        some = [piece for piece in pieces if piece.end > piece.begin]
-        if not some:
+    def prefill(self, chunks: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
+        """Reads the chunks in one forward, and samples the next token where a chunk asks for it."""
+        device = self.pool.kv.device
+        for chunk in chunks:
+            if chunk.is_first:
+                ids = torch.tensor(chunk.ids, device=device)
+                self.future_map.start_sequence(chunk.req_slot, ids, chunk.begin)
+        chunks = [chunk for chunk in chunks if chunk.end > chunk.begin]
+        if not chunks:
             return PrefillOutput(torch.empty(0, dtype=torch.int64))
-        counts = [piece.end - piece.begin for piece in some]
-        ids_T = torch.tensor([token for piece in some for token in piece.ids[piece.begin : piece.end]], device=device)
-        positions_T = torch.cat([torch.arange(piece.begin, piece.end, device=device) for piece in some])
-        req_slots_T = torch.cat(
-            [torch.full((n,), p.req_slot, device=device) for n, p in zip(counts, some, strict=True)]
-        )
-        starts_B1 = torch.tensor([0, *counts], device=device).cumsum(0).int()
-        req_slots_B = torch.tensor([piece.req_slot for piece in some], dtype=torch.int32, device=device)
-        begins_B = torch.tensor([piece.begin for piece in some], dtype=torch.int32, device=device)
-        columns_BE = begins_B[:, None] + torch.arange(max(counts), dtype=torch.int32, device=device)
-        own_BE = req_to_token_RC[req_slots_B[:, None], columns_BE.clamp_(max=req_to_token_RC.shape[1] - 1)]
-        slots_T = req_to_token_RC[req_slots_T, positions_T]
-        rows = AttentionMetadata(starts_B1, req_slots_B, begins_B, slots_T, own_BE, None, positions_T.int())
-        out = self._forward(ids_T, positions_T, rows)
+        metadata = self._prefill_metadata(chunks)
+        ids = [token for chunk in chunks for token in chunk.ids[chunk.begin : chunk.end]]
+        out = self._forward(torch.tensor(ids, device=device), metadata.positions_T.long(), metadata)
         if out.aux_BTL is not None:
-            self._store_aux(slots_T, out.aux_BTL[0])
-        ends_B = torch.tensor([piece.end for piece in some], device=device)
-        future_map.lengths_R[req_slots_B] = ends_B
-        final = [b for b, piece in enumerate(some) if piece.samples_token]
-        tokens_B, told = torch.empty(0, dtype=torch.int64), None
-        if final:
-            logits_BW = self.target.logits(out.hidden_BTD[0, starts_B1[1:][final].long() - 1])
-            req_slots_B, ends_B = req_slots_B[final].long(), ends_B[final]
-            lines = self.sampler.batch_for(tuple(some[b].req_slot for b in final))
-            tokens_B = self.sampler.next_B(logits_BW, lines, ends_B)
-            future_map.tokens_RC[req_slots_B, ends_B] = tokens_B
-            ones_B = torch.ones_like(req_slots_B)
-            self.sampler.accept(lines, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
-            told = _logprobs_on_host(logits_BW, torch.arange(len(final), device=device), tokens_B, num_logprobs)
-        return PrefillOutput(to_host(tokens_B), told)
+            self._store_aux(metadata.slots_T, out.aux_BTL[0])
+        ends_B = torch.tensor([chunk.end for chunk in chunks], device=device)
+        self.future_map.lengths_R[metadata.req_slots_B] = ends_B
+        final = [b for b, chunk in enumerate(chunks) if chunk.samples_token]
+        if not final:
+            return PrefillOutput(torch.empty(0, dtype=torch.int64))
+        logits_BW = self.target.logits(out.hidden_BTD[0, metadata.starts_B1[1:][final].long() - 1])
+        batch = self.sampler.batch_for(tuple(chunks[b].req_slot for b in final))
+        tokens_B = self.sampler.next_B(logits_BW, batch, ends_B[final])
+        self.future_map.tokens_RC[batch.req_slots_B, ends_B[final]] = tokens_B
+        ones_B = torch.ones_like(tokens_B)
+        self.sampler.accept(batch, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
+        logprobs = _logprobs_on_host(logits_BW, torch.arange(len(final), device=device), tokens_B, num_logprobs)
+        return PrefillOutput(to_host(tokens_B), logprobs)
 
     def round(self, batch: RoundBatch) -> RoundOutput:
-        """One round for these lines: each gets at least one token."""
+        """Runs one round. Each request gets at least one token."""
         began_s = time.perf_counter()
         if batch.shape is not None:
-            self._drafter(batch).read(tuple(compress(batch.req_slots, batch.drafts)), batch.draft_lags)
+            self.drafters[batch.drafter].read(tuple(compress(batch.req_slots, batch.drafts)), batch.draft_lags)
         if self.graphs is None or not self._is_uniform(batch):
             read_s = time.perf_counter() - began_s
             out = self._round(batch, self.sampler.batch_for(batch.req_slots))
             out.times.draft_s += read_s
             return replace(out, read_BC=to_host(out.read_BC))
-        lines = self._padded(batch.req_slots)
-        alike = replace(batch, req_slots=(), draft_lags=())  # nothing of it changes from round to round
+        rows = self._padded(batch.req_slots)
+        recorded = replace(batch, req_slots=(), draft_lags=())  # the part that does not change from round to round
         if batch.shape is not None:
-            size = len(lines.req_slots_B)
-            alike = replace(alike, nodes=size * batch.shape.nodes, drafts=(True,) * size)
+            size = len(rows.req_slots_B)
+            recorded = replace(recorded, nodes=size * batch.shape.nodes, drafts=(True,) * size)
         read_BC = self.graphs.run(
-            (batch.shape, batch.is_canary), lines, lambda lines: self._round(alike, lines).read_BC
+            (batch.shape, batch.drafter), rows, lambda sampler_batch: self._round(recorded, sampler_batch).read_BC
         )
-        return RoundOutput(
-            to_host(read_BC[: len(batch.req_slots)]),
-            1 if batch.shape is None else batch.shape.max_accepted,
-            PhaseTimes(),
-        )
+        num_slots = 1 if batch.shape is None else batch.shape.max_accepted
+        return RoundOutput(to_host(read_BC[: len(batch.req_slots)]), num_slots, PhaseTimes())
 
     def is_warm(self, batch: RoundBatch) -> bool:
-        """Whether a round like this costs what all later ones will."""
+        """Returns True if a round like this takes as long as all later ones will."""
         if self.graphs is None or not self._is_uniform(batch):
             return True
-        return self.graphs.is_warm((batch.shape, batch.is_canary), self._padded(batch.req_slots))
+        return self.graphs.is_warm((batch.shape, batch.drafter), self._padded(batch.req_slots))
 
     def _is_uniform(self, batch: RoundBatch) -> bool:
-        """Whether the round does the same for all its lines, and needs nothing of the host: it may be recorded."""
-        tells_more = batch.num_logprobs is not None or batch.wants_trees
-        return not tells_more and all(batch.drafts) and not self.sampler.needs_host(batch.req_slots)
+        """Returns True if all requests draft alike and nothing is needed from the host: a graph can hold the round."""
+        reports_more = batch.num_logprobs is not None or batch.wants_trees
+        return not reports_more and all(batch.drafts) and not self.sampler.needs_host(batch.req_slots)
 
-    def _padded(self, lines: tuple[int, ...]) -> SamplerBatch:
-        return self.sampler.batch_for(lines, RoundGraphs.padded_size(len(lines)))
+    def _padded(self, req_slots: tuple[int, ...]) -> SamplerBatch:
+        return self.sampler.batch_for(req_slots, RoundGraphs.padded_size(len(req_slots)))
 
-    def _round(self, batch: RoundBatch, lines: SamplerBatch) -> RoundOutput:
-        """The round itself; what it tells is still on the device. Rows of the spare line are padding."""
-        times = PhaseTimes()
+    def _round(self, batch: RoundBatch, rows: SamplerBatch) -> RoundOutput:
+        """Runs the round; results are still on the device. Rows of the last request slot are padding."""
         began_s = time.perf_counter()
-        req_slots_B = lines.req_slots_B
+        req_slots_B = rows.req_slots_B
         if self.graphs is not None:
-            self.future_map.lengths_R[-1:].zero_()  # the spare line never grows
+            self.future_map.lengths_R[-1:].zero_()  # padding never grows
         lengths_B = self.future_map.lengths_R[req_slots_B]
         roots_B = self.future_map.roots_B(req_slots_B, lengths_B)
         tree, rows_T = self._draft(batch, req_slots_B, lengths_B, roots_B)
         drafted_s = time.perf_counter()
         own_BE, out = self._verify(tree, rows_T, req_slots_B, lengths_B)
         logits_TW = self.target.logits(out.hidden_BTD[0])
-        accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, lines, lengths_B))
-        self.sampler.accept(lines, accepted)
+        accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, rows, lengths_B))
+        self.sampler.accept(rows, accepted)
         slots_BS = self._compact(accepted, own_BE, moves=batch.shape is not None and batch.shape.top_k > 1)
         rows_BS = _forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
         aux_BSL = None
@@ -243,92 +232,98 @@ class ModelRunner:
             self._store_aux(slots_BS.view(-1), aux_BSL.flatten(0, 1))
         self.future_map.publish(req_slots_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()
-        if batch.shape is not None and self.needs_features:
-            assert aux_BSL is not None, "the target was asked for its captured layers"
-            fresh = AcceptedTokens(accepted.tokens_BS, slots_BS, aux_BSL)
-            self._extend(batch, req_slots_B, lengths_B, accepted.lengths_B, fresh)
-        times.draft_s, times.verify_s = drafted_s - began_s, verified_s - drafted_s
-        times.extend_s = time.perf_counter() - verified_s
+        if batch.shape is not None and self.drafters[batch.drafter].needs_features:
+            assert aux_BSL is not None, "the target was asked for its captured features"
+            self._extend(batch, req_slots_B, lengths_B, accepted, AcceptedTokens(accepted.tokens_BS, slots_BS, aux_BSL))
+        times = PhaseTimes(drafted_s - began_s, verified_s - drafted_s, time.perf_counter() - verified_s)
         read = [accepted.tokens_BS, accepted.lengths_B[:, None], has_rejected_child(tree, accepted)[:, None]]
         if any(batch.drafts) and batch.shape is not None and batch.shape.top_k > 1:
-            read.append(self._trace_BC(batch, lines, tree, accepted))
-        told = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
+            read.append(self._trace_BC(batch, rows, tree, accepted))
+        logprobs = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken_req_slots)
         trees = _trees_on_host(tree, accepted) if batch.wants_trees and any(batch.drafts) else None
-        return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, told, broken, trees)
+        return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
 
-    def _trace_BC(self, batch: RoundBatch, lines: SamplerBatch, tree: Tree, accepted: AcceptedPath) -> Tensor:
-        """Evidence of those who draft. Padding has a tree like all others, which says nothing."""
+    def _trace_BC(self, batch: RoundBatch, rows: SamplerBatch, tree: Tree, accepted: AcceptedPath) -> Tensor:
+        """Returns the acceptance traces. Padding drafts a tree like all others; its nodes are left out here."""
         if self.graphs is None or not all(batch.drafts):
             return trace_BC(tree, accepted, sum(batch.drafts))
-        real_B = lines.req_slots_B < len(self.pool.req_to_token_RC) - 1
+        real_B = rows.req_slots_B < len(self.pool.req_to_token_RC) - 1
         is_root_M = torch.arange(tree.tokens_BM.shape[1], device=real_B.device) == 0
-        told = replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M))
-        return trace_BC(told, accepted, real_B.sum())
+        real_tree = replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M))
+        return trace_BC(real_tree, accepted, real_B.sum())
 
     def _draft(
         self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor
     ) -> tuple[Tree, Tensor | None]:
-        """Trees, and which of their nodes are verified (row by row, None: all of them)."""
+        """Returns the trees and which of their nodes are verified (row by row; None: all of them)."""
         if batch.shape is None:
             return Tree.root_only(roots_B), None
-        drafter = self._drafter(batch)
+        drafter = self.drafters[batch.drafter]
         if all(batch.drafts):
             return rerank(drafter.draft(req_slots_B, lengths_B, roots_B, batch.shape), batch.nodes)
-        who = _drafting_indices(batch, req_slots_B.device)
-        some = drafter.draft(req_slots_B[who], lengths_B[who], roots_B[who], batch.shape)
-        return rerank(Tree.from_subset(roots_B, some, who), batch.nodes)
+        drafting = _drafting_indices(batch, req_slots_B.device)
+        trees = drafter.draft(req_slots_B[drafting], lengths_B[drafting], roots_B[drafting], batch.shape)
+        return rerank(Tree.from_subset(roots_B, trees, drafting), batch.nodes)
 
     def _extend(
-        self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: AcceptedTokens
+        self,
+        batch: RoundBatch,
+        req_slots_B: Tensor,
+        lengths_B: Tensor,
+        accepted: AcceptedPath,
+        tokens: AcceptedTokens,
     ) -> None:
-        """The head reads on for those who drafted; the others' tokens it reads when they draft again."""
-        drafter = self._drafter(batch)
-        assert isinstance(drafter, Eagle3Drafter), "a head reads features"
+        """Lets the drafter read the accepted tokens of requests that drafted. It reads the others' before it drafts."""
+        drafter, accepted_B = self.drafters[batch.drafter], accepted.lengths_B
         if all(batch.drafts):
-            drafter.extend(req_slots_B, lengths_B, accepted_B, fresh)
+            drafter.extend(req_slots_B, lengths_B, accepted_B, tokens)
             return
-        who = _drafting_indices(batch, req_slots_B.device)
-        some = AcceptedTokens(fresh.tokens_BS[who], fresh.slots_BS[who], fresh.aux_BSL[who])
-        drafter.extend(req_slots_B[who], lengths_B[who], accepted_B[who], some)
-
-    def _drafter(self, batch: RoundBatch) -> Drafter:
-        drafter = self.drafter
-        assert drafter is not None, "drafting needs a head"
-        return drafter.of(batch.is_canary)
+        drafting = _drafting_indices(batch, req_slots_B.device)
+        drafter.extend(req_slots_B[drafting], lengths_B[drafting], accepted_B[drafting], tokens.select(drafting))
 
     def _verify(
         self, tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor
     ) -> tuple[Tensor, TargetOutput]:
-        """The target over the chosen nodes; own_BE: the slots of all nodes."""
+        """Runs the target over the chosen nodes. Returns own_BE, the KV slots of all nodes, and the target's output."""
         count, num_nodes = tree.tokens_BM.shape
         nodes_M = torch.arange(num_nodes, device=req_slots_B.device)
         own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], lengths_B[:, None] + nodes_M]
         positions_BM = lengths_B[:, None] + tree.depths_BM
         visible_BMM = None if tree.is_chain and rows_T is None else tree.ancestors_BMM()
+        ids_T, positions_T, slots_T = tree.tokens_BM.reshape(-1), positions_BM.view(-1), own_BE.view(-1)
         if rows_T is None:
-            starts_B1 = torch.arange(
-                0, (count + 1) * num_nodes, num_nodes, dtype=torch.int32, device=req_slots_B.device
-            )
-            ids_T, positions_T, slots_T = tree.tokens_BM.reshape(-1), positions_BM.view(-1), own_BE.view(-1)
             visible_TE = None if visible_BMM is None else visible_BMM.flatten(0, 1)
-        else:
-            assert visible_BMM is not None, "a choice among nodes is a tree"
-            ends_B = torch.searchsorted(rows_T, torch.arange(1, count + 1, device=rows_T.device) * num_nodes)
-            starts_B1 = torch.cat((ends_B.new_zeros(1), ends_B)).int()
-            ids_T, positions_T = tree.tokens_BM.reshape(-1)[rows_T], positions_BM.view(-1)[rows_T]
-            slots_T, visible_TE = own_BE.view(-1)[rows_T], visible_BMM.flatten(0, 1)[rows_T]
-        rows = AttentionMetadata(
-            starts_B1, req_slots_B.int(), lengths_B.int(), slots_T, own_BE, visible_TE, positions_T.int()
-        )
-        return own_BE, self._forward(ids_T, positions_T, rows)
+            metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, slots_T, own_BE, positions_T, visible_TE)
+            return own_BE, self._forward(ids_T, positions_T, metadata)
+        assert visible_BMM is not None, "a selection of nodes is a tree"
+        ends_B = torch.searchsorted(rows_T, torch.arange(1, count + 1, device=rows_T.device) * num_nodes)
+        starts_B1 = torch.cat((ends_B.new_zeros(1), ends_B)).int()
+        positions_T, visible_TE = positions_T[rows_T], visible_BMM.flatten(0, 1)[rows_T]
+        req_slots, lengths, slots_T = req_slots_B.int(), lengths_B.int(), slots_T[rows_T]
+        metadata = AttentionMetadata(starts_B1, req_slots, lengths, slots_T, own_BE, visible_TE, positions_T.int())
+        return own_BE, self._forward(ids_T[rows_T], positions_T, metadata)
 
-    def _forward(self, ids_T: Tensor, positions_T: Tensor, rows: AttentionMetadata) -> TargetOutput:
-        attend = PackedAttention(self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, rows))
+    def _prefill_metadata(self, chunks: Sequence[PrefillChunk]) -> AttentionMetadata:
+        device, req_to_token_RC = self.pool.kv.device, self.pool.req_to_token_RC
+        counts = [chunk.end - chunk.begin for chunk in chunks]
+        req_slots = [chunk.req_slot for chunk in chunks]
+        positions_T = torch.cat([torch.arange(chunk.begin, chunk.end, device=device) for chunk in chunks])
+        req_slots_T = torch.tensor(req_slots, device=device).repeat_interleave(torch.tensor(counts, device=device))
+        starts_B1 = torch.tensor([0, *counts], device=device).cumsum(0).int()
+        req_slots_B = torch.tensor(req_slots, dtype=torch.int32, device=device)
+        begins_B = torch.tensor([chunk.begin for chunk in chunks], dtype=torch.int32, device=device)
+        columns_BE = begins_B[:, None] + torch.arange(max(counts), dtype=torch.int32, device=device)
+        own_BE = req_to_token_RC[req_slots_B[:, None], columns_BE.clamp_(max=req_to_token_RC.shape[1] - 1)]
+        slots_T = req_to_token_RC[req_slots_T, positions_T]
+        return AttentionMetadata(starts_B1, req_slots_B, begins_B, slots_T, own_BE, None, positions_T.int())
+
+    def _forward(self, ids_T: Tensor, positions_T: Tensor, metadata: AttentionMetadata) -> TargetOutput:
+        attend = PackedAttention(self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, metadata))
         return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.needs_features)
 
     def _compact(self, accepted: AcceptedPath, own_BE: Tensor, moves: bool) -> Tensor:
-        """Move the accepted rows to the front of the own block; slots_BS: where each path slot is kept (0: nothing)."""
+        """Moves accepted rows to the front of the own block. Returns slots_BS: each path slot's KV slot (0: none)."""
         num_slots = accepted.tokens_BS.shape[1]
         slots_BS = own_BE[:, :num_slots].masked_fill(~accepted.is_accepted_BS(), 0).long()
         if moves:
@@ -336,22 +331,21 @@ class ModelRunner:
         return slots_BS
 
     def _store_aux(self, slots: Tensor, aux: Tensor) -> None:
-        """Keep the features of these tokens for the head."""
-        assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
+        """Stores captured features of tokens for the drafters."""
+        assert self.pool.aux_ZL is not None, "the pool keeps features for the drafters"
         self.pool.aux_ZL.index_copy_(0, slots.long(), aux.to(self.pool.aux_ZL.dtype))
 
 
 def _drafting_indices(batch: RoundBatch, device: torch.device) -> Tensor:
-    """The numbers of the requests that draft."""
     return torch.tensor([b for b, drafts in enumerate(batch.drafts) if drafts], device=device)
 
 
 def _logprobs_on_host(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | None) -> Logprobs | None:
-    """Log-probabilities of these tokens after these rows, if somebody asks."""
+    """Returns the log-probabilities of these tokens after these rows; None if num_top is None."""
     if num_top is None:
         return None
-    told = compute_logprobs(logits_TW[rows_X], tokens_X, num_top)
-    return Logprobs(to_host(told.token_logprobs_T), to_host(told.top_TN), to_host(told.top_ids_TN))
+    found = compute_logprobs(logits_TW[rows_X], tokens_X, num_top)
+    return Logprobs(to_host(found.token_logprobs_T), to_host(found.top_TN), to_host(found.top_ids_TN))
 
 
 def _trees_on_host(tree: Tree, accepted: AcceptedPath) -> VerifiedTrees:
@@ -359,8 +353,8 @@ def _trees_on_host(tree: Tree, accepted: AcceptedPath) -> VerifiedTrees:
     return VerifiedTrees(*(to_host(part) for part in parts))
 
 
-def _forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: Any) -> Tensor:
-    """The rows of the forward in which these nodes stood."""
+def _forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """Returns the rows of the forward in which these nodes stood. shape: requests and nodes of the tree."""
     count, num_nodes = shape
     flat_BS = nodes_BS + torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]
     if rows_T is None:

@@ -1,4 +1,4 @@
-"""What is asked for and what comes back."""
+"""Requests to the engine and their outputs. Callers build a Request; the engine fills its RequestOutput."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,16 +11,14 @@ from eyas.tree.stats import RequestRounds
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 Speculation = Literal["auto", "off", "max"]
-MAIN, CANARY = "main", "canary"
-"""The head that an engine has, and one that is tried beside it: the words of metrics and logs."""
 
 
 @dataclass(frozen=True)
 class StopCriteria:
-    """What ends an answer beside the target's own end-of-turn ids.
+    """The conditions that end an output besides the target's own end-of-turn ids.
 
-    strings: the text is cut before the first of them, wherever in an accepted run it ends. ids: end like end-of-turn.
-    ignore_eos: the target's own ids do not end the answer; for measurements of a fixed length.
+    strings: the text is cut before the first of them, also if it ends inside an accepted run. ids: they end the output
+    like end-of-turn ids. ignore_eos: the target's own ids do not end it; for measurements with a fixed length.
     """
 
     strings: tuple[str, ...] = ()
@@ -30,12 +28,11 @@ class StopCriteria:
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt, as token ids of the target's chat template.
+    """One prompt as token ids of the target's chat template, and how to answer it.
 
-    grammar: what the answer must look like (structured output).
-    logprobs: how many alternatives to report for each token (0: the token's own only; None: nothing).
-    wants_text: fill `Answer.text` as the tokens come. wants_rounds: keep `Answer.tree` up to date; its batch runs
-    kernel by kernel on CUDA, and copies the trees to the host.
+    grammar: structured output. logprobs: alternatives to report for each token (0: the token's own; None: nothing).
+    wants_text: fill `RequestOutput.text` as tokens come. wants_rounds: keep `RequestOutput.draft_tree` up to date; its
+    batch then runs without CUDA graphs, and trees are copied to the host.
     """
 
     id: str
@@ -53,10 +50,10 @@ class Request:
 
 @dataclass(frozen=True)
 class DraftTree:
-    """What the target verified for one request in one round: nodes, a parent before its children.
+    """The nodes that the target verified for one request in one round, parents before children.
 
-    Node 0 is the root, the token before those of the round, and its own parent. path: the nodes below it that were
-    accepted and are part of the answer, downwards.
+    Node 0 is the root, the token before those of the round; it is its own parent. path: the accepted nodes below the
+    root that are part of the output, from the root down.
     """
 
     tokens: tuple[int, ...]
@@ -66,7 +63,7 @@ class DraftTree:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Log-probability of a token under the target's raw logits, and the likeliest tokens there with theirs."""
+    """The log-probability of a token under the target's raw logits, and the most likely tokens there with theirs."""
 
     token: int
     logprob: float
@@ -75,15 +72,15 @@ class TokenLogprob:
 
 @dataclass
 class RequestOutput:
-    """A request's tokens as they come; complete when `finish` is set.
+    """The tokens of a request as they come; complete when `finish_reason` is set. The engine writes it.
 
-    drafted[i] says whether token i was an accepted draft token (False: the target's own, first or bonus).
-    By round: accepted and offered (see `tree.stats.RequestRounds`), proposed: the draft tokens that were verified, and
-    evidence, of rounds that drafted.
-    Times in seconds after the request was handed in; time_s[i] belongs to token i, several share a round's end.
-    text: with `wants_text`, what is certain not to be cut by a stop string; text_ends[i]: how much of it was there with
-    token i. cached: prompt tokens found in memory. tree: of the newest round, with `wants_rounds`; None where it
-    drafted nothing. head: which of the engine's heads drafts for it.
+    By token: is_draft[i], whether token i was an accepted draft token (False: the target's own token); token_times_s,
+    seconds after the request was added (tokens of one round share its end); text_ends, how much of `text` was there.
+    By round: accepted and offered (see `tree.stats.RequestRounds`); proposed, the draft tokens that were verified;
+    traces, of rounds that drafted.
+    text: with `wants_text`; it holds back what a stop string may still cut. draft_tree: of the newest round, with
+    `wants_rounds`; None if that round drafted nothing. num_cached_tokens: prompt tokens found in the prefix cache.
+    drafter: index of the engine's drafter that serves the request.
     """
 
     request: Request
@@ -100,7 +97,7 @@ class RequestOutput:
     draft_tree: DraftTree | None = None
     num_cached_tokens: int = 0
     finish_reason: FinishReason | None = None
-    head: str = MAIN
+    drafter: int = 0
 
     @property
     def rounds(self) -> RequestRounds:
@@ -120,20 +117,22 @@ class RequestOutput:
         return (self.token_times_s[-1] - self.token_times_s[0]) / (len(self.token_times_s) - 1)
 
 
-def max_new_tokens(request: Request, context: int, vocab_size: int) -> int:
-    """How many tokens the request may get; InputError if it asks for none or there is no room for one."""
-    if not request.prompt_ids:
-        raise InputError(f"prompt {request.id} without tokens", "at least one", "write something into the prompt")
+def max_new_tokens(request: Request, max_context: int, vocab_size: int) -> int:
+    """Returns how many tokens the request may get.
+
+    Raises:
+        InputError: the request can never run.
+    """
+    num_prompt = len(request.prompt_ids)
+    if not num_prompt:
+        raise InputError(f"The prompt of request {request.id} has no tokens", "Write something into the prompt")
     if request.max_tokens < 1:
-        raise InputError(
-            f"prompt {request.id} with max_tokens = {request.max_tokens}", "at least 1", "ask for a token or more"
-        )
+        raise InputError(f"Request {request.id} has max_tokens={request.max_tokens}", "Set max_tokens to 1 or more")
     request.sampling.check_vocab(vocab_size)
-    room = context - len(request.prompt_ids)
-    if room < 1:
+    if num_prompt >= max_context:
         raise InputError(
-            f"prompt {request.id} of {len(request.prompt_ids)} tokens",
-            f"at most {context - 1}, so that one token fits into the context of {context}",
-            "shorten the prompt",
+            f"The prompt of request {request.id} has {num_prompt} tokens and leaves no room for an answer in the "
+            f"context of {max_context}",
+            f"Shorten the prompt to at most {max_context - 1} tokens",
         )
-    return min(room, request.max_tokens)
+    return min(max_context - num_prompt, request.max_tokens)

@@ -83,9 +83,9 @@ class CpuKernel:
         self.attend = library.eyas_attend
         self.attend.argtypes, self.attend.restype = (c_void_p,) * 8, c_int
 
-    def __call__(self, kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> "CpuAttention":
+    def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> "CpuAttention":
         """kv is [layers, 2, Z, G, H], float32 or bfloat16; req_to_token_RC is int32."""
-        return CpuAttention(self, kv, req_to_token_RC, rows)
+        return CpuAttention(self, kv, req_to_token_RC, metadata)
 
 
 class CpuAttention:
@@ -94,31 +94,31 @@ class CpuAttention:
     Works with as many threads as torch has when this is made, with one where there is little to do.
     """
 
-    def __init__(self, kernel: CpuKernel, kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> None:
+    def __init__(self, kernel: CpuKernel, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> None:
         assert unsupported_reason(kv.dtype, kv.shape[4]) is None, unsupported_reason(kv.dtype, kv.shape[4])
         assert kv[0, 0].is_contiguous(), kv.stride()
         assert kv.is_cpu, "the operator runs on a CPU"
         index = (
-            rows.starts_B1,
-            rows.req_slots_B,
-            rows.lengths_B,
-            rows.slots_T,
-            rows.block_slots_BE,
-            rows.positions_T,
+            metadata.starts_B1,
+            metadata.req_slots_B,
+            metadata.lengths_B,
+            metadata.slots_T,
+            metadata.block_slots_BE,
+            metadata.positions_T,
             req_to_token_RC,
         )
         held = [_index(part) for part in index]
-        visible_TE = None if rows.visible_TE is None else rows.visible_TE.contiguous()
+        visible_TE = None if metadata.visible_TE is None else metadata.visible_TE.contiguous()
         assert visible_TE is None or visible_TE.dtype == torch.bool, "who sees whom is bool"
         self._held = (kv, held, visible_TE)  # what the addresses below point to
         f = self._forward = _Forward(*(part.data_ptr() for part in held))
         f.visible = None if visible_TE is None else visible_TE.data_ptr()
         f.num_columns, f.num_requests, f.num_rows = (
             req_to_token_RC.shape[1],
-            rows.req_slots_B.shape[0],
-            rows.slots_T.shape[0],
+            metadata.req_slots_B.shape[0],
+            metadata.slots_T.shape[0],
         )
-        f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], rows.block_slots_BE.shape[1]
+        f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], metadata.block_slots_BE.shape[1]
         f.num_threads, f.memory_is_bf16 = torch.get_num_threads(), kv.dtype == torch.bfloat16
         self._rule = _Rule()
         self._rule_from: tuple[AttentionParams, Tensor | None] | None = None

@@ -1,4 +1,4 @@
-"""Which attention serves a device."""
+"""Chooses the attention of a device: Triton on CUDA, the C operator on a CPU, else the dense reference."""
 
 from functools import cache
 
@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention, unsupported_reason
-from eyas.kernels.paged_attention import AttentionMetadata, PackedAttentionFn, PrepareAttention, prepare_dense
+from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention, prepare_dense
+from eyas.model.attention import PackedAttentionFn
 
 
 def attention_for_device(device: torch.device) -> PrepareAttention:
-    """The fastest attention that this machine has for the device; where it does not take a memory, the reference."""
+    """Returns the fastest attention of this machine for the device; it falls back to the reference where needed."""
     if device.type == "cuda":
         from eyas.kernels.triton_attention import prepare_on  # triton comes with the CUDA build of torch alone
 
@@ -20,9 +21,9 @@ def attention_for_device(device: torch.device) -> PrepareAttention:
 
 
 def fallback_reason(dtype: torch.dtype, head_dim: int) -> str | None:
-    """Why a memory of this type and head size is read by the reference on this CPU, which is slower; None if it is not.
+    """Returns why a CPU uses the slower reference for memory of this type and head size; None if it does not.
 
-    The reference gives the same words.
+    Both give the same tokens.
     """
     kernel = cpu_kernel()
     return kernel.reason if isinstance(kernel, Unavailable) else unsupported_reason(dtype, head_dim)
@@ -30,13 +31,13 @@ def fallback_reason(dtype: torch.dtype, head_dim: int) -> str | None:
 
 @cache
 def cpu_kernel() -> CpuKernel | Unavailable:
-    """The operator for CPUs, built once a process."""
+    """Returns the operator for CPUs, built once a process."""
     return load_cpu_attention()
 
 
-def _prepare_on_cpu(kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata) -> PackedAttentionFn:
-    """Decided by the memory, [layers, 2, Z, G, H]: that of a head may differ from that of its target."""
+def _prepare_on_cpu(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
+    """Chooses by the memory, [layers, 2, Z, G, H]: that of a head may differ from that of its target."""
     kernel = cpu_kernel()
     if isinstance(kernel, Unavailable) or unsupported_reason(kv.dtype, kv.shape[4]) is not None:
-        return prepare_dense(kv, req_to_token_RC, rows)
-    return kernel(kv, req_to_token_RC, rows)
+        return prepare_dense(kv, req_to_token_RC, metadata)
+    return kernel(kv, req_to_token_RC, metadata)

@@ -120,15 +120,15 @@ class TritonAttention:
     The host bounds the prefixes with the columns of the table that it passes: req_to_token_RC[:, :bound].
     """
 
-    def __init__(self, kv: Tensor, req_to_token_RC: Tensor, rows: AttentionMetadata, num_processors: int) -> None:
+    def __init__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata, num_processors: int) -> None:
         """kv is [L, 2, Z, G, H], contiguous. num_processors: of the device, for the number of parts."""
         assert kv.is_contiguous()
         assert req_to_token_RC.stride(1) == 1
         self._kv = kv
         self._table_RC = req_to_token_RC
-        self._rows = rows
-        self._own_BE = rows.block_slots_BE.contiguous()
-        self._words_TW = None if rows.visible_TE is None else pack_words(rows.visible_TE)
+        self._metadata = metadata
+        self._own_BE = metadata.block_slots_BE.contiguous()
+        self._words_TW = None if metadata.visible_TE is None else pack_words(metadata.visible_TE)
         self._num_processors = num_processors
         self._first_T: dict[tuple[int | None, int | None], Tensor | None] = {}
 
@@ -143,7 +143,7 @@ class TritonAttention:
             return torch.empty_like(q_TNH)
         padded_dim = max(16, power_of_2(head_dim))
         _write[(num_rows,)](
-            k_TGH, v_TGH, keys_ZGH, values_ZGH, self._rows.slots_T,
+            k_TGH, v_TGH, keys_ZGH, values_ZGH, self._metadata.slots_T,
             k_TGH.stride(0), k_TGH.stride(1), v_TGH.stride(0), v_TGH.stride(1),
             G=num_groups, G_PAD=power_of_2(num_groups), H=head_dim, H_PAD=padded_dim,
         )  # fmt: skip
@@ -153,7 +153,8 @@ class TritonAttention:
         self, keys_ZGH: Tensor, values_ZGH: Tensor, q_TNH: Tensor, padded_dim: int, params: AttentionParams
     ) -> Tensor:
         """Launch `_parts`, and `_merge` where there is more than one part."""
-        rows, num_requests, num_own = self._rows, len(self._rows.req_slots_B), self._own_BE.shape[1]
+        metadata, num_own = self._metadata, self._own_BE.shape[1]
+        num_requests = len(metadata.req_slots_B)
         (num_rows, num_heads, head_dim), num_groups = q_TNH.shape, keys_ZGH.shape[1]
         group = num_heads // num_groups
         tile = choose_tile(ceil_div(num_rows, num_requests), group, padded_dim, keys_ZGH.dtype)
@@ -170,8 +171,9 @@ class TritonAttention:
             logs_PTN = torch.empty(parts_PTNH.shape[:3], dtype=torch.float32, device=q_TNH.device)
         # A request of n rows needs at most n // tile_rows + 1 tiles: see `_parts`.
         _parts[(num_rows // tile_rows + num_requests, num_groups, split.parts)](
-            q_TNH, keys_ZGH, values_ZGH, self._table_RC, rows.starts_B1, rows.req_slots_B, rows.lengths_B,
-            self._own_BE, self._words_TW, rows.positions_T, self._first(params), params.sinks_N, parts_PTNH, logs_PTN,
+            q_TNH, keys_ZGH, values_ZGH, self._table_RC,
+            metadata.starts_B1, metadata.req_slots_B, metadata.lengths_B, self._own_BE, self._words_TW,
+            metadata.positions_T, self._first(params), params.sinks_N, parts_PTNH, logs_PTN,
             params.scale * LOG2_E if params.softcap is None else 2 * LOG2_E * params.scale / params.softcap,
             None if params.softcap is None else params.softcap * LOG2_E,
             q_TNH.stride(0), q_TNH.stride(1), self._table_RC.stride(0),
@@ -193,7 +195,7 @@ class TritonAttention:
         """The first visible position of each row, made once a forward for each window and chunk."""
         key = (params.window, params.chunk)
         if key not in self._first_T:
-            self._first_T[key] = params.first_visible(self._rows.positions_T)
+            self._first_T[key] = params.first_visible(self._metadata.positions_T)
         return self._first_T[key]
 
 

@@ -14,7 +14,7 @@ import contextlib
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,13 +102,13 @@ class PromptSampler:
         self,
         options: SampleOptions,
         gate: Callable[[Any, str | None], Conversation | Rejection],
-        heads: Mapping[str, str],
+        heads: Sequence[str],
         shapes: Sequence[TreeShape],
         log: Callable[[str], None],
     ) -> None:
-        """heads: by the name under which the server knows them, their digests. StorageError, InputError."""
+        """heads: digests of the heads by index. StorageError, InputError."""
         self.options = options
-        self._gate, self._heads, self._shapes, self._log_line = gate, dict(heads), tuple(shapes), log
+        self._gate, self._heads, self._shapes, self._log_line = gate, tuple(heads), tuple(shapes), log
         root = options.directory
         self._prompts_file, self._acceptance_log = AppendLog(root / PROMPTS_FILE), AppendLog(root / LOG_FILE)
         self._digests = {digest_messages(prompt.messages) for prompt in read_conversations(root / PROMPTS_FILE)}
@@ -164,7 +164,7 @@ class PromptSampler:
         self._baseline.add(answer)
         task = self._check_task(asked.task)
         if is_comparable(answer):
-            self._append_record(build_record(answer, self._heads[answer.head], task, self._shapes).to_line())
+            self._append_record(build_record(answer, self._heads[answer.drafter], task, self._shapes).to_line())
         if share is None:
             return "unjudged"
         if share >= self.options.below:

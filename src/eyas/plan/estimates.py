@@ -24,9 +24,10 @@ from eyas.data.answers.respond import LEDGER_FILE
 from eyas.data.prompts import PROMPTS_FILE
 from eyas.data.sources.record_formats import ParsedRecord, parse_record
 from eyas.data.sources.source import Source, read_shard
-from eyas.engine.engine import PREFILL_CHUNK, Engine
+from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList
 from eyas.engine.request import Request, StopCriteria
+from eyas.engine.scheduler import PREFILL_CHUNK, RoundWork
 from eyas.features.capture import prefill_attention
 from eyas.features.layout import Row, teacher_positions
 from eyas.features.reader import Features
@@ -194,7 +195,7 @@ def _measure_writing(run: Run, longest: int, generator: torch.Generator) -> floa
     most = min(max(1, longest), room // 2)
     # Short enough for the prompts of all answers to be read at once: every round is a full one.
     length = max(1, min(MEASURED_PROMPT, PREFILL_CHUNK // config.batch_size, room - most))
-    engine = Engine(target, None, config.batch_size, length + most)
+    engine = Engine(target, (), config.batch_size, length + most)
     prompts = _random_ids(target, (MEASURED_REQUESTS * config.batch_size, length), generator).tolist()
     stop = StopCriteria(ignore_eos=True)  # random tokens may end a turn at once, again and again
     source = RequestList(Request(str(index), tuple(ids), most, stop=stop) for index, ids in enumerate(prompts))
@@ -204,8 +205,8 @@ def _measure_writing(run: Run, longest: int, generator: torch.Generator) -> floa
         step = engine.launch()
         assert step is not None, "one that waits or runs can go on"
         engine.process(step)
-        if step.batch is not None:
-            num_tokens += len(step.members)
+        if isinstance(step.work, RoundWork):
+            num_tokens += len(step.work.members)
             spent_s += time.perf_counter() - began_s
     return num_tokens / spent_s if num_tokens else None
 

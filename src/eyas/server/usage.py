@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eyas.engine.request import CANARY, Request, RequestOutput
+from eyas.engine.canary import CANARY
+from eyas.engine.request import Request, RequestOutput
 from eyas.server.generation import OutputDelta
 from eyas.server.openai_responses import CanarySpeculativeStats, PromptDetails, ResponseMetrics, SpeculativeStats, Usage
 
@@ -57,4 +58,4 @@ def build_speculative_stats(output: RequestOutput, max_draft_tokens: int) -> Spe
         per_step_accepted=accepted,
         per_step_drafted=drafted,
     )
-    return CanarySpeculativeStats(**found.model_dump(), head="canary") if output.head == CANARY else found
+    return CanarySpeculativeStats(**found.model_dump(), head="canary") if output.drafter == CANARY else found

@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eyas.speculation.acceptance_model import AcceptanceModel
-from eyas.speculation.acceptance_trace import AcceptanceTrace
-from eyas.speculation.arms import Arm, BatchLoad, SpeculationDecision
+from eyas.speculation.arms import Arm
 from eyas.speculation.latency_model import LatencyModel
+from eyas.speculation.policy import BatchLoad, RoundReport, SpeculationDecision
 from eyas.speculation.round_costs import CostTable
 from eyas.speculation.speedup import CAP, SpeedupEstimate, SpeedupEstimator, Stratum
 
@@ -43,22 +43,6 @@ SURVEY_DOUBT = 0.02  # of a cost, as a share: below it there is nothing to surve
 SURVEY_ROUNDS = 32  # of one arm, at most
 PACE_EVERY = 4  # of the rounds between comparisons one is timed for the pace
 REST_ROUNDS = 7  # nothing changes from round to round: comparing all arms takes as long as a layer
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What came of a round. It may arrive rounds later; reports come in the order of their rounds.
-
-    seconds   of the whole round as the device ran it, catching up with a lag included; None where it held something
-              else too, or where the budget did not choose it
-    tokens    added to the answers, over all requests
-    evidence  of each request that drafted and still runs
-    """
-
-    decision: SpeculationDecision
-    seconds: float | None
-    num_tokens: int
-    traces: tuple[AcceptanceTrace, ...]
 
 
 @dataclass
@@ -210,13 +194,9 @@ class Budget:
         if not choice.is_partial and warm_s < CATCH_UP * self.latency_model.seconds_of(arm, choice.load):
             self.latency_model.observe(arm, choice.load, max(seconds - warm_s, seconds * (1 - CATCH_UP)))
 
-    def speed_up(self) -> SpeedupEstimate | None:
+    def speedup(self) -> SpeedupEstimate | None:
         """How much faster than without speculation; None until off has run a few times."""
         return self._speed_ups.overall()
-
-    def speed_up_by_batch(self) -> dict[int, SpeedupEstimate]:
-        """The same by batch bucket: the measured batch size that is nearest."""
-        return self._speed_ups.by_batch()
 
     def _forecast(self, load: BatchLoad) -> _Forecast:
         expected = [self.acceptance_model.expected(context) for context in load.contexts]

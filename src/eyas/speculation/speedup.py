@@ -99,12 +99,6 @@ class SpeedupEstimator:
         """Over all rounds; None until off has run a few times. Strata where it has not take the baseline of all."""
         return self._over(list(self._all), self._off_anywhere)
 
-    def by_batch(self) -> dict[int, SpeedupEstimate]:
-        """The same by batch bucket, where there is one."""
-        buckets = sorted({stratum.bucket for stratum in self._all})
-        found = {bucket: self._over([s for s in self._all if s.bucket == bucket], None) for bucket in buckets}
-        return {bucket: speed_up for bucket, speed_up in found.items() if speed_up is not None}
-
     def _over(self, strata: list[Stratum], other: _Sums | None) -> SpeedupEstimate | None:
         with_s = without_s = with_variance = baseline_rounds = 0.0
         variances: list[tuple[float, float]] = []  # of each baseline, and its degrees of freedom

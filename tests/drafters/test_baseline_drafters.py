@@ -10,8 +10,9 @@ from tests.engine.small import CONTEXT, Spoken, drive, poison, speak, tokens
 from tests.model.families import family_target
 
 from eyas.base.errors import InputError
-from eyas.drafters.eagle3 import DrafterSpec
-from eyas.drafters.other_drafters import PromptLookupSpec, SmallModelSpec
+from eyas.drafters.drafter import DrafterSpec
+from eyas.drafters.prompt_lookup import PromptLookupSpec
+from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.device_stream import WorkerStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop
@@ -46,20 +47,20 @@ def plan(name: str, spoken: Spoken, other: Target) -> DrafterSpec:
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("name", ["lookup", "small", "itself"])
 def test_the_same_words(name: str, slots: int, spoken: Spoken, other: Target) -> None:
-    engine = poison(Engine(spoken.target, plan(name, spoken, other), slots, CONTEXT))
+    engine = poison(Engine(spoken.target, [plan(name, spoken, other)], slots, CONTEXT))
     assert tokens(drive(engine, spoken.requests)) == spoken.answers
 
 
 @pytest.mark.parametrize("name", ["lookup", "small"])
 def test_the_same_words_where_rounds_overlap(name: str, spoken: Spoken, other: Target) -> None:
-    engine = Engine(spoken.target, plan(name, spoken, other), 3, CONTEXT, stream=WorkerStream())
+    engine = Engine(spoken.target, [plan(name, spoken, other)], 3, CONTEXT, stream=WorkerStream())
     found = {answer.request.id: answer.token_ids for answer in overlap_loop(engine, RequestList(spoken.requests))}
     assert found == spoken.answers
 
 
 def test_a_model_that_drafts_for_itself_is_always_right(spoken: Spoken, other: Target) -> None:
     """Whatever was accepted before, and with prompts that lie in the prefix cache already."""
-    engine = Engine(spoken.target, plan("itself", spoken, other), 2, CONTEXT)
+    engine = Engine(spoken.target, [plan("itself", spoken, other)], 2, CONTEXT)
     for _ in range(2):
         for answer in drive(engine, spoken.requests).values():
             *whole, last = answer.rounds.accepted or [1]
@@ -72,7 +73,7 @@ def test_lookup_accepts_what_a_walk_over_the_answers_accepts(spoken: Spoken) -> 
     draw = random.Random(3)
     prompts = [[draw.randrange(20, 28) for _ in range(length)] for length in (6, 30, 90, 200)]
     requests = [Request(str(i), tuple(ids), 60) for i, ids in enumerate(prompts)]
-    found = drive(Engine(spoken.target, PromptLookupSpec(chain_shape(DEPTH)), 4, CONTEXT), requests)
+    found = drive(Engine(spoken.target, [PromptLookupSpec(chain_shape(DEPTH))], 4, CONTEXT), requests)
     texts = [torch.tensor([*ids, *found[str(i)].token_ids]) for i, ids in enumerate(prompts)]
     answers = [AnswerSpan(i, ids_T, len(prompts[i]), len(ids_T)) for i, ids_T in enumerate(texts)]
     expected = replay_answers(answers, PromptLookup(texts, DEPTH))
@@ -83,9 +84,9 @@ def test_lookup_accepts_what_a_walk_over_the_answers_accepts(spoken: Spoken) -> 
 def test_a_model_of_other_words_is_refused(spoken: Spoken, tmp_path: Path) -> None:
     stranger = Target.load(family_target(tmp_path, "qwen3"), torch.float32, (0,))
     stranger.tokenizer.add_tokens(["kestrel"])
-    with pytest.raises(InputError, match=r"a draft model of 288 tokens, 1 of them other than the target's"):
-        Engine(spoken.target, SmallModelSpec(stranger, chain_shape(3)), 1, CONTEXT)
+    with pytest.raises(InputError, match="The draft model has 288 tokens and the target 288; 1 tokens differ"):
+        Engine(spoken.target, [SmallModelSpec(stranger, chain_shape(3))], 1, CONTEXT)
     larger = Target.load(tmp_path, torch.float32, (0,))
     larger.info = dataclasses.replace(larger.info, vocab_size=larger.info.vocab_size + 1)
-    with pytest.raises(InputError, match="a draft model of 289 tokens, 0 of them other"):
-        Engine(spoken.target, SmallModelSpec(larger, chain_shape(3)), 1, CONTEXT)
+    with pytest.raises(InputError, match="The draft model has 289 tokens and the target 288; 0 tokens differ"):
+        Engine(spoken.target, [SmallModelSpec(larger, chain_shape(3))], 1, CONTEXT)

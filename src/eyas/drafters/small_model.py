@@ -1,0 +1,111 @@
+"""A small model of the same vocabulary that drafts chains (speculative decoding, arXiv 2211.17192).
+
+B requests, Q tokens of one forward, M nodes of a chain, E slots of the own block, T rows, W vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eyas.base.errors import InputError
+from eyas.drafters.drafter import AcceptedTokens, chunk_reads
+from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
+from eyas.memory.future_map import FutureMap
+from eyas.memory.kv_pool import KVPool
+from eyas.model.attention import PackedAttention
+from eyas.model.target import Target
+from eyas.tree.shape import TreeShape
+from eyas.tree.tree import Tree
+
+
+@dataclass(frozen=True)
+class SmallModelSpec:
+    """A small model that drafts chains as deep as `shape`."""
+
+    model: Target
+    shape: TreeShape
+
+    @property
+    def shapes(self) -> tuple[TreeShape, ...]:
+        """The only shape."""
+        return (self.shape,)
+
+    def build(
+        self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+    ) -> "SmallModelDrafter":
+        """Returns the drafter.
+
+        Raises:
+            InputError: the two models have different vocabularies.
+        """
+        small, large = self.model.info.vocab_size, target.info.vocab_size
+        ours, theirs = self.model.tokenizer.get_vocab(), target.tokenizer.get_vocab()
+        if small != large or ours != theirs:
+            num_other = sum(theirs.get(token) != number for token, number in ours.items())
+            raise InputError(
+                f"The draft model has {small:,} tokens and the target {large:,}; {num_other:,} tokens differ",
+                "Choose a draft model with the target's vocabulary, for example a smaller model of its family",
+            )
+        return SmallModelDrafter(self.model, pool, future_map, prepare)
+
+
+class SmallModelDrafter:
+    """The small model and its KV memory, which has the same slots as the target's.
+
+    With n committed tokens and root x_n, `draft` reads columns n - 1 and n, and then each token that it proposes, into
+    the slots in which the target will verify them. Accepted tokens stay where they are: chains are never moved. The
+    last proposal is not read. If it is accepted, it is in column n - 1 of the next round, so that column is read there.
+    """
+
+    needs_features = False
+
+    def __init__(self, model: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> None:
+        info, weight = model.info, next(model.model.parameters())
+        shape = (info.num_layers, 2, pool.num_slots + 1, info.num_kv_heads, info.head_dim)
+        self.model = model
+        self.pool = pool
+        self.future_map = future_map
+        self.prepare_attention = prepare
+        self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+
+    def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+        """Returns the greedy continuation of each text as a chain. Each text has a token before its root."""
+        before_B = self.future_map.tokens_RC[req_slots_B, lengths_B - 1]
+        ids_BQ, begins_B = torch.stack((before_B, roots_B), 1), lengths_B - 1
+        tokens = [roots_B]
+        for _ in range(shape.depth):
+            logits_BW = self._forward(req_slots_B, begins_B, ids_BQ)
+            begins_B = begins_B + ids_BQ.shape[1]
+            tokens.append(logits_BW.argmax(-1))
+            ids_BQ = tokens[-1][:, None]
+        tokens_BM = torch.stack(tokens, 1)
+        return Tree.from_chains(tokens_BM, torch.ones_like(tokens_BM, dtype=torch.bool))
+
+    def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
+        """Reads the last `draft_lags` committed tokens of each request: prompts, and rounds without drafting."""
+        for reads in chunk_reads(req_slots, draft_lags):
+            for req_slot, lag, count in reads:  # not a hot path: prompts, once each
+                req_slot_1 = torch.tensor([req_slot], device=self.kv.device)
+                begin_1 = self.future_map.lengths_R[req_slot_1] - lag
+                columns_1Q = begin_1[:, None] + torch.arange(count, device=self.kv.device)
+                self._forward(req_slot_1, begin_1, self.future_map.tokens_RC[req_slot_1[:, None], columns_1Q])
+
+    def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:
+        """Does nothing: `draft` has read the accepted tokens already."""
+
+    def _forward(self, req_slots_B: Tensor, begins_B: Tensor, ids_BQ: Tensor) -> Tensor:
+        """Returns the logits [B, W] behind the last of Q tokens, which stand in columns begins.. of their texts."""
+        count, num_rows = ids_BQ.shape
+        device = ids_BQ.device
+        positions_BQ = begins_B[:, None] + torch.arange(num_rows, device=device)
+        own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], positions_BQ]
+        starts_B1 = torch.arange(0, (count + 1) * num_rows, num_rows, dtype=torch.int32, device=device)
+        positions_T, slots_T = positions_BQ.view(-1), own_BE.reshape(-1)
+        metadata = AttentionMetadata(
+            starts_B1, req_slots_B.int(), begins_B.int(), slots_T, own_BE, None, positions_T.int()
+        )
+        attend = PackedAttention(self.prepare_attention(self.kv, self.pool.req_to_token_RC, metadata))
+        out = self.model.forward(ids_BQ.reshape(1, -1), positions_T[None], attend, want_aux=False)
+        return self.model.logits(out.hidden_BTD[0].view(count, num_rows, -1)[:, -1])

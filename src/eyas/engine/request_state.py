@@ -1,0 +1,63 @@
+"""The state of requests inside the engine: plain data of the host, shared by scheduler and output processor."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from eyas.engine.detokenizer import TextStream
+from eyas.engine.request import RequestOutput
+from eyas.memory.kv_cache_manager import KVAllocation
+
+
+@dataclass(eq=False)
+class RequestState:
+    """A request from `Engine.add` to its end, waiting or running. token_ids: prompt and output."""
+
+    output: RequestOutput
+    max_new_tokens: int
+    added_s: float
+    token_ids: list[int]
+    text_stream: TextStream | None
+    has_run: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        """True before the first token; a preempted request continues where it was."""
+        return not self.output.token_ids
+
+
+@dataclass(eq=False)
+class RunningRequest:
+    """A request that holds KV memory. Columns are positions of its text.
+
+    prefill_end: columns that prefill has to fill. num_prefilled: columns whose prefill is launched. num_committed:
+    committed columns, as far as results are read. growth_in_flight: what each launched and unread round adds at most.
+    draft_lag_tokens: committed columns at the end that the drafter has not read. is_removed: it does not run any more,
+    and results that still come for it are ignored.
+    """
+
+    state: RequestState
+    kv: KVAllocation
+    prefill_end: int
+    num_prefilled: int
+    num_committed: int
+    draft_lag_tokens: int
+    is_started: bool = False
+    growth_in_flight: deque[int] = field(default_factory=deque)
+    awaits_first_token: bool = False
+    is_removed: bool = False
+
+    @property
+    def is_prefilled(self) -> bool:
+        """True if the prefill of the whole text is launched."""
+        return self.is_started and self.num_prefilled == self.prefill_end
+
+    @property
+    def max_committed(self) -> int:
+        """Upper bound of the committed columns once all launched work is done."""
+        return self.num_committed + sum(self.growth_in_flight)
+
+    @property
+    def needs_round(self) -> bool:
+        """True if a token may be missing once all launched work is read. Every round gives at least one token."""
+        launched = len(self.state.output.token_ids) + self.awaits_first_token + len(self.growth_in_flight)
+        return launched < self.state.max_new_tokens

@@ -1,0 +1,196 @@
+"""Decides which requests run and what the device computes next. Called by the engine, on the host.
+
+    waiting -> admit (request slot, KV memory, prefix cache) -> prefill, in chunks -> rounds -> finished -> prefix cache
+       ^                                                                                |
+       +---------------------- preempted, when KV memory runs out ----------------------+
+
+The host knows an upper bound of each text's length and has allocated slots for it; the device knows the true length.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+from eyas.engine.counters import EngineCounters
+from eyas.engine.model_runner import PrefillChunk, RoundBatch
+from eyas.engine.request_state import RequestState, RunningRequest
+from eyas.memory.kv_cache_manager import KVCacheManager
+from eyas.speculation.arms import OFF
+from eyas.speculation.policy import BatchLoad, FixedArm, Policy, SpeculationDecision
+
+PREFILL_CHUNK = 512  # prompt tokens of one prefill at most: running requests wait no longer than that
+SLOT_BLOCK = 32  # KV slots are allocated in blocks of at least so many
+
+
+@dataclass(frozen=True, eq=False)
+class PrefillWork:
+    """Prompt chunks for one forward. members: the requests that get their first token, in the order of the chunks."""
+
+    chunks: tuple[PrefillChunk, ...]
+    members: tuple[RunningRequest, ...]
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """The most alternatives that a member wants to see with each token."""
+        return _max_logprobs(self.members)
+
+
+@dataclass(frozen=True, order=True)
+class RoundKind:
+    """The requests that may share a round: they have the same drafter, and the same wish for the largest tree."""
+
+    is_max: bool = False
+    drafter: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class RoundWork:
+    """One round. contexts: committed columns of each member as the host knew them at launch."""
+
+    members: tuple[RunningRequest, ...]
+    batch: RoundBatch
+    decision: SpeculationDecision
+    contexts: tuple[int, ...]
+    kind: RoundKind
+
+
+class Scheduler:
+    """The queues of the engine. policies: by drafter; the engine's owner may replace them."""
+
+    def __init__(
+        self, kv_cache: KVCacheManager, policies: list[Policy], lookahead_slots: int, counters: EngineCounters
+    ) -> None:
+        self.kv_cache = kv_cache
+        self.policies = policies
+        self.lookahead_slots = lookahead_slots
+        self.waiting: deque[RequestState] = deque()
+        self.running: list[RunningRequest] = []
+        self._counters = counters
+        self._last_was_prefill = False
+        self._last_kind = RoundKind()
+
+    def admit(self) -> list[RunningRequest]:
+        """Moves waiting requests to running, in order, as long as there are request slots and memory; returns them."""
+        admitted = []
+        while self.waiting and self.kv_cache.has_free_req_slot:
+            state = self.waiting[0]
+            # The row of a prompt's last token decides the first output token; a preempted text has its root already.
+            prefill_end = len(state.token_ids) - (not state.is_new)
+            # Running requests keep some free slots to grow, or one of them would be preempted at once.
+            reserved = self.lookahead_slots * len(self.running)
+            prompt = state.token_ids[:prefill_end]
+            kv = self.kv_cache.allocate(prompt, self.lookahead_slots, reserved, state.output.drafter)
+            if kv is None:
+                break
+            self.waiting.popleft()
+            request = RunningRequest(state, kv, prefill_end, kv.num_shared, kv.num_shared, kv.draft_lag_tokens)
+            self.running.append(request)
+            admitted.append(request)
+        return admitted
+
+    def next_work(self) -> PrefillWork | RoundWork | None:
+        """Returns what to launch next, or None. Prefills and rounds alternate, so that neither waits for long."""
+        to_prefill = [request for request in self.running if not request.is_prefilled]
+        to_continue = [request for request in self.running if request.is_prefilled and request.needs_round]
+        if to_prefill and not (to_continue and self._last_was_prefill):
+            self._last_was_prefill = True
+            return self._prefill(to_prefill)
+        self._last_was_prefill = self._last_was_prefill and not to_continue
+        return self._round(to_continue) if to_continue else None
+
+    def remove(self, request: RunningRequest) -> None:
+        """Ends a running request and frees its memory; its text stays in the prefix cache."""
+        request.is_removed = True
+        self.running.remove(request)
+        # A text that ended inside a run has more committed columns than tokens: only its tokens are cached.
+        kept = min(request.num_committed, len(request.state.token_ids) - 1) + 1
+        num_read = request.num_committed - request.draft_lag_tokens
+        self.kv_cache.free(request.kv, request.state.token_ids[:kept], num_read)
+
+    def _prefill(self, requests: Sequence[RunningRequest]) -> PrefillWork:
+        budget, chunks, members = PREFILL_CHUNK, [], []
+        for request in requests:
+            begin, end = request.num_prefilled, min(request.prefill_end, request.num_prefilled + budget)
+            if end == begin and request.is_started:
+                continue
+            budget -= end - begin
+            token_ids = request.state.token_ids
+            samples = end == request.prefill_end and request.state.is_new
+            chunk = PrefillChunk(request.kv.req_slot, tuple(token_ids), begin, end, not request.is_started, samples)
+            chunks.append(chunk)
+            request.draft_lag_tokens += end - begin
+            request.is_started, request.num_prefilled, request.num_committed = True, end, end
+            if end == request.prefill_end:
+                self.kv_cache.cache_prefix(request.kv, token_ids[:end])
+            if samples:
+                request.awaits_first_token = True
+                members.append(request)
+        return PrefillWork(tuple(chunks), tuple(members))
+
+    def _round(self, requests: Sequence[RunningRequest]) -> RoundWork | None:
+        kind, requests = self._next_kind(requests)
+        self._grow(requests, max(arm.nodes for arm in self.policies[0].arms))
+        members = tuple(request for request in requests if not request.is_removed)
+        if not members:
+            return None
+        speculates = [request.state.output.request.speculation != "off" for request in members]
+        contexts = tuple(request.num_committed for request in members)
+        load = BatchLoad(
+            contexts=tuple(compress(contexts, speculates)),
+            draft_lags=tuple(request.draft_lag_tokens for request in compress(members, speculates)),
+            plain_contexts=tuple(compress(contexts, (not one for one in speculates))),
+        )
+        decision = self._policy_for(kind, load).decide(load)
+        decided = iter(decision.drafts)
+        drafts = tuple(speculate and next(decided) for speculate in speculates)
+        shape = decision.arm.shape
+        batch = RoundBatch(
+            tuple(request.kv.req_slot for request in members),
+            shape,
+            nodes=0 if shape is None else sum(shape.nodes if drafting else 1 for drafting in drafts),
+            drafts=() if shape is None else drafts,
+            draft_lags=tuple(request.draft_lag_tokens for request in compress(members, drafts)),
+            num_logprobs=_max_logprobs(members),
+            wants_trees=any(request.state.output.request.wants_rounds for request in members),
+            drafter=kind.drafter,
+        )
+        for request, drafting in zip(members, drafts, strict=True):
+            request.growth_in_flight.append(shape.max_accepted if shape is not None and drafting else 1)
+            request.draft_lag_tokens = 0 if drafting else request.draft_lag_tokens + 1
+            if drafting and request.kv.draft_lag_tokens:
+                self.kv_cache.mark_read(request.kv)
+        return RoundWork(members, batch, decision, contexts, kind)
+
+    def _next_kind(self, requests: Sequence[RunningRequest]) -> tuple[RoundKind, list[RunningRequest]]:
+        """Returns the kind after the last one, in turn, of those that a request waits for, and its requests.
+
+        first drafter | second drafter | first, largest tree | second, largest tree | first ...
+        """
+        outputs = [request.state.output for request in requests]
+        kinds = [RoundKind(output.request.speculation == "max", output.drafter) for output in outputs]
+        self._last_kind = min([kind for kind in kinds if kind > self._last_kind] or kinds)
+        return self._last_kind, [one for one, kind in zip(requests, kinds, strict=True) if kind == self._last_kind]
+
+    def _policy_for(self, kind: RoundKind, load: BatchLoad) -> Policy:
+        if kind.is_max:
+            return FixedArm(self.policies[0].arms[-1])
+        return self.policies[kind.drafter] if load.contexts else FixedArm(OFF)
+
+    def _grow(self, requests: Sequence[RunningRequest], num_nodes: int) -> None:
+        """Allocates KV slots for a round with so many nodes a request; preempts the newest requests if it must."""
+        for request in requests:
+            while not request.is_removed and not self.kv_cache.grow(
+                request.kv, request.max_committed + num_nodes, SLOT_BLOCK
+            ):
+                self._preempt(self.running[-1])
+
+    def _preempt(self, request: RunningRequest) -> None:
+        """Frees the memory of a request; it waits again, before all others, and keeps the tokens that are read."""
+        self.remove(request)
+        self.waiting.appendleft(request.state)
+        self._counters.preemptions += 1
+
+
+def _max_logprobs(members: Sequence[RunningRequest]) -> int | None:
+    return max((n for one in members if (n := one.state.output.request.logprobs) is not None), default=None)
