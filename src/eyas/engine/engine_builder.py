@@ -48,7 +48,7 @@ class EngineOptions:
         for name, least in (("slots", 1), ("context", 2), ("memory_tokens", 2), ("max_waiting", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise UsageError(f"--{name.replace('_', '-')} is {value}", f"Set it to {least} or more")
+                raise UsageError(f"--{name.replace('_', '-')} {value} is too low", f"Set it to {least} or more")
 
 
 def build_async_engine(
