@@ -51,7 +51,7 @@ class CanaryOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise UsageError(f"--canary-share {self.share} is out of range", "Set it above 0 and below 1, for example 0.1")
+            raise UsageError(f"--canary-share {self.share} is out of range", "Set it between 0 and 1, for example 0.1")
 
 
 @dataclass(frozen=True)
