@@ -31,7 +31,7 @@ from eyas.base.provenance import (
     read_provenance,
 )
 from eyas.base.storage import write_atomic, write_json_atomic
-from eyas.data.ledger.prompt_card import render_data_section
+from eyas.data.ledger.cards import render_data_section
 from eyas.export_card import ExportCard, render_card
 from eyas.formats.engine_formats import ENGINE_FORMATS, write_engine_dir
 from eyas.formats.fit import require_fit

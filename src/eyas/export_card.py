@@ -52,7 +52,7 @@ def render_card(content: ExportCard, engine: str, file_digests: Mapping[str, str
         _launch_section(content, engine),
         _acceptance_section(content.acceptance),
         "## Digests\n\n" + _table(("of", "digest"), digests),
-        content.data.strip() or "## Data and licences\n\nNothing is known of the data that trained this head.",
+        content.data.strip() or "## Data and licenses\n\nNothing is known of the data that trained this head.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -28,7 +28,7 @@ from eyas.data.answers import respond
 from eyas.data.answers.remote_responder import RemoteResponder
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import AnswerScanner, Responder
-from eyas.data.ledger.prompt_card import render_data_section
+from eyas.data.ledger.cards import render_data_section
 from eyas.data.licenses.acknowledgements import ACKNOWLEDGEMENTS_FILE as ACKNOWLEDGEMENTS
 from eyas.data.licenses.acknowledgements import append_acknowledgements, read_acknowledgements
 from eyas.data.licenses.license_gate import LicenseDecision

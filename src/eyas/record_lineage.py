@@ -24,8 +24,8 @@ from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.respond import LEDGER_FILE
 from eyas.data.answers.shard_stats import MAX_IDS, ShardStats
+from eyas.data.ledger.cards import render_card
 from eyas.data.ledger.ledger import MAX_LOCATIONS, Ledger
-from eyas.data.ledger.prompt_card import render_card
 from eyas.data.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
 from eyas.data.select.screen import FORGOTTEN
 from eyas.features import store

@@ -260,11 +260,15 @@ def test_line_ends_and_byte_order_mark(tmp_path):
     ("lines", "keys", "match"),
     [
         ([], {}, "The prompt file q.jsonl is empty"),
-        (["", " "], {}, "no record in"),
-        ([*questions(asked(1), asked(2)), "{"], {}, r"1 of 3 lines that are not JSON, the first at q.jsonl:3"),
+        (["", " "], {}, "holds no record"),
+        (
+            [*questions(asked(1), asked(2)), "{"],
+            {},
+            r"1 of 3 lines of .*q.jsonl are not JSON, the first one at q.jsonl:3",
+        ),
         (questions("a"), {"license": None}, "no license on record"),
         (questions("a"), {"license": " "}, "no license on record"),
-        (questions("a"), {"source": None}, "no prompts.source"),
+        (questions("a"), {"source": None}, "has no prompts.source"),
         (questions("a"), {"source": "builtin:quickstart", "license": None}, "does not know how many prompts to write"),
         (
             questions("a"),
@@ -280,7 +284,7 @@ def test_line_ends_and_byte_order_mark(tmp_path):
         (
             [{"turns": []}, {"prompt": "My card is 4111 1111 1111 1111."}],
             {},
-            r"no prompt left of the 2 records .*card 1, no_user_turn 1",
+            r"None of the 2 records .*card 1, no_user_turn 1",
         ),
     ],
 )

@@ -65,6 +65,6 @@ def test_a_target_without_a_licence(recipe, tmp_path, capsys):
 
 def test_it_stands_on_the_heads_card(finished):
     card = (finished / "head" / "README.md").read_text()
-    assert "## Data and licences" in card
+    assert "## Data and licenses" in card
     assert "MIT" in card
     assert "no legal advice" in card

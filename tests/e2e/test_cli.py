@@ -165,7 +165,7 @@ def test_show_marks_what_is_supervised(finished, recipe, capsys):
     [
         (None, "No prompt file"),
         ("", "is empty"),
-        ("\n \n", "no record"),
+        ("\n \n", "holds no record"),
         ('{"prompt": "a"}\n{"prompt": \n', "broken.jsonl:2"),
         ('{"messages": [{"role": "assistant", "content": "hi"}]}\n{"messages": []}\n', "no_user_turn"),
     ],

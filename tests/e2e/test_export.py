@@ -44,7 +44,7 @@ def test_its_readme(exported, target):
     assert values == [round(entry["acceptance_length"], 3) for entry in accepted.values()]
     assert """"method": "eagle3", "model": "THIS_DIRECTORY", "num_speculative_tokens": 3}'""" in body
     assert digest_head(exported / "head") in body
-    assert "## Data and licences" in body
+    assert "## Data and licenses" in body
     assert "MIT" in body
     assert str(exported) not in text
     assert str(target.parent) not in text

@@ -87,7 +87,7 @@ def test_from_raw_files_to_a_head(files, monkeypatch, capsys):
     assert not [value for value in (*PLANTED, "haiku") if value in err]
     for name in ("card.md", "croissant.json", "decisions.jsonl"):
         assert (run / "prompts" / name).is_file()
-    assert "## Data and licences" in (run / "head" / "README.md").read_text()
+    assert "## Data and licenses" in (run / "head" / "README.md").read_text()
     assert main(["doctor", str(run)]) == 0
     others = [shlex.split(one)[1:] for one in COMMANDS if one != command]
     assert [words[-2] for words in others] == ["--explain", "--forget"]

@@ -1,9 +1,9 @@
-"""`eyas prompts`: records in, lawful and private prompts out, with a ledger of what came and what went.
+"""`eyas prompts`: reads records, and writes lawful and private prompts with a ledger of all records.
 
-    sources -> licence gate -> screened piece by piece, by many workers -> chosen -> prompts.jsonl, ledger, card
+    sources -> license gate -> shards screened by many workers -> selection -> prompts.jsonl, ledger, card
 
-The gate comes first: a source that it refuses is not read any further. A line that is not JSON is dropped and counted,
-its place named in the ledger. Where more than one line in twenty is not JSON the file counts as damaged: it is refused.
+The license gate runs before any record is screened. A line that is not JSON is dropped, and the ledger names it. A file
+in which more than one line in twenty is not JSON counts as damaged and is rejected.
 """
 
 import datetime
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.base.environment import read_rank
+from eyas.base.environment import poll, read_rank
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.provenance import (
@@ -31,9 +31,8 @@ from eyas.base.provenance import (
     read_provenance,
 )
 from eyas.base.storage import StoragePath, convert_write_errors, write_atomic, write_json_atomic
-from eyas.data.ledger.croissant import PromptsFile, build_croissant
+from eyas.data.ledger.cards import PromptsFile, render_card, render_croissant
 from eyas.data.ledger.ledger import Ledger
-from eyas.data.ledger.prompt_card import render_card
 from eyas.data.licenses.acknowledgements import read_acknowledgements
 from eyas.data.licenses.license_gate import LicenseDecision, LicenseGate
 from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim, read_card
@@ -55,58 +54,64 @@ PROMPTS_FILE = "prompts.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
 LEDGER_FILE = "ledger.json"
 ORIGIN_FILE = "origin.json"
-DEFAULT_CREATOR = "whoever ran eyas"
+DEFAULT_CREATOR = "the user of eyas"
 OVER_LIMIT = "over_limit"
 FORGOTTEN_FILE = "forgotten.jsonl"
-"""Beside the stages: ids that were removed and must not come back."""
+"""Beside the directories of the stages: ids that were removed and must not come back."""
 MAX_NOT_JSON = 0.05  # share of the lines
+POLL_S = 1.0
 
 
 @dataclass(frozen=True)
 class OpenedPrompts:
-    """Sources that may be used, and what decides the prompts made from them."""
+    """Sources that passed the license gate, and the inputs that decide the output."""
 
     sources: tuple[Source, ...]
     decisions: tuple[LicenseDecision, ...]
     gate: LicenseGate
     surrogate_key: bytes
-    detectors_digest: str | None  # digest; None where nothing is screened
+    detectors_digest: str | None  # None if nothing is screened
     origin: StageInputs
 
 
 def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) -> OpenedPrompts:
-    """Digests the sources and asks the gate; writes nothing. InputError for one that is missing, empty or refused.
+    """Computes the digests of all sources and runs the license gate; writes nothing.
 
-    acknowledgements: the file in which people have put down what they acknowledge.
+    Args:
+        config: The recipe keys.
+        acknowledgements: acknowledgements.jsonl of the run.
+
+    Raises:
+        InputError: A source is missing, empty, damaged or rejected.
     """
     gate = load_gate(config)
-    said = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
+    acknowledged = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
     sources, decisions = [], []
-    for number, one in enumerate(config.all_sources()):
-        source = open_source(one, number)
-        decisions.append(gate.decide(read_claim(source), said))
+    for index, source_config in enumerate(config.all_sources()):
+        source = open_source(source_config, index)
+        decisions.append(gate.decide(read_claim(source), acknowledged))
         sources.append(source)
     _require_unique_names(sources)
-    own = all(source.config.is_builtin for source in sources)
-    key = b"" if own else load_surrogate_key(config.privacy.key_file)
-    deciding = {
+    is_builtin = all(source.config.is_builtin for source in sources)
+    key = b"" if is_builtin else load_surrogate_key(config.privacy.key_file)
+    identity = {
         **asdict(config.without_runtime_keys()),
-        # The path is no part of the origin: the same files elsewhere give the same bytes.
+        # Without paths: the same files elsewhere give the same output.
         "sources": [_source_identity(source) for source in sources],
         "licences": [decision.spdx for decision in decisions],
         "policy": gate.policy.digest,
         "production": None if config.production is None else digest_log(config.production),
         "decontaminate": [digest_bytes(StoragePath(path).read_bytes()) for path in config.decontaminate],
-        "detectors": None if own else PrivacyFilter(config.privacy, key).digest,
+        "detectors": None if is_builtin else PrivacyFilter(config.privacy, key).digest,
         "key": key_id(key),
     }
     files = digest_json([source.digests for source in sources])
-    origin = StageInputs(STAGE, digest_json(deciding), {"source": files}, undigested=("croissant.json",))
-    return OpenedPrompts(tuple(sources), tuple(decisions), gate, key, deciding["detectors"], origin)
+    origin = StageInputs(STAGE, digest_json(identity), {"source": files}, undigested=("croissant.json",))
+    return OpenedPrompts(tuple(sources), tuple(decisions), gate, key, identity["detectors"], origin)
 
 
 def _require_unique_names(sources: list[Source]) -> None:
-    """Ids begin with the name: two sources of one name would have the same. InputError."""
+    """Raises InputError if two sources have one name: ids begin with it, so they would collide."""
     seen: set[str] = set()
     for source in sources:
         names = {source.config.path} if source.config.is_builtin else {file.source_name for file in source.files}
@@ -124,12 +129,12 @@ def load_gate(config: PromptsConfig) -> LicenseGate:
 
 
 def read_claims(config: PromptsConfig) -> list[SourceClaim]:
-    """What the gate is asked about the sources of a recipe."""
-    return [read_claim(open_source(one, number)) for number, one in enumerate(config.all_sources())]
+    """Returns the claims of all sources of a recipe, for the license gate."""
+    return [read_claim(open_source(source, index)) for index, source in enumerate(config.all_sources())]
 
 
 def read_claim(source: Source) -> SourceClaim:
-    """What is said of a source, by the recipe and by its card."""
+    """Returns all statements on the license of a source, by the recipe and by its card. Raises InputError."""
     config, directory = source.config, source.hub_directory
     license_file = config.license_file
     if license_file is None and directory is not None:
@@ -155,175 +160,170 @@ def run(
 ) -> Provenance | None:
     """Writes prompts.jsonl, decisions.jsonl, ledger.json, card.md, croissant.json and provenance.json, last.
 
-    Nothing where they are finished already; None on a machine that has done its share of shared work, where another one
-    finishes. target: what the licence gate decided about the target, for the ledger.
+    Does nothing if they are finished already.
 
-    Raises InputError, with nothing written, for a source that is missing, empty, refused or mostly not JSON, and where
-    no prompt is left.
+    Args:
+        config: The recipe keys.
+        out_dir: The directory of the stage.
+        progress: Shows a progress bar.
+        acknowledgements: acknowledgements.jsonl of the run.
+        target: The license decision on the target as JSON, for the ledger.
+
+    Returns:
+        The provenance; None on a machine that shares the work and leaves the end to another one.
+
+    Raises:
+        InputError: A source is missing, empty, rejected or mostly not JSON, or no prompt is left. Nothing is written.
     """
     started_s = time.time()
     opened = open_prompts(config, acknowledgements)
     if is_finished(out_dir, opened.origin):
         return read_provenance(out_dir)
-    work = _prepare_job(config, opened, out_dir)
-    total = sum(piece.num_records for piece in work.shards)
-    with Progress(STAGE, total, "records", enabled=progress) as bar:
-        for count in screen_shards(work):
+    job = _prepare_job(config, opened, out_dir)
+    num_records = sum(shard.num_records for shard in job.shards)
+    with Progress(STAGE, num_records, "records", enabled=progress) as bar:
+        for count in screen_shards(job):
             bar.advance(count)
         if config.world > 1:
             if read_rank("prompts.world", config.world):
                 return None
-            for count in wait_for_other_ranks(work):
+            for count in wait_for_other_ranks(job):
                 bar.advance(count)
-    ledgers = _collect_ledgers(config, work)
-    choice = select_prompts(work)
+    ledgers = _collect_ledgers(job)
+    selection = select_prompts(job)
     if progress:
-        _print_traffic(choice.traffic)
+        _print_traffic(selection.traffic)
     mark_unfinished(out_dir)
-    write_atomic(out_dir / PROMPTS_FILE, _prompt_lines(work, choice, ledgers))
-    write_atomic(out_dir / DECISIONS_FILE, _decision_lines(work, choice, ledgers))
-    record = _build_ledger_json(config, opened, ledgers, choice, target)
-    write_json_atomic(out_dir / LEDGER_FILE, record)
-    write_atomic(out_dir / "card.md", render_card(record))
-    write_croissant(out_dir, record)
-    done = finish_stage(out_dir, opened.origin, started_s)
-    shutil.rmtree(work.directory, ignore_errors=True)
-    return done
+    write_atomic(out_dir / PROMPTS_FILE, _prompt_lines(job, selection, ledgers))
+    write_atomic(out_dir / DECISIONS_FILE, _decision_lines(job, selection, ledgers))
+    ledger = _build_ledger_json(config, opened, ledgers, selection, target)
+    write_json_atomic(out_dir / LEDGER_FILE, ledger)
+    write_atomic(out_dir / "card.md", render_card(ledger))
+    write_croissant(out_dir, ledger)
+    provenance = finish_stage(out_dir, opened.origin, started_s)
+    shutil.rmtree(job.directory, ignore_errors=True)
+    return provenance
 
 
-def write_croissant(out_dir: Path, record: Mapping[str, Any]) -> None:
-    """croissant.json beside a finished prompts.jsonl. It holds today's date, so no digest covers it."""
+def write_croissant(out_dir: Path, ledger: Mapping[str, Any]) -> None:
+    """Writes croissant.json beside prompts.jsonl. It holds today's date, so no digest covers it."""
     path = out_dir / PROMPTS_FILE
     file = PromptsFile(path.name, digest_file(path), path.stat().st_size)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    write_atomic(
-        out_dir / "croissant.json",
-        build_croissant(record, file, f"prompts of {out_dir.parent.name}", DEFAULT_CREATOR, today),
-    )
+    name = f"prompts of {out_dir.parent.name}"
+    write_atomic(out_dir / "croissant.json", render_croissant(ledger, file, name, DEFAULT_CREATOR, today))
 
 
 def job_directory(out_dir: Path) -> Path:
-    """Where an unfinished run keeps what it screened."""
+    """Returns the directory in which an unfinished run stores its screened shards."""
     return out_dir.with_name(out_dir.name + ".work")
 
 
 def _prepare_job(config: PromptsConfig, opened: OpenedPrompts, out_dir: Path) -> ScreeningJob:
-    """The work beside the directory. What an unfinished run of this origin screened is kept, anything else cleared."""
+    """Returns the job beside the directory. Keeps the shards of an unfinished run with the same inputs, no others."""
     directory = job_directory(out_dir)
-    forgotten = _read_forgotten_ids(out_dir.with_name(FORGOTTEN_FILE))
-    wanted = {"origin": digest_json([asdict(opened.origin), sorted(forgotten)])}
+    forgotten_ids = _read_forgotten_ids(out_dir.with_name(FORGOTTEN_FILE))
     path = directory / ORIGIN_FILE
-    try:
-        same = json.loads(path.read_bytes()) == wanted
-    except (OSError, ValueError):
-        same = False
-    if not same:
+    origin = digest_json([asdict(opened.origin), sorted(forgotten_ids)])
+    if not has_origin(path, origin):
         if read_rank("prompts.world", config.world) == 0:
             with convert_write_errors(directory):
                 shutil.rmtree(directory, ignore_errors=True)
-            write_json_atomic(path, wanted)
+            write_json_atomic(path, {"origin": origin})
         else:
-            _wait_for_origin(path, wanted)
-    return ScreeningJob(config, opened.sources, directory, opened.surrogate_key, forgotten)
+            poll(lambda: has_origin(path, origin), POLL_S)
+    return ScreeningJob(config, opened.sources, directory, opened.surrogate_key, forgotten_ids)
+
+
+def has_origin(path: Path, origin: str) -> bool:
+    """Returns True if an unfinished run wrote this digest of its inputs to origin.json."""
+    try:
+        return json.loads(path.read_bytes()) == {"origin": origin}
+    except (OSError, ValueError):
+        return False
 
 
 def _read_forgotten_ids(path: Path) -> frozenset[str]:
-    """Ids that somebody had removed."""
     lines = path.read_text().splitlines() if path.is_file() else []
     return frozenset(json.loads(line)["id"] for line in lines)
 
 
-def _wait_for_origin(path: Path, wanted: object) -> None:
-    """Until the first of several machines has cleared what an older run left."""
-    while True:
-        try:
-            if json.loads(path.read_bytes()) == wanted:
-                return
-        except (OSError, ValueError):
-            pass
-        time.sleep(1.0)
+# --- ledgers ---------------------------------------------------------------------------------------------------------
 
 
-# --- what came -------------------------------------------------------------------------------------------------------
-
-
-def _collect_ledgers(config: PromptsConfig, work: ScreeningJob) -> list[Ledger]:
-    """One ledger a source. InputError, with the work removed, where the sources are no good."""
-    ledgers = [Ledger() for _ in work.sources]
-    for number, piece in enumerate(work.shards):
-        ledgers[piece.source_index].merge(read_shard_ledger(work, number))
-    for source, ledger in zip(work.sources, ledgers, strict=True):
+def _collect_ledgers(job: ScreeningJob) -> list[Ledger]:
+    """Returns one ledger for each source. Removes the job and raises InputError if a source is of no use."""
+    ledgers = [Ledger() for _ in job.sources]
+    for number, shard in enumerate(job.shards):
+        ledgers[shard.source_index].merge(read_shard_ledger(job, number))
+    for source, ledger in zip(job.sources, ledgers, strict=True):
         error = _find_source_error(source, ledger)
         if error is not None:
-            shutil.rmtree(work.directory, ignore_errors=True)
+            shutil.rmtree(job.directory, ignore_errors=True)
             raise error
     return ledgers
 
 
 def _find_source_error(source: Source, ledger: Ledger) -> InputError | None:
-    """Why nothing can be made of a source."""
     path = source.config.path
     num_bad = ledger.dropped[NOT_JSON]
     if ledger.came == 0:
-        expected = "one JSON object a line, rows below a header, or requests in a log"
-        return InputError(f"no record in {path}", expected, "check how it was made")
+        return InputError(f"{path} holds no record", "Write one JSON object a line, or rows with a header")
     if num_bad > MAX_NOT_JSON * ledger.came:
         return InputError(
-            f"{num_bad} of {ledger.came} lines that are not JSON, the first at {ledger.places[NOT_JSON][0]}",
-            f"one JSON object a line; up to {MAX_NOT_JSON:.0%} of the lines may be broken and are dropped",
-            "mend the file, or check that it is JSON lines in UTF-8 (a .txt file: lines in UTF-8)",
+            f"{num_bad} of {ledger.came} lines of {path} are not JSON, the first one at {ledger.places[NOT_JSON][0]}",
+            f"Write one JSON object a line, in UTF-8; up to {MAX_NOT_JSON:.0%} of broken lines are dropped",
         )
     if ledger.dropped.total() == ledger.came:
         return InputError(
-            f"no prompt left of the {ledger.came} records of {path} ({ledger.summary()})",
-            "records with messages, turns, prompt or question, and a user turn in them",
-            "check the file",
+            f"None of the {ledger.came} records of {path} is a usable prompt ({ledger.summary()})",
+            'Write records with a user turn, for example {"prompt": "..."} or {"messages": [...]}',
         )
     return None
 
 
-# --- what goes -------------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
-def _prompt_lines(work: ScreeningJob, choice: Selection, ledgers: list[Ledger]) -> Iterator[bytes]:
-    """The lines of prompts.jsonl; the ledgers learn what was kept."""
-    for number, (source, conversation) in enumerate(read_screened(work)):
-        if choice.keep_N[number]:
+def _prompt_lines(job: ScreeningJob, selection: Selection, ledgers: list[Ledger]) -> Iterator[bytes]:
+    """Yields the lines of prompts.jsonl, and counts them in the ledgers."""
+    for number, (source_index, conversation) in enumerate(read_screened(job)):
+        if selection.keep_N[number]:
             length = sum(len(message.content) for message in conversation.messages if message.role == "user")
-            ledgers[source].count_kept(length, conversation.tags)
+            ledgers[source_index].count_kept(length, conversation.tags)
             yield conversation.to_line()
 
 
-def _decision_lines(work: ScreeningJob, choice: Selection, ledgers: list[Ledger]) -> Iterator[bytes]:
-    """The lines of decisions.jsonl, one for each record that came; the ledgers learn what was left out."""
-    at = 0
+def _decision_lines(job: ScreeningJob, selection: Selection, ledgers: list[Ledger]) -> Iterator[bytes]:
+    """Yields the lines of decisions.jsonl, one for each record, and counts the records that were not selected."""
+    number = 0  # of the candidate
     ids: dict[int, str] = {}
-    wanted = {repeat.original for repeat in choice.duplicates.values()}
-    for number, piece in enumerate(work.shards):
-        for line in work.path(number, ".decisions.jsonl").read_bytes().splitlines():
-            said = json.loads(line)
-            if said["dropped"] is None:
-                if at in wanted:
-                    ids[at] = said["id"]
-                if at in choice.duplicates:
-                    repeat = choice.duplicates[at]
-                    said |= {"dropped": repeat.reason, "of": ids[repeat.original]}
-                    ledgers[piece.source_index].count_dropped(repeat.reason, said["where"])
-                elif not choice.keep_N[at]:
-                    said["dropped"] = OVER_LIMIT
-                    ledgers[piece.source_index].over_limit += 1
-                at += 1
-            yield json.dumps(said, ensure_ascii=False).encode() + b"\n"
+    originals = {duplicate.original for duplicate in selection.duplicates.values()}
+    for shard_number, shard in enumerate(job.shards):
+        for line in job.path(shard_number, ".decisions.jsonl").read_bytes().splitlines():
+            decision = json.loads(line)
+            if decision["dropped"] is None:
+                if number in originals:
+                    ids[number] = decision["id"]
+                if number in selection.duplicates:
+                    duplicate = selection.duplicates[number]
+                    decision |= {"dropped": duplicate.reason, "of": ids[duplicate.original]}
+                    ledgers[shard.source_index].count_dropped(duplicate.reason, decision["where"])
+                elif not selection.keep_N[number]:
+                    decision["dropped"] = OVER_LIMIT
+                    ledgers[shard.source_index].over_limit += 1
+                number += 1
+            yield json.dumps(decision, ensure_ascii=False).encode() + b"\n"
 
 
 def _build_ledger_json(
     config: PromptsConfig,
     opened: OpenedPrompts,
     ledgers: list[Ledger],
-    choice: Selection,
+    selection: Selection,
     target: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """ledger.json."""
+    """Returns the content of ledger.json."""
     total = Ledger()
     for ledger in ledgers:
         ledger.check()
@@ -344,7 +344,7 @@ def _build_ledger_json(
         **total.to_json(),
         "dropped": dict(sorted(total.dropped.items())),
         "sources": sources,
-        "traffic": choice.traffic,
+        "traffic": selection.traffic,
         "limit": config.limit,
         "seed": config.seed,
         "settings": config.settings(),
@@ -356,14 +356,15 @@ def _build_ledger_json(
 
 
 def _source_identity(source: Source) -> dict[str, Any]:
+    """Returns the keys of a source that decide its records."""
     fields = asdict(source.config) | {"digests": sorted(source.digests.items())}
     return {name: value for name, value in fields.items() if name not in ("path", "license_file", "license")}
 
 
 def _print_traffic(traffic: Mapping[str, Any] | None) -> None:
-    """How far each source, and the choice, is from production."""
+    """Prints the distance from production of each source and of the selection."""
     if traffic is None:
         return
-    told = {**traffic["sources"], "all, before": traffic["before"], "chosen": traffic["after"]}
-    for name, distance in told.items():
+    distances = {**traffic["sources"], "all, before": traffic["before"], "selected": traffic["after"]}
+    for name, distance in distances.items():
         print(f"traffic  {name}: topics {distance['tv']:.3f} (TV), lengths {distance['ks']:.3f} (KS)", file=sys.stderr)

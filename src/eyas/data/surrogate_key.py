@@ -1,4 +1,4 @@
-"""The key of surrogates: the same value gets the same surrogate only under the same key. Never kept with the data."""
+"""Loads the key of surrogates: equal values get equal surrogates under one key. It is never stored with the data."""
 
 import hashlib
 import hmac
@@ -14,18 +14,23 @@ VARIABLE = "EYAS_PRIVACY_KEY"
 
 
 def load_surrogate_key(key_file: str | None) -> bytes:
-    """Of the file, of the variable, else of this user: made once and kept in $XDG_DATA_HOME/eyas (~/.local/share/eyas).
+    """Returns the key of the file, of the variable, or of this user.
 
-    Processes on several machines need one key: give them the variable or the file. InputError for a short or unreadable
-    one.
+    The user's key is created once, in $XDG_DATA_HOME/eyas (~/.local/share/eyas). Processes on several machines need one
+    key: give them the variable or the file.
+
+    Raises:
+        InputError: The key is too short or cannot be read.
     """
     if key_file is not None:
         return read_key(key_file)
     if VARIABLE in os.environ:
         key = os.environ[VARIABLE].strip().encode()
         if len(key) < MIN_KEY_BYTES:
-            do = "make one with `openssl rand -hex 32`"
-            raise InputError(f"{VARIABLE} with {len(key)} bytes", f"{MIN_KEY_BYTES} bytes at least", do)
+            raise InputError(
+                f"{VARIABLE} has {len(key)} bytes, and a key needs at least {MIN_KEY_BYTES}",
+                "Create one with: openssl rand -hex 32",
+            )
         return key
     root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     path = Path(root) / "eyas" / "privacy.key"
@@ -41,5 +46,5 @@ def load_surrogate_key(key_file: str | None) -> bytes:
 
 
 def key_id(key: bytes) -> str:
-    """What may be written down of a key: whether two runs had the same one."""
+    """Returns an id that tells keys apart and may be written down."""
     return hmac.new(key, b"eyas: which key is this", hashlib.sha256).hexdigest()[:16]

@@ -8,7 +8,7 @@ from tests.data.ledgers import a_ledger
 
 from eyas.base.provenance import digest_bytes
 from eyas.chat.conversation import Conversation, Message
-from eyas.data.ledger.croissant import PromptsFile, build_croissant, list_licenses
+from eyas.data.ledger.cards import PromptsFile, list_licenses, render_croissant
 
 PROMPTS = [
     Conversation("mine:0", "mine", (Message("user", "Zähle bis drei."),), {"language": "de", "task": "chat"}),
@@ -33,7 +33,7 @@ def written(tmp_path, monkeypatch):
     data = b"".join(prompt.to_line() for prompt in PROMPTS)
     (tmp_path / "prompts.jsonl").write_bytes(data)
     file = PromptsFile("prompts.jsonl", digest_bytes(data), len(data))
-    (tmp_path / "croissant.json").write_bytes(build_croissant(a_ledger(), file, "acme-prompts", "ACME", "2026-11-20"))
+    (tmp_path / "croissant.json").write_bytes(render_croissant(a_ledger(), file, "acme-prompts", "ACME", "2026-11-20"))
     return tmp_path
 
 
@@ -64,8 +64,8 @@ def test_size_and_digest_are_those_of_the_file(written):
 
 def test_equal_ledgers_give_equal_bytes():
     file = PromptsFile("prompts.jsonl", "sha256:00", 3)
-    first = build_croissant(a_ledger(), file, "a", "ACME", "2026-11-20")
-    assert first == build_croissant(json.loads(json.dumps(a_ledger())), file, "a", "ACME", "2026-11-20")
+    first = render_croissant(a_ledger(), file, "a", "ACME", "2026-11-20")
+    assert first == render_croissant(json.loads(json.dumps(a_ledger())), file, "a", "ACME", "2026-11-20")
     assert json.loads(first)["datePublished"] == "2026-11-20"
 
 

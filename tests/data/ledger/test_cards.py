@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.data.ledgers import REVISION, a_ledger, answered, llama_target
 
-from eyas.data.ledger.prompt_card import MAX_ROWS, NO_ADVICE, render_card, render_data_section
+from eyas.data.ledger.cards import DISCLAIMER, MAX_ROWS, render_card, render_data_section
 from eyas.data.licenses.license_gate import LicenseGate
 from eyas.data.licenses.license_metadata import EMBEDDED_TARGET, SourceClaim, read_target_claim
 from eyas.data.licenses.license_policy import LicensePolicy
@@ -39,44 +39,44 @@ def test_what_a_reviewer_looks_for():
     ledger = a_ledger()
     found = sections(render_card(ledger))
     assert [*found] == [
-        "Licences",
+        "Licenses",
         "Sources",
         "Personal data and secrets",
-        "What is in them",
+        "Content",
         "Duplicates",
         "Evaluation sets",
-        "Likeness to production traffic",
+        "Distance from production traffic",
         "Settings and digests",
-        "What was not done",
+        "Limits",
     ]
-    summary = rows(render_card(ledger).split("## Licences")[0])
+    summary = rows(render_card(ledger).split("## Licenses")[0])
     assert ["**prompts kept**", "100"] in summary
     assert ["dropped", "23"] in summary
     assert ["good, but over the limit of 100", "7"] in summary
-    table = rows(found["Licences"])
+    table = rows(found["Licenses"])
     assert table[2][:5] == ["mine", "", "", "MIT", "allowed"]
     assert table[3][:5] == ["logs", "allenai/WildChat-1M", REVISION, "ODC-By-1.0", "allowed"]
-    assert ledger["sources"][1]["licence"]["license_text"] in found["Licences"]
-    assert "2026-11-20" in found["Licences"]
+    assert ledger["sources"][1]["licence"]["license_text"] in found["Licenses"]
+    assert "2026-11-20" in found["Licenses"]
     assert ["mine", "jsonl", "messages 60, prompt 20", "80", "60", "13", "7"] in rows(found["Sources"])
     assert ["`near_duplicate`", "9", "7"] in rows(found["Sources"])
     assert ["`contaminated`", "0", "3"] in rows(found["Sources"])
     assert ["PERSON", "6", "1"] in rows(found["Personal data and secrets"])
     assert "pattern, gazetteer" in found["Personal data and secrets"]
-    assert "16 were dropped (12.3% of what came):\n0 equal, 16 nearly equal" in found["Duplicates"]
+    assert "16 were dropped (12.3% of the records):\n0 equal, 16 nearly equal" in found["Duplicates"]
     assert ["gsm8k-test", "3"] in rows(found["Evaluation sets"])
-    traffic = found["Likeness to production traffic"]
-    assert ["all, before the choice", "0.375", "0.215"] in rows(traffic)
+    traffic = found["Distance from production traffic"]
+    assert ["all, before the selection", "0.375", "0.215"] in rows(traffic)
     assert ["**all, as kept**", "0.072", "0.046"] in rows(traffic)
     assert ["topic 3, 200-400 characters", "10", "4"] in rows(traffic)
-    assert "6 prompts that the traffic asks for were not there" in traffic
+    assert "6 prompts that the traffic asks for were missing" in traffic
     assert ["policy digest", f"`{LicensePolicy.load().digest}`"] in rows(found["Settings and digests"])
     assert ["quality.min_characters", "`3`"] in rows(found["Settings and digests"])
-    assert NO_ADVICE in found["What was not done"]
+    assert DISCLAIMER in found["Limits"]
 
 
 def test_bars_are_as_long_as_what_they_stand_for():
-    contents = sections(render_card(a_ledger()))["What is in them"]
+    contents = sections(render_card(a_ledger()))["Content"]
     bars = {row[0]: row[3].count("█") for row in rows(contents) if len(row) == 4 and row[1].isdigit()}
     assert bars["en"] == 30
     assert bars["de"] == 8  # 20 of 80, rounded up
@@ -93,8 +93,8 @@ def test_nothing_to_say_is_said():
     for source in ledger["sources"]:
         source["dropped"] = {}
     found = sections(render_card(ledger))
-    assert "No production log was named" in found["Likeness to production traffic"]
-    assert "not compared with production traffic" in found["What was not done"]
+    assert "No production log was named" in found["Distance from production traffic"]
+    assert "not compared with production traffic" in found["Limits"]
     assert "None was found" in found["Personal data and secrets"]
     assert "No record shared text" in found["Evaluation sets"]
     assert "Nothing." in found["Sources"]
@@ -103,14 +103,14 @@ def test_nothing_to_say_is_said():
 def test_lengths_without_an_open_end():
     ledger = a_ledger()
     ledger["lengths"] = {"edges": [0, 10, 20], "counts": [3, 4]}
-    contents = sections(render_card(ledger))["What is in them"]
+    contents = sections(render_card(ledger))["Content"]
     assert ["0 to 9", "3"] in [row[:2] for row in rows(contents)]
     assert "and more" not in contents
 
 
 def test_names_of_others_cannot_change_the_card():
     ledger = a_ledger()
-    bad = "x | y\n## Licences <b> ` [a](javascript:1)"
+    bad = "x | y\n## Licenses <b> ` [a](javascript:1)"
     ledger["sources"][0]["name"] = bad
     ledger["sources"][0]["files"] = {bad: "sha256:00"}
     ledger["sources"][0]["licence"]["name"] = bad
@@ -135,7 +135,7 @@ def test_long_tables_end():
     ledger = a_ledger()
     ledger["sources"][0]["files"] = {f"{index}.jsonl": "sha256:00" for index in range(400)}
     text = render_card(ledger)
-    assert f"{400 + 1 - MAX_ROWS} more stand in ledger.json." in text
+    assert f"{400 + 1 - MAX_ROWS} more are in ledger.json." in text
     assert len(text.splitlines()) < 250
 
 
@@ -151,7 +151,7 @@ def test_equal_ledgers_give_equal_bytes():
 
 def test_acknowledgements_stand_on_the_card(tmp_path):
     decision = answered(tmp_path, SourceClaim("ours", license="own", license_text=b"Consent\nform 3\n"))
-    licences = sections(render_card(a_ledger(decision)))["Licences"]
+    licences = sections(render_card(a_ledger(decision)))["Licenses"]
     assert ["ours", "A. Person, counsel", "2026-11-20T12:30:00+00:00", f"`{decision.claim}`"] in rows(licences)
     assert "Keep what shows that the people whose data it is agreed" in licences
     assert "Nothing needed" not in licences
@@ -168,7 +168,7 @@ def test_the_part_of_a_heads_card(tmp_path):
     assert "linked at `LICENSE`" in text
     assert "A. Person, counsel" in text
     assert ["logs", "allenai/WildChat-1M", REVISION, "ODC-By-1.0", "40"] in rows(text)
-    assert NO_ADVICE in text
+    assert DISCLAIMER in text
 
 
 def test_a_free_target_asks_for_no_name(tmp_path):

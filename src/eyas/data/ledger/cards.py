@@ -1,0 +1,226 @@
+"""Renders ledger.json: card.md for reviewers, croissant.json for machines, and the data section of a head's card.
+
+Cards hold counts, names and decisions, never a record's content. The templates are in templates/. Equal ledgers give
+equal bytes.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+BAR_WIDTH = 30  # characters
+MAX_ROWS = 50  # of one table; the ledger has them all
+DISCLAIMER = "eyas records what cards, files and recipes state, and applies a policy to it. This is no legal advice."
+# Names come from others: nothing in them may end a table cell, begin a line or open a tag.
+ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "`": "&#96;", "](": "]&#40;"}
+
+
+@dataclass(frozen=True)
+class PromptsFile:
+    """The file that croissant.json describes."""
+
+    name: str  # in the directory of croissant.json
+    digest: str  # sha256:<hex>, from `provenance.digest_file`
+    num_bytes: int
+
+
+def render_card(ledger: Mapping[str, Any]) -> str:
+    """Returns card.md: Markdown with the YAML front matter of a dataset card. ledger: ledger.json, schema 2."""
+    sources = ledger["sources"]
+    edges, counts = ledger["lengths"]["edges"], ledger["lengths"]["counts"]
+    bounds = [f"{low} to {high - 1}" for low, high in itertools.pairwise(edges)]
+    lengths = dict(zip([*bounds, f"{edges[-1]} and more"], counts, strict=False))
+    unverified = {fact["text"] for source in sources for fact in source["licence"]["facts"] if not fact["verified"]}
+    return _render(
+        "card.md.jinja",
+        ledger,
+        front_matter=_front_matter(ledger),
+        reasons=sorted({reason for source in sources for reason in source["dropped"]}),
+        files=[(source["name"], *file) for source in sources for file in source["files"].items()],
+        charts=[
+            ("language", _bars(_by_count(ledger["languages"]))),
+            ("task", _bars(_by_count(ledger["tasks"]))),
+            ("characters", _bars(lengths)),
+        ],
+        settings_rows=[*sorted(_flatten(ledger["digests"]).items()), *sorted(_flatten(ledger["settings"]).items())],
+        num_unverified=len(unverified),
+    )
+
+
+def render_data_section(ledger: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+    """Returns the section on data and licenses of a head's card.
+
+    Args:
+        ledger: ledger.json, schema 2.
+        target: `LicenseDecision.to_json()` of the target.
+    """
+    decisions = [target, *(source["licence"] for source in ledger["sources"])]
+    prefixes = (each["name_prefix"] for each in decisions if each["name_prefix"])
+    name_prefix = max(sorted(prefixes), key=len, default=None)
+    return _render("head_data.md.jinja", ledger, target=target, name_prefix=name_prefix)
+
+
+def render_croissant(
+    ledger: Mapping[str, Any], file: PromptsFile, name: str, creator: str, date_published: str
+) -> bytes:
+    """Returns croissant.json.
+
+    Args:
+        ledger: ledger.json.
+        file: The file that it describes.
+        name: The name of the dataset.
+        creator: The organization that publishes it.
+        date_published: YYYY-MM-DD.
+    """
+    sources = ", ".join(dict.fromkeys(source["name"] for source in ledger["sources"]))
+    description = (
+        f"{ledger['kept']} prompts (user turns, no answers) of {sources}, screened by license, quality, language, "
+        "personal data, near-duplicates and known evaluation sets. card.md and ledger.json describe the screening."
+    )
+    text = (
+        _environment()
+        .get_template("croissant.json.jinja")
+        .render(
+            file=file,
+            name=name,
+            description=description,
+            licenses=list_licenses(ledger),
+            creator=creator,
+            date_published=date_published,
+        )
+    )
+    return (json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def list_licenses(ledger: Mapping[str, Any]) -> list[str]:
+    """Returns the licenses of all sources: URLs for SPDX ids; expressions with OR and LicenseRef-* as they are."""
+    found: dict[str, None] = {}
+    for source in ledger["sources"]:
+        spdx = source["licence"]["spdx"]
+        for part in [spdx] if " OR " in spdx else spdx.split(" AND "):
+            is_listed = re.fullmatch(r"[A-Za-z0-9.+-]+", part) and not part.startswith("LicenseRef-")
+            found[f"https://spdx.org/licenses/{part}" if is_listed else part] = None
+    return sorted(found)
+
+
+# --- values of the templates -----------------------------------------------------------------------------------------
+
+
+def _front_matter(ledger: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of the hub's dataset cards; every value is JSON, which YAML reads."""
+    licenses = list(dict.fromkeys(source["licence"]["spdx"] for source in ledger["sources"]))
+    if len(licenses) == 1 and "LicenseRef-" not in licenses[0] and " " not in licenses[0]:
+        stated = {"license": licenses[0].lower()}
+    else:
+        joined = " AND ".join(f"({each})" if " OR " in each else each for each in licenses)
+        stated = {"license": "other", "license_name": joined}
+    public = dict.fromkeys(source["licence"]["dataset"] or "original" for source in ledger["sources"])
+    return {
+        "pretty_name": "Prompts",
+        **stated,
+        "language": sorted(ledger["languages"]),
+        "source_datasets": list(public),
+        "tags": ["eyas", "prompts"],
+    }
+
+
+def _by_count(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _bars(counts: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
+    """Returns name, count, share and bar; a bar is as long as the share of the largest count, rounded up."""
+    largest, total = max(counts.values(), default=0) or 1, sum(counts.values()) or 1
+    return [
+        (name, count, f"{count / total:.1%}", "█" * -(-BAR_WIDTH * count // largest)) for name, count in counts.items()
+    ]
+
+
+def _flatten(value: Mapping[str, Any], parent: str = "") -> dict[str, str]:
+    """Returns nested settings as dotted names with JSON values."""
+    flat: dict[str, str] = {}
+    for name, inner in value.items():
+        dotted = f"{parent}.{name}" if parent else name
+        if isinstance(inner, Mapping):
+            flat |= _flatten(inner, dotted)
+        else:
+            flat[dotted] = inner if isinstance(inner, str) else _to_json(inner)
+    return flat
+
+
+def _collect_duties(decisions: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Returns each duty with the names that it comes from."""
+    duties: dict[str, dict[str, None]] = {}
+    for each in decisions:
+        for duty in each["duties"]:
+            duties.setdefault(duty, {})[each["name"]] = None
+    return {duty: list(names) for duty, names in duties.items()}
+
+
+def _collect_facts(decisions: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Returns each fact once for each name that it is about."""
+    facts = {(each["name"], _to_json(fact)): fact for each in decisions for fact in each["facts"]}
+    return [(name, fact) for (name, _), fact in facts.items()]
+
+
+# --- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def _render(template: str, ledger: Mapping[str, Any], **values: Any) -> str:
+    text = _environment().get_template(template).render({**ledger, **values}, disclaimer=DISCLAIMER)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _environment() -> jinja2.Environment:
+    """Returns an environment that escapes every value for a table cell; `Markup` is Markdown already."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("eyas.data.ledger"),
+        autoescape=True,
+        finalize=_escape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    filters: dict[str, Callable[..., Any]] = {
+        "code": _code,
+        "counts": lambda counts: ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())),
+        "first_rows": lambda rows: list(rows)[:MAX_ROWS],
+        "json": lambda value: Markup(_to_json(value)),
+        "license_texts": _license_texts,
+        "more_rows": lambda rows: f"{len(rows) - MAX_ROWS:,} more are in ledger.json." if len(rows) > MAX_ROWS else "",
+    }
+    environment.filters |= filters
+    environment.globals |= {"collect_duties": _collect_duties, "collect_facts": _collect_facts}
+    return environment
+
+
+def _escape(value: object) -> Markup:
+    if isinstance(value, Markup):
+        return value
+    text = f"{value:,}" if isinstance(value, int) else "" if value is None else " ".join(str(value).split())
+    for chars, escaped in ESCAPES.items():
+        text = text.replace(chars, escaped)
+    return Markup(text)
+
+
+def _code(value: object) -> Markup:
+    """Returns a code span that no backtick closes."""
+    text = " ".join(str(value).split()).replace("`", "'").replace("|", "\\|")
+    return Markup(f"`{text}`")
+
+
+def _license_texts(decision: Mapping[str, Any]) -> Markup:
+    texts = [f"{_escape(name)} {_code(digest)}" for name, digest in sorted(decision["license_files"].items())]
+    if decision["license_link"]:
+        texts.append(f"linked at {_code(decision['license_link'])}")
+    return Markup(", ".join(texts))
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
