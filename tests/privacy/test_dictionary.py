@@ -1,10 +1,10 @@
-"""Words that a dictionary holds, and the file that it is kept in. All names are made up."""
+"""Words that a dictionary holds, and the file that caches it. All names are made up."""
 
 import hashlib
 
 import pytest
 
-from eyas.privacy import dictionary as vocabulary
+from eyas.privacy import dictionary
 from eyas.privacy.dictionary import is_compound, is_known, is_misspelling
 
 
@@ -116,9 +116,9 @@ def test_names_are_no_slips(word):
     assert not is_misspelling(word, "en")
 
 
-def forget() -> None:
-    """Nothing that the process has read or worked out stays: the next word is looked up in the file."""
-    for value in vars(vocabulary).values():
+def clear_caches() -> None:
+    """Drops what the process has loaded and computed: the next word is read from the file."""
+    for value in vars(dictionary).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()
 
@@ -126,12 +126,12 @@ def forget() -> None:
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    forget()
+    clear_caches()
     yield tmp_path / "eyas"
-    forget()
+    clear_caches()
 
 
-def test_a_damaged_file_is_made_again(directory):
+def test_a_damaged_file_is_built_again(directory):
     assert is_known("house", "en")
     (path,) = directory.glob("words-en-*")
     data = path.read_bytes()
@@ -141,21 +141,21 @@ def test_a_damaged_file_is_made_again(directory):
     for damaged in (data[:-4], b"", bytes(changed)):
         path.unlink()  # the other file may still be mapped
         path.write_bytes(damaged)
-        forget()
+        clear_caches()
         assert is_known("house", "en")
         assert not is_known("garenstead", "en")
         assert path.read_bytes() == data
 
 
-def test_a_right_file_is_read_and_not_made(directory, monkeypatch):
+def test_an_intact_file_is_read_and_not_built(directory, monkeypatch):
     assert is_known("house", "en")
-    forget()
+    clear_caches()
     monkeypatch.setattr("simplemma.strategies.dictionaries.stream_dictionary_factory.StreamDictionaryFactory", None)
     assert is_known("house", "en")
     assert not is_known("garenstead", "en")
 
 
-def test_a_place_that_cannot_be_written_costs_only_time(directory, monkeypatch, tmp_path):
+def test_a_directory_that_is_not_writable_costs_only_time(directory, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert is_known("house", "en")

@@ -1,3 +1,4 @@
+import sys
 import traceback
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_no_value_in_an_error_or_a_repr():
         def find(self, texts, languages):
             raise ValueError(f"cannot read {texts[0]}")
 
-    with pytest.raises(StageError, match="ValueError in the detector broken") as caught:
+    with pytest.raises(StageError, match="The detector broken failed with ValueError") as caught:
         PrivacyFilter(PrivacyConfig(), KEY, [Broken()]).clean([((secret,), "en")])
     assert secret not in "".join(traceback.format_exception(caught.value))
     refused = clean("password=hunter2 and 4111 1111 1111 1111")
@@ -143,20 +144,20 @@ def test_no_value_in_an_error_or_a_repr():
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "problem"),
     [
-        {"detectors": ()},
-        {"detectors": ("presidio",)},
-        {"detectors": ("gliner:",)},
-        {"detectors": ("builtin", "builtin")},
-        {"drop": ("NAME",)},
-        {"replace": ("person",)},
-        {"drop": ("PERSON",)},
-        {"unsupported_language": "translate"},
+        ({"detectors": ()}, "detectors is empty"),
+        ({"detectors": ("presidio",)}, "unknown detector 'presidio'"),
+        ({"detectors": ("gliner:",)}, "unknown detector 'gliner:'"),
+        ({"detectors": ("builtin", "builtin")}, "names builtin twice"),
+        ({"drop": ("NAME",)}, "drop has the unknown kind 'NAME'"),
+        ({"replace": ("person",)}, "replace has the unknown kind 'person'"),
+        ({"drop": ("PERSON",)}, "PERSON is both in"),
+        ({"unsupported_language": "translate"}, "'translate' is unknown"),
     ],
 )
-def test_settings_that_are_refused(settings):
-    with pytest.raises(UsageError, match=r"expected"):
+def test_settings_that_are_rejected(settings, problem):
+    with pytest.raises(UsageError, match=f"prompts.privacy.*{problem}|^{problem}"):
         PrivacyConfig(**settings)
 
 
@@ -165,20 +166,26 @@ def test_keys(tmp_path):
     path.write_bytes(b"0123456789abcdef0123456789abcdef\n")
     assert read_key(str(path)) == b"0123456789abcdef0123456789abcdef"
     path.write_bytes(b"short")
-    with pytest.raises(InputError, match="at least 16"):
+    with pytest.raises(InputError, match="has 5 bytes and needs at least 16"):
         read_key(str(path))
     with pytest.raises(InputError, match="key_file"):
         read_key(str(tmp_path / "none"))
 
 
 def test_detectors_that_are_not_there(tmp_path):
-    with pytest.raises(InputError, match="no directory"):
+    with pytest.raises(InputError, match="names no directory"):
         build_detectors([f"transformers:{tmp_path}/none"])
     with pytest.raises(UsageError, match="pip install gliner"):
         build_detectors([f"gliner:{tmp_path}"])
     with pytest.raises(UsageError, match="pip install google-cloud-dlp"):
         build_detectors(["dlp:my-project"])
     assert build_detectors(["builtin"])[0].name.startswith("builtin")
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "eyas.privacy.builtin_detector", None)  # importing it raises ImportError
+    with pytest.raises(UsageError, match=r"pip install 'eyas\[data\]'"):
+        build_detectors(["builtin"])
 
 
 def test_odd_input():

@@ -3,9 +3,9 @@
 import pytest
 from tests.privacy.detection import detect, detect_values
 
-from eyas.privacy.lexicon import load_lexicon
-from eyas.privacy.person_names import PersonNameDetector
-from eyas.privacy.tokens import split_words
+from eyas.privacy.person_names import find_person_names
+from eyas.privacy.word_lists import load_lexicon
+from eyas.privacy.words import split_words
 
 UNLISTED = ("tevita", "fifita", "vandenquist", "ngata", "okwuosa")
 
@@ -105,6 +105,6 @@ def test_towns_count_where_they_say_something_about_a_person():
     assert detect_values("LOCATION", "Boston is a large town.") == []
 
 
-def test_names_are_found_by_the_class_alone():
-    spans = PersonNameDetector(load_lexicon()).find("Anna and Bert", "en")
+def test_names_are_found_by_the_function_alone():
+    spans = find_person_names("Anna and Bert", load_lexicon(), "en")
     assert [(span.start, span.end) for span in spans] == [(0, 4), (9, 13)]

@@ -3,9 +3,9 @@ import ipaddress
 import pytest
 from tests.privacy.detection import KEY
 
-from eyas.privacy.lexicon import LANGUAGES
-from eyas.privacy.span import KINDS, Span, merge_spans
+from eyas.privacy.span import KINDS
 from eyas.privacy.surrogates import FIRST, LAST, Surrogates, name_parts
+from eyas.privacy.word_lists import LANGUAGES
 
 S = Surrogates(KEY)
 EXAMPLES = {
@@ -45,7 +45,7 @@ def test_names_keep_their_shape():
 
 
 def test_no_name_becomes_itself():
-    from eyas.privacy.lexicon import first_names
+    from eyas.privacy.word_lists import first_names
 
     for name in first_names("sv_SE"):
         assert S.replace_name_part(name, FIRST, "sv") != name
@@ -72,11 +72,3 @@ def test_reserved_numbers_and_domains():
 
 def test_the_key_shows_nowhere():
     assert repr(KEY)[2:10] not in repr(S) + str(S)
-
-
-def test_merge_covers_all_and_keeps_the_kind_that_costs_most():
-    assert merge_spans([Span(5, 9, "PERSON", 0.5), Span(0, 6, "EMAIL", 1.0), Span(20, 22, "PHONE", 0.3)]) == [
-        Span(0, 9, "EMAIL", 1.0),
-        Span(20, 22, "PHONE", 0.3),
-    ]
-    assert merge_spans([Span(0, 3, "PERSON"), Span(3, 5, "EMAIL")]) == [Span(0, 3, "PERSON"), Span(3, 5, "EMAIL")]

@@ -1,68 +1,76 @@
-"""The built-in detector: offline, no model, nine languages. It joins what the other files of this room find."""
+"""The built-in detector: offline, without a model, for nine languages. It joins the findings of the other files."""
 
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
-from eyas.base.errors import UsageError
+from eyas.privacy.addresses import find_addresses, find_postcode_towns
+from eyas.privacy.cards_accounts import find_accounts, find_cards
+from eyas.privacy.government_ids import find_government_ids
+from eyas.privacy.labels import ValueMatcher
+from eyas.privacy.letters import find_letter_names
+from eyas.privacy.names_in_prose import find_unlisted_names, is_about_people
+from eyas.privacy.person_names import find_person_names
+from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers
+from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_places
+from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
-from eyas.privacy.tokens import split_words
+from eyas.privacy.structured_text import find_field_values, find_table_values
+from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
+from eyas.privacy.words import split_words
 
-VERSION = 1  # raised when what is found changes
-_PACKAGES = ("presidio-analyzer", "phonenumbers", "python-stdnum", "faker", "detect-secrets", "spacy", "simplemma")
+VERSION = 1  # raised when the findings change
+_PACKAGES = ("phonenumbers", "python-stdnum", "faker", "detect-secrets", "simplemma")
 
 
 class BuiltinDetector:
-    """Patterns, checksums, word lists and phrases. Raises UsageError where the extra `data` is not installed."""
+    """A detector by patterns, checksums, word lists and phrases."""
+
+    name_languages: frozenset[str] = frozenset(LANGUAGES)
 
     def __init__(self) -> None:
-        try:
-            self.name = f"builtin {VERSION} ({', '.join(f'{name} {version(name)}' for name in _PACKAGES)})"
-            from eyas.privacy import lexicon
-            from eyas.privacy import person_names as names
-
-            self._lexicon = lexicon.load_lexicon()
-        except (PackageNotFoundError, ImportError) as error:
-            raise UsageError(
-                f"the detector builtin without the package {error.name}",
-                "the packages of the extra data",
-                "run: pip install 'eyas[data]'",
-            ) from None
-        self._names = names.PersonNameDetector(self._lexicon)
-        self.name_languages: frozenset[str] = frozenset(lexicon.LANGUAGES)
+        """Loads the lexicon. Raises ImportError where a package of the extra `data` is missing."""
+        self.name = f"builtin {VERSION} ({', '.join(f'{name} {version(name)}' for name in _PACKAGES)})"
+        self._lexicon = load_lexicon()
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
-        """Spans that do not overlap, in order, for each text."""
+        """Returns spans that do not overlap, in order, for each text."""
         return [merge_spans(self._find(text, language)) for text, language in zip(texts, languages, strict=True)]
 
     def _find(self, text: str, language: str) -> Iterator[Span]:
-        from eyas.privacy import addresses, cards_accounts, government_ids, phone_email_ip, places, secrets, structure
-        from eyas.privacy import unlisted_names as unlisted
-
-        yield from secrets.find_secrets(text)
-        contacts = list(phone_email_ip.find_emails(text))
-        framed = list(structure.find_structured(text, self._lexicon, language))
-        people = self._names.find(text, language)
-        personal = bool(contacts or framed or people) or unlisted.is_about_people(text, language)
-        yield from framed
-        if any(char.isdigit() for char in text):  # none of these goes without a digit
-            yield from cards_accounts.find_cards(text)
-            yield from cards_accounts.find_accounts(text)
-            yield from government_ids.find_government_ids(text, language)
-            contacts += phone_email_ip.find_phone_numbers(text, language, personal)
-            yield from phone_email_ip.find_ip_addresses(text)
-            yield from addresses.find_postcode_towns(text, self._lexicon.cities)
+        yield from find_secrets(text)
+        contacts = list(find_emails(text))
+        structured = list(find_structured(text, self._lexicon, language))
+        people = find_person_names(text, self._lexicon, language)
+        is_personal = bool(contacts or structured or people) or is_about_people(text, language)
+        yield from structured
+        if any(char.isdigit() for char in text):  # each of these holds a digit
+            yield from find_cards(text)
+            yield from find_accounts(text)
+            yield from find_government_ids(text, language)
+            contacts += find_phone_numbers(text, language, is_personal)
+            yield from find_ip_addresses(text)
+            yield from find_postcode_towns(text, self._lexicon.cities)
         yield from contacts
-        yield from addresses.find_addresses(text, language)
-        towns = list(
-            places.find_places(text, self._lexicon, language, personal, frozenset(span.end for span in people))
-        )
+        yield from find_addresses(text, language)
+        towns = list(find_places(text, self._lexicon, language, is_personal, frozenset(span.end for span in people)))
         yield from towns
-        sure_towns = [town for town in (*towns, *framed) if town.kind == "LOCATION" and town.score > places.WEAK_SCORE]
-        names = frozenset(word for span in people for word in split_words(text[span.start : span.end]).lowers)
-        strangers = unlisted.find_unlisted_names(text, self._lexicon, language, names, personal, bool(contacts))
-        for span in (*people, *strangers):
-            # "lives in Caldas da Rainha": what stands where a place does, and is on no list of names, is a place.
-            if span.score > places.UNLISTED_SCORE or not any(
-                town.start <= span.start < town.end for town in sure_towns
-            ):
+        if is_personal or contacts:
+            names = frozenset(word for span in people for word in split_words(text[span.start : span.end]).lowers)
+            people += find_unlisted_names(text, self._lexicon, language, names, bool(contacts))
+        sure_towns = [town for town in (*towns, *structured) if town.kind == "LOCATION" and town.score > WEAK_SCORE]
+        for span in people:
+            # "lives in Caldas da Rainha": a name that is on no list and stands in the position of a place is a place.
+            if span.score > UNLISTED_SCORE or not any(town.start <= span.start < town.end for town in sure_towns):
                 yield span
+
+
+def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:
+    """Yields values of tables, fields and the frame of letters. Texts without a mark of any of them cost little."""
+    matcher = ValueMatcher(lexicon, language)
+    has_lines = "\n" in text
+    if has_lines:
+        yield from find_table_values(text, matcher)
+    if ":" in text or "=" in text or "</" in text:
+        yield from find_field_values(text, matcher)
+    if has_lines or ":" in text:
+        yield from find_letter_names(text, matcher)

@@ -1,4 +1,4 @@
-"""Payment cards, bank accounts and wallets: by checksum, or by the words before them."""
+"""Payment cards, bank accounts and wallets of crypto currencies: by checksum, or by the words before them."""
 
 import re
 from collections.abc import Iterator
@@ -11,12 +11,13 @@ from stdnum.us import rtn
 from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
 from eyas.privacy.span import Span
 
-# Digits with at most two separators between two of them; not the digits of a decimal fraction. What may not stand
-# before the first is looked up behind it: the engine then looks at digits only.
+_MIN_CARD = 12  # digits
+# Digits with at most two separators between two of them; not the digits of a decimal fraction. The lookbehinds stand
+# behind the first digit: the engine then stops at digits only.
 _DIGITS = re.compile(r"\d(?<![\d\w]\d)(?<!\d[.,]\d)(?:[ \u00a0\t\r\n._*·–-]{0,2}\d)*+(?![A-Za-z])")
 _LETTER = re.compile(r"[^\W\d_]")
 _GROUP = re.compile(r"\d+")
-# Issuer ranges of ISO/IEC 7812 as the networks publish them: digits they begin with, and how many digits there are.
+# Issuer ranges of ISO/IEC 7812 as the networks publish them: first digits and number of digits.
 _ISSUERS = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
     r"|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}"  # Mastercard
@@ -31,169 +32,153 @@ _ISSUERS = re.compile(
 _CARD_CUE = CaseInsensitivePattern(
     r"(?:\bcards?\b|credit|debit|visa\b|master ?card|amex|american express|\bpan\b|kreditkarte\w*|karte\w*|carte\b"
     r"|bancaire|tarjeta|carta\b|cart[ãa]o|creditcard|kaart\w*|kart[aąęy]\w*|kort\w*|maestro|discover|\bcc\b|ccnum"
-    r"|cc_num"
-    r"|card_?num\w*|cardnumber)[^\n]{0,40}\Z"
+    r"|cc_num|card_?num\w*|cardnumber)[^\n]{0,40}\Z"
 )
 _CARD_LABEL = CaseInsensitivePattern(
-    r"(?:card (?:number|no|nr|num|#)|card_?number|cardno|cc_?num\w*|credit ?card|debit ?card"
-    r"|kreditkarte(?:nnummer)?"
+    r"(?:card (?:number|no|nr|num|#)|card_?number|cardno|cc_?num\w*|credit ?card|debit ?card|kreditkarte(?:nnummer)?"
     r"|kartennummer|num[ée]ro de (?:la )?carte|carte bancaire|n[úu]mero de (?:la )?tarjeta|tarjeta de cr[ée]dito"
     r"|numero (?:di|della) carta|carta di credito|n[úu]mero do cart[ãa]o|cart[ãa]o de cr[ée]dito|kaartnummer"
     r"|numer karty|kortnummer|kontokort)[^\w\n]{0,6}(?:(?:is|ist|est|es|è|é|to|[äa]r)\b[^\w\n]{0,3})?\Z"
 )
 _OTHER_LABEL = CaseInsensitivePattern(
-    r"\b(?:order|id|ref|reference|tracking|shipment|invoice|ticket|serial|sku|timestamp|ts|transaction|txn|trace"
-    r"|span"
+    r"\b(?:order|id|ref|reference|tracking|shipment|invoice|ticket|serial|sku|timestamp|ts|transaction|txn|trace|span"
     r"|request|session|seed|nonce|imei|iccid|ean|upc|isbn|gtin|bestell\w*|auftrag\w*|sendung\w*|rechnung\w*|commande"
-    r"|colis"
-    r"|pedido|env[íi]o|ordine|spedizione|encomenda|bestelling|zending|zam[óo]wieni\w*|przesy[łl]k\w*"
-    r"|f[öo]rs[äa]ndelse\w*"
-    r"|build|job|run|pid|hash|key|offset|cursor|snowflake|tweet|message|user|customer|event|node|order_id|orderid)\b"
-    r"(?:[ _-]?(?:id|ids|number|no|nr|num|ref|code|n[°º]))?[^\w\n]{0,4}\Z"
+    r"|colis|pedido|env[íi]o|ordine|spedizione|encomenda|bestelling|zending|zam[óo]wieni\w*|przesy[łl]k\w*"
+    r"|f[öo]rs[äa]ndelse\w*|build|job|run|pid|hash|key|offset|cursor|snowflake|tweet|message|user|customer|event|node"
+    r"|order_id|orderid)\b(?:[ _-]?(?:id|ids|number|no|nr|num|ref|code|n[°º]))?[^\w\n]{0,4}\Z"
 )
 _IBAN = re.compile(r"(?i)(?<![A-Za-z0-9])[A-Z]{2}[ -]?\d{2}(?:[ \u00a0.-]{0,2}[A-Z0-9]){11,30}")
 _IBAN_LABEL = CaseInsensitivePattern(r"\biban\b[^\n]{0,16}\Z")
-# The length of an IBAN by country (SWIFT's IBAN registry); others are taken as far as the checksum holds.
 _ACCOUNT_LABEL = PrefilteredPattern(
     r"(?i)(?:\b(?:bank |checking |savings |current |giro |deposit |brokerage )?(?:account|acct|acc|a/c)\b(?! (?:id"
-    r"|manager))"
-    r"|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b|\bkto\b"
-    r"|bankleitzahl\b"
-    r"|\bblz\b|\bcompte\b(?![ -](?:rendu|tenu|rond))|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b|\bcbu\b"
-    r"|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b|\bnib\b"
-    r"|\bag[êe]ncia\b|rekening(?:nummer)?\b|bankrekening\w*|\bnumer rachunku\b|\brachun\w*|\bkont[oa]\b|bankgiro\w*"
-    r"|plusgiro\w*"
-    r"|kontonummer\b|clearing(?:nummer)?\b|account_?n(?:umber|o|r)\b|accountnumber\b|iban\b|\bdemat\b|\bifsc\b|transit)"
-    r"[^\n\d]{0,32}\Z",
+    r"|manager))|\brouting\b|\baba\b|\brtn\b|\bsort[ _-]?code\b|\bbsb\b|konto(?:nummer|nr|inhaber)?\b|\bktonr\b"
+    r"|\bkto\b|bankleitzahl\b|\bblz\b|\bcompte\b(?![ -](?:rendu|tenu|rond))|\brib\b|\bcuenta\b|\bccc\b|\bclabe\b"
+    r"|\bcbu\b|\bconto(?: corrente)?\b|\bc/c\b|\bconta\b|\bnib\b|\bag[êe]ncia\b|rekening(?:nummer)?\b|bankrekening\w*"
+    r"|\bnumer rachunku\b|\brachun\w*|\bkont[oa]\b|bankgiro\w*|plusgiro\w*|kontonummer\b|clearing(?:nummer)?\b"
+    r"|account_?n(?:umber|o|r)\b|accountnumber\b|iban\b|\bdemat\b|\bifsc\b|transit)[^\n\d]{0,32}\Z",
     r"acc|a/c|routing|aba|rtn|sort|bsb|kont|kto|bankl|blz|compte|rib|cuenta|ccc|clabe|cbu|cont[oa]|c/c|nib|ncia"
     r"|rekening|rachun|giro|clearing|iban|demat|ifsc|transit",
 )
 _ACCOUNT = re.compile(r"\d(?<![\w.@]\d)(?:[ \u00a0./-]{0,2}\d){5,29}(?![\w@]|[.,]\d)")
-# Behind the name of an account, nearer to the number: "the account holder's phone 555-0100".
+# Between the name of an account and the number: "the account holder's phone 555-0100".
 _PHONE_WORD = CaseInsensitivePattern(
     r"\b(?:tel|t[ée]l[ée]ph|phone|mobil|m[óo]vil|handy|cell|portable|fax|sms|call|whatsapp)"
 )
 _SORT_CODE = re.compile(r"\d(?<![\d-]\d)\d-\d{2}-\d{2}(?![\d-])(?=[^\n]{0,40}?(?<!\d)\d{8}(?!\d))")
-_NO_AMOUNT = re.compile(r"(?i)[ ]?(?:€|\$|£|euro?s?\b|usd\b|dollars?\b|kr\b|z[łl]\b|pln\b|sek\b|gbp\b|%)")
+_AMOUNT = re.compile(r"(?i)[ ]?(?:€|\$|£|euro?s?\b|usd\b|dollars?\b|kr\b|z[łl]\b|pln\b|sek\b|gbp\b|%)")
 _WALLETS = re.compile(
     r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]{40}|(?:bc1|tb1|ltc1)[a-z0-9]{25,87}|[13][1-9A-HJ-NP-Za-km-z]{25,34}"
     r"|T[1-9A-HJ-NP-Za-km-z]{33}|[LMD][1-9A-HJ-NP-Za-km-z]{33}|r[1-9A-HJ-NP-Za-km-z]{24,34}|addr1[a-z0-9]{50,100}"
     r"|4[0-9AB][1-9A-HJ-NP-Za-km-z]{93}|cosmos1[a-z0-9]{38})(?![A-Za-z0-9])"
 )
 _WALLET_LABEL = CaseInsensitivePattern(
-    r"(?:wallet|btc|bitcoin|eth(?:ereum)?|crypto|ltc|litecoin|doge|xmr|monero|tron|trx|usdt|xrp|ripple|solana"
-    r"|\bsol\b"
+    r"(?:wallet|btc|bitcoin|eth(?:ereum)?|crypto|ltc|litecoin|doge|xmr|monero|tron|trx|usdt|xrp|ripple|solana|\bsol\b"
     r"|cardano|\bada\b|deposit|donat\w*|send|pay|address|adresse|portafoglio|carteira|cartera|portefeuille|portfel"
-    r"|pl[åa]nbok)"
-    r"[^\n]{0,60}\Z"
+    r"|pl[åa]nbok)[^\n]{0,60}\Z"
 )
 _ANY_WALLET = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{32,44}(?![A-Za-z0-9])")
 _WALLET_WORD = CaseInsensitivePattern(r"(?:wallet|solana|\bsol\b|crypto|phantom)[^\n]{0,40}\Z")
 
 
 def find_cards(text: str) -> Iterator[Span]:
-    """Card numbers in any grouping by spaces, hyphens, dots and line ends, where the Luhn checksum holds.
+    """Yields card numbers in any grouping by spaces, hyphens, dots and line ends, where the Luhn checksum holds.
 
-    Behind "card number:" the checksum need not hold. A bare run of digits behind "order id" is none.
+    Behind "card number:" the checksum need not hold. A bare run of digits behind "order id" is no card.
     """
     for run in _DIGITS.finditer(text):
-        if run.end() - run.start() < 12:
+        if run.end() - run.start() < _MIN_CARD:
             continue
-        groups = [(m.start(), m.end()) for m in _GROUP.finditer(text, run.start(), run.end())]
-        begin = 0
-        while begin < len(groups):
-            length = _card_at(text, groups, begin)
-            if length:
-                yield Span(groups[begin][0], groups[begin + length - 1][1], "CARD")
-            begin += length or 1
+        groups = [match.span() for match in _GROUP.finditer(text, *run.span())]
+        first = 0
+        while first < len(groups):
+            count = _count_card_groups(text, groups, first)
+            if count:
+                yield Span(groups[first][0], groups[first + count - 1][1], "CARD")
+            first += count or 1
 
 
-def _card_at(text: str, groups: list[tuple[int, int]], begin: int) -> int:
-    """How many groups from `begin` on are a card number; 0 where none is."""
-    start = groups[begin][0]
+def _count_card_groups(text: str, groups: list[tuple[int, int]], first: int) -> int:
+    """Returns how many groups from `first` on are a card number; 0 where none is."""
+    start = groups[first][0]
     before = text[max(0, start - 64) : start]
-    fraction = before[-1:] == "." and before[-2:-1].isdigit()  # 0.4111111111111111
-    words = _LETTER.search(before) is not None  # deep in a run of numbers nothing announces a card
-    label: bool | None = None  # looked up when needed: most runs are no numbers of that length
+    is_fraction = before[-1:] == "." and before[-2:-1].isdigit()  # 0.4111111111111111
+    has_words = _LETTER.search(before) is not None  # deep in a run of numbers no word announces a card
+    is_labeled: bool | None = None  # searched when needed: most runs are no numbers of that length
     number, sizes = "", []
-    for count, (left, right) in enumerate(groups[begin : begin + 10], start=1):
+    for count, (left, right) in enumerate(groups[first : first + 10], start=1):
         number += text[left:right]
         sizes.append(right - left)
         if len(number) > 19:
             return 0
-        if len(number) < 12 or not number.isascii():
+        if len(number) < _MIN_CARD or not number.isascii():
             continue
-        if label is None:
-            label = words and bool(_CARD_LABEL.search(before))
-        whole = begin + count == len(groups) or count == 1 or sizes == [4] * 4
-        if label and len(number) >= 13 and (whole or luhn.is_valid(number)):
+        if is_labeled is None:
+            is_labeled = has_words and bool(_CARD_LABEL.search(before))
+        whole = first + count == len(groups) or count == 1 or sizes == [4] * 4
+        if is_labeled and len(number) > _MIN_CARD and (whole or luhn.is_valid(number)):
             return count
-        usual = count == 1 or _is_usual(sizes)
-        if not (usual or words) or not _ISSUERS.fullmatch(number) or not luhn.is_valid(number):
+        is_usual = _is_usual_grouping(sizes)
+        if not (count == 1 or is_usual or has_words) or not _ISSUERS.fullmatch(number) or not luhn.is_valid(number):
             continue
-        if (words and _CARD_CUE.search(before)) or (_is_usual(sizes) and (len(number) > 12 or sizes == [4] * 3)):
+        if (has_words and _CARD_CUE.search(before)) or (is_usual and (len(number) > _MIN_CARD or sizes == [4] * 3)):
             return count
-        if count == 1 and len(number) > 12 and not fraction and not _OTHER_LABEL.search(before):
+        if count == 1 and len(number) > _MIN_CARD and not is_fraction and not _OTHER_LABEL.search(before):
             return count
     return 0
 
 
-def _is_usual(sizes: list[int]) -> bool:
-    """Groups of four, the last shorter or longer; four, six and five or four. Small groups separate numbers."""
-    return (
-        len(sizes) > 1 and min(sizes[:-1]) >= 3 and (sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8))
-    )
+def _is_usual_grouping(sizes: list[int]) -> bool:
+    """Returns True for groups of four, the last shorter or longer, and for four, six and five or four."""
+    if len(sizes) < 2 or min(sizes[:-1]) < 3:  # small groups separate numbers
+        return False
+    return sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8)
 
 
 def find_accounts(text: str) -> Iterator[Span]:
-    """IBANs by checksum, account and routing numbers behind their names, wallets of crypto currencies."""
-    yield from _ibans(text)
+    """Yields IBANs by checksum, account and routing numbers behind their names, and wallets of crypto currencies."""
+    yield from _find_ibans(text)
     last = 0
     for match in _ACCOUNT.finditer(text):
-        before = text[max(0, match.start() - 64, last - 40) : match.start()]
+        label = _ACCOUNT_LABEL.search(text[max(0, match.start() - 64, last - 40) : match.start()])
         digits = re.sub(r"\D", "", match[0])
-        label = _ACCOUNT_LABEL.search(before)
-        if label and not _PHONE_WORD.search(label[0]) and not _NO_AMOUNT.match(text, match.end()) and len(digits) >= 6:
-            yield Span(match.start(), match.end(), "ACCOUNT", 0.9 if rtn.is_valid(digits) else 0.8)
+        is_other = not label or _PHONE_WORD.search(label[0]) or _AMOUNT.match(text, match.end())
+        if not is_other and len(digits) >= 6:
+            yield Span(*match.span(), "ACCOUNT", 0.9 if rtn.is_valid(digits) else 0.8)
             last = match.end()
     for match in _SORT_CODE.finditer(text):
-        yield Span(match.start(), match.end(), "ACCOUNT", 0.7)
+        yield Span(*match.span(), "ACCOUNT", 0.7)
     for match in _WALLETS.finditer(text):
         before = text[max(0, match.start() - 80) : match.start()]
-        if (
-            match[0].startswith(("0x", "bc1", "ltc1", "addr1"))
-            or bitcoin.is_valid(match[0])
-            or _WALLET_LABEL.search(before)
-        ):
-            yield Span(match.start(), match.end(), "ACCOUNT", 0.9)
+        is_sure = match[0].startswith(("0x", "bc1", "ltc1", "addr1")) or bitcoin.is_valid(match[0])
+        if is_sure or _WALLET_LABEL.search(before):
+            yield Span(*match.span(), "ACCOUNT", 0.9)
     for match in _ANY_WALLET.finditer(text):
         if _WALLET_WORD.search(text[max(0, match.start() - 60) : match.start()]) and any(map(str.isdigit, match[0])):
-            yield Span(match.start(), match.end(), "ACCOUNT", 0.7)
+            yield Span(*match.span(), "ACCOUNT", 0.7)
 
 
-def _ibans(text: str) -> Iterator[Span]:
+def _find_ibans(text: str) -> Iterator[Span]:
     for match in _IBAN.finditer(text):
-        places = [k for k in range(match.start(), match.end()) if text[k].isalnum()]
+        places = [k for k in range(*match.span()) if text[k].isalnum()]
         compact = "".join(text[k] for k in places).upper()
         longest = min(34, len(compact)) if _has_ibans(compact[:2]) else 0
-        # The pattern runs on into the words behind: the longest beginning that is an IBAN counts.
-        for length in range(longest, 14, -1):
-            if iban.is_valid(compact[:length]):
-                yield Span(match.start(), places[length - 1] + 1, "ACCOUNT")
-                break
-        else:
-            if _IBAN_LABEL.search(text[max(0, match.start() - 32) : match.start()]):
-                yield Span(match.start(), _last_digit_group(text, places), "ACCOUNT", 0.8)
+        # The pattern may include the words behind: the longest beginning that is an IBAN counts.
+        lengths = (length for length in range(longest, 14, -1) if iban.is_valid(compact[:length]))
+        length = next(lengths, 0)
+        if length:
+            yield Span(match.start(), places[length - 1] + 1, "ACCOUNT")
+        elif _IBAN_LABEL.search(text[max(0, match.start() - 32) : match.start()]):
+            yield Span(match.start(), _end_of_digit_groups(text, places), "ACCOUNT", 0.8)
 
 
 @cache
 def _has_ibans(country: str) -> bool:
-    """Whether a country has IBANs: two letters of prose before a number are rarely such a one."""
+    """Returns True for the code of a country with IBANs: two letters of prose before a number are rarely one."""
     return bool(numdb.get("iban").info(country)[0][1])
 
 
-def _last_digit_group(text: str, places: list[int]) -> int:
-    """Where the last group of an IBAN with a slip in it ends: words in letters only behind it are no part of it."""
+def _end_of_digit_groups(text: str, places: list[int]) -> int:
+    """Returns where an IBAN with a mistake in it ends: words behind its last digit are no part of it."""
     end = places[0]
     for place, following in pairwise((*places, places[-1] + 2)):
         if text[place].isdigit() or following == place + 1:

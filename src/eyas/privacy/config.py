@@ -1,4 +1,4 @@
-"""The recipe keys prompts.privacy.*: which detectors look, and what happens to a record for each kind."""
+"""The recipe keys prompts.privacy.*: which detectors run, and what happens to a record for each kind of entity."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +8,13 @@ from eyas.base.errors import InputError, UsageError
 from eyas.privacy.span import KINDS
 
 BUILTIN = "builtin"
-PREFIXES = ("gliner:", "transformers:", "dlp:")
+MODEL_DETECTORS = ("gliner", "transformers", "dlp")  # written as NAME:ARGUMENT
 MIN_KEY_BYTES = 16
 
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """What is found and what is done. A kind that is neither in drop nor in replace is left as it is."""
+    """The settings of the privacy filter. A kind that is neither in drop nor in replace is left as it is."""
 
     # "builtin" (offline, no model), "gliner:DIR" and "transformers:DIR" (a model on disk), "dlp:PROJECT" (Google
     # Sensitive Data Protection: the raw prompts go to that service).
@@ -27,47 +27,42 @@ class PrivacyConfig:
     unsupported_language: Literal["drop", "keep"] = "drop"
 
     def __post_init__(self) -> None:
+        """Checks the values. Raises UsageError for one that is unknown or in two places."""
         if not self.detectors:
-            raise UsageError("no prompts.privacy.detectors", "at least one detector", 'write ["builtin"]')
+            raise UsageError("prompts.privacy.detectors is empty", 'Use ["builtin"]')
         for name in self.detectors:
-            prefix, _, rest = name.partition(":")
-            if name != BUILTIN and not (f"{prefix}:" in PREFIXES and rest):
+            prefix, _, argument = name.partition(":")
+            if name != BUILTIN and not (prefix in MODEL_DETECTORS and argument):
                 raise UsageError(
-                    f"prompts.privacy.detectors={name}",
-                    f"{BUILTIN}, gliner:DIR, transformers:DIR or dlp:PROJECT",
-                    "name one of them",
+                    f"prompts.privacy.detectors has the unknown detector {name!r}",
+                    f"Use {BUILTIN}, gliner:DIR, transformers:DIR or dlp:PROJECT",
                 )
-        if len(set(self.detectors)) < len(self.detectors):
-            raise UsageError("a detector named twice in prompts.privacy.detectors", "each once", "leave one out")
+            if self.detectors.count(name) > 1:
+                raise UsageError(f"prompts.privacy.detectors names {name} twice", "Name each detector once")
         for key, kinds in (("drop", self.drop), ("replace", self.replace)):
-            for kind in kinds:
-                if kind not in KINDS:
-                    raise UsageError(
-                        f"the kind {kind} in prompts.privacy.{key}", f"kinds of {', '.join(KINDS)}", "name one of them"
-                    )
-        both = sorted(set(self.drop) & set(self.replace))
-        if both:
+            for kind in set(kinds) - set(KINDS):
+                raise UsageError(f"prompts.privacy.{key} has the unknown kind {kind!r}", f"Use {', '.join(KINDS)}")
+        for kind in sorted(set(self.drop) & set(self.replace)):
             raise UsageError(
-                f"{', '.join(both)} both in prompts.privacy.drop and in prompts.privacy.replace",
-                "one action for a kind",
-                "leave it in one of them",
+                f"{kind} is both in prompts.privacy.drop and in prompts.privacy.replace", "Remove it from one of them"
             )
         if self.unsupported_language not in ("drop", "keep"):
             raise UsageError(
-                f"prompts.privacy.unsupported_language={self.unsupported_language}", "drop or keep", "write one of them"
+                f"prompts.privacy.unsupported_language={self.unsupported_language!r} is unknown", "Use drop or keep"
             )
 
 
 def read_key(path: str) -> bytes:
-    """The bytes of a key file. Raises InputError where it is missing or shorter than 16 bytes."""
+    """Returns the bytes of a key file. Raises InputError where it is missing or shorter than 16 bytes."""
     try:
         key = Path(path).read_bytes().strip()
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", "a readable key file", "check prompts.privacy.key_file") from None
+        raise InputError(
+            f"The key file {path} cannot be read: {error.strerror}", "Correct prompts.privacy.key_file"
+        ) from None
     if len(key) < MIN_KEY_BYTES:
         raise InputError(
-            f"a key of {len(key)} bytes in {path}",
-            f"at least {MIN_KEY_BYTES}",
-            "make one, for example with: openssl rand -hex 32",
+            f"The key in {path} has {len(key)} bytes and needs at least {MIN_KEY_BYTES}",
+            f"Make one with: openssl rand -hex 32 > {path}",
         )
     return key

@@ -1,7 +1,7 @@
-"""Google Sensitive Data Protection as a detector. Opt-in: THE RAW PROMPTS LEAVE THE MACHINE and go to that service.
+"""Google Sensitive Data Protection (DLP) as a detector. Opt-in: THE RAW PROMPTS LEAVE THE MACHINE for that service.
 
-Many texts travel in one request as the rows of a table: at most 0.5 MB and 50,000 values a request. An answer holds at
-most 3,000 findings; where it was cut there, the request is halved and sent again. A full quota is waited for.
+Many texts go into one request as the rows of a table: at most 0.5 MB and 50,000 values a request. A response holds at
+most 3,000 findings; where it was truncated, the request is halved and sent again. A full quota is retried with backoff.
 """
 
 import time
@@ -9,103 +9,91 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from eyas.base.errors import StageError, UsageError
-from eyas.privacy.span import Span
+from eyas.privacy.span import Span, split_windows
+from eyas.privacy.word_lists import read_kinds
 
 MAX_BYTES = 400_000  # of text in a request: 0.5 MB is the limit of the whole of it
 MAX_ROWS = 5_000
 MAX_FINDINGS = 3_000
 ROW_BYTES = 64  # of framing a row, estimated from above
-WINDOW = 50_000  # characters in a row: longer texts are cut, with an overlap
+WINDOW = 50_000  # characters in a row
 OVERLAP = 500
 MAX_TRIES = 6
 FIRST_WAIT_S = 1.0
-# The service's names of types -> our kinds. https://cloud.google.com/sensitive-data-protection/docs/infotypes-reference
-INFO_TYPES = {
-    "PERSON_NAME": "PERSON",
-    "LOCATION": "LOCATION",
-    "STREET_ADDRESS": "ADDRESS",
-    "EMAIL_ADDRESS": "EMAIL",
-    "PHONE_NUMBER": "PHONE",
-    "CREDIT_CARD_NUMBER": "CARD",
-    "IBAN_CODE": "ACCOUNT",
-    "FINANCIAL_ACCOUNT_NUMBER": "ACCOUNT",
-    "US_SOCIAL_SECURITY_NUMBER": "GOVERNMENT_ID",
-    "PASSPORT": "GOVERNMENT_ID",
-    "GOVERNMENT_ID": "GOVERNMENT_ID",
-    "AUTH_TOKEN": "SECRET",
-    "GCP_CREDENTIALS": "SECRET",
-    "AWS_CREDENTIALS": "SECRET",
-    "AZURE_AUTH_TOKEN": "SECRET",
-    "JSON_WEB_TOKEN": "SECRET",
-    "PASSWORD": "SECRET",
-    "ENCRYPTION_KEY": "SECRET",
-    "IP_ADDRESS": "IP_ADDRESS",
-}
 _SCORES = {"VERY_LIKELY": 1.0, "LIKELY": 0.8, "POSSIBLE": 0.5, "UNLIKELY": 0.3, "VERY_UNLIKELY": 0.1}
-# The service's documentation does not list the languages of PERSON_NAME; these are the ones that eyas relies on.
-NAME_LANGUAGES: frozenset[str] = frozenset(("de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "sv", "zh"))
+# The service's documentation does not list the languages of PERSON_NAME; eyas relies on these.
+NAME_LANGUAGES = frozenset("de en es fr it ja ko nl pl pt sv zh".split())  # noqa: SIM905
 _RETRIED = ("ResourceExhausted", "TooManyRequests", "ServiceUnavailable", "DeadlineExceeded", "InternalServerError")
 
-Rows = list[tuple[int, int, str]]  # number of the text, where the row begins in it, the row
+Rows = list[tuple[int, int, str]]  # index of the text, where the row starts in it, the row
 
 
 class DlpDetector:
-    """Asks the service of a Google Cloud project. `client`: its DlpServiceClient; `sleep` waits seconds."""
+    """The service of a Google Cloud project."""
 
     def __init__(self, project: str, client: Any = None, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Connects to the service. Raises UsageError where its package is not installed.
+
+        Args:
+            project: Id of the Google Cloud project.
+            client: A DlpServiceClient; None builds one.
+            sleep: Waits so many seconds.
+        """
         if client is None:
             try:
                 from google.cloud import dlp_v2  # pyright: ignore
             except ImportError:
                 raise UsageError(
-                    "the detector dlp without its package", "google-cloud-dlp", "run: pip install google-cloud-dlp"
+                    f"The detector dlp:{project} needs the package google-cloud-dlp",
+                    "Run: pip install google-cloud-dlp",
                 ) from None
             client = dlp_v2.DlpServiceClient()
         self._client, self._project, self._sleep = client, project, sleep
-        self.name = f"dlp {','.join(INFO_TYPES)}"
-        self.name_languages = NAME_LANGUAGES
+        self._kinds = read_kinds("google")
+        self.name = f"dlp {','.join(self._kinds)}"
+        self.name_languages: frozenset[str] = NAME_LANGUAGES
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
-        """Spans for each text, in as few requests as the limits allow. Raises StageError where the service fails."""
+        """Returns the spans of each text, from few requests. Raises StageError where the service fails."""
         found: list[list[Span]] = [[] for _ in texts]
-        for rows in _batches(texts):
-            self._inspect(rows, texts, found)
+        for rows in _batch_rows(texts):
+            self._inspect(rows, found)
         return found
 
-    def _inspect(self, rows: Rows, texts: Sequence[str], found: list[list[Span]]) -> None:
-        result = self._asked(rows).result
+    def _inspect(self, rows: Rows, found: list[list[Span]]) -> None:
+        result = self._request(rows).result
         findings = list(result.findings)
-        cut = bool(getattr(result, "findings_truncated", False)) or len(findings) >= MAX_FINDINGS
-        if cut and len(rows) > 1:
+        truncated = bool(getattr(result, "findings_truncated", False)) or len(findings) >= MAX_FINDINGS
+        if truncated and len(rows) > 1:
             half = len(rows) // 2
-            self._inspect(rows[:half], texts, found)
-            self._inspect(rows[half:], texts, found)
+            self._inspect(rows[:half], found)
+            self._inspect(rows[half:], found)
             return
-        if cut and len(rows[0][2]) > 2 * OVERLAP:
-            index, begin, text = rows[0]
+        if truncated and len(rows[0][2]) > 2 * OVERLAP:
+            index, start, text = rows[0]
             half = len(text) // 2
-            self._inspect([(index, begin, text[: half + OVERLAP // 2])], texts, found)
-            self._inspect([(index, begin + half - OVERLAP // 2, text[half - OVERLAP // 2 :])], texts, found)
+            self._inspect([(index, start, text[: half + OVERLAP // 2])], found)
+            self._inspect([(index, start + half - OVERLAP // 2, text[half - OVERLAP // 2 :])], found)
             return
         for finding in findings:
-            kind = INFO_TYPES.get(finding.info_type.name)
+            kind = self._kinds.get(finding.info_type.name)
             if kind is None:
                 continue
             score = _SCORES.get(getattr(finding.likelihood, "name", str(finding.likelihood)), 0.5)
-            places = [place.record_location.table_location.row_index for place in finding.location.content_locations]
-            index, begin, text = rows[int(places[0])]
-            left = int(finding.location.codepoint_range.start)
-            right = min(int(finding.location.codepoint_range.end), len(text))
-            if left < right:
-                found[index].append(Span(begin + left, begin + right, kind, score))
+            location = finding.location
+            index, offset, text = rows[int(location.content_locations[0].record_location.table_location.row_index)]
+            start = int(location.codepoint_range.start)
+            end = min(int(location.codepoint_range.end), len(text))
+            if start < end:
+                found[index].append(Span(offset + start, offset + end, kind, score))
 
-    def _asked(self, rows: Rows) -> Any:
+    def _request(self, rows: Rows) -> Any:
         request = {
             "parent": f"projects/{self._project}/locations/global",
             "inspect_config": {
-                "info_types": [{"name": name} for name in INFO_TYPES],
+                "info_types": [{"name": name} for name in self._kinds],
                 "min_likelihood": "POSSIBLE",
-                "include_quote": False,  # what was found does not come back, only where it stands
+                "include_quote": False,  # the response holds positions, no values
                 "limits": {"max_findings_per_request": MAX_FINDINGS},
             },
             "item": {
@@ -116,34 +104,32 @@ class DlpDetector:
             },
         }
         failure = ""
-        for turn in range(MAX_TRIES):
+        for attempt in range(MAX_TRIES):
             try:
                 return self._client.inspect_content(request=request)
             except Exception as error:  # its message may quote the request
                 failure = type(error).__name__
             if failure not in _RETRIED:
                 break
-            if turn + 1 < MAX_TRIES:
-                self._sleep(FIRST_WAIT_S * 2**turn)
+            if attempt + 1 < MAX_TRIES:
+                self._sleep(FIRST_WAIT_S * 2**attempt)
         raise StageError(
-            f"{failure} from Google Sensitive Data Protection",
-            "an answer",
-            "check project, rights and quota; run again",
+            f"Google Sensitive Data Protection failed with {failure} for the project {self._project}",
+            "Check its permissions and quota, then run the command again",
         )
 
 
-def _batches(texts: Sequence[str]) -> Iterator[Rows]:
+def _batch_rows(texts: Sequence[str]) -> Iterator[Rows]:
+    """Yields the rows of one request after another."""
     rows: Rows = []
     size = 0
     for index, text in enumerate(texts):
-        for begin in range(0, max(1, len(text) - OVERLAP), WINDOW - OVERLAP):
-            part = text[begin : begin + WINDOW]
-            part_size = len(part.encode("utf-8", "replace")) + ROW_BYTES
-            if rows and (size + part_size > MAX_BYTES or len(rows) >= MAX_ROWS):
+        for start, row in split_windows(text, WINDOW, OVERLAP):
+            row_size = len(row.encode("utf-8", "replace")) + ROW_BYTES
+            if rows and (size + row_size > MAX_BYTES or len(rows) >= MAX_ROWS):
                 yield rows
                 rows, size = [], 0
-            if part.strip():
-                rows.append((index, begin, part))
-                size += part_size
+            rows.append((index, start, row))
+            size += row_size
     if rows:
         yield rows

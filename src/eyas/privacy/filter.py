@@ -1,6 +1,6 @@
-"""The filter of a record: detectors find, the recipe says what is dropped and what is replaced.
+"""The privacy filter of a record: detectors find values, the recipe says which kinds are dropped or replaced.
 
-Nothing found leaves this room: results hold counts by kind, errors the name of a detector and of an exception's class.
+No value leaves this package: results hold counts by kind, errors the name of a detector and the class of an exception.
 """
 
 import hashlib
@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from eyas.base.errors import EyasError, StageError
-from eyas.privacy import coreference as mention
+from eyas.base.errors import EyasError, StageError, UsageError
+from eyas.privacy import coreference
 from eyas.privacy.config import BUILTIN, MIN_KEY_BYTES, PrivacyConfig
 from eyas.privacy.span import KINDS, Detector, Span, merge_spans
 from eyas.privacy.surrogates import FIRST, Surrogates, name_parts
-from eyas.privacy.tokens import split_words
-from eyas.privacy.wordlist_cache import code_digest
+from eyas.privacy.word_lists import code_digest
+from eyas.privacy.words import split_words
 
 UNSUPPORTED_LANGUAGE = "unsupported_language"
-_REPEATED = ("EMAIL", "IP_ADDRESS", "LOCATION")  # kinds whose values are sought letter by letter in the whole record
-MAX_REPEATED = 100  # values of a record that are sought again: each is one pass over its texts
+_REPEATED_KINDS = ("EMAIL", "IP_ADDRESS", "LOCATION")  # their values are searched letter by letter in the whole record
+MAX_REPEATED = 100  # values of a record that are searched again: each is one pass over its texts
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,14 @@ class DroppedRecord:
     """A record that must not be used: the kind that decided in lower case ("secret", "card"), or the language."""
 
     reason: str
-    kinds: dict[str, int]  # what was found, by kind
+    kinds: dict[str, int]  # the number of values of each kind
 
 
 class PrivacyFilter:
-    """Cleans records with one configuration, one key and its detectors. Builds the detectors where none are given."""
+    """The filter for one configuration, one key and its detectors, which it builds where none are given."""
 
     def __init__(self, config: PrivacyConfig, key: bytes, detectors: Sequence[Detector] | None = None) -> None:
+        """Builds the detectors and the digest. Raises UsageError or InputError for a detector that is not available."""
         assert len(key) >= MIN_KEY_BYTES, f"a key of at least {MIN_KEY_BYTES} bytes"
         self._config = config
         self._surrogates = Surrogates(key)
@@ -53,120 +54,135 @@ class PrivacyFilter:
         self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def clean(self, records: Sequence[tuple[Sequence[str], str]]) -> list[CleanedRecord | DroppedRecord]:
-        """What becomes of each record (its texts, its language), in order. Detectors see all texts at once."""
-        wanted = [
-            self._config.unsupported_language == "keep" or language in self.name_languages for _, language in records
+        """Returns each record (its texts, its language) cleaned or dropped, in order, in one call of each detector."""
+        keep_all = self._config.unsupported_language == "keep"
+        supported = [keep_all or language in self.name_languages for _, language in records]
+        chosen = [record for record, is_supported in zip(records, supported, strict=True) if is_supported]
+        texts = [text for group, _ in chosen for text in group]
+        spans = iter(self._detect(texts, [language for group, language in chosen for _ in group]))
+        return [
+            self._apply(group, language, [next(spans) for _ in group])
+            if is_supported
+            else DroppedRecord(UNSUPPORTED_LANGUAGE, {})
+            for (group, language), is_supported in zip(records, supported, strict=True)
         ]
-        texts = [text for (group, _), want in zip(records, wanted, strict=True) if want for text in group]
-        languages = [language for (group, language), want in zip(records, wanted, strict=True) if want for _ in group]
-        spans = iter(self._find(texts, languages))
-        result: list[CleanedRecord | DroppedRecord] = []
-        for (group, language), want in zip(records, wanted, strict=True):
-            if want:
-                result.append(self._act(group, language, [next(spans) for _ in group]))
-            else:
-                result.append(DroppedRecord(UNSUPPORTED_LANGUAGE, {}))
-        return result
 
     def scan(self, texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, int]]:
-        """How many values of each kind stand in each text; for the model's answers. Surrogates count as well."""
-        return [_count(spans) for spans in self._find(texts, languages)]
+        """Returns the number of values of each kind in each text; for the model's answers. Surrogates count as well."""
+        return [_count_kinds(spans) for spans in self._detect(texts, languages)]
 
-    def _find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
+    def _detect(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
         found: list[list[Span]] = [[] for _ in texts]
         for detector in self._detectors:
+            failure = ""
             try:
-                answers = detector.find(texts, languages)
+                results = detector.find(texts, languages)
             except EyasError:
                 raise
             except Exception as error:  # its message may quote the text
-                failure = type(error).__name__
-            else:
-                assert len(answers) == len(texts), "a detector answers for each text"
-                for spans, answer in zip(found, answers, strict=True):
-                    spans += answer
-                continue
-            raise StageError(
-                f"{failure} in the detector {detector.name}", "spans for every text", "run again; report it if it stays"
-            )
+                failure, results = type(error).__name__, []
+            if failure:
+                raise StageError(f"The detector {detector.name} failed with {failure}", "Run the command again")
+            assert len(results) == len(texts), "a detector returns spans for each text"
+            for spans, more in zip(found, results, strict=True):
+                spans += more
         return [merge_spans(spans) for spans in found]
 
-    def _act(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> CleanedRecord | DroppedRecord:
-        kinds = _count(span for group in spans for span in group)
+    def _apply(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> CleanedRecord | DroppedRecord:
+        """Returns the record as the recipe wants it."""
+        kinds = _count_kinds(span for group in spans for span in group)
         for kind in self._config.drop:
             if kind in kinds:
                 return DroppedRecord(kind.lower(), kinds)
-        chosen = [[span for span in group if span.kind in self._config.replace] for group in spans]
-        if not any(chosen):
+        replaced = [[span for span in group if span.kind in self._config.replace] for group in spans]
+        if not any(replaced):
             return CleanedRecord(tuple(texts), {})
-        return self._replace(texts, language, chosen)
+        return _Replacement(self._surrogates, texts, language, replaced, "PERSON" in self._config.replace).run()
 
-    def _replace(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> CleanedRecord:
-        names = mention.collect_names(texts, spans)
-        digits, values = _repeatable(texts, spans)
-        held = frozenset(word for text in texts for word in split_words(text).lowers)
-        clean, changed = [], Counter[str]()
-        for text, group in zip(texts, spans, strict=True):
-            more: list[Span] = []
-            if "PERSON" in self._config.replace and names.roles:
-                more += mention.find_names(text, names, language)
-            if digits:
-                more += mention.find_phone_numbers(text, digits)
-            more += mention.find_values(text, values)
-            places = _beside(group, more)
-            changed.update(span.kind for span in places)
-            clean.append(
-                mention.replace_spans(
-                    text, places, lambda span, text=text: self._surrogate(text, span, language, names, held)
-                )
+
+class _Replacement:
+    """The replacement of the values of one record, and of their further mentions in it."""
+
+    def __init__(
+        self,
+        surrogates: Surrogates,
+        texts: Sequence[str],
+        language: str,
+        spans: Sequence[Sequence[Span]],
+        replaces_names: bool,
+    ) -> None:
+        self.surrogates, self.texts, self.language, self.spans = surrogates, texts, language, spans
+        self.names = coreference.collect_names(texts, spans)
+        self.replaces_names = replaces_names and bool(self.names.roles)
+        self.digits, self.values = _collect_repeatable(texts, spans)
+        # No surrogate may be a word of the record.
+        self.record_words = frozenset(word for text in texts for word in split_words(text).lowers)
+
+    def run(self) -> CleanedRecord:
+        cleaned, changed = [], Counter[str]()
+        for text, group in zip(self.texts, self.spans, strict=True):
+            mentions = coreference.find_names(text, self.names, self.language) if self.replaces_names else []
+            if self.digits:
+                mentions += coreference.find_phone_numbers(text, self.digits)
+            mentions += coreference.find_values(text, self.values)
+            spans = _add_without_overlap(group, mentions)
+            changed.update(span.kind for span in spans)
+            cleaned.append(
+                coreference.replace_spans(text, spans, lambda span, text=text: self._replace_value(text, span))
             )
-        return CleanedRecord(tuple(clean), _ordered(changed))
+        return CleanedRecord(tuple(cleaned), _in_order(changed))
 
-    def _surrogate(self, text: str, span: Span, language: str, names: mention.RecordNames, held: frozenset[str]) -> str:
-        """Another value for a span. `held`: the words of the record, which no surrogate may be."""
+    def _replace_value(self, text: str, span: Span) -> str:
         value = text[span.start : span.end]
         if span.kind != "PERSON":
-            return self._surrogates.replace_value(span.kind, value, language, held)
-        user = names.user_names.get(value.casefold())
-        if user:
-            made = "".join(self._part(word, word, language, names, held) for word in user)
-            return made if value.islower() else made.title()
+            return self.surrogates.replace_value(span.kind, value, self.language, self.record_words)
+        user_name = self.names.user_names.get(value.casefold())
+        if user_name:
+            joined = "".join(self._replace_part(part, part) for part in user_name)
+            return joined if value.islower() else joined.title()
         pieces, done = [], 0
         for part in name_parts(value):
-            pieces += [value[done : part.start()], self._part(part[0], part[0].casefold(), language, names, held)]
+            pieces += [value[done : part.start()], self._replace_part(part[0], part[0].casefold())]
             done = part.end()
         return "".join((*pieces, value[done:]))
 
-    def _part(self, written: str, lower: str, language: str, names: mention.RecordNames, held: frozenset[str]) -> str:
-        return self._surrogates.replace_name_part(written, names.roles.get(lower, FIRST), language, held)
+    def _replace_part(self, written: str, lower: str) -> str:
+        role = self.names.roles.get(lower, FIRST)
+        return self.surrogates.replace_name_part(written, role, self.language, self.record_words)
 
 
 def build_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
-    """The detectors of a recipe. Raises UsageError or InputError for what is not installed or not there."""
-    made: list[Detector] = []
-    for name in names:
-        kind, _, rest = name.partition(":")
-        if name == BUILTIN:
+    """Returns the detectors of a recipe. Raises UsageError or InputError for one that is not installed or not there."""
+    return tuple(map(_build_detector, names))
+
+
+def _build_detector(name: str) -> Detector:
+    kind, _, argument = name.partition(":")
+    if name == BUILTIN:
+        try:
             from eyas.privacy.builtin_detector import BuiltinDetector
 
-            made.append(BuiltinDetector())
-        elif kind == "transformers":
-            from eyas.privacy.model_detectors import TransformersDetector
+            return BuiltinDetector()
+        except ImportError as error:
+            raise UsageError(
+                f"Screening prompts needs the package {error.name}, which is not installed",
+                "Run: pip install 'eyas[data]'",
+            ) from None
+    if kind == "transformers":
+        from eyas.privacy.model_detectors import TransformersDetector
 
-            made.append(TransformersDetector(rest))
-        elif kind == "gliner":
-            from eyas.privacy.model_detectors import GlinerDetector
+        return TransformersDetector(argument)
+    if kind == "gliner":
+        from eyas.privacy.model_detectors import GlinerDetector
 
-            made.append(GlinerDetector(rest))
-        else:
-            from eyas.privacy.dlp_detector import DlpDetector
+        return GlinerDetector(argument)
+    from eyas.privacy.dlp_detector import DlpDetector
 
-            made.append(DlpDetector(rest))
-    return tuple(made)
+    return DlpDetector(argument)
 
 
-def _beside(spans: Sequence[Span], more: Sequence[Span]) -> list[Span]:
-    """The spans, and those of `more` that overlap none of them, in order."""
+def _add_without_overlap(spans: Sequence[Span], more: Iterable[Span]) -> list[Span]:
+    """Returns the spans, and those of `more` that overlap none of them, in order."""
     taken = sorted(spans)
     result, k = list(taken), 0
     for span in merge_spans(more):
@@ -177,22 +193,22 @@ def _beside(spans: Sequence[Span], more: Sequence[Span]) -> list[Span]:
     return sorted(result)
 
 
-def _repeatable(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> tuple[frozenset[str], dict[str, str]]:
-    """What was found and may stand in the record again: the digits of phone numbers, other values with their kind."""
+def _collect_repeatable(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> tuple[frozenset[str], dict[str, str]]:
+    """Returns the values that may stand in the record again: digits of phone numbers, other values with their kind."""
     digits, values = set(), {}
     for text, group in zip(texts, spans, strict=True):
         for span in group:
             value = text[span.start : span.end]
             if span.kind == "PHONE":
                 digits.add(re.sub(r"\D", "", value))
-            elif span.kind in _REPEATED and len(value) > 2 and len(values) < MAX_REPEATED:
+            elif span.kind in _REPEATED_KINDS and len(value) > 2 and len(values) < MAX_REPEATED:
                 values[value] = span.kind
     return frozenset(digits), values
 
 
-def _count(spans: Iterable[Span]) -> dict[str, int]:
-    return _ordered(Counter(span.kind for span in spans))
+def _count_kinds(spans: Iterable[Span]) -> dict[str, int]:
+    return _in_order(Counter(span.kind for span in spans))
 
 
-def _ordered(counts: Counter[str]) -> dict[str, int]:
+def _in_order(counts: Counter[str]) -> dict[str, int]:
     return {kind: counts[kind] for kind in KINDS if counts[kind]}

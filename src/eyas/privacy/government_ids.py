@@ -1,31 +1,31 @@
 """Identifiers that a state or a health service gives to a person: by form and checksum, or behind their name.
 
-The formats stand in Presidio's frame: its recognizers match the patterns and its enhancer lifts weak ones by the
-words around them.
-Checksums are python-stdnum's. What Presidio must not do is closed here, each with a test:
-
-1. It must not ask the network: its e-mail and URL recognisers, which load a list of suffixes, are not in the set.
-2. Context must work without a language model: words stand in for the lemmas that a blank pipeline leaves empty.
-3. A checksum of one digit must not make certain: every tenth number passes it. Only strong forms are sure alone.
-4. Time must stay linear: patterns are case-sensitive and bounded, and Presidio sees windows of a text.
+The forms are in data/government_ids.toml; python-stdnum computes the checksums. A checksum of one digit proves little,
+every tenth number passes it: only strong forms count alone, the others need a word of their context beside them.
 """
 
+import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
 
-from eyas.privacy.case_insensitive import CaseInsensitivePattern
-from eyas.privacy.checksum import stdnum_check
+from eyas.privacy.case_insensitive import CaseInsensitivePattern, lower_text
 from eyas.privacy.span import Span
+from eyas.privacy.word_lists import read_by_language, read_data_file
 
-WINDOW = 1_000  # characters that Presidio sees at a time: its search for context is quadratic
-OVERLAP = 200
+_WORDS_BEFORE, _WORDS_BEHIND = 8, 5  # content words before a weak form, and from its own first group on
+_REACH = 200  # characters in which those words are looked for
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+# Nothing of the forms fits a text without this: it saves most texts the rest.
+_MAY_HOLD = re.compile(r"(?:\d[ ./+-]?){6}|(?=[A-Z]{0,6}\d)[A-Z0-9]{8}|\d[A-Z][A-Z0-9]\d-[A-Z]")
 
 # In a text of this language such a number that passes the checksum is one beside a word that says so.
 _HOME = {
-    "pl": ("pl.pesel", r"(?<![\w.-])\d{11}(?![\w-])"),
-    "de": ("de.idnr", r"(?<![\w.-])\d{2} ?\d{3} ?\d{3} ?\d{3}(?![\w-])"),
-    "sv": ("se.personnummer", r"(?<![\w.-])(?:19|20)?\d{10}(?![\w-])"),
-    "nl": ("nl.bsn", r"(?<![\w.-])\d{9}(?![\w-])"),
+    "pl": ("pl.pesel", re.compile(r"(?<![\w.-])\d{11}(?![\w-])")),
+    "de": ("de.idnr", re.compile(r"(?<![\w.-])\d{2} ?\d{3} ?\d{3} ?\d{3}(?![\w-])")),
+    "sv": ("se.personnummer", re.compile(r"(?<![\w.-])(?:19|20)?\d{10}(?![\w-])")),
+    "nl": ("nl.bsn", re.compile(r"(?<![\w.-])\d{9}(?![\w-])")),
 }
 _OTHER = CaseInsensitivePattern(
     r"(?:nummer|numer|nr|no|id|order\w*|bestel\w*|zam[óo]wieni\w*|rechnung\w*|factuur\w*|faktur\w*|[+€$-]|tel\w*"
@@ -41,34 +41,28 @@ _NEAR = 60  # characters before such a number; half as many behind it
 # What an identifier is called: behind it, any number with letters or without is one, whatever its checksum.
 _LABEL = CaseInsensitivePattern(
     r"(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
-    r"|identification|file|reference)"
-    r"|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number|nhs(?: number| no)?|passport"
-    r"|driver'?s?[ _-]?licen[cs]e|driving[ _-]?licen[cs]e"
-    r"|(?:government|state|identity|id|resident)[ _-]?(?:id|card|permit)(?: (?:number|no))|id card|medicare|medicaid"
-    r"|social insurance|(?-i:SIN)|green card|alien (?:registration )?number|visa number"
-    r"|voter id|aadhaar|aadhar|pan card|emirates id|nric|curp|rfc|cuit|cuil|(?-i:RUT)|c[ée]dula|green ?card"
-    r"|health (?:card|insurance)(?: number| no| id)?|insurance (?:number|id|no)|member id|military id"
-    r"|steuer[- ]?(?:id|identifikationsnummer|nummer|nr)|steuerliche identifikationsnummer|idnr"
-    r"|sozialversicherungs(?:nummer|nr)|rentenversicherungsnummer|rvnr|svnr|sv-nummer|personalausweis\w*|ausweis\w*"
-    r"|reisepass\w*|passnummer|passnr|führerschein\w*|krankenversicher\w*|versicherten\w*|versicherungsnummer"
-    r"|ahv(?:-nummer)?"
-    r"|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale|n[°º] ?(?:de )?s[ée]cu|nir"
-    r"|carte (?:nationale )?d['’]identit[ée]|cni|passeport|permis de conduire|num[ée]ro fiscal|carte vitale"
-    r"|num[ée]ro d['’]identit[ée]"
+    r"|identification|file|reference)|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number"
+    r"|nhs(?: number| no)?|passport|driver'?s?[ _-]?licen[cs]e|driving[ _-]?licen[cs]e|(?:government|state|identity|id"
+    r"|resident)[ _-]?(?:id|card|permit)(?: (?:number|no))|id card|medicare|medicaid|social insurance|(?-i:SIN)"
+    r"|green card|alien (?:registration )?number|visa number|voter id|aadhaar|aadhar|pan card|emirates id|nric|curp"
+    r"|rfc|cuit|cuil|(?-i:RUT)|c[ée]dula|green ?card|health (?:card|insurance)(?: number| no| id)?|insurance (?:number"
+    r"|id|no)|member id|military id|steuer[- ]?(?:id|identifikationsnummer|nummer|nr)"
+    r"|steuerliche identifikationsnummer|idnr|sozialversicherungs(?:nummer|nr)|rentenversicherungsnummer|rvnr|svnr"
+    r"|sv-nummer|personalausweis\w*|ausweis\w*|reisepass\w*|passnummer|passnr|führerschein\w*|krankenversicher\w*"
+    r"|versicherten\w*|versicherungsnummer|ahv(?:-nummer)?|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale"
+    r"|n[°º] ?(?:de )?s[ée]cu|nir|carte (?:nationale )?d['’]identit[ée]|cni|passeport|permis de conduire"
+    r"|num[ée]ro fiscal|carte vitale|num[ée]ro d['’]identit[ée]"
     # In Polish "dni" are days and "nie" is no.
     r"|(?-i:DNI|NIE)|(?:mi|tu|su|n[úu]mero de|n[º°]|con) (?:dni|nie)|nif|nuss|seguridad social|pasaporte"
-    r"|carn[ée]t? de conducir|permiso de conducir"
-    r"|documento (?:nacional )?de identidad|tarjeta sanitaria|documento d['’]identit[àa]"
-    r"|codice fiscale|cod\. ?fisc\w*|c\.f\.|carta d['’]identit[àa]|passaporto|patente(?: di guida)?"
-    r"|tessera sanitaria|partita iva"
-    r"|cpf|(?-i:RG)|cnh|contribuinte|cart[ãa]o (?:de )?cidad[ãa]o|bilhete de identidade|passaporte"
-    r"|carta de condu[çc][ãa]o|seguran[çc]a social|niss|t[íi]tulo de eleitor|(?-i:PIS)"
-    r"|bsn|burgerservicenummer|sofinummer|paspoort(?:nummer)?|rijbewijs(?:nummer)?|identiteitskaart(?:nummer)?"
-    r"|id-kaart|rijksregisternummer"
-    r"|pesel|nip|dow[óo]d(?:u|em)? (?:osobist\w+)|numer dowodu|paszport\w*|prawo jazdy|prawa jazdy"
-    r"|numer identyfikacyjny"
-    r"|personnummer|personnr|samordningsnummer|k[öo]rkort\w*|passnummer|id-kort\w*|legitimation\w*|f[øo]dselsnummer"
-    r"|cpr|hetu|(?-i:NIN)|mrn|medical record)(?![A-Za-z])"
+    r"|carn[ée]t? de conducir|permiso de conducir|documento (?:nacional )?de identidad|tarjeta sanitaria"
+    r"|documento d['’]identit[àa]|codice fiscale|cod\. ?fisc\w*|c\.f\.|carta d['’]identit[àa]|passaporto"
+    r"|patente(?: di guida)?|tessera sanitaria|partita iva|cpf|(?-i:RG)|cnh|contribuinte|cart[ãa]o (?:de )?cidad[ãa]o"
+    r"|bilhete de identidade|passaporte|carta de condu[çc][ãa]o|seguran[çc]a social|niss|t[íi]tulo de eleitor"
+    r"|(?-i:PIS)|bsn|burgerservicenummer|sofinummer|paspoort(?:nummer)?|rijbewijs(?:nummer)?"
+    r"|identiteitskaart(?:nummer)?|id-kaart|rijksregisternummer|pesel|nip|dow[óo]d(?:u|em)? (?:osobist\w+)"
+    r"|numer dowodu|paszport\w*|prawo jazdy|prawa jazdy|numer identyfikacyjny|personnummer|personnr|samordningsnummer"
+    r"|k[öo]rkort\w*|passnummer|id-kort\w*|legitimation\w*|f[øo]dselsnummer|cpr|hetu|(?-i:NIN)|mrn"
+    r"|medical record)(?![A-Za-z])"
 )
 _BEHIND = re.compile(
     r"[^\n\d]{0,44}?(?<![A-Za-z0-9])(?P<value>(?:[A-Za-z]{1,6}-?|[A-Z]{1,3} )?\d(?:[ ./-]{0,1}[A-Za-z]{0,3}\d"
@@ -77,33 +71,72 @@ _BEHIND = re.compile(
 _ON_NEXT_LINE = re.compile(r"[^\n\w]{0,6}\n\s{0,6}(?P<value>[A-Z]{0,4}\d[\dA-Z ./-]{4,24})(?![A-Za-z0-9])")
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -]\d{2,4}\Z|\d{4}[./ -]\d{1,2}[./ -]\d{1,2}\Z|\d{4} ?[-–] ?\d{4}\Z")
 _FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands behind a label holds four digits at least
-# Nothing of the formats fits a text without this: it saves most texts the rest.
-_MAY_HOLD = re.compile(r"(?:\d[ ./+-]?){6}|(?=[A-Z]{0,6}\d)[A-Z0-9]{8}|(?:bc1|[13])[a-zA-HJ-NP-Z0-9]{25}")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of identifier: a pattern, its checksum, and for a weak one the words that must stand beside it."""
+
+    pattern: re.Pattern[str]
+    check: Callable[[str], bool] | None
+    context: tuple[str, ...]
+
+    def find(self, text: str, start: int) -> Iterator[re.Match[str]]:
+        """Yields the matches from `start` on that pass the checksum."""
+        return (match for match in self.pattern.finditer(text, start) if self.check is None or self.check(match[0]))
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The forms of one strength, and a pattern that finds where the first of them may stand."""
+
+    forms: tuple[Form, ...]
+    first: re.Pattern[str]
 
 
 def find_government_ids(text: str, language: str) -> Iterator[Span]:
-    """Identifiers behind their name, and those that a format and its context, or its country's language, give away."""
+    """Yields identifiers behind their name, in a form with its context, or usual in the language's country."""
     if _FEW_DIGITS.search(text):
-        yield from _labelled(text)
-    for begin, window in windows(text):
-        if _MAY_HOLD.search(window):
-            from eyas.privacy.formats import matches
-
-            for found in matches(window):
-                yield Span(begin + found.start, begin + found.end, found.entity_type, min(1.0, found.score))
+        yield from _find_labeled(text)
+    if _MAY_HOLD.search(text):
+        yield from _find_forms(text)
     if language in _HOME:
         module, pattern = _HOME[language]
-        check = stdnum_check(module)
-        for match in re.finditer(pattern, text):
+        for match in pattern.finditer(text):
             if (
                 not _OTHER.search(text, max(0, match.start() - 24), match.start())
                 and _OWN.search(text, max(0, match.start() - _NEAR), match.end() + _NEAR // 2)
-                and check(match[0])
+                and load_checksum(module)(match[0])
             ):
                 yield Span(match.start(), match.end(), "GOVERNMENT_ID", 0.5)
 
 
-def _labelled(text: str) -> Iterator[Span]:
+def _find_forms(text: str) -> Iterator[Span]:
+    strong, weak = _load_forms()
+    if first := strong.first.search(text):
+        for form in strong.forms:
+            for match in form.find(text, first.start()):
+                yield Span(match.start(), match.end(), "GOVERNMENT_ID")
+    if first := weak.first.search(text):
+        lower = lower_text(text)
+        for form in weak.forms:
+            if any(word in lower for word in form.context):  # most texts hold none of them
+                for match in form.find(text, first.start()):
+                    if _has_context(lower, match, form.context):
+                        yield Span(match.start(), match.end(), "GOVERNMENT_ID", 0.65)
+
+
+def _has_context(lower: str, match: re.Match[str], context: tuple[str, ...]) -> bool:
+    """Returns True where a word beside the match holds a word of the context; function words do not count as words."""
+    skipped = _english_function_words()
+    before = [word[0] for word in _WORD.finditer(lower, max(0, match.start() - _REACH), match.start())]
+    behind = [word[0] for word in _WORD.finditer(lower, match.start(), match.start() + _REACH)]
+    beside = [word for word in reversed(before) if word not in skipped][:_WORDS_BEFORE]
+    beside += [word for word in behind if word not in skipped][:_WORDS_BEHIND]
+    return any(word in other for word in context for other in beside)
+
+
+def _find_labeled(text: str) -> Iterator[Span]:
     for label in _LABEL.finditer(text):
         match = _BEHIND.match(text, label.end()) or _ON_NEXT_LINE.match(text, label.end())
         if not match:
@@ -115,16 +148,32 @@ def _labelled(text: str) -> Iterator[Span]:
             yield Span(match.start("value"), match.start("value") + len(value), "GOVERNMENT_ID", 0.8)
 
 
-def windows(text: str) -> Iterator[tuple[int, str]]:
-    """The text in windows that overlap by at least 50 characters, each with its place; cut at spaces."""
-    begin = 0
-    while True:
-        end = begin + WINDOW
-        if end >= len(text):
-            yield begin, text[begin:]
-            return
-        space = text.rfind(" ", end - 100, end)
-        end = space if space > 0 else end
-        yield begin, text[begin:end]
-        space = text.find(" ", end - OVERLAP, end - OVERLAP + 50)
-        begin = space + 1 if space >= 0 else end - OVERLAP
+def load_checksum(module: str) -> Callable[[str], bool]:
+    """Returns the validity check of one of python-stdnum's modules, for example "us.ssn"."""
+    return importlib.import_module(f"stdnum.{module}").is_valid
+
+
+@cache
+def _load_forms() -> tuple[Forms, Forms]:
+    """Returns the strong forms and the weak ones."""
+    rows = read_data_file("government_ids")["forms"].values()
+    forms = [
+        Form(
+            re.compile(row["pattern"]),
+            load_checksum(row["check"]) if "check" in row else None,
+            tuple(row.get("context", "").split()),
+        )
+        for row in rows
+    ]
+    # In every strong form a digit stands behind six letters at most.
+    strong = _join(r"(?=[A-Za-zÑ]{0,6}[ -]?\d)", [form for form in forms if not form.context])
+    return strong, _join(r"(?=[A-Z\d])", [form for form in forms if form.context])
+
+
+def _join(start: str, forms: list[Form]) -> Forms:
+    return Forms(tuple(forms), re.compile(rf"\b{start}(?:{'|'.join(form.pattern.pattern for form in forms)})"))
+
+
+@cache
+def _english_function_words() -> frozenset[str]:
+    return read_by_language("function_words", "function_words")["en"]

@@ -1,21 +1,52 @@
-"""What the label of a field says: the heading of a column, the key of a value. Nine languages; the lists are our own.
+"""Labels and values of fields: what the heading of a column or the key of a value says, and whether a value fits it.
 
 A label is read word by word: "customer_name", "Nom du client" and "IMIĘ I NAZWISKO" are names, "city name" is a place,
 "customer id" and "file name" are nothing personal. One unknown word makes a label unknown.
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
 
+from eyas.privacy.case_insensitive import strip_accents
+from eyas.privacy.word_lists import PARTICLES, Lexicon, read_phrases, read_words
+from eyas.privacy.words import TITLES, WordContext, split_words
+
 MAX_LENGTH = 48  # characters of a label
+_MAX_WORDS = 6
+_MAX_NAME = 60  # characters of a name
+NON_VALUES = read_words("labels", "non_values")
+_COMPANY_WORDS = read_words("context_words", "company_words")
+# Kinds in the order in which a word of a label decides: "email address" is EMAIL, "customer city" LOCATION.
+_KINDS = ("EMAIL", "PHONE", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS", "LOCATION")
+THING, PERSONAL = "THING", "PERSONAL"
+# Letters with apostrophes and full stops; one comma ("Fifita, Tevita").
+_NAME = re.compile(
+    r"[^\W\d_][^\W\d_'’.]*(?:['’.][^\W\d_]*)*(?:(?:, | |\u00a0|-|  )[^\W\d_'’][^\W\d_'’.]*(?:['’.][^\W\d_]*)*){0,6}\Z"
+)
+_CAMEL_CASE = re.compile(r"(?!Mc|Mac|De|Di|Da|Du|La|Le|Van|Von|Fitz|Ó|O')[^\W\d_]*[a-zß-ÿ][A-ZÀ-Þ]")
+_CAMEL_EDGE = re.compile(r"(?<=[a-zß-ÿ])(?=[A-ZÀ-Þ])")
+_LABEL_WORD = re.compile(r"[a-z]+")
+_PLACE = re.compile(
+    r"(?:\d{2,6}(?:[ -](?:\d{2,4}|[A-Z]{2}))? )?[^\W\d_][^\W\d_'’.-]*(?:[ '’.-]{1,2}[^\W\d_]+){0,5}"
+    r"(?:,? \(?[^\W\d_][^\W\d_ .]+\)?)?\Z"
+)
+_NO_DATE = r"(?!\d{1,4}[./-]\d{1,2}[./-]\d{1,4}\Z)"
+_SHAPES = {
+    "PHONE": re.compile(
+        _NO_DATE + r"(?=(?:\D*\d){6,16}\D*\Z)[(+]?[\d(][\d ()./\u00a0–-]{4,22}\d(?:\s?(?:x|ext\.?)\s?\d{1,5})?\Z"
+    ),
+    "EMAIL": re.compile(r"[^\s@<>]{1,64}@[^\s@<>]{3,}\Z|\S{2,40} ?[\[(]at[\])] ?\S{2,40}\Z"),
+    "ACCOUNT": re.compile(r"[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){8,30}\Z|\d(?:[ -]?\d){5,25}\Z"),
+    "GOVERNMENT_ID": re.compile(_NO_DATE + r"(?=(?:\D*\d){4})[A-Za-z0-9](?:[ ./-]?[A-Za-z0-9]){4,22}\Z"),
+    "ADDRESS": re.compile(r"(?=.*\d)(?=.*[^\W\d_]{3})(?=.* )(?!.*[@<>=]|.*://|0x)[^\n]{6,100}\Z"),
+}
 
 
 class Trust(IntEnum):
-    """How much a label says that a person is named."""
+    """The degree to which a label says that a person is named."""
 
     NAME = 0  # "name": things have names too
     ROLE = 1  # "customer": a company or a program now and then
@@ -24,193 +55,140 @@ class Trust(IntEnum):
 
 @dataclass(frozen=True)
 class Label:
-    """kind: a kind of entity, "" for what only people have (an age), "-" for what only things have (a price)."""
+    """The meaning of a label: a kind of entity, PERSONAL (only people have it: an age) or THING (a price)."""
 
     kind: str
     trust: Trust = Trust.SURE
 
     @property
-    def is_thing(self) -> bool:
-        return self.kind == "-"
-
-
-# Kinds in the order in which a word of a label decides: "email address" is EMAIL, "customer city" LOCATION.
-_WORDS = {
-    "-": """
-        price preis prix precio prezzo preco prijs cena pris sku quantity qty stock menge stuckzahl quantite cantidad
-        quantita aantal ilosc antal population einwohner habitants habitantes abitanti inwoners mieszkancy invanare
-        capital currency waehrung symbol atomic element mass version license licence url type typ description paradigm
-        released size weight color colour unit isbn genre calories product produkt produit producto prodotto produto
-        model brand
-        species language file filename path function method class module package parameter default id ids uuid count
-        diameter moons area continent title framework library command host hostname port
-    """,
-    "EMAIL": "email emails mail courriel correo mejl epost epostadress mailadresse emailadresse",
-    "PHONE": """
-        phone tel telephone mobile cell cellphone telefon handy mobil mobiltelefon rufnummer telefonnummer handynummer
-        mobilnummer festnetz festnetznummer portable gsm telefono movil celular cellulare telefone telemovel telefoon
-        telefoonnummer mobiel komorka komorkowy telefonu fax whatsapp phonenumber phoneno mobilephone homephone
-    """,
-    "ACCOUNT": """
-        iban account accountnumber konto kontonummer konta bankkonto kontonr compte cuenta conto conta rekening
-        rekeningnummer bankrekening rachunek rachunku bankgiro
-    """,
-    "GOVERNMENT_ID": """
-        ssn passport passportnumber passportno reisepass passnummer reisepassnummer ausweisnummer personalausweis
-        personalausweisnummer sozialversicherungsnummer steueridentifikationsnummer passeport nir dni nie nif pasaporte
-        fiscale passaporto cpf passaporte bsn burgerservicenummer paspoort paspoortnummer pesel paszport paszportu
-        dowod dowodu personnummer samordningsnummer nino curp
-    """,
-    "ADDRESS": """
-        address addr street adresse anschrift strasse wohnadresse rue direccion calle domicilio indirizzo endereco
-        morada rua adres straat ulica adress gatuadress gata streetaddress postanschrift straatnaam
-    """,
-    "LOCATION": """
-        city town village place location residence hometown birthplace municipality ort stadt wohnort geburtsort
-        gemeinde heimatort ville commune localite lieu ciudad localidad municipio poblacion pueblo residencia citta
-        comune localita residenza luogo cidade localidade naturalidade stad plaats woonplaats gemeente geboorteplaats
-        miasto miejscowosc hemort bostadsort fodelseort kommun lugar
-    """,
-    "": """
-        age alter edad eta idade leeftijd wiek alder gender sex geschlecht sexe sexo sesso geslacht plec kon birthday
-        dob birthdate geburtsdatum geburtstag fechanacimiento geboortedatum geburtsjahr date datum fecha data
-        nationality
-        staatsangehorigkeit salary gehalt salaire salario stipendio sueldo salaris pensja lon department abteilung
-        occupation beruf job profession profesion professione zip zipcode plz postcode postleitzahl cep diagnosis
-        diagnose
-    """,
-}
-_SURE = """
-    firstname lastname fullname surname forename familyname givenname middlename maidenname displayname nickname vorname
-    nachname familienname zuname rufname geburtsname prenom prenoms apellido apellidos cognome cognomi sobrenome
-    apelido apelidos voornaam achternaam familienaam imie imiona nazwisko fornamn efternamn tilltalsnamn kundenname
-    patientenname teilnehmername mitarbeitername schulername spielername klantnaam patientnaam spelersnaam
-    deelnemersnaam
-    kundnamn elevnamn spelarnamn deltagarnamn customername clientname patientname studentname employeename playername
-    contactname username1 vollname
-"""
-_ROLES = """
-    customer client patient student pupil employee worker player athlete author contact participant attendee member
-    guest
-    tenant landlord teacher instructor tutor coach manager supervisor driver passenger applicant candidate recipient
-    sender buyer seller holder cardholder beneficiary owner assignee reporter reviewer witness person people colleague
-    parent child mother father spouse husband wife guardian doctor physician nurse resident volunteer donor subscriber
-    speaker winner runner swimmer captain insured policyholder payer payee debtor cashier consultant lawyer attorney
-    plaintiff defendant borrower intern trainee friend
-    kunde kundin kunden patientin patienten schuler schulerin studentin studierende studierender mitarbeiter
-    mitarbeiterin angestellter angestellte arbeitnehmer arbeitnehmerin spieler spielerin sportler sportlerin athlet
-    teilnehmer teilnehmerin teilnehmende mitglied mitglieder gast gaste mieter mieterin vermieter vermieterin lehrer
-    lehrerin trainer trainerin bewerber bewerberin empfanger empfangerin absender ansprechpartner ansprechpartnerin
-    kontakt kontaktperson kontoinhaber kontoinhaberin karteninhaber versicherter versicherungsnehmer inhaber autor
-    autorin verfasser bearbeiter sachbearbeiter fahrer fahrerin zeuge zeugin besucher bewohner kaufer verkaufer
-    auftraggeber antragsteller kollege kollegin arzt arztin hausarzt
-    cliente clientes clientela patiente eleve etudiant etudiante employe salarie joueur joueuse athlete membre adherent
-    adherente invite invitee locataire proprietaire auteur destinataire expediteur titulaire enseignant enseignante
-    professeur candidat candidate beneficiaire assure temoin convive stagiaire medecin acheteur vendeur
-    paciente alumno alumna estudiante empleado empleada trabajador jugador jugadora atleta deportista participante
-    miembro socio socia invitado invitada inquilino inquilina propietario autor contacto destinatario remitente titular
-    profesor profesora candidato candidata solicitante asistente pasajero medico comprador vendedor
-    paziente alunno alunna studente studentessa dipendente giocatore giocatrice partecipante membro ospite invitato
-    proprietario autore contatto mittente intestatario docente assistito
-    aluno aluna estudante funcionario funcionaria jogador jogadora convidado convidada hospede contato remetente
-    professor professora utente
-    klant leerling werknemer werkneemster medewerker speler speelster atleet sporter deelnemer deelneemster lid huurder
-    verhuurder contactpersoon ontvanger afzender kandidaat bewoner koper verkoper
-    klient klientka klienta pacjent pacjentka pacjenta uczen uczennica ucznia studentka pracownik pracownika zawodnik
-    zawodniczka zawodnika gracz sportowiec uczestnik uczestniczka uczestnika czlonek gosc najemca wlasciciel autorka
-    odbiorca nadawca nauczyciel nauczycielka kandydat osoba
-    kund elev anstalld medarbetare spelare idrottare deltagare medlem hyresgast hyresvard forfattare mottagare avsandare
-    larare kopare saljare vardnadshavare
-"""
-_NAMES = "name nom nombre nome naam namn names noms nombres nomes namen navn"
-_PARTS = """
-    first last full family given middle maiden legal complete vollstandiger complet completo completa volledige
-    fullstandigt proprio propio famille familia
-"""
-_NUMBERS = "number no nr num nummer numero numer nbr num"
-_FILL = """
-    of the a du de des del della dello dell dei la le les l d do da dos das van der den het und and et y e en i och s
-    line home work office private privat prive principal main primary billing shipping emergency personal current
-    electronico electronique elettronica eletronico bank bancaire bancario bancaria bankowego birth naissance nacimiento
-    nascita nascimento geboorte urodzenia mein meine ihr your my codice social
-"""
-# Labels of several words whose words say something else alone.
-_PHRASES = {
-    "GOVERNMENT_ID": """
-        national id|id number|id no|id card|social security|social security number|driver license|drivers license
-        driving licence|driver s license|license number|numero de securite sociale|seguridad social|steuer id|tax id
-        carta d identita|cartao de cidadao|bilhete de identidade|numer dowodu
-    """,
-    "PERSON": "account holder|account name|card holder|next of kin|sales rep|emergency contact|bill to|ship to"
-    "|titular da conta",
-    "PHONE": "contact number|contact no|numero de contacto|numer kontaktowy",
-    "": "job title",
-}
-_CAMEL = re.compile(r"(?<=[a-zß-ÿ])(?=[A-ZÀ-Þ])")
-_TOKEN = re.compile(r"[a-z]+")
-_UPPER_MARKS = str.maketrans({"ł": "l", "ß": "ss", "ø": "o", "æ": "ae"})
+    def is_entity(self) -> bool:
+        """True where values of this label are spans."""
+        return self.kind not in (THING, PERSONAL)
 
 
 @lru_cache(maxsize=10_000)
 def parse_label(text: str) -> Label | None:
-    """What a label says; None for a label that is unknown."""
+    """Returns the meaning of a label; None for one that is unknown."""
     if len(text) > MAX_LENGTH:
         return None
-    tokens = _tokens(text)
-    if not tokens or len(tokens) > 6:
+    tokens = _split_label(text)
+    if not tokens or len(tokens) > _MAX_WORDS:
         return None
     kind = _phrases().get(" ".join(tokens))
     if kind is not None:
         return Label(kind)
     words = _words()
-    groups = set()
-    for token in tokens:
-        group = words.get(token)
-        if group is None:
-            return None
-        groups.add(group)
-    for kind in _WORDS:
+    if not all(token in words for token in tokens):
+        return None
+    groups = {words[token] for token in tokens}
+    for kind in (THING, *_KINDS, PERSONAL):
         if kind in groups:
-            return None if kind == "ADDRESS" and "-" in groups else Label(kind)
+            return Label(kind)
     if "number" in groups:
         return None  # a customer's number
-    if "sure" in groups or ("role" in groups and "name" in groups) or ("part" in groups and "name" in groups):
+    named = "name" in groups
+    if "sure" in groups or (named and ("role" in groups or "part" in groups)):
         return Label("PERSON", Trust.SURE)
     if "role" in groups:
         return Label("PERSON", Trust.ROLE)
-    if "name" in groups or "part" in groups:
-        return Label("PERSON", Trust.NAME)
-    return None
+    return Label("PERSON", Trust.NAME) if named or "part" in groups else None
 
 
-def _tokens(text: str) -> list[str]:
-    spaced = _CAMEL.sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
-    if not spaced.isascii():
-        spaced = unicodedata.normalize("NFKD", spaced.translate(_UPPER_MARKS))
-        spaced = "".join(char for char in spaced if not unicodedata.combining(char))
-    return _TOKEN.findall(spaced)
+def _split_label(text: str) -> list[str]:
+    spaced = _CAMEL_EDGE.sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
+    return _LABEL_WORD.findall(strip_accents(spaced))
 
 
 @cache
 def _words() -> Mapping[str, str]:
-    """Each word of a label with its group; a word in two groups has the first."""
-    groups: dict[str, str] = {}
-    blocks = [("sure", _SURE), ("role", _ROLES), ("name", _NAMES), *_WORDS.items()]
-    blocks += [("part", _PARTS), ("number", _NUMBERS), ("fill", _FILL)]
-    for group, block in blocks:
-        for word in block.split():
-            groups.setdefault(word, group)
-            if group == "role":  # the heading of a list, a key of an array
-                groups.setdefault(f"{word}s", group)
-    return groups
+    """Returns the group of each word of a label; a word in two groups has the first."""
+    roles = read_words("labels", "roles", "roles_in_fields")
+    groups = {
+        "sure": read_words("labels", "names", "names_in_fields"),
+        "role": roles | {f"{role}s" for role in roles},  # the heading of a list, a key of an array
+        "name": read_words("labels", "name_words"),
+        **{kind: read_words("labels", kind) for kind in (THING, *_KINDS, PERSONAL)},
+        "part": read_words("labels", "name_parts"),
+        "number": read_words("labels", "numbers"),
+        "filling": read_words("labels", "filling"),
+    }
+    found: dict[str, str] = {}
+    for group, words in groups.items():
+        for word in words:
+            found.setdefault(strip_accents(word), group)
+    return found
 
 
 @cache
 def _phrases() -> Mapping[str, str]:
-    return {
-        phrase.strip(): kind
-        for kind, block in _PHRASES.items()
-        for line in block.split("\n")
-        for phrase in line.split("|")
-        if phrase.strip()
-    }
+    kinds = ("GOVERNMENT_ID", "PERSON", "PHONE", PERSONAL)
+    return {phrase: kind for kind in kinds for phrase in read_phrases("labels", f"{kind}_phrases")}
+
+
+@dataclass(frozen=True)
+class ValueMatcher:
+    """The test of values for a cell, a field, an item of a list: by their shape, the lexicon and a language."""
+
+    lexicon: Lexicon
+    language: str
+
+    def is_name(self, value: str, sure: bool = False, any_case: bool = False) -> bool:
+        """Returns True where `value` may be a whole name, on a list or not.
+
+        Args:
+            value: The value, without blanks around it.
+            sure: The label says that it is a name, so that "Young" is one.
+            any_case: The name may be in lower case.
+        """
+        if not 2 <= len(value) <= _MAX_NAME or not _NAME.match(value) or _CAMEL_CASE.search(value):
+            return False
+        words, lexicon = split_words(value), self.lexicon
+        context = WordContext(words, lexicon, self.language)
+        num_names = num_words = 0
+        for i, lower in enumerate(words.lowers):
+            is_capital, is_particle = words.is_capital(i), lower in PARTICLES
+            listed = lower in lexicon.first_names or lower in lexicon.last_names
+            if lower in TITLES and len(words) > 1:
+                num_words += is_capital
+            elif is_particle and not is_capital:
+                continue
+            elif lower in NON_VALUES or lower in _COMPANY_WORDS or not (is_capital or any_case):
+                return False
+            elif is_particle or words.is_initial(i):
+                continue
+            elif (context.is_stop(i) and not listed) or (not is_capital and context.is_word(i)):
+                return False
+            elif context.is_word(i) and not (sure and listed):
+                num_words += 1
+            elif len(value) > 3 or not value.isupper() or sure:
+                num_names += 1
+        return num_names > 0 or (sure and num_words > 0) or (num_words >= 2 and words.lowers[0] in lexicon.first_names)
+
+    def has_listed_name(self, value: str) -> bool:
+        """Returns True where a word of the value is a listed name and nothing else."""
+        lexicon = self.lexicon
+        return any(
+            lower in lexicon.sure_names
+            or (lower in lexicon.last_names and lower not in lexicon.common and lower not in lexicon.cities)
+            for lower in split_words(value).lowers
+            if len(lower) > 2
+        )
+
+    def is_city(self, value: str) -> bool:
+        """Returns True for a town of the lexicon."""
+        return value.casefold() in self.lexicon.cities
+
+    def fits(self, label: Label, value: str) -> bool:
+        """Returns True where a value may be what its label says."""
+        if label.kind == "PERSON":
+            return self.is_name(value, label.trust is Trust.SURE)
+        if label.kind == "LOCATION":
+            return self._is_place(value)
+        shape = _SHAPES.get(label.kind)
+        return shape is not None and bool(shape.match(value))
+
+    def _is_place(self, value: str) -> bool:
+        if not 3 <= len(value) <= _MAX_NAME or not _PLACE.match(value) or value[0].islower():
+            return False
+        lowers = split_words(value).lowers
+        return bool(lowers) and not all(lower in self.lexicon.stop or lower in NON_VALUES for lower in lowers)

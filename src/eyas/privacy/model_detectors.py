@@ -1,157 +1,127 @@
 """Models that find names: token classification by transformers, or GLiNER. Both read a directory on disk only."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError, UsageError
-from eyas.privacy.span import Span
+from eyas.privacy.span import Span, split_windows
+from eyas.privacy.word_lists import read_kinds
 
-WINDOW = 1_000  # characters that a model sees at a time: below the 512 tokens that most of them take
+WINDOW = 1_000  # characters that a model reads at a time: below the 512 tokens that most of them take
 OVERLAP = 200
 BATCH = 16
 THRESHOLD = 0.5
-# What models call things (CoNLL, OntoNotes, models for personal data), without the B- and I- of the tagging.
-KIND_OF_LABEL = {
-    "PER": "PERSON", "PERSON": "PERSON", "NAME": "PERSON", "FIRSTNAME": "PERSON", "GIVENNAME": "PERSON",
-    "LASTNAME": "PERSON", "SURNAME": "PERSON", "MIDDLENAME": "PERSON", "PATIENT": "PERSON", "DOCTOR": "PERSON",
-    "STAFF": "PERSON", "HCW": "PERSON", "USERNAME": "PERSON",
-    "LOC": "LOCATION", "LOCATION": "LOCATION", "GPE": "LOCATION", "CITY": "LOCATION", "STATE": "LOCATION",
-    "COUNTY": "LOCATION",
-    "ADDRESS": "ADDRESS", "STREET": "ADDRESS", "STREETADDRESS": "ADDRESS", "BUILDINGNUM": "ADDRESS",
-    "BUILDINGNUMBER": "ADDRESS", "SECONDARYADDRESS": "ADDRESS", "ZIPCODE": "ADDRESS", "POSTCODE": "ADDRESS",
-    "EMAIL": "EMAIL", "EMAILADDRESS": "EMAIL",
-    "PHONE": "PHONE", "PHONENUMBER": "PHONE", "TELEPHONENUM": "PHONE", "MOBILEPHONENUMBER": "PHONE",
-    "CREDITCARD": "CARD", "CREDITCARDNUMBER": "CARD", "CREDITDEBITCARD": "CARD",
-    "IBAN": "ACCOUNT", "ACCOUNTNUM": "ACCOUNT", "ACCOUNTNUMBER": "ACCOUNT", "BANKACCOUNTNUMBER": "ACCOUNT",
-    "BITCOINADDRESS": "ACCOUNT", "ETHEREUMADDRESS": "ACCOUNT", "LITECOINADDRESS": "ACCOUNT",
-    "SSN": "GOVERNMENT_ID", "SOCIALNUM": "GOVERNMENT_ID", "SOCIALSECURITYNUMBER": "GOVERNMENT_ID",
-    "IDCARDNUM": "GOVERNMENT_ID", "IDENTITYCARDNUMBER": "GOVERNMENT_ID", "TAXNUM": "GOVERNMENT_ID",
-    "PASSPORTNUMBER": "GOVERNMENT_ID", "DRIVERLICENSENUM": "GOVERNMENT_ID", "DRIVERSLICENSENUMBER": "GOVERNMENT_ID",
-    "PASSWORD": "SECRET", "PIN": "SECRET", "APIKEY": "SECRET",
-    "IP": "IP_ADDRESS", "IPADDRESS": "IP_ADDRESS", "IPV4": "IP_ADDRESS", "IPV6": "IP_ADDRESS",
-}  # fmt: skip
-# What GLiNER is asked for, in the words its models were trained with.
+# The entities that GLiNER is asked for, in the words its models were trained with.
 GLINER_LABELS = (
     "person", "city", "address", "email", "phone number", "credit card number", "bank account number",
     "social security number", "passport number", "identity card number", "password", "ip address",
 )  # fmt: skip
-# Multilingual models name their languages in the card's metadata; a directory says it in this file.
+# The card of a multilingual model names its languages; a directory names them in this file.
 LANGUAGES_FILE = "languages.txt"
 
 
 def kind_of_label(label: str) -> str | None:
-    """The kind of a model's label ("B-PER", "phone number"); None for what is none of ours."""
+    """Returns the kind of a model's label ("B-PER", "phone number"); None for one that is no personal data."""
     plain = label.upper()
     plain = plain[2:] if plain[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") else plain
-    return KIND_OF_LABEL.get("".join(char for char in plain if char.isalnum()))
+    return read_kinds("models").get("".join(char for char in plain if char.isalnum()))
 
 
-class TransformersDetector:
-    """A token classification model of transformers, from a directory.
+class _ModelDetector:
+    """A model in a directory.
 
-    Its languages stand in DIR/languages.txt (ISO 639-1, separated by spaces); without that file it counts for none, so
-    that it adds to what other detectors find but makes no language supported.
+    Its languages are in DIR/languages.txt (ISO 639-1, separated by spaces). Without that file it counts for none: it
+    adds to the findings of other detectors but makes no language supported.
     """
 
+    def __init__(self, kind: str, directory: str) -> None:
+        path = Path(directory)
+        if not path.is_dir():
+            raise InputError(f"The detector {kind}:{directory} names no directory", "Download the model to it")
+        languages = path / LANGUAGES_FILE
+        self.path = path
+        self.name = f"{kind} {_digest_files(path)}"
+        self.name_languages = frozenset(languages.read_text().split()) if languages.is_file() else frozenset[str]()
+
+    def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
+        """Returns the spans of each text; the model reads long texts in windows."""
+        windows = [(i, *window) for i, text in enumerate(texts) for window in split_windows(text, WINDOW, OVERLAP)]
+        found: list[list[Span]] = [[] for _ in texts]
+        entities = self._predict([window for *_, window in windows]) if windows else []
+        for (i, offset, window), group in zip(windows, entities, strict=True):
+            for label, start, end, score in group:
+                # Some tokenizers count the spaces around a word to it.
+                start += len(window[start:end]) - len(window[start:end].lstrip())
+                end = start + len(window[start:end].rstrip())
+                kind = kind_of_label(label)
+                if kind and score >= THRESHOLD and start < end:
+                    found[i].append(Span(offset + start, offset + end, kind, min(score, 1.0)))
+        return found
+
+    def _predict(self, windows: list[str]) -> list[list[tuple[str, int, int, float]]]:
+        """Returns label, start, end and score of the entities of each window."""
+        raise NotImplementedError
+
+
+class TransformersDetector(_ModelDetector):
+    """A token classification model of transformers."""
+
     def __init__(self, directory: str) -> None:
-        path = _directory(directory, "transformers")
+        """Loads the model. Raises InputError where the directory holds none with labels of personal data."""
+        super().__init__("transformers", directory)
         from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-            model = AutoModelForTokenClassification.from_pretrained(path, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(self.path, local_files_only=True)
+            model = AutoModelForTokenClassification.from_pretrained(self.path, local_files_only=True)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{path}, which transformers does not load ({type(error).__name__})",
-                "a token classification model with its tokenizer",
-                "check prompts.privacy.detectors",
+                f"transformers does not load a token classification model from {self.path} ({type(error).__name__})",
+                "Correct prompts.privacy.detectors",
             ) from None
-        kinds = {kind_of_label(label) for label in model.config.id2label.values()} - {None}
-        if not kinds:
+        if not any(map(kind_of_label, model.config.id2label.values())):
             raise InputError(
-                f"no label of {path} that names personal data", "labels such as B-PER", "take another model"
+                f"The model in {self.path} has no label of personal data, such as B-PER", "Use another one"
             )
         self._pipeline: Any = pipeline(
             "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="simple", device="cpu"
         )
-        self.name = f"transformers {_digest(path)}"
-        self.name_languages = _languages(path)
 
-    def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
-        """Spans for each text; long texts in windows."""
-        places = [(index, begin, part) for index, text in enumerate(texts) for begin, part in windows(text)]
-        found: list[list[Span]] = [[] for _ in texts]
-        answers = self._pipeline([part for *_, part in places], batch_size=BATCH) if places else []
-        for (index, begin, part), answer in zip(places, answers, strict=True):
-            for group in answer:
-                kind, score = kind_of_label(group["entity_group"]), float(group["score"])
-                left, right = _trimmed(part, int(group["start"]), int(group["end"]))
-                if kind and score >= THRESHOLD and left < right:
-                    found[index].append(Span(begin + left, begin + right, kind, min(score, 1.0)))
-        return found
+    def _predict(self, windows: list[str]) -> list[list[tuple[str, int, int, float]]]:
+        return [
+            [(group["entity_group"], int(group["start"]), int(group["end"]), float(group["score"])) for group in groups]
+            for groups in self._pipeline(windows, batch_size=BATCH)
+        ]
 
 
-class GlinerDetector:
-    """A GLiNER model from a directory; its languages as in TransformersDetector."""
+class GlinerDetector(_ModelDetector):
+    """A GLiNER model."""
 
     def __init__(self, directory: str) -> None:
-        path = _directory(directory, "gliner")
+        """Loads the model. Raises UsageError where the package gliner is not installed."""
+        super().__init__("gliner", directory)
         try:
             from gliner import GLiNER  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise UsageError(
-                "the detector gliner without its package", "the package gliner", "run: pip install gliner"
+                f"The detector gliner:{directory} needs the package gliner", "Run: pip install gliner"
             ) from None
-        self._model: Any = GLiNER.from_pretrained(str(path), local_files_only=True)
-        self.name = f"gliner {_digest(path)}"
-        self.name_languages = _languages(path)
+        self._model: Any = GLiNER.from_pretrained(str(self.path), local_files_only=True)
 
-    def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
-        """Spans for each text; long texts in windows."""
-        found: list[list[Span]] = [[] for _ in texts]
-        for index, text in enumerate(texts):
-            for begin, part in windows(text):
-                for entity in self._model.predict_entities(part, list(GLINER_LABELS), threshold=THRESHOLD):
-                    kind = kind_of_label(entity["label"])
-                    left, right = _trimmed(part, entity["start"], entity["end"])
-                    if kind and left < right:
-                        found[index].append(Span(begin + left, begin + right, kind, min(float(entity["score"]), 1.0)))
-        return found
+    def _predict(self, windows: list[str]) -> list[list[tuple[str, int, int, float]]]:
+        return [
+            [
+                (entity["label"], entity["start"], entity["end"], float(entity["score"]))
+                for entity in self._model.predict_entities(window, list(GLINER_LABELS), threshold=THRESHOLD)
+            ]
+            for window in windows
+        ]
 
 
-def windows(text: str) -> Iterator[tuple[int, str]]:
-    """The text in overlapping windows, each with its place: a name at an edge stands whole in the other window."""
-    for begin in range(0, max(1, len(text) - OVERLAP), WINDOW - OVERLAP):
-        part = text[begin : begin + WINDOW]
-        if part.strip():
-            yield begin, part
-
-
-def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:
-    """Without the spaces that some tokenizers count to a word."""
-    while begin < end and text[begin].isspace():
-        begin += 1
-    while end > begin and text[end - 1].isspace():
-        end -= 1
-    return begin, end
-
-
-def _directory(directory: str, kind: str) -> Path:
-    path = Path(directory)
-    if not path.is_dir():
-        raise InputError(f"no directory {path}", "a model on disk", f"download it, then name it in {kind}:DIR")
-    return path
-
-
-def _languages(path: Path) -> frozenset[str]:
-    file = path / LANGUAGES_FILE
-    return frozenset(file.read_text().split()) if file.is_file() else frozenset()
-
-
-def _digest(path: Path) -> str:
-    """What the model is, wherever it lies: the names and bytes of its files."""
+def _digest_files(path: Path) -> str:
+    """Returns a digest of the names and bytes of a directory's files: the same for a model wherever it is stored."""
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")):
         if file.is_file():

@@ -1,4 +1,4 @@
-"""Names in running prose that stand in no list: by who is named, by what they do, by their age, by a pronoun.
+"""Names in running prose that no list holds: by the words beside them, or because no dictionary knows them.
 
 "text to my sister zofka about"   a relation, and what follows it
 "nachricht an Zorvek"             a message to somebody
@@ -6,216 +6,339 @@
 "Zorvek (34)", "Zorvek, 34,"      an age
 "Zorvek wohnt in"                 a verb whose subject is a person
 "Zorvek ... She"                  a pronoun of a person behind it
+"meeting zofreka tonight"         in a text about people: a word of no dictionary
+
+Outside a text about people an unknown word is a brand, a term or a misspelling, and stays. In lower case a misspelling
+is as likely as a name: there a word that leads to a name must stand before it.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from eyas.privacy.context_words import COMPANY, CONJUNCTIONS, DETERMINERS
-from eyas.privacy.dictionary import is_known
-from eyas.privacy.lexicon import PARTICLES, Lexicon
-from eyas.privacy.name_phrases import PERSON_VERBS
-from eyas.privacy.relation_words import (
-    AMBIGUOUS_VERBS,
-    CLAUSE_WORDS,
-    GERMAN_LEADS,
-    HUMAN_VERBS,
-    MESSAGE_WORDS,
-    PERSONAL_PRONOUNS,
-    POSSESSIVES,
-    RECIPIENT_WORDS,
-    RELATIONS,
+from eyas.privacy.coreference import CASE_ENDINGS
+from eyas.privacy.dictionary import is_compound, is_known, is_misspelling
+from eyas.privacy.names_by_phrase import SPEECH_VERBS, THING_VERBS
+from eyas.privacy.span import Span
+from eyas.privacy.word_lists import PARTICLES, Lexicon, read_by_language, read_words
+from eyas.privacy.words import (
+    COMPANY_FORMS,
+    CONJUNCTIONS,
+    DETERMINERS,
+    NAMED_THINGS,
+    PERSON_VERBS,
+    SPACES,
+    WordContext,
+    is_technical,
+    split_words,
 )
-from eyas.privacy.tokens import Words
-from eyas.privacy.word_context import WordContext
 
-_SPACES = (" ", "\u00a0")
+_POSSESSIVES = read_words("relations", "possessives", unaccented=True)
+_RELATIONS = read_words("relations", "relations", unaccented=True)
+_MESSAGES = read_words("relations", "messages", unaccented=True)
+_RECIPIENT_WORDS = read_words("relations", "recipient_words", unaccented=True)
+_CLAUSE_WORDS = read_words("relations", "clause_words", unaccented=True)
+_PROSE_VERBS = read_words("verbs", "of_people", "of_people_in_prose", unaccented=True)
+_PRONOUNS = read_words("context_words", "pronouns_of_persons")
+_GERMAN_LEADS = read_words("context_words", "german_leads", unaccented=True)
+_TOPIC_WORDS = read_words("context_words", "topic_words")
+_BETWEEN_NAME_AND_VERB = read_words("context_words", "between_name_and_verb")
+_PARTICIPLES = read_words("context_words", "participles")
+_OBJECTS_OF_SPEECH = read_words("context_words", "objects_of_speech")
+_COUNTING_VERBS = read_words("context_words", "counting_verbs")
+_PLACE_PREPOSITIONS = read_words("context_words", "place_prepositions")
+_TOGETHER = read_by_language("unlisted_names", "together", unaccented=True)
+_SLANG = read_words("unlisted_names", "slang", unaccented=True)
+_ARTICLES_BEFORE_NAMES = read_by_language("unlisted_names", "articles_before_names")
+LEADS = _RELATIONS | _RECIPIENT_WORDS  # words that a name may follow
+_NAMING_VERBS = _PROSE_VERBS - THING_VERBS
+_NONE = frozenset[str]()
+_LEADS = read_by_language("unlisted_names", "leads", unaccented=True)
+_RECIPIENT_LEADS = {language: words | _RECIPIENT_WORDS for language, words in _LEADS.items()}
+_ANY_LEADS = LEADS | SPEECH_VERBS | CONJUNCTIONS
+_ALL_LEADS = {language: words | _ANY_LEADS for language, words in _LEADS.items()}
+_ALL_VERBS = {
+    language: words | _PROSE_VERBS
+    for language, words in read_by_language("unlisted_names", "verbs", unaccented=True).items()
+}
+
 _AGE = re.compile(r" \((?:1\d|[2-9]\d)\)|, (?:[1-9]|[1-9]\d)(?:,| (?:years|jahre|ans|años|anni|anos|jaar|lat|år)\b)")
-_ENDS = re.compile(r"[ ]?(?:[,.!?;:\n)]|\Z)")
+_CLAUSE_END = re.compile(r"[ ]?(?:[,.!?;:\n)]|\Z)")
 # Endings of verbs and adjectives in lower case, which hardly end a name behind "my sister".
 _NO_NAME = re.compile(r".{2,}(?:s|ed|ing|ly|er|ir|ar|re|ra|ría|ando|endo|ował|owała|nie|łby|t|te|ten|ade|ar|ade)\Z")
-_ABOUT = frozenset("about saying asking telling wegen dass über sobre dizendo diciendo dicendo over że om att".split())  # noqa: SIM905
-# Small words between a name and its verb: "a dit", "me preguntó", "ha detto".
-_BETWEEN = frozenset("a ha me te le les se si mi ti ci lhe nos nous vous m'a się mnie mi has had har heeft hat".split())  # noqa: SIM905
-_PARTICIPLES = frozenset(
-    """
-    dit demandé écrit répondu adoré parlé pensé detto chiesto scritto risposto raccontato pensato dicho escrito dito
-    sagt skrivit frågat gezegd gevraagd geschreven asked told said married
-    """.split()  # noqa: SIM905
-)
-_TOLD = frozenset("that me us him her them dass que che że att dat his".split())  # noqa: SIM905
-_COUNTED = frozenset("has had gives gave got takes needs wants bought sold ordered received saved".split())  # noqa: SIM905
-LEADING = RELATIONS | RECIPIENT_WORDS  # words that a name may follow
-_CHAIN = 24  # words behind a name in which a pronoun of a person speaks for it
+_PRONOUN_REACH = 24  # words behind a name in which a pronoun of a person counts
+_FEW_CAPITALS = ("es", "fr", "it", "nl", "pl", "pt", "sv")  # languages without capitals on months and weekdays
+_LETTER = "[A-Za-zÀ-ɏḀ-ỿ]"  # Latin: other scripts write no spaces or have no capitals
+_SHAPE = re.compile(rf"{_LETTER}{{2,}}(?:['’-]{_LETTER}+)*\Z")
+_ODD = re.compile(r"(.)\1\1|(?:(.)(.)\2\3){2}|\A[^aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýąęó]+\Z")
+_SENTENCE_END = re.compile(r"[.!?\n]")
+_POLISH_LAST_NAME = re.compile(r"..(?:[cs]k|dzk)(?:a|i|iego|iej|iemu|im|ą)\Z")
 
 
-@dataclass(frozen=True)
 class ProseNames:
-    """Questions about word i of one text: where the name ends that begins beside it."""
+    """The rules for names beside telling words in one text. A rule returns first and last word of a name, or None."""
 
-    words: Words
-    lexicon: Lexicon
-    context: WordContext
-    language: str
+    def __init__(self, context: WordContext, language: str) -> None:
+        self.words, self.lexicon, self.context = context.words, context.lexicon, context
+        self.language = language
 
     def name_after(self, i: int) -> tuple[int, int] | None:
-        """First and last word of the name that follows word i: a relation or "message to"."""
-        w, lower = self.words, self.words.lowers[i]
-        if i + 1 >= len(w) or w.gap(i) not in _SPACES:
-            return None
+        """Returns the name behind word i, a relation ("my sister") or a word before a recipient ("message to")."""
+        words, lower, first = self.words, self.words.lowers[i], i + 1
+        following = words.next_lower(i)
         owned = False
-        if lower in RELATIONS:
-            owned = i > 0 and w.lowers[i - 1] in POSSESSIVES
-        elif not (lower in RECIPIENT_WORDS and any(word in MESSAGE_WORDS for word in w.lowers[max(0, i - 2) : i])):
+        if lower in _RELATIONS:
+            owned = i > 0 and words.lowers[i - 1] in _POSSESSIVES
+        elif _MESSAGES.isdisjoint(words.lowers[max(0, i - 2) : i]):
             return None
-        first = i + 1
-        if (
-            w.lowers[first] in DETERMINERS
-            or w.lowers[first] in RELATIONS
-            or self.context.is_stop(first)
-            or w.is_code(first)
-        ):
+        if not following or following in DETERMINERS or following in _RELATIONS:
             return None
-        if w.is_capital(first):
-            sure = owned or self.context.nouns_are_capital
-            if not sure and (self.context.is_word(first) or self._is_title_case(i, first)):
-                return None
-            return self._capital(first, place=lower in RECIPIENT_WORDS)
-        return self._lower(first) if owned or lower in RECIPIENT_WORDS else None
+        if self.context.is_stop(first) or words.is_code(first):
+            return None
+        if not words.is_capital(first):
+            return self._lower_name(first) if owned or lower in _RECIPIENT_WORDS else None
+        sure = owned or self.context.nouns_are_capital
+        if not sure and (self.context.is_word(first) or self._is_title_case(i, first)):
+            return None
+        return self._capital_name(first, place=lower in _RECIPIENT_WORDS)
 
     def _is_title_case(self, i: int, first: int) -> bool:
-        """ "Teacher Appreciation Week", "customer Acme Corp": a heading or a firm."""
-        w = self.words
-        last = self.context.extend(first)
-        following = last + 1 < len(w) and w.gap(last) in _SPACES and w.is_capital(last + 1)
-        return following and (w.is_capital(i) or w.lowers[last + 1] in COMPANY)
+        """Returns True for a heading or a firm: "Teacher Appreciation Week", "customer Acme Corp"."""
+        words, last = self.words, self.context.extend(first)
+        is_company = words.next_lower(last) in COMPANY_FORMS
+        return words.next_written(last)[:1].isupper() and (words.is_capital(i) or is_company)
 
-    def _capital(self, first: int, place: bool) -> tuple[int, int] | None:
-        lower = self.words.lowers[first]
+    def _capital_name(self, first: int, place: bool) -> tuple[int, int] | None:
+        lower, lexicon = self.words.lowers[first], self.lexicon
         # Behind a relation the ending of a word ("-lein") is no evidence, the list of words is.
-        word = self.context.is_word(first) if place else lower in self.lexicon.common
-        if word and not (lower in self.lexicon.sure_names or lower in self.lexicon.ambiguous):
+        word = self.context.is_word(first) if place else lower in lexicon.common
+        if word and (self.context.nouns_are_capital or not (lower in lexicon.sure_names or lower in lexicon.ambiguous)):
             return None
-        if (self.context.nouns_are_capital and word) or self.words.written[first].isupper():
-            return None
-        if place and lower in self.lexicon.cities and lower not in self.lexicon.sure_names:
+        if self.words.written[first].isupper() or (
+            place and lower in lexicon.cities and lower not in lexicon.sure_names
+        ):
             return None
         return first, self.context.extend(first)
 
-    def _lower(self, first: int) -> tuple[int, int] | None:
-        w, lower = self.words, self.words.lowers[first]
-        if (
-            self.context.is_word(first)
-            or len(lower) < 3
-            or lower in RELATIONS
-            or lower in MESSAGE_WORDS
-            or "'" in lower
-            or lower in PERSON_VERBS
-            or (is_known(lower, self.language) and lower not in self.lexicon.sure_names)
-        ):
-            return None
-        following = w.lowers[first + 1] if first + 1 < len(w) and w.gap(first) in _SPACES else ""
+    def _lower_name(self, first: int) -> tuple[int, int] | None:
+        words, lower = self.words, self.words.lowers[first]
         sure = lower in self.lexicon.sure_names
-        ends = bool(_ENDS.match(w.text, w.ends[first]))
-        if w.lowers[first - 1] in RECIPIENT_WORDS and not sure:
-            # "email to convince him": a verb follows as often; about whom or what does not follow a verb.
-            return (first, first) if following in _ABOUT and not _NO_NAME.match(lower) else None
-        if sure or (
-            (ends or following in CLAUSE_WORDS or following in HUMAN_VERBS - AMBIGUOUS_VERBS)
-            and not _NO_NAME.match(lower)
-        ):
+        if self.context.is_word(first) or len(lower) < 3 or "'" in lower or lower in PERSON_VERBS:
+            return None
+        if lower in _RELATIONS or lower in _MESSAGES or (not sure and is_known(lower, self.language)):
+            return None
+        if sure:
             return first, first
-        return None
+        following = words.next_lower(first)
+        if words.lowers[first - 1] in _RECIPIENT_WORDS:
+            # "email to convince him": a verb follows as often; a topic does not follow a verb.
+            good = following in _TOPIC_WORDS
+        else:
+            ends = bool(_CLAUSE_END.match(words.text, words.ends[first]))
+            good = ends or following in _CLAUSE_WORDS or following in _NAMING_VERBS
+        return (first, first) if good and not _NO_NAME.match(lower) else None
 
     def name_at(self, i: int) -> tuple[int, int] | None:
-        """First and last word of the name that begins at the capitalised word i, which is in no list."""
-        w = self.words
-        if w.is_initial(i):
-            return self._initial(i)
-        if self.context.is_word(i) or not self._is_shaped(i):
+        """Returns the name that begins at the capitalized word i, which is in no list."""
+        words, context = self.words, self.context
+        if words.is_initial(i):
+            return self._name_with_initial(i)
+        if context.is_word(i) or not self._has_shape_of_name(i):
             return None
-        last = self.context.extend(i)
-        if self.context.nouns_are_capital:
-            return self._german(i, last)
-        if _AGE.match(w.text, w.ends[last]) or self._speaks(i, last) or self._has_pronoun(i, last):
-            return i, last
-        return None
+        last = context.extend(i)
+        if context.nouns_are_capital:
+            good = self._is_german_name(i, last)
+        else:
+            aged = _AGE.match(words.text, words.ends[last])
+            good = aged or self._has_verb(i, last) or self._has_pronoun(i, last)
+        return (i, last) if good else None
 
-    def _is_shaped(self, i: int) -> bool:
-        w, word = self.words, self.words.written[i]
-        return (
-            len(word) > 2
-            and not word.isupper()
-            and not w.is_code(i)
-            and w.lowers[i] not in self.lexicon.cities
-            and w.lowers[i] not in PARTICLES
-            and (i == 0 or w.lowers[i - 1] not in DETERMINERS or w.gap(i - 1) not in _SPACES)
-        )
-
-    def _initial(self, i: int) -> tuple[int, int] | None:
-        """ "R. Garenstead", "J.R. Garenstead"; the letter of a list ("A. Answer") begins its line."""
-        w = self.words
-        k = i
-        while k + 1 < len(w) and w.is_initial(k + 1) and w.gap(k) in (".", ". ", " ") and k - i < 3:
-            k += 1
-        line_start = i == 0 or "\n" in w.gap(i - 1)
-        if k + 1 >= len(w) or w.gap(k) not in (". ", ".") or line_start:
-            return None
-        first = k + 1
-        if w.lowers[first] in PARTICLES and self.context.particle_continues(first):
-            return i, self.context.extend(i)
-        good = w.is_capital(first) and not self.context.is_word(first) and len(w.written[first]) > 3
-        return (i, self.context.extend(first)) if good and not w.written[first].isupper() and not w.is_code(i) else None
-
-    def _speaks(self, i: int, last: int) -> bool:
-        w = self.words
-        if last + 2 >= len(w) or w.gap(last) not in _SPACES:
+    def _has_shape_of_name(self, i: int) -> bool:
+        words, word, lower = self.words, self.words.written[i], self.words.lowers[i]
+        if len(word) <= 2 or word.isupper() or words.is_code(i):
             return False
-        verb, behind = w.written[last + 1], w.written[last + 2]
+        return not (lower in self.lexicon.cities or lower in PARTICLES or words.previous_lower(i) in DETERMINERS)
+
+    def _name_with_initial(self, i: int) -> tuple[int, int] | None:
+        """Returns "R. Garenstead", "J.R. Garenstead"; the letter of a list ("A. Answer") begins its line."""
+        words, context = self.words, self.context
+        k = i
+        while k + 1 < len(words) and words.is_initial(k + 1) and words.gap(k) in (".", ". ", " ") and k - i < 3:
+            k += 1
+        starts_line = i == 0 or "\n" in words.gap(i - 1)
+        if k + 1 >= len(words) or words.gap(k) not in (". ", ".") or starts_line:
+            return None
+        first, word = k + 1, words.written[k + 1]
+        if words.lowers[first] in PARTICLES and context.particle_continues(first):
+            return i, context.extend(i)
+        good = words.is_capital(first) and len(word) > 3 and not word.isupper() and not context.is_word(first)
+        return (i, context.extend(first)) if good and not words.is_code(i) else None
+
+    def _has_verb(self, i: int, last: int) -> bool:
+        """Returns True where a verb of people follows the name."""
+        words = self.words
+        verb = words.next_written(last)
+        if not verb or last + 2 >= len(words):
+            return False
+        behind = words.written[last + 2]
         if verb in CONJUNCTIONS:
-            return behind in PERSONAL_PRONOUNS and w.starts_sentence(i)
-        if verb in _BETWEEN and (behind in HUMAN_VERBS or behind in _PARTICIPLES):
+            return behind in _PRONOUNS and words.starts_sentence(i)
+        if verb in _BETWEEN_NAME_AND_VERB and (behind in _PROSE_VERBS or behind in _PARTICIPLES):
             return True
-        # "Photosynthesis works": what opens a sentence needs a verb that people alone do.
-        thing = w.starts_sentence(i) and last == i and verb in AMBIGUOUS_VERBS and behind not in _TOLD
-        return verb in HUMAN_VERBS and not thing
+        # "Photosynthesis works": the first word of a sentence needs a verb that only people do.
+        thing = words.starts_sentence(i) and last == i and verb in THING_VERBS and behind not in _OBJECTS_OF_SPEECH
+        return verb in _PROSE_VERBS and not thing
 
     def is_thing(self, i: int) -> bool:
-        """Whether a thing may be meant: "Photosynthesis works by", but not "Zorvek has 12" or "Zorvek said"."""
-        w = self.words
-        verb = w.written[i + 1] if i + 1 < len(w) else ""
-        if i + 2 < len(w) and w.written[i + 2] in _TOLD:
+        """Returns True where a thing may be meant: "Photosynthesis works by", but not "Zorvek has 12"."""
+        words = self.words
+        verb = words.written[i + 1] if i + 1 < len(words) else ""
+        if i + 2 < len(words) and words.written[i + 2] in _OBJECTS_OF_SPEECH:
             return False
-        counts = verb in _COUNTED and any(char.isdigit() for char in w.text[w.ends[i] : w.ends[i] + 30])
-        return w.starts_sentence(i) and verb in AMBIGUOUS_VERBS and not counts
+        behind = words.text[words.ends[i] : words.ends[i] + 30]
+        counts = verb in _COUNTING_VERBS and any(char.isdigit() for char in behind)
+        return words.starts_sentence(i) and verb in THING_VERBS and not counts
 
     def _has_pronoun(self, i: int, last: int) -> bool:
-        """ "Zorvek has 12 apples. She ...": a pronoun of a person soon behind what opens a sentence with a verb."""
-        w = self.words
-        if not (
-            w.starts_sentence(i) and last + 1 < len(w) and w.gap(last) in _SPACES and w.written[last + 1].islower()
-        ):
+        """Returns True for "Zorvek has 12 apples. She ...": a verb behind it and soon a pronoun of a person."""
+        words = self.words
+        verb = words.next_written(last)
+        if not words.starts_sentence(i) or not verb.islower():
             return False
-        verb = w.written[last + 1]
-        if not (
-            verb in AMBIGUOUS_VERBS
-            or verb in HUMAN_VERBS
-            or verb in ("is", "was", "är", "var")
-            or verb.endswith(("s", "ed"))
-        ):
-            return False
-        return any(word in PERSONAL_PRONOUNS for word in w.lowers[last + 2 : last + _CHAIN])
+        is_verb = verb in THING_VERBS or verb in _PROSE_VERBS or verb in ("är", "var") or verb.endswith(("s", "ed"))
+        return is_verb and not _PRONOUNS.isdisjoint(words.lowers[last + 2 : last + _PRONOUN_REACH])
 
-    def _german(self, i: int, last: int) -> tuple[int, int] | None:
-        """In German every noun is capitalised: a word before it that leads no noun, and a verb or an age behind."""
-        w = self.words
-        start = w.starts_sentence(i)
-        led = i > 0 and w.gap(i - 1) in _SPACES and w.lowers[i - 1] in GERMAN_LEADS
-        if not (start or led):
-            return None
-        age = bool(_AGE.match(w.text, w.ends[last]))
-        speaks = last + 1 < len(w) and w.gap(last) in _SPACES and w.written[last + 1] in HUMAN_VERBS
-        if speaks and start and last == i:
-            speaks = w.written[last + 1] not in AMBIGUOUS_VERBS
-        two = led and last > i and not w.lowers[i].endswith(("en", "er", "ung"))
-        return (i, last) if age or speaks or two else None
+    def _is_german_name(self, i: int, last: int) -> bool:
+        """Returns True for a name among German nouns: behind a word that leads no noun, or before a verb or an age."""
+        words = self.words
+        starts, led = words.starts_sentence(i), words.previous_lower(i) in _GERMAN_LEADS
+        if not (starts or led):
+            return False
+        if _AGE.match(words.text, words.ends[last]):
+            return True
+        if led and last > i and not words.lowers[i].endswith(("en", "er", "ung")):
+            return True
+        verb = words.next_written(last)
+        return verb in _PROSE_VERBS and not (starts and last == i and verb in THING_VERBS)
+
+
+def is_about_people(text: str, language: str) -> bool:
+    """Returns True for a text that speaks of "my sister", of a message, of a wedding, and of nothing technical."""
+    lowers = split_words(text).lowers
+    together, leads = _TOGETHER.get(language, _NONE), _RECIPIENT_LEADS.get(language, _RECIPIENT_WORDS)
+    for i, lower in enumerate(lowers):
+        if (
+            lower in together
+            or (lower in _RELATIONS and i > 0 and lowers[i - 1] in _POSSESSIVES)
+            or (lower in _MESSAGES and not leads.isdisjoint(lowers[i + 1 : i + 4]))
+        ):
+            return not is_technical(text)
+    return False
+
+
+def find_unlisted_names(
+    text: str, lexicon: Lexicon, language: str, names: frozenset[str], has_contact: bool
+) -> Iterator[Span]:
+    """Yields names that no list holds, in a text that is about people.
+
+    Args:
+        text: The text.
+        lexicon: The lists of names and words.
+        language: Its language (ISO 639-1).
+        names: The words of the names found so far, in lower case. With an ending of a case they are no new names.
+        has_contact: A phone number or an e-mail address is in the text. Then a name in lower case needs no other word.
+    """
+    context = WordContext(split_words(text), lexicon, language)
+    return _UnlistedNameSearch(context, language, names, has_contact).run()
+
+
+class _UnlistedNameSearch:
+    """One walk over the words of one text that is about people."""
+
+    def __init__(self, context: WordContext, language: str, names: frozenset[str], has_contact: bool) -> None:
+        self.words, self.lexicon, self.context = context.words, context.lexicon, context
+        self.language, self.names, self.has_contact = language, names, has_contact
+        self.leads = _ALL_LEADS.get(language, _ANY_LEADS)
+        self.verbs = _ALL_VERBS.get(language, _PROSE_VERBS)
+
+    def run(self) -> Iterator[Span]:
+        words, done = self.words, -1
+        starts = [words.is_capital(i) for i in range(len(words)) if i == 0 or _SENTENCE_END.search(words.gap(i - 1))]
+        in_lower_case = sum(starts) * 3 <= len(starts)
+        for i in range(len(words)):
+            if i <= done:
+                continue
+            if words.is_capital(i):
+                if not (self._is_unknown(i) or self._is_proper(i)) or self._is_thing(i) or self._is_mention(i):
+                    continue
+                done = self.context.extend(i)
+                place = words.previous_lower(i) in _PLACE_PREPOSITIONS
+            elif in_lower_case and (self.has_contact or self._is_led(i)) and self._may_be_name(i):
+                done, place = self._end_in_lower_case(i), False
+            else:
+                continue
+            yield Span(words.starts[i], words.ends[done], "LOCATION" if place else "PERSON", 0.4)
+
+    def _is_unknown(self, i: int) -> bool:
+        """Returns True for a plain word that is in no list and no dictionary."""
+        words, lower, word = self.words, self.words.lowers[i], self.words.written[i]
+        if len(lower) < 3 or not _SHAPE.match(word) or word.isupper() or word[1:] != word[1:].lower():
+            return False
+        if lower in self.lexicon.common or lower in self.lexicon.cities or lower in NAMED_THINGS or lower in PARTICLES:
+            return False
+        if words.is_code(i) or self.context.is_stop(i) or _ODD.search(lower) or is_known(lower, self.language):
+            return False
+        # A capital letter inside a sentence is evidence enough that it is no compound and no slang; not in German.
+        proper = words.is_capital(i) and not self.context.nouns_are_capital
+        return proper or not (lower in _SLANG or is_compound(lower, self.language))
+
+    def _is_proper(self, i: int) -> bool:
+        """Returns True where a capital letter inside a sentence makes a name of a word that some dictionary holds."""
+        words, lower, word = self.words, self.words.lowers[i], self.words.written[i]
+        if self.language not in _FEW_CAPITALS or words.starts_sentence(i) or not _SHAPE.match(word) or words.is_code(i):
+            return False
+        if len(lower) < 4 or word[1:] != word[1:].lower() or lower in NAMED_THINGS or self.context.is_word(i):
+            return False
+        is_alone = not words.is_capital(i - 1) and not words.next_written(i)[:1].isupper()
+        return is_alone and words.gap(i - 1) in SPACES
+
+    def _is_thing(self, i: int) -> bool:
+        """Returns True where an article stands before the capitalized word, or a company's form behind it."""
+        words, last = self.words, self.context.extend(i)
+        before = words.previous_lower(i)
+        named = before in _PLACE_PREPOSITIONS or before in _ARTICLES_BEFORE_NAMES.get(self.language, ())
+        company = last + 1 < len(words) and words.lowers[last + 1] in COMPANY_FORMS
+        return company or (before in DETERMINERS and not named)
+
+    def _is_mention(self, i: int) -> bool:
+        """Returns True for a name found before, with an ending of a case: coreference.py replaces it."""
+        lower = self.words.lowers[i]
+        return self.language in CASE_ENDINGS and any(lower[:-size] in self.names for size in (1, 2, 3))
+
+    def _is_led(self, i: int) -> bool:
+        """Returns True where the word before leads to a person, or where i opens a clause with a verb of people."""
+        words, before = self.words, self.words.previous_lower(i)
+        if before:
+            return before in self.leads or self.context.is_title(i - 1)
+        opens_clause = i == 0 or not words.gap(i - 1).strip(" ,.!?;\n")
+        return opens_clause and words.next_lower(i) in self.verbs
+
+    def _may_be_name(self, i: int) -> bool:
+        """Returns True for a listed name in lower case that is no other word, or an unknown word, not a misspelling."""
+        lower, lexicon = self.words.lowers[i], self.lexicon
+        if lower in _PROSE_VERBS or lower in _RELATIONS:
+            return False
+        listed = lower in lexicon.sure_names or (lower in lexicon.last_names and not is_known(lower, self.language))
+        if listed and lower not in lexicon.common and len(lower) > 3:
+            return True
+        return self._is_unknown(i) and (self.has_contact or not is_misspelling(lower, self.language))
+
+    def _end_in_lower_case(self, i: int) -> int:
+        """Returns the last word of the name in lower case that begins at word i."""
+        words, lexicon, last = self.words, self.lexicon, i
+        while last - i < 2 and last + 1 < len(words) and words.gap(last) == " ":
+            lower = words.lowers[last + 1]
+            listed = lower in lexicon.last_names or (self.language == "pl" and _POLISH_LAST_NAME.search(lower))
+            if not (listed and lower not in lexicon.common) and not self._is_unknown(last + 1):
+                break
+            last += 1
+        return last

@@ -1,17 +1,17 @@
-"""Towns, where they say something about a person: "I live in X", or a town of the list in a text with a name in it."""
+"""Towns that say something about a person: behind "I live in", or a town of the list in a text with a name in it."""
 
 import re
 from collections.abc import Iterator
 
 from eyas.privacy.case_insensitive import CaseInsensitivePattern
 from eyas.privacy.dictionary import is_known
-from eyas.privacy.lexicon import PARTICLES, Lexicon
 from eyas.privacy.span import Span
-from eyas.privacy.technical_terms import BRANDS, TERMS
+from eyas.privacy.word_lists import PARTICLES, Lexicon
+from eyas.privacy.words import NAMED_THINGS
 
-_TERMS = TERMS | BRANDS
 UNLISTED_SCORE = 0.5  # of a place that is on no list, behind a verb that only a place follows
 WEAK_SCORE = 0.3  # of one behind a preposition: a person may stand there as well
+_BEFORE = 60  # characters before a place in which a phrase announces it
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
     rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’])?{_NAME}"
@@ -65,77 +65,82 @@ _STAYS = CaseInsensitivePattern(
     r"|\b(?:anlän\w+|semester|resa|reser|åker|bröllop|lägenhet|jobbar|studerar|flyttat|flyttar) (?:\w+ )?"
     r"(?:i|till|från|på) )\Z"
 )
-
-
 _ARRIVED = re.compile(r" (?:angekommen|gezogen|umgezogen|gelandet|verhuisd|aangekomen|gefahren|geflogen)\b")
 # Before a place in any sentence, where the text is personal.
-_BEFORE = re.compile(
+_PREPOSITION = re.compile(
     r"(?:\b(?:in|near|to|from|at|nach|bei|aus|à|en|vers|hacia|hasta|desde|a|da|em|para|w|we|do|z|i|till|från|naar|te|uit)"
     r" |d')\Z"
 )
-_FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages that capitalise no months, no weekdays, no languages
-# "Anna from Kelthorpe", "Anna, 34, aus Kelthorpe": behind a person.
+_FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages without capitals on months, weekdays, languages
+# Behind a person: "Anna from Kelthorpe", "Anna, 34, aus Kelthorpe".
 _FROM = re.compile(r"(?:,? ?\(?\d{1,2}\)?(?: \w+)?)?,? (?:from|of|aus|di|da|de|do|uit|z|ze|från|d') ?\Z")
+_REACH_OF_FROM = 24  # characters
+_PART = re.compile(r"[ ’'-]")
 
 
 def find_places(
-    text: str, lexicon: Lexicon, language: str, personal: bool, ends: frozenset[int] = frozenset()
+    text: str, lexicon: Lexicon, language: str, is_personal: bool, name_ends: frozenset[int] = frozenset()
 ) -> Iterator[Span]:
-    """Spans of kind LOCATION. `personal`: the text names a person or an e-mail address; `ends`: where names end.
+    """Yields spans of kind LOCATION.
 
     "Paris is the capital of France" alone says nothing about anyone and is left as it is.
+
+    Args:
+        text: The text.
+        lexicon: The lists of names and words.
+        language: Its language (ISO 639-1).
+        is_personal: The text names a person or holds an e-mail address.
+        name_ends: Where the names of people end in the text.
     """
     for match in _NAMES.finditer(text):
-        lives = bool(_LIVES.search(text, max(0, match.start() - 60), match.start()))
-        if not lives and not personal:
+        start = match.start()
+        lives = bool(_LIVES.search(text, max(0, start - _BEFORE), start))
+        if not lives and not is_personal:
             continue
-        before = lives or bool(_BEFORE.search(text, max(0, match.start() - 8), match.start()))
-        length = _city_at(match[0], lexicon, before)
+        preposition = lives or bool(_PREPOSITION.search(text, max(0, start - 8), start))
+        length = _city_length(match[0], lexicon, preposition)
         if length:
-            yield Span(match.start(), match.start() + length, "LOCATION", 0.8 if lives else 0.5)
+            yield Span(start, start + length, "LOCATION", 0.8 if lives else 0.5)
         elif _is_place(match[0], lexicon):
-            moves = _STAYS.search(text, max(0, match.start() - 60), match.start()) or _ARRIVED.match(text, match.end())
-            if lives or moves or _is_behind(text, match.start(), ends):
-                yield Span(match.start(), match.end(), "LOCATION", UNLISTED_SCORE)
-            elif before and _is_unheard(match[0], language):
-                yield Span(match.start(), match.end(), "LOCATION", WEAK_SCORE)
+            moves = _STAYS.search(text, max(0, start - _BEFORE), start) or _ARRIVED.match(text, match.end())
+            if lives or moves or _is_behind_person(text, start, name_ends):
+                yield Span(start, match.end(), "LOCATION", UNLISTED_SCORE)
+            elif preposition and _is_unknown(match[0], language):
+                yield Span(start, match.end(), "LOCATION", WEAK_SCORE)
 
 
-def _is_behind(text: str, start: int, ends: frozenset[int]) -> bool:
-    """Whether "from" and the end of a person's name stand before a place."""
-    near = [end for end in range(max(0, start - 24), start) if end in ends]
-    return any(_FROM.match(text[end:start]) for end in near)
+def _is_behind_person(text: str, start: int, name_ends: frozenset[int]) -> bool:
+    """Returns True where "from" and the end of a person's name stand before a place."""
+    ends = (end for end in range(max(0, start - _REACH_OF_FROM), start) if end in name_ends)
+    return any(_FROM.match(text[end:start]) for end in ends)
 
 
-def _is_unheard(name: str, language: str) -> bool:
-    """Whether a name begins with a word of no dictionary, or stands where few words are capitalised."""
-    words = [word for word in re.split(r"[ ’'-]", name.casefold()) if len(word) > 2 and word not in PARTICLES]
+def _is_unknown(name: str, language: str) -> bool:
+    """Returns True where a name begins with a word of no dictionary, or where the language has few capitals."""
+    words = [word for word in _PART.split(name.casefold()) if len(word) > 2 and word not in PARTICLES]
     return bool(words) and (language in _FEW_CAPITALS or not is_known(words[0], language))
 
 
 def _is_place(name: str, lexicon: Lexicon) -> bool:
-    """Whether capitalised words behind "lives in" are a place: no country, no month, no first name."""
-    words = [word for word in re.split(r"[ ’'-]", name.casefold()) if len(word) > 2]
-    alone = " " not in name and "'" not in name
-    if not words or (alone and (words[0] in lexicon.sure_names or words[0] in _TERMS)):
+    """Returns True for capitalized words that are no country, no month and no first name."""
+    words = [word for word in _PART.split(name.casefold()) if len(word) > 2]
+    if not words or all(word in lexicon.common for word in words):
         return False
-    plain = [word for word in words if word in lexicon.common]
-    return len(plain) < len(words) and (len(words) > 1 or words[0] not in lexicon.stop)
+    if " " not in name and "'" not in name and (words[0] in lexicon.sure_names or words[0] in NAMED_THINGS):
+        return False
+    return len(words) > 1 or words[0] not in lexicon.stop
 
 
-def _city_at(words: str, lexicon: Lexicon, before: bool) -> int:
-    """How many characters of the capitalised words, from their start, are a town of the list; the longest counts.
+def _city_length(words: str, lexicon: Lexicon, preposition: bool) -> int:
+    """Returns how many characters from the start of the capitalized words are a town of the list; the longest counts.
 
-    before: whether a word stands before it that leads to a place; else a town that is a word as well is none.
+    preposition: a word before them leads to a place; without one a town that is a word as well is none.
     """
     length = len(words)
     while length > 0:
         name = words[:length].casefold()
-        if (
-            name in lexicon.cities
-            and name not in lexicon.stop
-            and (before or name not in lexicon.common or " " in name)
-        ):
+        is_word = name in lexicon.common and " " not in name
+        if name in lexicon.cities and name not in lexicon.stop and (preposition or not is_word):
             return length
         length = max(words.rfind(" ", 0, length), words.rfind("-", 0, length))
     return 0

@@ -1,0 +1,279 @@
+"""Word lists: eyas's own in data/, Faker's names and towns, and the lexicon that joins them for all detectors.
+
+A file of data/ holds tables; a table holds one text for each language, with words between blanks or phrases between
+commas. A file that breaks the rules is an error that names the entry. Faker (MIT) is read from the installed package.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import json
+import pkgutil
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from eyas.base.environment import cache_directory, remove_all_but_newest
+from eyas.base.errors import EyasError, InputError
+from eyas.base.storage import write_atomic
+from eyas.privacy.case_insensitive import strip_accents
+
+LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "sv")
+DATA = Path(__file__).with_name("data")
+_KEYS = (*LANGUAGES, "any")  # "any": an entry of no single language
+_MAX_CACHED_FILES = 3
+_MIN_ACCENTED = 4  # letters of a word that people also write without its accents
+
+_LATIN = re.compile(r"[A-Za-zÀ-ɏḀ-ỿ'’ .-]+\Z")
+# Countries where the nine languages are spoken.
+_CORE_LOCALES = """
+    en_US en_GB de_DE de_AT de_CH fr_FR fr_CH es_ES es_MX it_IT pt_PT pt_BR nl_NL nl_BE pl_PL sv_SE da_DK no_NO
+""".split()  # noqa: SIM905
+_CITY_LOCALES = "de_AT de_CH de_DE nl_BE nl_NL pl_PL pt_PT sv_SE it_IT".split()  # noqa: SIM905
+_COUNTRY_LOCALES = "en_US de_DE fr_FR es_ES it_IT pt_PT nl_NL pl_PL sv_SE".split()  # noqa: SIM905
+_MAX_CITY_WORDS = 3
+
+
+@cache
+def read_data_file(name: str) -> dict[str, Any]:
+    """Returns the tables of data/NAME.toml. Raises InputError where it is missing or no valid TOML."""
+    path = DATA / f"{name}.toml"
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"The word list {path} cannot be read: {error.strerror}", "Reinstall eyas") from None
+    except tomllib.TOMLDecodeError as error:
+        place = str(error).rpartition("(")[2].rstrip(")")
+        raise InputError(f"The word list {path} is not valid TOML ({place})", "Correct that line") from None
+
+
+def read_entries(name: str, table: str, separator: str | None = None) -> dict[str, tuple[str, ...]]:
+    """Returns the entries of a table by language, as they are written.
+
+    Args:
+        name: A file of data/, without its ending.
+        table: A table of that file.
+        separator: The mark between two entries; None for white space.
+
+    Raises:
+        InputError: A key is no language, or a language has an entry twice.
+    """
+    found = {}
+    for language, text in read_data_file(name)[table].items():
+        entries = tuple(filter(None, (" ".join(entry.split()) for entry in text.split(separator))))
+        if language not in _KEYS:
+            raise InputError(f"{DATA / name}.toml, [{table}]: {language!r} is no language of the word lists",
+                             f"Use one of {', '.join(_KEYS)}")  # fmt: skip
+        if len(set(entries)) < len(entries):
+            twice = next(entry for entry, count in Counter(entries).items() if count > 1)
+            raise InputError(f"{DATA / name}.toml, [{table}]: {language} has {twice!r} twice", "Delete one of the two")
+        found[language] = entries
+    return found
+
+
+def read_by_language(
+    name: str, table: str, unaccented: bool = False, separator: str | None = None
+) -> dict[str, frozenset[str]]:
+    """Returns the words of a table by language; with `unaccented` longer words also without their accents.
+
+    Raises InputError where an entry has a capital letter: texts are compared in lower case.
+    """
+    found = {}
+    for language, entries in read_entries(name, table, separator).items():
+        for entry in entries:
+            if entry != entry.lower():
+                raise InputError(f"{DATA / name}.toml, [{table}]: {entry!r} has a capital letter", "Use lower case")
+        extra = {strip_accents(entry) for entry in entries if len(entry) >= _MIN_ACCENTED} if unaccented else set()
+        found[language] = frozenset(entries) | extra
+    return found
+
+
+def read_words(name: str, *tables: str, unaccented: bool = False) -> frozenset[str]:
+    """Returns the words of these tables in all languages."""
+    return frozenset[str]().union(
+        *(words for table in tables for words in read_by_language(name, table, unaccented).values())
+    )
+
+
+def read_phrases(name: str, *tables: str) -> frozenset[str]:
+    """Returns the phrases of these tables in all languages."""
+    return frozenset[str]().union(
+        *(phrases for table in tables for phrases in read_by_language(name, table, separator=",").values())
+    )
+
+
+@cache
+def read_kinds(table: str) -> dict[str, str]:
+    """Returns the kind of entity of each label in a table of data/entity_labels.toml."""
+    kinds = read_data_file("entity_labels")[table]
+    return {label: kind for kind, labels in kinds.items() for label in labels.split()}
+
+
+@cache
+def code_digest() -> str:
+    """Returns the SHA-256 over the code and the data files of this package: other lists find other things."""
+    digest = hashlib.sha256()
+    for path in sorted((*DATA.parent.glob("*.py"), *DATA.glob("*.toml"))):
+        data = path.read_bytes()
+        digest.update(f"{path.name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
+def load_cached(name: str, build: Callable[[], Mapping[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
+    """Returns what `build` returns, from the cache directory where an earlier process has written it.
+
+    The file's name holds a digest of this package and of Faker's version, its first line one of its content: lists of
+    other code are never read, a damaged file is built again.
+    """
+    code = hashlib.sha256(f"{code_digest()}\0{version('faker')}".encode()).hexdigest()[:24]
+    path = cache_directory() / f"privacy-{name}-{code}.txt"
+    with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is built again
+        expected, _, body = path.read_bytes().partition(b"\n")
+        if expected.decode() == hashlib.sha256(body).hexdigest():
+            return {key: frozenset(words) for key, words in json.loads(body).items()}
+    built = {key: frozenset(words) for key, words in build().items()}
+    body = json.dumps({key: sorted(words) for key, words in built.items()}, ensure_ascii=False).encode()
+    with contextlib.suppress(EyasError, OSError):  # the directory is not writable: the next process builds them, too
+        write_atomic(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        remove_all_but_newest(path.parent, f"privacy-{name}-*.txt", _MAX_CACHED_FILES)
+    return built
+
+
+PARTICLES = read_words("first_names", "particles")  # inside a name: "Ana de la Cruz"
+PRONOUNS = read_by_language("first_names", "also_pronouns")
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """The lists that tell names from words, in lower case. One is loaded in a process and shared by all detectors."""
+
+    first_names: frozenset[str]  # ambiguous ones included
+    last_names: frozenset[str]
+    ambiguous: frozenset[str]  # first names that are words as well
+    stop: frozenset[str]  # words that are never part of a name
+    common: frozenset[str]  # words that are no name by themselves, in the nine languages; stop included
+    cities: frozenset[str]  # up to three words, joined by one space
+    core_names: frozenset[str]  # first names of the countries where the nine languages are spoken
+    sure_names: frozenset[str]  # first names that are no word: enough by themselves, where capitalized
+
+
+@cache
+def load_lexicon() -> Lexicon:
+    """Returns the lexicon: built in seconds once, then read from the cache directory in a tenth of a second."""
+    return Lexicon(**load_cached("lexicon", _build_lists))
+
+
+def _build_lists() -> dict[str, frozenset[str]]:
+    """Returns the fields of a Lexicon."""
+    certain = read_words("first_names", "names_all_the_same")
+    persons = importlib.import_module("faker.providers.person")
+    first, last = _read_names(module.name for module in pkgutil.iter_modules(persons.__path__))
+    core = _read_names(_CORE_LOCALES)[0] | certain
+    states, capitalized = read_words("cities", "states"), read_words("common_words", "common_words")
+    stop = (_country_words() - states | capitalized | read_words("function_words", "function_words")) - certain
+    common = (stop | _lorem_words(core)) - certain
+    ambiguous = first & (common | read_words("first_names", "also_words")) - certain
+    return {
+        "first_names": first | certain,
+        "last_names": last,
+        "ambiguous": ambiguous,
+        "stop": stop,
+        "common": common,
+        "cities": _read_cities() - capitalized | states,
+        "core_names": core,
+        # Three letters are a word in some language, unless people of the nine languages bear the name.
+        "sure_names": frozenset(n for n in (first | certain) - ambiguous if len(n) > (2 if n in core else 3)),
+    }
+
+
+@cache
+def first_names(locale: str) -> tuple[str, ...]:
+    """Returns first names as Faker's locale spells them, one word each, sorted: surrogates are picked from them."""
+    return _single_words(_provider("person", locale), "first")
+
+
+@cache
+def last_names(locale: str) -> tuple[str, ...]:
+    """Returns last names as Faker's locale spells them, one word each, sorted."""
+    return _single_words(_provider("person", locale), "last")
+
+
+@cache
+def city_names(language: str) -> tuple[str, ...]:
+    """Returns large cities for surrogates: of the language's country where Faker has a list, else of the world."""
+    locale = {"de": "de_DE", "nl": "nl_NL", "pl": "pl_PL", "sv": "sv_SE", "pt": "pt_PT"}.get(language)
+    listed = _read_list(_provider("address", locale), "cities") if locale else _world_cities()
+    return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))
+
+
+def _single_words(provider: Any, part: str) -> tuple[str, ...]:
+    names = {name for attribute in dir(provider) if part in attribute for name in _read_list(provider, attribute)}
+    common = load_lexicon().common | read_words("first_names", "also_words")
+    return tuple(sorted(name for name in names if name.isalpha() and len(name) > 2 and name.casefold() not in common))
+
+
+def _read_names(locales: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns every word of the first names and of the last names of these locales."""
+    parts: dict[str, set[str]] = {"first": set(), "last": set()}
+    for provider in (_provider("person", locale) for locale in locales):
+        for attribute in dir(provider):
+            for part in (part for part in parts if part in attribute):
+                for name in filter(_LATIN.match, _read_list(provider, attribute)):
+                    parts[part].update(word.casefold().replace("’", "'") for word in re.split("[ -]", name))
+    short = {word for words in parts.values() for word in words if len(word) < 2 or "." in word} | PARTICLES
+    return frozenset(parts["first"] - short), frozenset(parts["last"] - short)
+
+
+def _country_words() -> frozenset[str]:
+    names = [name for locale in _COUNTRY_LOCALES for name in _read_list(_provider("address", locale), "countries")]
+    names += _read_list(_provider("address", "en_US"), "states")
+    return frozenset(word for name in names for word in re.split(r"\W+", name.casefold())) - {""}
+
+
+def _lorem_words(first: frozenset[str]) -> frozenset[str]:
+    """Returns the words of Faker's sample texts and of its list of jobs."""
+    words: set[str] = set()
+    for locale in ("en_US", "de_DE", "nl_NL"):
+        words.update(word.casefold() for word in _provider("lorem", locale).word_list)
+    for locale in ("fr_FR", "es_ES", "it_IT", "pl_PL"):  # these hold the names of well-known people as well
+        words.update(word.casefold() for word in _provider("lorem", locale).word_list if word.casefold() not in first)
+    for job in _read_list(_provider("job", "en_US"), "jobs"):
+        words.update(re.split(r"\W+", job.casefold()))
+    return frozenset(words)
+
+
+def _read_cities() -> frozenset[str]:
+    names = set(_world_cities())
+    for locale in _CITY_LOCALES:
+        listed = set(_read_list(_provider("address", locale), "cities"))
+        # Italy's list names every hamlet, ordinary words among them: only those of more than six letters count.
+        names |= {name for name in listed if locale != "it_IT" or len(name) > 6}
+    return frozenset(name.casefold() for name in names if len(name) > 3 and len(name.split()) <= _MAX_CITY_WORDS)
+
+
+def _world_cities() -> tuple[str, ...]:
+    return read_entries("cities", "cities", ",")["any"]
+
+
+def _provider(topic: str, locale: str) -> Any:
+    return importlib.import_module(f"faker.providers.{topic}.{locale}").Provider
+
+
+def _read_list(provider: Any, attribute: str) -> list[str]:
+    value = getattr(provider, attribute, None)
+    return list(_flatten(value)) if isinstance(value, tuple | list | dict) else []
+
+
+def _flatten(value: Any) -> Iterator[str]:
+    """Yields the texts of a list, a mapping or pairs of them: some locales have a name in two scripts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple | list | dict | set):
+        for item in value:
+            yield from _flatten(item)
