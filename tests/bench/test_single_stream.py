@@ -16,7 +16,7 @@ from eyas.bench.engine_request_loops import run_closed_loop, run_open_loop, to_s
 from eyas.bench.load_test import LoadResults, build_point, poisson_arrivals
 from eyas.bench.report import render_report
 from eyas.bench.request_metrics import BlockResult, SpecDecodeStats, summarize_acceptance
-from eyas.bench.results import Measurements, assemble_results, public_target_name
+from eyas.bench.results import assemble_results, public_target_name
 from eyas.bench.single_stream import (
     PairedAnswers,
     SingleStreamResults,
@@ -146,10 +146,11 @@ def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
     for answer, prompt in zip(block.answers, prompts, strict=True):
         assert answer.token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
     acceptance = summarize_acceptance([block.result], seed=0)
-    assert acceptance is not None
-    assert acceptance.length == pytest.approx(acceptance_length(answer.rounds for answer in block.answers))
-    assert sum(acceptance.histogram) == sum(len(answer.accepted) for answer in block.answers)
-    assert summarize_acceptance([run_closed_loop(alone, prompts[:1], 10).result], seed=0) is None
+    assert acceptance["acceptance_length"] == pytest.approx(
+        acceptance_length(answer.rounds for answer in block.answers)
+    )
+    assert sum(acceptance["acceptance_histogram"]) == sum(len(answer.accepted) for answer in block.answers)
+    assert summarize_acceptance([run_closed_loop(alone, prompts[:1], 10).result], seed=0) == {}
     waits = [(one.ttft_s or 0) - answer.ttft_s for one, answer in zip(block.result.samples, block.answers, strict=True)]
     assert min(waits) >= 0
     assert sum(waits) < block.result.seconds * 2
@@ -268,14 +269,15 @@ def test_results_have_the_schema(pair: TinyPair, stream: SingleStreamResults) ->
     assert under.concurrency[0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
     free = measure_draft_baselines(stream.pairs, NgramTable(rows), depth=3)
     same = {"prompts": 5, "identical": 5, "dtype": "float32", "reference": "transformers 5 generate"}
-    measured = Measurements(stream, under, same, free)
-    found = assemble_results(pair.target, pair.draft.head, measured, ["/somewhere/bin/eyas", "bench", "tiny.toml"])
+    found = assemble_results(
+        pair.target, pair.draft.head, stream, under, same, free, ["/bin/eyas", "bench", "tiny.toml"]
+    )
     check_results(json.loads(json.dumps(found, allow_nan=False)), ["birds", "sums"], references=True)
     assert found["command"] == "eyas bench tiny.toml"
     assert str(pair.directory.parent) not in json.dumps(found)
     assert found["head"]["parameters"] == sum(weight.numel() for weight in pair.draft.head.parameters())
     assert "5 of 5" in render_report(found, None).replace("</data>", "").replace('<data value="5">', "")
-    bare = assemble_results(pair.target, pair.draft.head, Measurements(stream, LoadResults(), None, {}), [])
+    bare = assemble_results(pair.target, pair.draft.head, stream, LoadResults(), None, {}, [])
     assert bare["lossless"]["prompts"] == 0
     assert "references" not in bare["tasks"]["birds"]
 

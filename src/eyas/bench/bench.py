@@ -10,25 +10,16 @@ from typing import Any
 
 import torch
 
+from eyas.base import provenance
 from eyas.base.errors import InputError
-from eyas.base.provenance import (
-    Provenance,
-    StageInputs,
-    digest_file,
-    digest_json,
-    finish_stage,
-    is_finished,
-    mark_unfinished,
-    read_provenance,
-    require_finished,
-)
+from eyas.base.provenance import Provenance, StageInputs
 from eyas.base.storage import StoragePath
 from eyas.bench.config import BenchConfig
 from eyas.bench.engine_load import measure_load
 from eyas.bench.lossless_check import References, compare_with_references, generate_references, read_references
 from eyas.bench.report import write_results
 from eyas.bench.report_charts import read_training_curve
-from eyas.bench.results import RESULTS_FILE, Measurements, assemble_results, redact_location
+from eyas.bench.results import RESULTS_FILE, assemble_results, redact_location
 from eyas.bench.single_stream import measure_draft_baselines, measure_tasks
 from eyas.bench.workload import BUILTIN, SYNTHETIC, Prompt, interleave_tasks, load_eval_prompts, load_workload
 from eyas.data.sources.source import HUB
@@ -59,17 +50,16 @@ def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, tar
     Raises:
         InputError: The evaluation is unfinished or of another head.
     """
-    evaluation = require_finished(inputs.evaluation, "eval")
+    evaluation = provenance.require_finished(inputs.evaluation, "eval")
     if evaluation.parents.get("head") != head_digest:
         raise InputError(
-            f"{inputs.evaluation} evaluates a head with digest {evaluation.parents.get('head')}, but {inputs.head} has "
-            f"{head_digest}",
+            f"{inputs.evaluation} belongs to a head with digest {evaluation.parents.get('head')}, not {head_digest}",
             "Run `eyas eval` again",
         )
     decisive = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)} | _prompts_digest(config)
     return StageInputs(
         stage=STAGE,
-        recipe=digest_json(decisive),
+        recipe=provenance.digest_json(decisive),
         parents={"head": head_digest, "eval": evaluation.digest, "target": target.digest},
         tokenizer=target.tokenizer_digest,
         template=target.template_digest,
@@ -98,11 +88,11 @@ def run(
     """
     started_s = time.time()
     stored = read_head(inputs.head, target.model.dtype, target.info.num_layers)
-    stage_inputs = build_origin(config, inputs, stored.digest, target)
+    origin = build_origin(config, inputs, stored.digest, target)
     # No digest covers the two files, since they contain times; they only have to exist.
-    if is_finished(out_dir, stage_inputs) and all((out_dir / name).is_file() for name in stage_inputs.undigested):
-        return read_provenance(out_dir)
-    mark_unfinished(out_dir)
+    if provenance.is_finished(out_dir, origin) and all((out_dir / name).is_file() for name in origin.undigested):
+        return provenance.read_provenance(out_dir)
+    provenance.mark_unfinished(out_dir)
     acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
     prompts, num_too_long = load_workload(config, inputs.features, target)
     draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape)
@@ -116,11 +106,11 @@ def run(
     references = measure_draft_baselines(stream.pairs, table, config.depth, config.seed)
     run_name = out_dir.resolve().parent.name  # the run directory holds the resolved recipe
     command = ["eyas", "bench", f"{run_name}/recipe.toml", "--out", run_name]
-    results = assemble_results(target, stored.head, Measurements(stream, load, lossless, references), command)
+    results = assemble_results(target, stored.head, stream, load, lossless, references, command)
     results["bench"] = _public_config(config) | {"too_long": num_too_long}
     results["story"] = dict(story) | {"training": read_training_curve(inputs.head / "metrics.jsonl")}
     write_results(results, acceptance, out_dir)
-    return finish_stage(out_dir, stage_inputs, started_s)
+    return provenance.finish_stage(out_dir, origin, started_s)
 
 
 def check_lossless(
@@ -135,15 +125,12 @@ def check_lossless(
         prompts = load_eval_prompts(target.tokenizer, -(-config.lossless_prompts // len(FAMILIES)))
     chosen = interleave_tasks(prompts)[: config.lossless_prompts]
     references = _shipped_references(target) if config.prompts == BUILTIN else None
+    slots, max_tokens = config.lossless_slots, config.lossless_tokens
     if references is None:
-        references = generate_references(
-            target.directory, chosen, config.lossless_tokens, progress, target.model.device
-        )
+        references = generate_references(target.directory, chosen, max_tokens, progress, target.model.device)
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
     draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape)
-    slots, max_tokens = config.lossless_slots, config.lossless_tokens
-    result = compare_with_references(target, draft, chosen, references, max_tokens, slots, progress)
-    return result.counts | {"differing": list(result.differing)}
+    return compare_with_references(target, draft, chosen, references, max_tokens, slots, progress)
 
 
 def _shipped_references(target: Target) -> References | None:
@@ -158,7 +145,7 @@ def _prompts_digest(config: BenchConfig) -> dict[str, str]:
     source = config.prompts
     if source in (None, BUILTIN, SYNTHETIC) or source.startswith(HUB):
         return {}
-    return {"prompts_digest": digest_file(StoragePath(source) if "://" in source else Path(source))}
+    return {"prompts_digest": provenance.digest_file(StoragePath(source) if "://" in source else Path(source))}
 
 
 def _public_config(config: BenchConfig) -> dict[str, Any]:

@@ -50,14 +50,6 @@ class References:
         raise InputError(problem, REMAKE)
 
 
-@dataclass(frozen=True)
-class LosslessResult:
-    """counts: `lossless` of results.json. differing: ids of the prompts whose answer differs from the reference."""
-
-    counts: dict[str, Any]
-    differing: tuple[str, ...]
-
-
 def compare_with_references(
     target: Target,
     draft: Eagle3Spec,
@@ -66,8 +58,11 @@ def compare_with_references(
     max_tokens: int,
     slots: int = 8,
     progress: bool = True,
-) -> LosslessResult:
+) -> dict[str, Any]:
     """Generates the answers with the head, `slots` at a time, and compares them. Both models must be in float32.
+
+    Returns:
+        `lossless` of results.json, with the ids of the prompts whose answer differs.
 
     Raises:
         InputError: The references do not belong to this target and these prompts.
@@ -85,8 +80,13 @@ def compare_with_references(
             if tuple(answer.token_ids) != tuple(expected):
                 differing.append(answer.request.id)
             bar.advance(note=f"{len(differing)} differ" if differing else "")
-    counts = {"prompts": len(prompts), "identical": len(prompts) - len(differing)}
-    return LosslessResult(counts | {"dtype": "float32", "reference": references.reference}, tuple(sorted(differing)))
+    return {
+        "prompts": len(prompts),
+        "identical": len(prompts) - len(differing),
+        "dtype": "float32",
+        "reference": references.reference,
+        "differing": sorted(differing),
+    }
 
 
 @torch.inference_mode()

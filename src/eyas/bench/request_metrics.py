@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, pstdev
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from eyas.bench.config import Slo
-from eyas.tree.stats import Interval, median_interval, percentiles, ratio_interval
+from eyas.tree.stats import median_interval, percentiles, ratio_interval
 
 BASELINE, SPECULATIVE = "baseline", "speculative"
 VLLM_KEYS = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}
@@ -117,16 +117,6 @@ class BlockResult:
         return self.output_tokens / self.seconds
 
 
-@dataclass(frozen=True)
-class AcceptanceSummary:
-    """Acceptance of an arm. histogram: empty if not reported. interval: 95 %, without width for a single answer."""
-
-    length: float
-    interval: Interval
-    histogram: list[int]
-    source: Literal["answers", "counters"]
-
-
 def summarize_arm(blocks: Sequence[BlockResult], slo: Slo, seed: int) -> dict[str, Any]:
     """Returns the metrics of one arm at one point, over all its blocks. output_tps is the median over blocks.
 
@@ -146,8 +136,7 @@ def summarize_arm(blocks: Sequence[BlockResult], slo: Slo, seed: int) -> dict[st
         if name != "step_ms":  # the steps of one answer are not independent, and there are tens of thousands
             _, interval = median_interval(values, seed)
             metrics[name]["p50_ci95"] = [interval.low, interval.high]
-    if (acceptance := summarize_acceptance(blocks, seed)) is not None:
-        metrics |= _acceptance_keys(acceptance)
+    metrics |= summarize_acceptance(blocks, seed)
     return metrics | _vllm_metrics(blocks, times, metrics)
 
 
@@ -185,12 +174,15 @@ def count_identical(before: Sequence[BlockResult], after: Sequence[BlockResult])
     return len(pairs), sum(a.text == b.text for a, b in pairs)
 
 
-def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> AcceptanceSummary | None:
-    """Returns acceptance from answers that report it, else from the server's counters; None if neither does."""
+def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> dict[str, Any]:
+    """Returns the keys of acceptance, from answers that report it, else from the server's counters; none without both.
+
+    The interval of a single answer has no width.
+    """
     answers = [sample.spec_decode for block in blocks for sample in block.succeeded if sample.spec_decode is not None]
     stats = answers or [block.spec_decode for block in blocks if block.spec_decode is not None]
     if not stats:
-        return None
+        return {}
     steps = np.array([one.num_steps for one in stats])
     tokens = steps + np.array([one.num_accepted for one in stats])
     histogram = [0] * max(len(one.histogram) for one in stats)
@@ -198,17 +190,12 @@ def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> Acceptance
         for accepted, count in enumerate(one.histogram):
             histogram[accepted] += count
     length, interval = float(tokens.sum() / steps.sum()), ratio_interval(tokens, steps, seed)
-    return AcceptanceSummary(length, interval, histogram, "answers" if answers else "counters")
-
-
-def _acceptance_keys(acceptance: AcceptanceSummary) -> dict[str, Any]:
     keys: dict[str, Any] = {
-        "acceptance_length": acceptance.length,
-        "spec_decode_acceptance_length": acceptance.length,
-        "acceptance_length_ci95": [acceptance.interval.low, acceptance.interval.high],
-        "acceptance_source": acceptance.source,
+        "acceptance_length": length,
+        "acceptance_length_ci95": [interval.low, interval.high],
+        "acceptance_source": "answers" if answers else "counters",
     }
-    return keys | ({"acceptance_histogram": acceptance.histogram} if acceptance.histogram else {})
+    return keys | ({"acceptance_histogram": histogram} if histogram else {})
 
 
 def _pair_samples(
@@ -245,6 +232,7 @@ def _vllm_metrics(
         "total_output_tokens": sum(sample.output_tokens or 0 for sample in samples),
         "request_throughput": len(samples) / seconds,
         "request_goodput": metrics.get("goodput"),
+        **({"spec_decode_acceptance_length": metrics["acceptance_length"]} if "acceptance_length" in metrics else {}),
         "output_throughput": output_tokens / seconds,
         "total_token_throughput": (output_tokens + prompt_tokens) / seconds,
     }

@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -26,25 +26,28 @@ SCHEMA = 1
 RESULTS_FILE = "results.json"
 
 
-@dataclass(frozen=True)
-class Measurements:
-    """The parts of results.json.
+def assemble_results(
+    target: Target,
+    head: Head,
+    stream: SingleStreamResults,
+    load: LoadResults,
+    lossless: Mapping[str, Any] | None,
+    references: Mapping[str, Mapping[str, Any]],
+    command: Sequence[str],
+) -> dict[str, Any]:
+    """Returns the object of results.json.
 
-    lossless: its key `lossless`; None if it was not checked. references: acceptance of drafters without a network, by
-    task and drafter.
+    Args:
+        target: the measured target.
+        head: its head.
+        stream: results at one stream.
+        load: results under load.
+        lossless: counts of the lossless check; None if there was none.
+        references: acceptance of drafters without a network, by task and drafter.
+        command: the command line; the directory of the program is left out.
     """
-
-    single_stream: SingleStreamResults
-    load: LoadResults
-    lossless: Mapping[str, Any] | None
-    references: Mapping[str, Mapping[str, Any]]
-
-
-def assemble_results(target: Target, head: Head, measured: Measurements, command: Sequence[str]) -> dict[str, Any]:
-    """Returns the object of results.json. command: the command line; the directory of the program is left out."""
     num_head = sum(weight.numel() for weight in head.parameters())
     num_target = target.info.num_parameters
-    stream, references = measured.single_stream, measured.references
     tasks = {
         name: metrics | ({"references": dict(references[name])} if name in references else {})
         for name, metrics in stream.tasks.items()
@@ -56,9 +59,9 @@ def assemble_results(target: Target, head: Head, measured: Measurements, command
         **describe_runtime(target),
         "target": {"name": public_target_name(target), "parameters": num_target},
         "head": {"parameters": num_head, "share_of_target": num_head / num_target},
-        "lossless": dict(measured.lossless or unchecked),
+        "lossless": dict(lossless or unchecked),
         "tasks": tasks,
-        **asdict(measured.load),
+        **asdict(load),
         "rounds": stream.rounds,
         "looping": stream.looping,
         "command": shlex.join([Path(command[0]).name, *command[1:]]) if command else "",

@@ -19,17 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from eyas.base import provenance
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import (
-    Provenance,
-    StageInputs,
-    digest_json,
-    finish_stage,
-    is_finished,
-    mark_unfinished,
-    read_provenance,
-)
+from eyas.base.provenance import Provenance, StageInputs
 from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.bench.config import TuneConfig
 from eyas.bench.results import describe_machine, describe_runtime
@@ -84,7 +77,7 @@ def build_origin(config: TuneConfig, head_dir: Path, features: Features, target:
         )
     return StageInputs(
         stage=STAGE,
-        recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
+        recipe=provenance.digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
         parents={"head": digest_head(head_dir), "features": features.digest, "target": target.digest},
         tokenizer=features.manifest.tokenizer_digest,
         template=features.manifest.template_digest,
@@ -108,18 +101,18 @@ def run(
     started_s = time.time()
     features = Features(features_dir, target=target)
     features.check_target(target.digest)
-    inputs = build_origin(config, head_dir, features, target)
+    origin = build_origin(config, head_dir, features, target)
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
     require_fit(stored, target.info, target.digest)
-    if is_finished(out_dir, inputs) and (out_dir / FILE).is_file():
-        return read_provenance(out_dir)
+    if provenance.is_finished(out_dir, origin) and (out_dir / FILE).is_file():
+        return provenance.read_provenance(out_dir)
     accepted, context = measure_acceptance(config, stored, features, target, progress)
     stored = read_head(head_dir, target.model.dtype, target.info.num_layers)
     costs = RoundCosts.measure(config, stored, target, progress)
     about = {"machine": describe_machine(), **describe_runtime(target), "head": str(head_dir)}
-    mark_unfinished(out_dir)
+    provenance.mark_unfinished(out_dir)
     write_json_atomic(out_dir / FILE, build_tune_results(config, accepted, costs, context) | about)
-    return finish_stage(out_dir, inputs, started_s)
+    return provenance.finish_stage(out_dir, origin, started_s)
 
 
 @torch.no_grad()

@@ -95,24 +95,22 @@ def reproduce_command(url: str, baseline: str | None, config: ClientConfig) -> s
     """Returns the shell command that repeats the run, without default values and without values of URL queries."""
     words = ["eyas", "bench", "--url", redact_location(url)]
     words += [] if baseline is None else ["--baseline", redact_location(baseline)]
-    changed = _changed_keys(_public_config(config), ClientConfig())
-    return shlex.join([*words, *(f"client.{key}={json.dumps(value)}" for key, value in changed)])
+    keys, defaults = _flatten(_public_config(config)), _flatten(ClientConfig())
+    words += [f"{key}={json.dumps(value)}" for key, value in keys.items() if value != defaults[key]]
+    return shlex.join(words)
 
 
 def _public_config(config: ClientConfig) -> ClientConfig:
     return dataclasses.replace(config, prompts=redact_location(config.prompts))
 
 
-def _changed_keys(instance: Any, default: Any) -> list[tuple[str, Any]]:
-    """Returns (key, value) of every value that is not the default; a key of a nested table as table.key."""
-    changed: list[tuple[str, Any]] = []
-    for field in dataclasses.fields(instance):
-        value, usual = getattr(instance, field.name), getattr(default, field.name)
-        if dataclasses.is_dataclass(value):
-            changed += [(f"{field.name}.{key}", inner) for key, inner in _changed_keys(value, usual)]
-        elif value != usual:
-            changed.append((field.name, value))
-    return changed
+def _flatten(config: Any, prefix: str = "client.") -> dict[str, Any]:
+    """Returns the values of a configuration by key, those of a nested table as prefix.table.key."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        key, value = f"{prefix}{field.name}", getattr(config, field.name)
+        flat |= _flatten(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: value}
+    return flat
 
 
 class ServerBenchmark:
@@ -222,10 +220,9 @@ class ServerBenchmark:
             "e2e_ms": _medians(e2e_ms),
         } | count_requests(block for some in results.values() for blocks in some for block in blocks)
         acceptance = summarize_acceptance([blocks[0] for blocks in with_head if blocks], seed)
-        if acceptance is not None:
-            metrics["acceptance_length"] = acceptance.length
-            metrics["ci95"] = [acceptance.interval.low, acceptance.interval.high]
-            metrics["acceptance_source"] = acceptance.source
+        if acceptance:
+            metrics |= {key: acceptance[key] for key in ("acceptance_length", "acceptance_source")}
+            metrics["ci95"] = acceptance["acceptance_length_ci95"]
         if BASELINE in results:
             pairs = zip(tpot_ms[BASELINE], tpot_ms[SPECULATIVE], strict=True)
             if ratios := [a / b for a, b in pairs if a is not None and b]:

@@ -121,10 +121,9 @@ class HttpConnection(asyncio.Protocol):
         except TimeoutError:
             raise ConnectFailedError(f"no connection within {seconds:.0f} s") from None
         except OSError as error:
-            # asyncio puts the address into strerror; the system's text for the number has none.
-            reason = error.strerror or type(error).__name__
-            if isinstance(error, ConnectionError) and error.errno is not None:
-                reason = os.strerror(error.errno)
+            # asyncio puts the address into strerror of a ConnectionError; the system's text has none.
+            has_address = isinstance(error, ConnectionError) and error.errno is not None
+            reason = os.strerror(error.errno) if has_address else error.strerror or type(error).__name__
             raise ConnectFailedError(f"no connection ({reason})") from None
         self._transport = cast(asyncio.Transport, transport)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.openai_http import CHAT_PATH, auth_headers, describe_error, read_api_key
-from eyas.bench.client.http_connection import Endpoint, RawResponse, TransferError
+from eyas.bench.client.http_connection import Endpoint, TransferError
 from eyas.bench.client.http_request_loops import ChatRequest, LoadGenerator
 from eyas.bench.client.spec_decode_metrics import SpecDecodeCounters, parse_counters
 from eyas.bench.config import ClientConfig
@@ -53,10 +53,11 @@ class ServerArm:
         """Returns the current counters; None if they cannot be read."""
         if self.metrics_path is None:
             return None
-        response = _get(self.load_generator, self.metrics_path)
-        if response is None or response.status != 200:
+        try:
+            response = self.load_generator.get(self.metrics_path, INFO_TIMEOUT_S)
+        except TransferError:
             return None
-        return parse_counters(response.body.decode("utf-8", "replace"))
+        return parse_counters(response.body.decode("utf-8", "replace")) if response.status == 200 else None
 
 
 def discover_arms(
@@ -128,10 +129,3 @@ def _list_models(url: str, endpoint: Endpoint, generator: LoadGenerator) -> Sequ
         return [model for model in models if isinstance(model, dict)]
     except (ValueError, KeyError, TypeError):
         return []
-
-
-def _get(generator: LoadGenerator, target: str) -> RawResponse | None:
-    try:
-        return generator.get(target, INFO_TIMEOUT_S)
-    except TransferError:
-        return None
