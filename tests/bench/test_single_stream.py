@@ -13,7 +13,7 @@ from eyas.base.errors import InputError, StageError, UsageError
 from eyas.bench.config import BenchConfig, Slo
 from eyas.bench.engine_load import measure_load, require_tpot
 from eyas.bench.engine_request_loops import run_closed_loop, run_open_loop, to_sample
-from eyas.bench.load_test import LoadResults, build_point, poisson_arrivals
+from eyas.bench.load_test import build_point, poisson_arrivals
 from eyas.bench.report import render_report
 from eyas.bench.request_metrics import BlockResult, SpecDecodeStats, summarize_acceptance
 from eyas.bench.results import assemble_results, public_target_name
@@ -237,14 +237,14 @@ def test_rates_and_a_ramp(pair: TinyPair) -> None:
         CONFIG, arms=(), concurrency=(), repeats=1, rates=(6.0,), ramp=(4.0, 24.0), block_s=1.0
     )
     found = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
-    ((point_),) = found.rates
+    ((point_),) = found["rates"]
     arrivals_s = poisson_arrivals(6.0, 6.0, 1.0, config.seed)
     assert point_["rate"] == 6.0
     assert point_["baseline"]["requests"] == point_["speculative"]["requests"] == len(arrivals_s)
     assert point_["baseline"]["duration"] >= max(arrivals_s)
     ramp_s = poisson_arrivals(4.0, 24.0, 1.0, config.seed)
     quarters = [sum(quarter == min(int(arrival_s / 0.25), 3) for arrival_s in ramp_s) for quarter in range(4)]
-    told = {one["rate"]: one["speculative"]["requests"] for one in found.ramp}
+    told = {one["rate"]: one["speculative"]["requests"] for one in found["ramp"]}
     assert told == {rate: count for rate, count in zip((6.5, 11.5, 16.5, 21.5), quarters, strict=True) if count}
 
 
@@ -263,10 +263,10 @@ def test_arms_that_do_not_exist(arm: str) -> None:
 def test_results_have_the_schema(pair: TinyPair, stream: SingleStreamResults) -> None:
     config = dataclasses.replace(CONFIG, arms=("chain2", "lookup3", "model2"), draft_model=str(pair.target.directory))
     under = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
-    assert [one["n"] for one in under.concurrency] == [1, 3]
+    assert [one["n"] for one in under["concurrency"]] == [1, 3]
     rows = [(torch.tensor([5, 6, 7, 8, 9]), torch.ones(5, dtype=torch.bool))]
-    assert set(under.concurrency[0]["arms"]) == {"chain2", "lookup3", "model2"}
-    assert under.concurrency[0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
+    assert set(under["concurrency"][0]["arms"]) == {"chain2", "lookup3", "model2"}
+    assert under["concurrency"][0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
     free = measure_draft_baselines(stream.pairs, NgramTable(rows), depth=3)
     same = {"prompts": 5, "identical": 5, "dtype": "float32", "reference": "transformers 5 generate"}
     found = assemble_results(
@@ -277,7 +277,9 @@ def test_results_have_the_schema(pair: TinyPair, stream: SingleStreamResults) ->
     assert str(pair.directory.parent) not in json.dumps(found)
     assert found["head"]["parameters"] == sum(weight.numel() for weight in pair.draft.head.parameters())
     assert "5 of 5" in render_report(found, None).replace("</data>", "").replace('<data value="5">', "")
-    bare = assemble_results(pair.target, pair.draft.head, stream, LoadResults(), None, {}, [])
+    bare = assemble_results(
+        pair.target, pair.draft.head, stream, {"concurrency": [], "rates": [], "ramp": []}, None, {}, []
+    )
     assert bare["lossless"]["prompts"] == 0
     assert "references" not in bare["tasks"]["birds"]
 

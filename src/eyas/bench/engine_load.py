@@ -47,7 +47,7 @@ def measure_load(
     pool = interleave_tasks(prompts)
     plan = LoadPlan(pool, config)
     if not plan.num_points:
-        return LoadResults()
+        return plan.measure(lambda blocks: {})
     context = max(len(prompt.ids) for prompt in pool) + config.max_tokens
     fixed = [arm for arm in default_arms() if arm.name in config.arms]
     headless = headless_drafters(config, target)

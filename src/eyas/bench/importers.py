@@ -91,34 +91,34 @@ def _parse_aiperf(value: Mapping[str, Any]) -> tuple[int, Metrics]:
         "step_ms": "inter_chunk_latency",
         "e2e_ms": "request_latency",
     }
+
+    def read(name: str, key: str = "avg") -> float | None:
+        return read_number(value, name, key)
+
     # Since 0.13 the load is in phases, the warm-up among them.
     phases = lookup(value, "input_config", "phases") or []
     streams = [read_number(phase, "concurrency") for phase in phases if lookup(phase, "kind") == "profiling"]
     streams.append(read_number(value, "input_config", "loadgen", "concurrency"))
-    averages = {
-        "output_tps": "output_token_throughput",
-        "acceptance_length": "spec_decode_acceptance_length",
-        "goodput": "goodput",
+    metrics = _read_times(names, read) | {
+        "output_tps": read("output_token_throughput"),
+        "acceptance_length": read("spec_decode_acceptance_length"),
+        "goodput": read("goodput"),
     }
-    metrics = _times(names, lambda name, percentile: read_number(value, name, percentile))
-    metrics |= _known({ours: read_number(value, theirs, "avg") for ours, theirs in averages.items()})
-    counts = (read_number(value, name, "avg") for name in ("request_count", "error_request_count"))
-    return int(next(filter(None, streams), 0)), metrics | _counts(*counts)
+    return _build_run(next(filter(None, streams), 0), metrics, read("request_count"), read("error_request_count"))
 
 
 def _parse_guidellm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
     names = {"ttft_ms": "time_to_first_token_ms", "tpot_ms": "inter_token_latency_ms", "e2e_ms": "request_latency"}
 
-    def read_time(name: str, percentile: str) -> float | None:
+    def read(name: str, percentile: str) -> float | None:
         found = read_number(value, "metrics", name, "successful", "percentiles", percentile)
         return found if found is None or name != "request_latency" else 1000 * found
 
     tps = read_number(value, "metrics", "output_tokens_per_second", "successful", "mean")
-    totals = lookup(value, "metrics", "request_totals")
+    completed, failed = (read_number(value, "metrics", "request_totals", key) for key in ("successful", "errored"))
     strategy = lookup(value, "config", "strategy") or lookup(value, "scheduler", "strategy") or {}
     streams = read_number(strategy, "streams") or read_number(strategy, "max_concurrency")
-    counts = _counts(read_number(totals, "successful"), read_number(totals, "errored"))
-    return int(streams or 0), _times(names, read_time) | _known({"output_tps": tps}) | counts
+    return _build_run(streams, _read_times(names, read) | {"output_tps": tps}, completed, failed)
 
 
 def _parse_vllm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
@@ -126,33 +126,35 @@ def _parse_vllm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
     e2e = "e2el" if "median_e2el_ms" in value else "e2e_latency"
     names = {"ttft_ms": "ttft", "tpot_ms": "tpot", "step_ms": "itl", "e2e_ms": e2e}
 
-    def read_time(name: str, percentile: str) -> float | None:
+    def read(name: str, percentile: str) -> float | None:
         return read_number(value, f"{'median' if percentile == 'p50' else percentile}_{name}_ms")
 
-    single = {
+    lengths = (read_number(value, name) for name in ("spec_decode_acceptance_length", "accept_length"))
+    metrics = _read_times(names, read) | {
         "output_tps": read_number(value, "output_throughput"),
-        "acceptance_length": read_number(value, "spec_decode_acceptance_length") or read_number(value, "accept_length"),
+        "acceptance_length": next(filter(None, lengths), None),
         "goodput": read_number(value, "request_goodput"),
     }
-    counts = _counts(read_number(value, "completed"), read_number(value, "failed"))
-    return int(read_number(value, "max_concurrency") or 0), _times(names, read_time) | _known(single) | counts
+    streams, completed, failed = (read_number(value, name) for name in ("max_concurrency", "completed", "failed"))
+    return _build_run(streams, metrics, completed, failed)
 
 
-def _times(names: Mapping[str, str], read_time: Callable[[str, str], float | None]) -> Metrics:
-    """Returns the known percentiles of each time; a time without a median is left out."""
-    times = {ours: _known({p: read_time(theirs, p) for p in PERCENTILES}) for ours, theirs in names.items()}
-    return {name: percentiles for name, percentiles in times.items() if "p50" in percentiles}
+def _read_times(names: Mapping[str, str], read: Callable[[str, str], float | None]) -> Metrics:
+    """Returns the percentiles of each time; a time without a median is None."""
+    times = {
+        ours: {p: value for p in PERCENTILES if (value := read(name, p)) is not None} for ours, name in names.items()
+    }
+    return {name: percentiles if "p50" in percentiles else None for name, percentiles in times.items()}
 
 
-def _counts(completed: float | None, failed: float | None) -> Metrics:
-    """Returns the request counts. AIPerf and SGLang leave out the failed ones if there are none."""
-    if completed is None:
-        return {}
-    return {"requests": int(completed + (failed or 0)), "failed": int(failed or 0)}
-
-
-def _known(values: Mapping[str, float | None]) -> Metrics:
-    return {name: value for name, value in values.items() if value is not None}
+def _build_run(
+    streams: float | None, metrics: Metrics, completed: float | None, failed: float | None
+) -> tuple[int, Metrics]:
+    """Returns a run with its known metrics. AIPerf and SGLang leave out the failed requests if there are none."""
+    known = {name: value for name, value in metrics.items() if value is not None}
+    if completed is not None:
+        known |= {"requests": int(completed + (failed or 0)), "failed": int(failed or 0)}
+    return int(streams or 0), known
 
 
 def _build_point(streams: int, arms: Mapping[str, Metrics]) -> dict[str, Any]:

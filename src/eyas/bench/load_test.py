@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from eyas.bench.config import BenchConfig, ClientConfig, Slo
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult, compare_arms, summarize_arm
@@ -21,7 +21,9 @@ RAMP_WINDOWS = 4  # points of a ramp
 
 P = TypeVar("P")
 BlocksByArm = Mapping[str, Sequence[BlockResult]]
-Points = Sequence[Mapping[str, Any]]
+Points = list[dict[str, Any]]
+LoadResults = dict[Literal["concurrency", "rates", "ramp"], Points]
+"""Three keys of results.json."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,6 @@ class LoadBlock(Generic[P]):
     first: int = 0
     streams: int = 1
     arrivals_s: Sequence[float] | None = None
-
-
-@dataclass(frozen=True)
-class LoadResults:
-    """Three keys of results.json."""
-
-    concurrency: Points = ()
-    rates: Points = ()
-    ramp: Points = ()
 
 
 class LoadPlan(Generic[P]):
@@ -82,7 +75,8 @@ class LoadPlan(Generic[P]):
         slo, seed = self._config.slo, self._config.seed
         closed = [{"n": n} | build_point(found, slo, seed) for n, blocks in self._closed if (found := run(blocks))]
         opened = [{"rate": r} | build_point(found, slo, seed) for r, blocks in self._open if (found := run(blocks))]
-        return LoadResults(closed, opened, self._ramp_points(run(self._ramp)) if self._ramp else [])
+        ramp = self._ramp_points(run(self._ramp)) if self._ramp else []
+        return {"concurrency": closed, "rates": opened, "ramp": ramp}
 
     def _closed_blocks(self, streams: int) -> list[LoadBlock[P]]:
         size = streams * self._config.requests_per_stream

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from eyas.engine.request import Request
 from eyas.model.target import Target
 from eyas.model.target_dir import digest_target, resolve_target
 
-KEYS = {"target_digest": str, "max_tokens": int, "reference": str, "answers": dict}
 REMAKE = "Make it again with tools/make_references.py"
 
 
@@ -129,19 +128,16 @@ def load_reference_model(directory: Path, dtype: torch.dtype, device: torch.devi
 
 def write_references(path: Path, references: References) -> None:
     """Writes compact JSON on one line, atomically."""
-    content = {key: getattr(references, key) for key in KEYS}
-    write_atomic(path, json.dumps(content, separators=(",", ":")) + "\n")
+    write_atomic(path, json.dumps(asdict(references), separators=(",", ":")) + "\n")
 
 
 def read_references(path: Path) -> References:
     """Reads a file of `write_references`. Raises InputError if it is missing or has other content."""
     try:
         raw = json.loads(path.read_bytes())
+        answers = {str(name): tuple(ids) for name, ids in raw["answers"].items()}
+        return References(raw["target_digest"], raw["max_tokens"], raw["reference"], answers)
     except OSError as error:
         raise InputError(f"The reference answers {path} cannot be read: {error.strerror}", REMAKE) from None
-    except ValueError:
-        raise InputError(f"The reference answers {path} are not valid JSON", REMAKE) from None
-    if not isinstance(raw, dict) or any(not isinstance(raw.get(key), kind) for key, kind in KEYS.items()):
-        raise InputError(f"{path} lacks some of the keys {', '.join(KEYS)}", REMAKE)
-    answers = {str(name): tuple(ids) for name, ids in raw["answers"].items()}
-    return References(raw["target_digest"], raw["max_tokens"], raw["reference"], answers)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{path} does not contain reference answers", REMAKE) from None

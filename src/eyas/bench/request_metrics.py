@@ -11,7 +11,7 @@ In-process and HTTP measurements both end here. The JSON keys of `vllm bench ser
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from statistics import fmean, median, pstdev
 from typing import Any
 
@@ -124,20 +124,24 @@ def summarize_arm(blocks: Sequence[BlockResult], slo: Slo, seed: int) -> dict[st
     """
     samples = [sample for block in blocks for sample in block.succeeded]
     seconds = sum(block.seconds for block in blocks)
-    output_tps, interval = median_interval([block.output_tps for block in blocks], seed)
-    metrics: dict[str, Any] = count_requests(blocks) | {"output_tps": output_tps}
-    if len(blocks) > 1:
-        metrics["output_tps_ci95"] = [interval.low, interval.high]
+    metrics = count_requests(blocks) | median_with_interval("output_tps", [block.output_tps for block in blocks], seed)
+    if len(blocks) == 1:
+        del metrics["output_tps_ci95"]
     if slo.is_set:
         metrics["goodput"] = sum(sample.meets(slo) for sample in samples) / seconds
     times = {name: values for name, values in _times_ms(samples).items() if values}
     for name, values in times.items():
-        metrics[name] = percentiles(values)
-        if name != "step_ms":  # the steps of one answer are not independent, and there are tens of thousands
-            _, interval = median_interval(values, seed)
-            metrics[name]["p50_ci95"] = [interval.low, interval.high]
+        # The steps of one answer are not independent, and there are tens of thousands: they have no interval.
+        interval = {} if name == "step_ms" else median_with_interval("p50", values, seed)
+        metrics[name] = interval | percentiles(values)
     metrics |= summarize_acceptance(blocks, seed)
     return metrics | _vllm_metrics(blocks, times, metrics)
+
+
+def median_with_interval(key: str, values: Sequence[float], seed: int) -> dict[str, Any]:
+    """Returns the median as `key`, and its 95% interval as `key`_ci95."""
+    middle, interval = median_interval(values, seed)
+    return {key: middle, f"{key}_ci95": [interval.low, interval.high]}
 
 
 def count_requests(blocks: Iterable[BlockResult]) -> dict[str, Any]:
@@ -158,13 +162,11 @@ def compare_arms(before: Sequence[BlockResult], after: Sequence[BlockResult], se
     comparison: dict[str, Any] = {"blocks": len(before)}
     rates = [(a.output_tps, b.output_tps) for a, b in zip(before, after, strict=True)]
     if ratios := [b / a for a, b in rates if a and b]:
-        speedup, interval = median_interval(ratios, seed)
-        comparison |= {"speedup_tps": speedup, "speedup_tps_ci95": [interval.low, interval.high]}
+        comparison |= median_with_interval("speedup_tps", ratios, seed)
     pairs = [(a.tpot_s, b.tpot_s) for a, b in _pair_samples(before, after)]
     if times := [(a, b) for a, b in pairs if a is not None and b]:
+        comparison |= median_with_interval("speedup_tpot", [a / b for a, b in times], seed)
         comparison["speedup_tpot"] = median(a for a, _ in times) / median(b for _, b in times)
-        _, interval = median_interval([a / b for a, b in times], seed)
-        comparison["speedup_tpot_ci95"] = [interval.low, interval.high]
     return comparison
 
 
@@ -185,10 +187,7 @@ def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> dict[str, 
         return {}
     steps = np.array([one.num_steps for one in stats])
     tokens = steps + np.array([one.num_accepted for one in stats])
-    histogram = [0] * max(len(one.histogram) for one in stats)
-    for one in stats:
-        for accepted, count in enumerate(one.histogram):
-            histogram[accepted] += count
+    histogram = [sum(counts) for counts in zip_longest(*(one.histogram for one in stats), fillvalue=0)]
     length, interval = float(tokens.sum() / steps.sum()), ratio_interval(tokens, steps, seed)
     keys: dict[str, Any] = {
         "acceptance_length": length,

@@ -7,7 +7,6 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -61,7 +60,7 @@ def assemble_results(
         "head": {"parameters": num_head, "share_of_target": num_head / num_target},
         "lossless": dict(lossless or unchecked),
         "tasks": tasks,
-        **asdict(load),
+        **load,
         "rounds": stream.rounds,
         "looping": stream.looping,
         "command": shlex.join([Path(command[0]).name, *command[1:]]) if command else "",

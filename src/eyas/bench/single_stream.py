@@ -15,7 +15,7 @@ import torch
 
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
-from eyas.bench.request_metrics import BASELINE, SPECULATIVE
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE, median_with_interval
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.eagle3 import Eagle3Spec
@@ -28,7 +28,7 @@ from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptL
 from eyas.evaluation.replay import AnswerSpan, replay_answers
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
-from eyas.tree.stats import AcceptanceStats, median_interval, summarize
+from eyas.tree.stats import AcceptanceStats, summarize
 
 WARM_UP_TOKENS = 16
 
@@ -187,14 +187,13 @@ def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
     """
     baseline = [pair.baseline_tpot_ms for pair in pairs if pair.baseline_tpot_ms is not None]
     speculative = [pair.speculative_tpot_ms for pair in pairs if pair.speculative_tpot_ms is not None]
-    speedup, interval = median_interval([a / b for a, b in zip(baseline, speculative, strict=True)], seed)
+    ratios = [a / b for a, b in zip(baseline, speculative, strict=True)]
     stats = summarize([pair.speculative.rounds for pair in pairs], seed)
     return {
         "prompts": len(pairs),
         **_acceptance(stats),
         "tpot_ms": {BASELINE: median(baseline), SPECULATIVE: median(speculative)},
-        "speedup": speedup,
-        "speedup_ci95": [interval.low, interval.high],
+        **median_with_interval("speedup", ratios, seed),
         "by_depth": [depth.rate for depth in stats.by_depth],
         "identical": sum(pair.baseline.token_ids == pair.speculative.token_ids for pair in pairs),
     }

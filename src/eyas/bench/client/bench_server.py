@@ -19,23 +19,16 @@ from typing import Any, Literal
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import package_versions
+from eyas.bench import request_metrics
 from eyas.bench.client.response_parser import NAMES_STREAM
 from eyas.bench.client.server_arms import ServerArm, discover_arms
 from eyas.bench.client.spec_decode_metrics import counter_difference
 from eyas.bench.config import ClientConfig
 from eyas.bench.load_test import LoadBlock, LoadPlan
 from eyas.bench.report import write_results
-from eyas.bench.request_metrics import (
-    BASELINE,
-    SPECULATIVE,
-    BlockResult,
-    count_identical,
-    count_requests,
-    summarize_acceptance,
-)
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult
 from eyas.bench.results import SCHEMA, describe_machine, redact_location
 from eyas.bench.workload import ChatPrompt, interleave_tasks, load_prompts, run_paired
-from eyas.tree.stats import median_interval
 
 NOT_SENT = BlockResult((), 0.0, is_complete=False)
 
@@ -67,9 +60,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
         "machine": describe_machine(),
         "target": {"name": benchmark.model},
         "tasks": tasks,
-        "concurrency": load.concurrency,
-        "rates": load.rates,
-        "ramp": load.ramp,
+        **load,
         "lossless": benchmark.lossless_counts(),
         "client": dataclasses.asdict(_public_config(config)),
         "command": reproduce_command(url, baseline, config),
@@ -181,7 +172,7 @@ class ServerBenchmark:
             results = _complete_in_all_arms(results)
         if BASELINE in results and config.temperature == 0:
             for before, after in zip(results[BASELINE], results[SPECULATIVE], strict=True):
-                compared, identical = count_identical(before[:1], after[:1])
+                compared, identical = request_metrics.count_identical(before[:1], after[:1])
                 self._num_compared += compared
                 self._num_identical += identical
         return results
@@ -218,16 +209,15 @@ class ServerBenchmark:
             "prompts": sum(map(bool, with_head)),
             "tpot_ms": _medians(tpot_ms),
             "e2e_ms": _medians(e2e_ms),
-        } | count_requests(block for some in results.values() for blocks in some for block in blocks)
-        acceptance = summarize_acceptance([blocks[0] for blocks in with_head if blocks], seed)
+        } | request_metrics.count_requests(block for some in results.values() for blocks in some for block in blocks)
+        acceptance = request_metrics.summarize_acceptance([blocks[0] for blocks in with_head if blocks], seed)
         if acceptance:
             metrics |= {key: acceptance[key] for key in ("acceptance_length", "acceptance_source")}
             metrics["ci95"] = acceptance["acceptance_length_ci95"]
         if BASELINE in results:
             pairs = zip(tpot_ms[BASELINE], tpot_ms[SPECULATIVE], strict=True)
             if ratios := [a / b for a, b in pairs if a is not None and b]:
-                speedup, interval = median_interval(ratios, seed)
-                metrics |= {"speedup": speedup, "speedup_ci95": [interval.low, interval.high]}
+                metrics |= request_metrics.median_with_interval("speedup", ratios, seed)
         return metrics
 
 

@@ -122,8 +122,8 @@ class HttpConnection(asyncio.Protocol):
             raise ConnectFailedError(f"no connection within {seconds:.0f} s") from None
         except OSError as error:
             # asyncio puts the address into strerror of a ConnectionError; the system's text has none.
-            has_address = isinstance(error, ConnectionError) and error.errno is not None
-            reason = os.strerror(error.errno) if has_address else error.strerror or type(error).__name__
+            number = error.errno if isinstance(error, ConnectionError) else None
+            reason = error.strerror or type(error).__name__ if number is None else os.strerror(number)
             raise ConnectFailedError(f"no connection ({reason})") from None
         self._transport = cast(asyncio.Transport, transport)
 
