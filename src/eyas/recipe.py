@@ -263,7 +263,7 @@ class Run:
                 self.directory("train"),
                 progress=self.progress,
                 data_card=self._data_card(),
-                ranks=self.ranks,
+                group=self.ranks,
             )
 
     def _data_card(self) -> str:

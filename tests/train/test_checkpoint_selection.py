@@ -132,7 +132,7 @@ def test_without_answers_to_look_at_the_last_weights_or_their_mean_are_the_head(
         ({"ema": 1.0}, r"train\.ema"),
         ({"patience": 0}, r"train\.patience"),
         ({"evaluate_every": 0}, r"train\.evaluate_every"),
-        ({"patience": 2, "evaluate_answers": 0}, r"train\.patience with"),
+        ({"patience": 2, "evaluate_answers": 0}, r"train\.patience needs"),
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong: dict, told: str) -> None:

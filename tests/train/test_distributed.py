@@ -35,9 +35,9 @@ def test_without_a_launcher_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE='two'; expected a whole number"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2, but no RANK"),
-        ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE=2, but no MASTER_ADDR"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', not a whole number"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, but RANK is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE is 2, but MASTER_ADDR is not set"),
     ],
 )
 def test_a_launcher_that_says_half_is_refused(environment, message, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_only_train_is_shared(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path)
     (tmp_path / "small.toml").touch()
     for command in (["eval", str(tmp_path / "small.toml")], ["run", str(tmp_path / "small.toml")], ["quickstart"]):
         assert main(command) == 2
-        assert f"`eyas {command[0]}` in one of 2 processes" in capsys.readouterr().err
+        assert f"`eyas {command[0]}` runs in one process, but WORLD_SIZE is 2" in capsys.readouterr().err
 
 
 def test_a_notice_is_taken_and_the_former_handler_comes_back() -> None:

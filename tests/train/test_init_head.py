@@ -78,10 +78,18 @@ def test_a_warm_start_matches_rows_by_target_token(target: Target, stored: Path,
 @pytest.mark.parametrize(
     ("flags", "change", "said"),
     [
-        ({"fc_norm": True}, {}, r"with fc_norm False; expected fc_norm True.*set train\.head"),
-        ({"norm_output": True}, {}, "norm_output False; expected norm_output True"),
-        ({}, {"intermediate_size": 33, "num_heads": 2}, r"num_heads 4; expected intermediate_size 33, num_heads 2"),
-        ({}, {"aux_layer_ids": (0, 1, 2)}, r"aux_layer_ids \[1, 2, 3\]; expected aux_layer_ids \[0, 1, 2\]"),
+        ({"fc_norm": True}, {}, r"has fc_norm False, but this training needs fc_norm True\. Set train\.head"),
+        ({"norm_output": True}, {}, "has norm_output False, but this training needs norm_output True"),
+        (
+            {},
+            {"intermediate_size": 33, "num_heads": 2},
+            "num_heads 4, but .* needs intermediate_size 33, num_heads 2",
+        ),
+        (
+            {},
+            {"aux_layer_ids": (0, 1, 2)},
+            r"aux_layer_ids \[1, 2, 3\], but .* needs aux_layer_ids \[0, 1, 2\]",
+        ),
     ],
 )
 def test_a_head_of_another_shape_is_refused(target: Target, stored: Path, flags, change, said: str) -> None:
@@ -116,9 +124,9 @@ def test_a_warm_start_is_recorded_and_goes_on_from_where_the_head_was(
 def test_a_start_that_is_not_there_is_refused(target: Target, features: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         run(dataclasses.replace(CONFIG, init=str(tmp_path / "nowhere")), features, target, tmp_path / "h")
-    with pytest.raises(UsageError, match="where the new head goes"):
+    with pytest.raises(UsageError, match="is the directory of the new head"):
         run(dataclasses.replace(CONFIG, init=str(tmp_path / "h")), features, target, tmp_path / "h")
-    with pytest.raises(UsageError, match=r"empty train\.init"):
+    with pytest.raises(UsageError, match=r"train\.init is empty"):
         TrainConfig(init="")
 
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from eyas.model.head import Head, HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.model.vocab import DraftVocab
-from eyas.train.loss import Teacher, TeacherTargets, compute_loss
+from eyas.train.loss import Teacher, compute_loss
 from eyas.train.ttt import pack_rows, unroll
 
 WIDTH, VOCAB, DRAFT, STEPS = 16, 3000, 64, 7
@@ -61,12 +61,11 @@ def learn(length: int) -> tuple[int, int, int]:
     head, embedding = Head.init(CONFIG, 0), torch.randn(VOCAB, WIDTH)
     teacher = Teacher(torch.nn.Linear(WIDTH, VOCAB), DraftVocab.from_counts(torch.rand(VOCAB), DRAFT), torch.float32)
     packed, kept = pack_rows([row], STEPS, torch.float32), Kept()
-    lessons = TeacherTargets(packed.hidden_JD, packed.student_index_JK, packed.supervised_JK)
     embeds = embedding[packed.next_ids_P], embedding[packed.tokens_KQ]
     with Largest() as largest:
         with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
             out_KQD = unroll(head, packed, *embeds)
-            graded = compute_loss(head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, lessons, teacher, 0.8)
+            graded = compute_loss(head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, packed, teacher, 0.8)
         graded.loss.backward()
     return largest.num_elements, sum(kept.storages.values()), packed.chains_Q.shape[0]
 

@@ -22,7 +22,7 @@ class Reader:
 
 
 def num_threads() -> int:
-    return sum(thread.name.startswith("eyas-feed") for thread in threading.enumerate())
+    return sum(thread.name.startswith("eyas-prefetch") for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize(("ahead", "threads"), [(1, 1), (4, 2), (100, 8)])

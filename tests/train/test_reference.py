@@ -15,7 +15,7 @@ from eyas.model.head import Head, HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.model.vocab import DraftVocab
 from eyas.train import chain_attention, loss
-from eyas.train.loss import LossOutput, Teacher, TeacherTargets, compute_loss
+from eyas.train.loss import LossOutput, Teacher, compute_loss
 from eyas.train.optimizer import MasterWeightOptimizer
 from eyas.train.ttt import pack_rows, unroll
 
@@ -142,9 +142,8 @@ def expected(reference: Reference, rows: list[Row], output: Tensor, draft_ids: l
 def ours(head: Head, rows: list[Row], embedding: Tensor, teacher: Teacher) -> tuple[LossOutput, Tensor]:
     packed = pack_rows(rows, STEPS, embedding.dtype)
     out_KQD = unroll(head, packed, embedding[packed.next_ids_P], embedding[packed.tokens_KQ])
-    lessons = TeacherTargets(packed.hidden_JD, packed.student_index_JK, packed.supervised_JK)
     return compute_loss(
-        head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, lessons, teacher, DECAY
+        head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, packed, teacher, DECAY
     ), packed.supervised_JK
 
 

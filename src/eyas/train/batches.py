@@ -1,19 +1,19 @@
-"""The order in which training sees rows, a pure function of (seed, epoch) and the manifest.
+"""Plans the batches of an epoch, divides them among processes, and reads them ahead of the training loop.
 
-A resumed run continues with the very next batch, and so does one with another number of processes: they change who
-computes a micro-batch, never what is in it.
+The plan is a pure function of (seed, epoch) and the manifest. So a resumed run continues with the very next batch, and
+the number of processes changes only who computes a micro-batch, not its rows.
 
-    update   = rows until `batch_tokens` supervised tokens are together      one optimizer step
-    micro    = its rows until `micro_tokens` tokens are together             one forward and backward, packed
+    update        = rows until `batch_tokens` supervised tokens are together      one optimizer step
+    micro-batch   = its rows until `micro_tokens` tokens are together             one forward and backward, packed
 
-    update 1    [ micro a ][ micro b ][ micro c ][ micro d ]      process 0 takes a and d, process 1 takes b and c:
-                  900        800        700        500              `shares`, by tokens
+    update 1    [ micro a ][ micro b ][ micro c ][ micro d ]      rank 0 takes a and d, rank 1 takes b and c:
+                  900        800        700        500              `assign_to_ranks`, by tokens
 
-What training reads next, while it computes.
+Threads read the next micro-batches while the current one is computed:
 
-jobs      1   2   3   4   5   6   7 ...
-          |   '-------.-------'   '--- not begun
-    in use    read ahead by threads: at most `ahead`, so memory is bounded; handed out in order
+    jobs      1   2   3   4   5   6   7 ...
+              |   '-------.-------'   '--- not started
+        in use    read ahead: at most `ahead`, so memory is bounded; returned in order
 """
 
 from collections import deque
@@ -28,10 +28,16 @@ import numpy as np
 
 from eyas.features.shard import RowInfo
 
+Job = TypeVar("Job")
+Item = TypeVar("Item")
+
+AHEAD = 4  # micro-batches; enough to hide one slow read among fast ones
+THREADS = 2  # one can wait for a store while the other decodes
+
 
 @dataclass(frozen=True)
 class Update:
-    """One optimizer step: rows by index into the manifest, in micro-batches, and its supervised tokens."""
+    """One optimizer step: its micro-batches as indices into the manifest's rows, and its supervised tokens."""
 
     micro_batches: tuple[tuple[int, ...], ...]
     num_supervised: int
@@ -44,80 +50,64 @@ def plan_epoch(
     batch_tokens: int,
     micro_tokens: int,
 ) -> list[Update]:
-    """The updates of one epoch over the rows that have anything to supervise; order = (seed, epoch).
+    """Returns the updates of one epoch over those rows that have supervised tokens, in random order.
 
-    A row longer than micro_tokens is a micro-batch of its own. The last update may be smaller.
+    A row longer than `micro_tokens` is a micro-batch of its own. The last update may be smaller.
     """
     usable = [index for index in indices if rows[index].num_supervised > 0]
     shuffled = np.random.default_rng(seed_and_epoch).permutation(len(usable))
     updates: list[Update] = []
     micro_batches: list[list[int]] = []
-    tokens = count = 0
-    for index in (usable[i] for i in shuffled):
+    num_tokens = num_supervised = 0
+    for position, index in enumerate((usable[i] for i in shuffled), 1):
         row = rows[index]
-        if not micro_batches or tokens + row.length > micro_tokens:
+        if not micro_batches or num_tokens + row.length > micro_tokens:
             micro_batches.append([])
-            tokens = 0
+            num_tokens = 0
         micro_batches[-1].append(index)
-        tokens += row.length
-        count += row.num_supervised
-        if count >= batch_tokens:
-            updates.append(_to_update(micro_batches, count))
-            micro_batches, tokens, count = [], 0, 0
-    if micro_batches:
-        updates.append(_to_update(micro_batches, count))
+        num_tokens += row.length
+        num_supervised += row.num_supervised
+        if num_supervised >= batch_tokens or position == len(usable):
+            updates.append(Update(tuple(tuple(micro) for micro in micro_batches), num_supervised))
+            micro_batches, num_tokens, num_supervised = [], 0, 0
     return updates
 
 
 def assign_to_ranks(update: Update, rows: Sequence[RowInfo], world_size: int) -> list[list[tuple[int, ...]]]:
-    """Who computes what: the micro-batches of each process, in the order of the update. Some may have none.
+    """Returns the micro-batches of each rank, in the order of the update. A rank may have none.
 
-    The longest goes first, always to the process with the fewest tokens so far; of equal ones the earlier. No process
-    gets more than 4/3 of what the best division would give the busiest (Graham, 1969).
+    The longest micro-batch goes first, always to the rank with the fewest tokens so far, on a tie to the lowest rank.
+    The busiest rank gets at most 4/3 of the tokens of the best division (Graham, 1969).
     """
     tokens = [sum(rows[index].length for index in micro) for micro in update.micro_batches]
-    load, taken = [0] * world_size, [[] for _ in range(world_size)]
+    load, assigned = [0] * world_size, [[] for _ in range(world_size)]
     for number in sorted(range(len(tokens)), key=lambda number: -tokens[number]):  # stable
-        least = min(range(world_size), key=load.__getitem__)
-        load[least] += tokens[number]
-        taken[least].append(number)
-    return [[update.micro_batches[number] for number in sorted(numbers)] for numbers in taken]
-
-
-def _to_update(micro_batches: list[list[int]], count: int) -> Update:
-    return Update(tuple(tuple(micro) for micro in micro_batches), count)
-
-
-Job = TypeVar("Job")
-Item = TypeVar("Item")
-
-AHEAD = 4  # micro-batches; a few hide one slow read among quick ones
-THREADS = 2  # one can wait for a store while the other unpacks
+        rank = min(range(world_size), key=load.__getitem__)
+        load[rank] += tokens[number]
+        assigned[rank].append(number)
+    return [[update.micro_batches[number] for number in sorted(numbers)] for numbers in assigned]
 
 
 @contextmanager
 def prefetch(
     read: Callable[[Job], Item], jobs: Iterable[Job], ahead: int = AHEAD, threads: int = THREADS
 ) -> Generator[Iterator[Item], None, None]:
-    """`map(read, jobs)`, read in threads: the same items in the same order.
+    """Yields an iterator over `map(read, jobs)` that reads ahead in threads: the same items in the same order.
 
-    What `read` raises is raised where its item would have come. Leaving the block waits for reads that have begun and
-    begins no other.
+    An exception of `read` is raised in place of its item. Leaving the block waits for reads that have started.
     """
-    with ThreadPoolExecutor(threads, "eyas-feed") as pool:
+    with ThreadPoolExecutor(threads, "eyas-prefetch") as pool:
+        remaining = iter(jobs)
+        pending: deque[Future[Item]] = deque(pool.submit(read, job) for job in islice(remaining, ahead))
+
+        def iterate() -> Iterator[Item]:
+            while pending:
+                item = pending.popleft().result()
+                pending.extend(pool.submit(read, job) for job in islice(remaining, 1))
+                yield item
+                del item  # else it stays in memory beside the next one
+
         try:
-            yield _iterate(pool, read, jobs, ahead)
+            yield iterate()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _iterate(
-    pool: ThreadPoolExecutor, read: Callable[[Job], Item], jobs: Iterable[Job], ahead: int
-) -> Generator[Item, None, None]:
-    left = iter(jobs)
-    reading: deque[Future[Item]] = deque(pool.submit(read, job) for job in islice(left, ahead))
-    while reading:
-        item = reading.popleft().result()
-        reading.extend(pool.submit(read, job) for job in islice(left, 1))
-        yield item
-        del item  # else it would be kept beside the next one

@@ -1,17 +1,17 @@
-"""Attention of unrolled chains with its gradient written out: causal over one text, plus the chain's own later keys.
+"""Computes attention of unrolled chains with its own backward: causal over one text, plus the chain's own later keys.
 
 Q chains and P rows of the batch, N heads, G key-value heads, R = N / G, H head size, J unrolled steps so far; C chains
 of a block, T keys of its text up to its last chain, M = R * C.
 
     scores of a chain     [ q . k of its text, causal | q . k of its own steps 1..J ]  ->  one softmax over both
 
-Autograd would keep four copies of the scores and repeat the keys for every head of a group. This keeps the logarithm of
-each softmax's sum alone and makes the scores of a block of chains again in the backward, so memory grows with the
-length of a text, not with its square. Texts are looped over: nothing is padded and texts cannot see each other.
+Autograd would store four copies of the scores and repeat the keys for every head of a group. This module stores only
+the log-sum-exp of each softmax and computes the scores of a block of chains again in the backward. So memory grows with
+the length of a text, not with its square. It loops over texts: nothing is padded, and texts cannot see each other.
 
                   keys of a text
     block 1   x x x x
-              x x x x x                      right of its last chain a block computes nothing
+              x x x x x                      a block computes nothing to the right of its last chain
     block 2   x x x x x x x
               x x x x x x x x x
 """
@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_FLOATS = 1_000_000  # scores in flight, f32: 4 MB, which a core's cache holds
-GPU_FACTOR = 64  # so much more on a GPU, which has to be filled and has the memory
+BLOCK_FLOATS = 1_000_000  # scores of a block, f32: 4 MB, which fits a core's cache
+GPU_FACTOR = 64  # a GPU computes so many times more at once: it needs more to be busy, and has the memory
 
 
 @dataclass(frozen=True, eq=False)
 class PackedText:
-    """Where one text lies in the batch. places: of its chains, as positions in the text, ascending; on the CPU."""
+    """The rows and chains of one text in the batch. positions: of its chains in the text, ascending."""
 
     rows: slice
     chains: slice
@@ -37,7 +37,7 @@ class PackedText:
 
 
 def max_floats(cpu_floats: int, device: torch.device) -> int:
-    """How many numbers to compute at a time where a CPU should compute `floats`."""
+    """Returns the number of floats to compute at once on this device, if a CPU computes `cpu_floats`."""
     return cpu_floats if device.type == "cpu" else GPU_FACTOR * cpu_floats
 
 
@@ -48,7 +48,15 @@ def chain_attention(
     unrolled_kv: Sequence[tuple[Tensor, Tensor]],
     scale: float,
 ) -> Tensor:
-    """out_NQH. prefix: keys and values of step 0, [G, P, H]; own: those of each later step so far, [G, Q, H]."""
+    """Returns out_NQH, the attention of one unrolled step.
+
+    Args:
+        texts: The texts of the batch.
+        q_NQH: The queries of the chains.
+        prefix_kv: Keys and values of step 0, [G, P, H] each.
+        unrolled_kv: Keys and values of each later step up to this one, [G, Q, H] each.
+        scale: The factor of the scores.
+    """
     flat = [tensor for pair in unrolled_kv for tensor in pair]
     return _ChainAttention.apply(texts, q_NQH * scale, *prefix_kv, *flat)  # type: ignore[return-value]
 
@@ -65,11 +73,11 @@ class _ChainAttention(torch.autograd.Function):
         lse_GRQ = q_NQH.new_empty(q_GRQH.shape[:-1], dtype=torch.promote_types(q_NQH.dtype, torch.float32))
         for block in _blocks(texts, q_NQH.shape[0], q_NQH.device):
             scores_GRCT = block.scores(q_GRQH, k_GPH)
-            both = torch.cat((scores_GRCT, own_GRQJ[:, :, block.chains]), -1) if own else scores_GRCT
-            probs = both.softmax(-1)
-            # It stands in the likeliest key, where its rounding is that of a probability: score - log prob.
+            all_scores = torch.cat((scores_GRCT, own_GRQJ[:, :, block.chains]), -1) if own else scores_GRCT
+            probs = all_scores.softmax(-1)
+            # log-sum-exp = score - log prob, at the most likely key, where a rounded probability is most exact.
             top_GRC1, best_GRC1 = probs.max(-1, keepdim=True)
-            lse_GRC1 = both.gather(-1, best_GRC1).to(lse_GRQ) - top_GRC1.to(lse_GRQ).log()
+            lse_GRC1 = all_scores.gather(-1, best_GRC1).to(lse_GRQ) - top_GRC1.to(lse_GRQ).log()
             lse_GRQ[:, :, block.chains] = lse_GRC1[..., 0]
             num_keys = scores_GRCT.shape[-1]
             out_GMH = torch.bmm(probs[..., :num_keys].flatten(1, 2), v_GPH[:, block.keys])
@@ -87,7 +95,7 @@ class _ChainAttention(torch.autograd.Function):
         num_groups, _, head_size = k_GPH.shape
         q_GRQH = q_NQH.unflatten(0, (num_groups, -1))
         dout_GRQH = grads[0].unflatten(0, (num_groups, -1))
-        # d scores = probs * (d probs - sum(probs * d probs)), and that sum is out . d out.
+        # d scores = probs * (d probs - sum(probs * d probs)); the sum equals out . d out.
         sum_GRQ1 = (dout_GRQH * out_GRQH).sum(-1, keepdim=True)
         dq_GRQH = torch.empty_like(out_GRQH)
         dk_GPH, dv_GPH = torch.zeros_like(k_GPH), torch.zeros_like(v_GPH)
@@ -104,25 +112,25 @@ class _ChainAttention(torch.autograd.Function):
             dq_GRQH[:, :, block.chains] = dq_GMH.view(*scores_GRCT.shape[:-1], -1)
             dk_GPH[:, block.keys] += torch.bmm(dscores_GMT.transpose(1, 2), q_GMH)
         dscores_GRQJ = (_dot_products(dout_GRQH, own[1::2]) - sum_GRQ1) * own_probs_GRQJ
-        down: list[Tensor] = []
+        unrolled_grads: list[Tensor] = []
         for step, k_GQH in enumerate(own[::2]):
             dscores_GRQ1 = dscores_GRQJ[..., step, None]
             dq_GRQH.addcmul_(dscores_GRQ1, k_GQH[:, None])
-            down.append((dscores_GRQ1 * q_GRQH).sum(1))
-            down.append((own_probs_GRQJ[..., step, None] * dout_GRQH).sum(1))
-        return None, dq_GRQH.flatten(0, 1), dk_GPH, dv_GPH, *down
+            dv_GQH = (own_probs_GRQJ[..., step, None] * dout_GRQH).sum(1)
+            unrolled_grads += [(dscores_GRQ1 * q_GRQH).sum(1), dv_GQH]
+        return None, dq_GRQH.flatten(0, 1), dk_GPH, dv_GPH, *unrolled_grads
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Some chains of one text, and the rows of its keys, which end with the last of these chains."""
+    """Some chains of one text, and the rows of their keys, which end with the last of these chains."""
 
     chains: slice
     keys: slice
     future_CT: Tensor
 
     def scores(self, q_GRQH: Tensor, k_GPH: Tensor) -> Tensor:
-        """[G, R, C, T], -inf where the key comes later."""
+        """Returns [G, R, C, T], -inf where the key comes after the chain."""
         q_GMH = q_GRQH[:, :, self.chains].reshape(k_GPH.shape[0], -1, k_GPH.shape[-1])
         scores_GMT = torch.bmm(q_GMH, k_GPH[:, self.keys].transpose(1, 2))
         scores_GRCT = scores_GMT.view(*q_GRQH.shape[:2], *self.future_CT.shape)
@@ -131,21 +139,21 @@ class _Block:
 
 def _blocks(texts: Sequence[PackedText], num_heads: int, device: torch.device) -> Iterator[_Block]:
     for text in texts:
-        places_Q = torch.tensor(text.positions, device=device)
+        positions_Q = torch.tensor(text.positions, device=device)
         size = max(1, max_floats(BLOCK_FLOATS, device) // (num_heads * (text.positions[-1] + 1)))
         for start in range(0, len(text.positions), size):
-            some = text.positions[start : start + size]
-            keys_T = torch.arange(some[-1] + 1, device=device)
+            positions = text.positions[start : start + size]
+            keys_T = torch.arange(positions[-1] + 1, device=device)
             first = text.chains.start + start
             yield _Block(
-                chains=slice(first, first + len(some)),
-                keys=slice(text.rows.start, text.rows.start + some[-1] + 1),
-                future_CT=keys_T > places_Q[start : start + size, None],
+                chains=slice(first, first + len(positions)),
+                keys=slice(text.rows.start, text.rows.start + positions[-1] + 1),
+                future_CT=keys_T > positions_Q[start : start + size, None],
             )
 
 
 def _dot_products(x_GRQH: Tensor, others: Sequence[Tensor]) -> Tensor:
-    """[G, R, Q, J]: x . y of the same group and chain for each of the others, [G, Q, H]."""
+    """Returns [G, R, Q, J]: x . y of the same group and chain for each y in `others`, [G, Q, H]."""
     if not others:
         return x_GRQH.new_zeros(*x_GRQH.shape[:-1], 0)
     return torch.stack([(x_GRQH * y_GQH[:, None]).sum(-1) for y_GQH in others], -1)

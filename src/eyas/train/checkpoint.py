@@ -1,17 +1,18 @@
-"""Where an interrupted training goes on: files that all its processes write, in the head directory or at any URL.
+"""Writes and reads checkpoints: files of all processes, in the head directory or at any URL.
 
-    checkpoint-000042-0-of-2.safetensors    rows of every weight and moment, the first half     written by process 0
-    checkpoint-000042-1-of-2.safetensors    the second half                                     by process 1
-    checkpoint.json                         update, figures so far, digests of both; last, and in place of the former
+    checkpoint-000042-0-of-2.safetensors    the first half of the rows of every weight and moment, written by rank 0
+    checkpoint-000042-1-of-2.safetensors    the second half, written by rank 1
+    checkpoint.json                         update, metrics so far, digests of both; written last, replaces the old one
 
-Which rows a part holds follows from its number (`ranks.rows_of`), so any number of processes reads what any other
-wrote. Whenever a process dies, checkpoint.json names parts that are whole. It is bound to what the run is made from, so
-a changed recipe starts anew. Only tensors and JSON are in it.
+The number of a shard determines its rows (`distributed.shard_rows`), so any number of processes can read a checkpoint
+of any other number. Whenever a process dies, checkpoint.json names complete shards. It holds a digest of settings and
+inputs of the run, so a changed recipe starts from the beginning. It contains only tensors and JSON.
 """
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from eyas.base.errors import InputError, StorageError
 from eyas.base.provenance import digest_bytes, digest_json
 from eyas.base.storage import StoragePath
-from eyas.train.distributed import ProcessGroup, shard_rows
+from eyas.train.distributed import ProcessGroup, local_rows, shard_rows
 
 CHECKPOINT_FILE = "checkpoint.json"
 SHARD_PATTERN = re.compile(r"checkpoint-\d+-\d+-of-\d+\.safetensors")
@@ -32,10 +34,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """After `update` updates: the sums of the current window and since when, the lines of metrics.jsonl so far, and
-    what `train.checkpoint_selection` has seen.
+    """The content of checkpoint.json, after `update` updates.
 
-    parts: the digest of each file of tensors, once they are written.
+    window_start, window_SK: the first update since the last metrics line, and the sums since then.
+    lines: the lines of metrics.jsonl so far.
+    selection: the state of `checkpoint_selection`.
+    parts: the digest of each shard by file name, once the shards are written.
     """
 
     update: int
@@ -46,135 +50,117 @@ class Checkpoint:
     parts: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class DamagedCheckpoint:
-    """Why the checkpoint that is there cannot be used."""
-
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class LocalState:
-    """What one process holds: all rows, or where they are divided those of its number.
-
-    num_rows: of each tensor as a whole; a tensor without dimensions has none and is held by all.
-    """
-
-    tensors: dict[str, Tensor]
-    num_rows: dict[str, int]
-    is_sharded: bool
-
-    def empty_like(self) -> "LocalState":
-        """Room for as much, in memory of the CPU."""
-        return replace(
-            self, tensors={name: torch.empty_like(tensor, device="cpu") for name, tensor in self.tensors.items()}
-        )
-
-    def local_rows(self, name: str, ranks: ProcessGroup) -> slice:
-        """The rows of the whole that are here."""
-        count = self.num_rows[name]
-        return shard_rows(ranks.rank, ranks.world_size, count) if self.is_sharded else slice(0, count)
+class DamagedCheckpointError(Exception):
+    """A checkpoint that cannot be used. Training reports it and starts from the beginning."""
 
 
 def write_checkpoint(
-    place: StoragePath, checkpoint: Checkpoint, tensors: LocalState, origin: str, ranks: ProcessGroup
+    directory: StoragePath, checkpoint: Checkpoint, state: Mapping[str, Tensor], origin: str, group: ProcessGroup
 ) -> None:
-    """All processes together. StorageError where the place is full, closed, or not one for all of them."""
-    mine = {}
-    for name, tensor in tensors.tensors.items():
-        if name in tensors.num_rows and not tensors.is_sharded:
-            tensor = tensor[shard_rows(ranks.rank, ranks.world_size, tensors.num_rows[name])]
-        mine[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    data = save_safetensors(mine)
-    names = [
-        f"checkpoint-{checkpoint.update:06}-{rank}-of-{ranks.world_size}.safetensors"
-        for rank in range(ranks.world_size)
-    ]
-    place.join(names[ranks.rank]).write_bytes(data)
-    digests = ranks.all_gather(digest_bytes(data))  # from here on all parts are written
-    if not ranks.is_main:
+    """Writes a checkpoint, one shard by each process. A collective call.
+
+    Args:
+        directory: The directory of the checkpoint.
+        checkpoint: Its content besides the tensors.
+        state: The tensors by name: DTensors sharded by rows, or whole tensors that are equal in all processes.
+        origin: A digest of everything that determines the run.
+        group: The processes of the training.
+
+    Raises:
+        StorageError: If the storage is full or not writable, or the processes do not write to the same place.
+    """
+    shard = {}
+    for name, tensor in state.items():
+        if tensor.ndim and not isinstance(tensor, DTensor):
+            tensor = tensor[shard_rows(group.rank, group.world_size, tensor.shape[0])]
+        shard[name] = local_rows(tensor).detach().cpu().clone(memory_format=torch.contiguous_format)
+    data = save_safetensors(shard)
+    ranks = range(group.world_size)
+    names = [f"checkpoint-{checkpoint.update:06}-{rank}-of-{group.world_size}.safetensors" for rank in ranks]
+    directory.join(names[group.rank]).write_bytes(data)
+    digests = group.all_gather(digest_bytes(data))  # returns when every process has written its shard
+    if not group.is_main:
         return
     for rank, name in enumerate(names):
-        if not place.join(name).exists():
-            raise StorageError(
-                f"no {place.join(name)}, which process {rank} has written on a machine of its own",
-                "one place for all processes",
-                "set train.checkpoint_url to one that every host reaches",
-            )
-    note: dict[str, Any] = {"schema": SCHEMA, "origin": origin, **asdict(checkpoint)}
-    note["parts"] = dict(zip(names, digests, strict=True))
-    place.join(CHECKPOINT_FILE).write_bytes(json.dumps(note | {"digest": digest_json(note)}).encode())
-    _remove_shards(place, keep=names)
+        if not directory.join(name).exists():
+            problem = f"{directory.join(name)} is missing: rank {rank} wrote it to the disk of another machine"
+            raise StorageError(problem, "Set train.checkpoint_url to storage that every host can reach")
+    content: dict[str, Any] = {"schema": SCHEMA, "origin": origin, **asdict(checkpoint)}
+    content["parts"] = dict(zip(names, digests, strict=True))
+    text = json.dumps(content | {"digest": digest_json(content)})
+    directory.join(CHECKPOINT_FILE).write_bytes(text.encode())
+    _remove_shards(directory, keep=names)
 
 
-def read_checkpoint(place: StoragePath, origin: str) -> Checkpoint | DamagedCheckpoint | None:
-    """The checkpoint of this very run, without its tensors; None if there is none, or one of other settings or data."""
-    file = place.join(CHECKPOINT_FILE)
-    if not file.exists():
+def read_checkpoint(directory: StoragePath, origin: str) -> Checkpoint | None:
+    """Returns the checkpoint of this run without its tensors, None if there is none or it is of another run.
+
+    Raises:
+        DamagedCheckpointError: If checkpoint.json is damaged.
+    """
+    path = directory.join(CHECKPOINT_FILE)
+    if not path.exists():
         return None
     try:
-        note = json.loads(file.read_bytes())
-        digest = note.pop("digest")
-        if (found := digest_json(note)) != digest:
-            return DamagedCheckpoint(f"{file} with digest {found}, expected {digest}")
-        if note.pop("schema") != SCHEMA or note.pop("origin") != origin:
+        content = json.loads(path.read_bytes())
+        digest = content.pop("digest")
+        if (actual := digest_json(content)) != digest:
+            raise DamagedCheckpointError(f"{path} has digest {actual} instead of {digest}")
+        if content.pop("schema") != SCHEMA or content.pop("origin") != origin:
             return None
-        return Checkpoint(**note)
+        return Checkpoint(**content)
     except (ValueError, KeyError, TypeError, AttributeError, InputError) as error:
-        return DamagedCheckpoint(f"{file} that cannot be read ({type(error).__name__}: {error})")
+        raise DamagedCheckpointError(f"{path} cannot be read") from error
 
 
 def load_tensors(
-    place: StoragePath, checkpoint: Checkpoint, state: LocalState, ranks: ProcessGroup
-) -> DamagedCheckpoint | None:
-    """Fill `into`. Each part with any of its rows is read once and compared with its digest.
+    directory: StoragePath, checkpoint: Checkpoint, state: Mapping[str, Tensor], group: ProcessGroup
+) -> dict[str, Tensor]:
+    """Returns the rows of the tensors in `state` that this process holds, in CPU memory. Reads only shards with them.
 
-    Where something is damaged, `into` is filled in part.
+    Raises:
+        DamagedCheckpointError: If a shard is missing or damaged.
     """
-    for number, (part, digest) in enumerate(checkpoint.parts.items()):
-        cuts = {
-            name: _overlap(shard_rows(number, len(checkpoint.parts), count), state.local_rows(name, ranks))
-            for name, count in state.num_rows.items()
-        }
-        if all(cut is None for cut in cuts.values()):
+    loaded = {name: torch.empty_like(local_rows(tensor), device="cpu") for name, tensor in state.items()}
+    for number, (file_name, digest) in enumerate(checkpoint.parts.items()):
+        copies: dict[str, tuple[slice, slice]] = {}  # rows of the loaded tensor, and of the shard
+        for name, tensor in state.items():
+            count = tensor.shape[0] if tensor.ndim else 0
+            stored, own = shard_rows(number, len(checkpoint.parts), count), slice(0, count)
+            if isinstance(tensor, DTensor):
+                own = shard_rows(group.rank, group.world_size, count)
+            begin, end = max(stored.start, own.start), min(stored.stop, own.stop)
+            if begin < end:
+                copies[name] = (
+                    slice(begin - own.start, end - own.start),
+                    slice(begin - stored.start, end - stored.start),
+                )
+        if not copies:
             continue
+        path = directory.join(file_name)
         try:
-            data = place.join(part).read_bytes()
-            if (found := digest_bytes(data)) != digest:
-                return DamagedCheckpoint(f"{place.join(part)} with digest {found}, expected {digest}")
-            stored = load_safetensors(data)
-            for name, tensor in state.tensors.items():
-                cut = cuts.get(name)
-                if name not in state.num_rows:
-                    tensor.copy_(stored[name])
-                elif cut is not None:
-                    tensor[cut.destination] = stored[name][cut.source]
+            data = path.read_bytes()
+            if (actual := digest_bytes(data)) != digest:
+                raise DamagedCheckpointError(f"{path} has digest {actual} instead of {digest}")
+            shard = load_safetensors(data)
+            for name, tensor in loaded.items():
+                if not tensor.ndim:
+                    tensor.copy_(shard[name])
+                elif name in copies:
+                    own, stored = copies[name]
+                    tensor[own] = shard[name][stored]
         except (SafetensorError, InputError, KeyError, RuntimeError) as error:
-            return DamagedCheckpoint(f"{place.join(part)} that cannot be read ({type(error).__name__}: {error})")
-    return None
+            raise DamagedCheckpointError(f"{path} cannot be read") from error
+    return loaded
 
 
-def remove_checkpoint(place: StoragePath) -> None:
-    place.join(CHECKPOINT_FILE).remove()  # first: it must not name what is gone
-    _remove_shards(place, keep=[])
+def remove_checkpoint(directory: StoragePath) -> None:
+    """Removes checkpoint.json and all shards, if there are any."""
+    directory.join(CHECKPOINT_FILE).remove()  # first: it must not name missing shards
+    _remove_shards(directory, keep=[])
 
 
-@dataclass(frozen=True)
-class _Overlap:
-    """The rows that a part and a process have in common, counted from the first of each."""
-
-    source: slice
-    destination: slice
-
-
-def _overlap(part: slice, own: slice) -> _Overlap | None:
-    begin, end = max(part.start, own.start), min(part.stop, own.stop)
-    if begin >= end:
-        return None
-    return _Overlap(slice(begin - part.start, end - part.start), slice(begin - own.start, end - own.start))
-
-
-def _remove_shards(place: StoragePath, keep: list[str]) -> None:
-    for name in place.list_files():
+def _remove_shards(directory: StoragePath, keep: list[str]) -> None:
+    for name in directory.list_files():
         if SHARD_PATTERN.fullmatch(name) and name not in keep:
-            place.join(name).remove()
+            directory.join(name).remove()

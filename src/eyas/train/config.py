@@ -1,4 +1,4 @@
-"""The recipe keys `train.*`, and the sizes of the head that they ask for."""
+"""Defines the recipe keys `train.*` and the sizes of the head that they give."""
 
 import dataclasses
 import math
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eyas.base.config import require_range
 from eyas.base.errors import InputError, UsageError
 from eyas.model.head import HeadConfig
 from eyas.model.layer_ids import HFIndex
@@ -18,7 +19,7 @@ from eyas.tree.shape import TreeShape
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """The head's own choices; None takes the target's value."""
+    """The recipe keys `train.head.*`. None takes the target's value."""
 
     intermediate_size: int | None = None
     num_heads: int | None = None
@@ -30,21 +31,31 @@ class HeadOptions:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a head is trained. An *update* is an optimizer step; a *step* is one of the unrolled steps (glossary).
+    """The recipe keys `train.*`. Raises UsageError for a value out of range.
 
-    steps, decay: unrolled steps K and the weight decay^k of step k. epochs: passes over the data; updates: a number of
-    updates instead. batch_tokens: supervised tokens of an update; micro_tokens: tokens (prompts included) of one
-    forward. warmup: share of all updates. loss: `train.loss` says which there are. init, lm_head: what the weights
-    start from, `train.init_head`. dtype: of the products; weights and moments are float32 throughout. stored_dtype: of
-    model.safetensors. log_every: updates a line of metrics.jsonl. checkpoint_url: any fsspec URL, of this run alone;
-    None: beside the head. shard: several processes divide weights and moments among them. watch: who is told of the
-    lines of metrics.jsonl besides, `train.watch`. Raises UsageError.
+    An *update* is an optimizer step; a *step* is one of the unrolled steps (glossary).
 
-    Which weights become the head (train.selection): evaluate_every: updates between two looks at held-out answers;
-    None: after each epoch. evaluate_answers: how many are looked at; 0: none, and the last weights are the head.
-    evaluate_tree: what is drafted there; not the tree of eval, so that no key of eval changes a head. patience: looks
-    without a gain that end the training; None: it goes on. ema: how much of the mean of weights an update leaves; 0: no
-    mean.
+    steps, decay: unrolled steps K, and the loss weight decay^k of step k.
+    epochs, updates: passes over the data, or a number of updates instead.
+    batch_tokens: supervised tokens of an update.
+    micro_tokens: tokens of one forward, prompts included.
+    warmup: share of all updates.
+    loss: one of the losses of `train.loss`.
+    init, lm_head: the initial weights (`train.init_head`).
+    dtype: of forward and backward; master weights and moments are float32.
+    stored_dtype: of model.safetensors.
+    log_every: updates per line of metrics.jsonl.
+    checkpoint_url: any fsspec URL, used by this run only. None: beside the head.
+    shard: divides master weights and moments among the processes.
+    watch: experiment trackers that also get the lines of metrics.jsonl.
+
+    Which weights become the head (`train.checkpoint_selection`):
+
+    evaluate_every: updates between two evaluations on held-out answers. None: after each epoch.
+    evaluate_answers: held-out answers that are evaluated. 0: none, and the last weights become the head.
+    evaluate_tree: the tree of these evaluations. It is not that of `eval`, so that no key of `eval` changes a head.
+    patience: evaluations without improvement after which training stops. None: it never stops early.
+    ema: the share of the EMA that an update keeps. 0: no EMA.
     """
 
     steps: int = 7
@@ -78,41 +89,38 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if not self.init:
-            raise UsageError("an empty train.init", "'random' or a head directory", "leave it out to start at random")
+            raise UsageError("train.init is empty", "Set it to 'random' or to a head directory")
         counts = ("steps", "epochs", "updates", "batch_tokens", "micro_tokens", "draft_vocab_size", "log_every")
-        for name in (*counts, "evaluate_every", "patience", "evaluate_answers"):
-            value, least = getattr(self, name), 0 if name == "evaluate_answers" else 1
-            if value is not None and value < least:
-                raise UsageError(f"train.{name} = {value}", f"at least {least}", f"raise train.{name}")
+        for name in (*counts, "evaluate_every", "patience"):
+            require_range(f"train.{name}", getattr(self, name), 1)
+        require_range("train.evaluate_answers", self.evaluate_answers, 0)
+        require_range("train.warmup", self.warmup, 0, 1)
+        for name, high in (("decay", 1.0), ("learning_rate", math.inf), ("clip", math.inf)):
+            require_range(f"train.{name}", getattr(self, name), 0, high, exclude_low=True)
         if not 0 <= self.ema < 1:
-            raise UsageError(f"train.ema = {self.ema}", "0, or what an update leaves, below 1", "change train.ema")
+            raise UsageError(f"train.ema = {self.ema} is out of range", "Set train.ema to at least 0 and below 1")
         if self.patience is not None and not self.evaluate_answers:
-            raise UsageError(
-                "train.patience with train.evaluate_answers = 0", "answers to look at", "raise train.evaluate_answers"
-            )
-        for name, high in (("decay", 1.0), ("warmup", 1.0), ("learning_rate", math.inf), ("clip", math.inf)):
-            value = getattr(self, name)
-            if not 0 <= value <= high or (value == 0 and name != "warmup"):
-                raise UsageError(f"train.{name} = {value}", f"above 0 and at most {high}", f"change train.{name}")
+            problem = "train.patience needs evaluations, but train.evaluate_answers is 0"
+            raise UsageError(problem, "Raise train.evaluate_answers, or remove train.patience")
 
 
-def build_head_config(config: TrainConfig, aux_layer_ids: Sequence[int], facts: TargetInfo) -> HeadConfig:
-    """The sizes of the head: the target's layer, with the options of the recipe. `InputError` if none can be built."""
+def build_head_config(config: TrainConfig, aux_layer_ids: Sequence[int], info: TargetInfo) -> HeadConfig:
+    """Returns the sizes of the head: those of one layer of the target, changed by `train.head`.
+
+    Raises:
+        InputError: If no head can have these sizes.
+    """
     options = config.head
     sizes = HeadConfig.for_target(
-        facts,
-        min(config.draft_vocab_size, facts.vocab_size),
+        info,
+        min(config.draft_vocab_size, info.vocab_size),
         intermediate_size=options.intermediate_size,
         aux_layer_ids=tuple(HFIndex(i) for i in aux_layer_ids),
         fc_norm=options.fc_norm,
         norm_output=options.norm_output,
     )
-    sizes = dataclasses.replace(
-        sizes,
-        num_heads=options.num_heads or sizes.num_heads,
-        num_kv_heads=options.num_kv_heads or sizes.num_kv_heads,
-        head_dim=options.head_dim or sizes.head_dim,
-    )
+    heads = {name: getattr(options, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
+    sizes = dataclasses.replace(sizes, **{name: size for name, size in heads.items() if size})
     if (problem := sizes.find_problem()) is not None:
-        raise InputError(problem, "sizes that make a head", "change train.head, or capture other layers")
+        raise InputError(f"No head can be built: {problem}", "Change train.head, or set capture.aux_layer_ids")
     return sizes

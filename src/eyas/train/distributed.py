@@ -1,11 +1,8 @@
-"""The processes that train one head together: who this one is, sums over all, and a request to stop.
+"""Connects the processes that train one head: rank and world size, collectives, and SIGTERM.
 
-A launcher (torchrun, Slurm with its variables set, a job of several hosts) starts the same command in each process and
-says by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT who it is. Without them a process is alone, and every
-method below returns at once.
-
-Tensors on a CPU are summed by gloo, those on a CUDA device by NCCL. What all must agree on is a sum, too: each gives
-its share and all get the same answer.
+A launcher (torchrun, Slurm with its variables set, a Kubernetes job) starts the same command in each process and sets
+RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Without them a process trains alone, and every collective
+returns at once. Tensors on a CPU are reduced by gloo, those on a CUDA device by NCCL.
 """
 
 import os
@@ -19,7 +16,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from eyas.base.errors import StageError, UsageError
 from eyas.model.devices import default_device
@@ -27,51 +24,49 @@ from eyas.model.devices import default_device
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process is number `rank` of `world`, counted from 0."""
+    """The processes of a training, as seen by the process of this rank. Collectives must be called by all of them.
+
+    Every collective raises StageError if another process is gone.
+    """
 
     rank: int = 0
     world_size: int = 1
 
     @property
     def is_main(self) -> bool:
-        """The process that writes, and tells how far the work is."""
+        """True in the process that writes files and shows progress."""
         return self.rank == 0
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place; the same bits in each. StageError if one of them is gone."""
+        """Sums a tensor over all processes, in place, and returns it. All get the same bits."""
         if self.world_size > 1:
             with self.report_lost_ranks():
                 dist.all_reduce(tensor)
         return tensor
 
     def any_rank(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Returns True if the flag is True in any process."""
         return bool(self.all_reduce_sum(torch.tensor(int(flag))))
 
     def all_gather(self, text: str) -> list[str]:
-        """What each process says, by rank."""
+        """Returns the text of each process, by rank."""
         texts: list[str] = [text] * self.world_size
         if self.world_size > 1:
             with self.report_lost_ranks():
                 dist.all_gather_object(texts, text)
         return texts
 
-    def device_mesh(self, device: torch.device) -> DeviceMesh:
-        """All processes in a row, for DTensor."""
-        return init_device_mesh(device.type, (self.world_size,))
-
     @contextmanager
     def report_lost_ranks(self) -> Iterator[None]:
-        """Around what all processes do at once: if one is gone, the others' errors say no more than that."""
+        """Turns an error of a collective into a StageError. gloo and NCCL do not say which process is gone."""
         try:
             yield
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:  # of gloo and NCCL alike
+        except RuntimeError as error:
             raise StageError(
-                f"process {self.rank} of {self.world_size} without the others ({str(error).splitlines()[0][:120]})",
-                "all processes of this training to stay",
-                "read what the one that stopped first says, then run the same command again: it continues",
+                f"Rank {self.rank} of {self.world_size} lost the connection to the other processes of this training",
+                "Read the error of the process that stopped first, then run the same command again: training resumes",
             ) from error
 
 
@@ -79,78 +74,83 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def shard_rows(rank: int, world_size: int, num_rows: int) -> slice:
-    """The rows of a tensor that a process holds where they are divided: those of DTensor's Shard(0)."""
+    """Returns the rows of a sharded tensor that a rank holds, as DTensor's Shard(0) divides them."""
     size = -(-num_rows // world_size)
     return slice(min(rank * size, num_rows), min((rank + 1) * size, num_rows))
 
 
+def local_rows(tensor: Tensor) -> Tensor:
+    """Returns the rows of a tensor that this process holds: its shard of a DTensor, all rows of another tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 @contextmanager
 def join_process_group() -> Generator[ProcessGroup, None, None]:
-    """Meet the other processes that the launcher has started, if there are any. UsageError, StageError."""
-    rank, world = (_read_int_variable(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
-    if world == 1:
-        yield ProcessGroup()
+    """Yields the group that the launcher has started; a group of one without a launcher.
+
+    Raises:
+        UsageError: If the launcher's variables are incomplete or not numbers.
+        StageError: If the other processes cannot be reached.
+    """
+    rank, world_size = (_read_int_variable(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    if world_size == 1:
+        yield SINGLE_PROCESS
         return
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name not in os.environ:
-            raise UsageError(
-                f"WORLD_SIZE={world}, but no {name}",
-                "both",
-                "start it with torchrun, or say which process this is and where process 0 listens",
-            )
-    ranks = ProcessGroup(rank, world)
+            problem = f"WORLD_SIZE is {world_size}, but {name} is not set"
+            raise UsageError(problem, "Start the processes with torchrun, or set RANK, MASTER_ADDR and MASTER_PORT")
+    group = ProcessGroup(rank, world_size)
     if torch.cuda.is_available():
         torch.cuda.set_device(local_device())
-    with ranks.report_lost_ranks():
-        dist.init_process_group(rank=rank, world_size=world)
+    with group.report_lost_ranks():
+        dist.init_process_group(rank=rank, world_size=world_size)
     try:
-        yield ranks
+        yield group
     finally:
         dist.destroy_process_group()
 
 
 def local_device() -> str:
-    """The device of this process: CUDA devices are given out in the order of the processes of a host."""
+    """Returns the device of this process: the CUDA device number LOCAL_RANK where a launcher sets it."""
     name = default_device()
     return f"{name}:{_read_int_variable('LOCAL_RANK', 0)}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
 
 
 def require_single_process(command: str) -> None:
-    """UsageError where a launcher has started several processes of a verb that is one process's work."""
-    if (world := _read_int_variable("WORLD_SIZE", 1)) > 1:
-        raise UsageError(
-            f"`eyas {command}` in one of {world} processes (WORLD_SIZE)",
-            "one process for this verb",
-            f"run `eyas {command}` in one process, without the launcher",
-        )
+    """Raises UsageError if a launcher started several processes of a command that supports only one."""
+    if (world_size := _read_int_variable("WORLD_SIZE", 1)) > 1:
+        problem = f"`eyas {command}` runs in one process, but WORLD_SIZE is {world_size}"
+        raise UsageError(problem, f"Run `eyas {command}` without the launcher, or unset WORLD_SIZE")
 
 
+@dataclass
 class SigtermNotice:
-    """Whether this machine is about to go: SIGTERM came, as a spot machine, Kubernetes and Slurm send it."""
+    """The arrival of SIGTERM, which spot machines, Kubernetes and Slurm send before they stop a process."""
 
-    def __init__(self) -> None:
-        self.received = False
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
+    received: bool = False
 
 
 @contextmanager
 def catch_sigterm() -> Generator[SigtermNotice, None, None]:
-    """SIGTERM inside the block does nothing but set `given`. Outside the main thread Python allows no handler."""
-    found = SigtermNotice()
+    """Yields a notice. In the block SIGTERM only sets `received`. Python allows handlers only in the main thread."""
+    notice = SigtermNotice()
     if threading.current_thread() is not threading.main_thread():
-        yield found
+        yield notice
         return
-    before = signal.signal(signal.SIGTERM, found._receive)
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        notice.received = True
+
+    previous = signal.signal(signal.SIGTERM, receive)
     try:
-        yield found
+        yield notice
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _read_int_variable(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise UsageError(f"{name}={text!r}", "a whole number", f"correct or unset {name}")
+        raise UsageError(f"The environment variable {name} is {text!r}, not a whole number", f"Correct or unset {name}")
     return int(text)

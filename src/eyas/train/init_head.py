@@ -1,18 +1,17 @@
-"""Where training starts: a random head, rows of the target's output matrix, or the weights of another head.
+"""Initializes the head before training: randomly, with the target's output rows, or with the weights of another head.
 
     train.init      train.lm_head   norms   matrices      rows of lm_head
     "random"        "random"        1       normal        normal
-    "random"        "target"        1       normal        the target's, of each draft token
-    a directory     either          its     its           its, of the draft tokens that it has; the others as above
+    "random"        "target"        1       normal        the target's row of each draft token
+    a directory     either          its     its           its, for the draft tokens that it has; others as above
 
-Rows copied from the target are only a start and are trained like the rest; a bias or a cap of the target's logits has
-no place in a head and is left behind. EAGLE and SpecForge start at random, speculators from the rows (facts A).
+Rows copied from the target are trained like the rest. A bias or a cap of the target's logits has no place in a head and
+is not copied. EAGLE and SpecForge start from random rows, speculators from the target's rows (facts A).
 
-V draft vocabulary, D hidden.
+V draft vocabulary, W target vocabulary, D hidden.
 """
 
 from dataclasses import fields
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -26,7 +25,7 @@ from eyas.model.vocab import DraftVocab
 
 RANDOM = "random"
 MAY_DIFFER = ("draft_vocab_size", "max_position_embeddings")
-"""In what the head that training starts from may differ: its rows are matched, and no weight depends on the other."""
+"""Sizes that the initial head may have of its own: rows are matched by token, and no weight depends on the other."""
 
 
 @torch.no_grad()
@@ -38,38 +37,40 @@ def init_head(
     init: str = RANDOM,
     lm_head: Literal["random", "target"] = "random",
 ) -> Head:
-    """A float32 head before its first update. `InputError` if `init` is no head, or one of another shape."""
+    """Returns a float32 head before its first update.
+
+    Args:
+        sizes: The sizes of the new head.
+        vocab: Its draft vocabulary.
+        target: The target, for `lm_head="target"`.
+        seed: The seed of random weights.
+        init: "random", or the directory of the head to start from.
+        lm_head: The initial output rows of draft tokens that `init` does not have.
+
+    Raises:
+        InputError: If `init` is not a head directory, or its head has other sizes.
+    """
     head = Head.init(sizes, seed)
     rows_VD = head.lm_head.weight
     if lm_head == "target":
-        rows_VD.copy_(_target_output_rows(target, vocab))
+        weight_WD = target.lm_head.weight
+        assert isinstance(weight_WD, Tensor), "the target's output matrix"
+        rows_VD.copy_(weight_WD.detach()[vocab.target_ids_V.to(weight_WD.device)].float().cpu())
     if init == RANDOM:
         return head
     stored = read_head(init, torch.float32, target.info.num_layers)
-    _require_same_sizes(stored.config, sizes, Path(init))
+    names = [field.name for field in fields(HeadConfig) if field.name not in MAY_DIFFER]
+    differing = [name for name in names if getattr(stored.config, name) != getattr(sizes, name)]
+    if differing:
+        problem = f"The head in {init} has {_describe_sizes(stored.config, differing)}, but this training needs"
+        fix = "Set train.head to the sizes of that head, or set train.init to another head"
+        raise InputError(f"{problem} {_describe_sizes(sizes, differing)}", fix)
     weights = stored.head.state_dict()
-    own = stored.vocab.to_draft(vocab.target_ids_V)
-    old_VD = weights.pop("lm_head.weight")
-    weights["lm_head.weight"] = torch.where(own.in_vocab[:, None], old_VD[own.ids], rows_VD)
+    stored_ids = stored.vocab.to_draft(vocab.target_ids_V)
+    stored_rows_VD = weights["lm_head.weight"][stored_ids.ids]
+    weights["lm_head.weight"] = torch.where(stored_ids.in_vocab[:, None], stored_rows_VD, rows_VD)
     head.load_state_dict(weights)
     return head
-
-
-def _target_output_rows(target: Target, vocab: DraftVocab) -> Tensor:
-    weight_WD = target.lm_head.weight
-    assert isinstance(weight_WD, Tensor), "the target's output matrix"
-    return weight_WD.detach()[vocab.target_ids_V.to(weight_WD.device)].float().cpu()
-
-
-def _require_same_sizes(found: HeadConfig, wanted: HeadConfig, place: Path) -> None:
-    names = [field.name for field in fields(HeadConfig) if field.name not in MAY_DIFFER]
-    differ = [name for name in names if getattr(found, name) != getattr(wanted, name)]
-    if differ:
-        raise InputError(
-            f"a head in {place} with {_describe_sizes(found, differ)}",
-            f"{_describe_sizes(wanted, differ)}, as target, features and train.head ask for",
-            "set train.head to its sizes where they differ, or start from another head",
-        )
 
 
 def _describe_sizes(config: HeadConfig, names: list[str]) -> str:

@@ -1,33 +1,32 @@
-"""What each step is graded by: the losses of all steps at once, and the figures that training shows.
+"""Computes the distillation loss of all steps at once, with its gradient and the figures that training shows.
 
-Q chains, K steps, J teacher rows, C of them in a chunk, D hidden, V draft vocabulary, W target vocabulary.
+Q chains, K steps, J teacher rows, C of them in a chunk, M = C * K, D hidden, V draft vocabulary, W target vocabulary.
 
-    loss = sum over steps k, chains t of  m_k(t) * known(t, k) * decay^k * each(teacher_{t+1+k}, head at step k) / count
+    loss = sum over steps k, chains t of  m_k(t) * known(t, k) * decay^k * token_loss(teacher_{t+1+k}, step k) / count
 
-p: the target's softmax over all of W, looked at inside V; mass: the sum of p over V; q: the head's softmax over V.
+The teacher is the target, the student is the head. p: the target's softmax over all of W, restricted to V; mass: the
+sum of p over V; q: the head's softmax over V.
 
-    each      of p_V, mass, q_V                      gradient in the head's logits    what p has outside V
-    soft      -sum_v p_v / mass * log q_v            q - p / mass                     left out: p is renormalised
+    token_loss of p_V, mass, q_V                     gradient in the head's logits    p outside V
+    soft      -sum_v p_v / mass * log q_v            q - p / mass                     left out: p is renormalized
     kl        soft - entropy of p / mass             the same                         left out as well
     lk        -alpha, alpha = sum_v min(p_v, q_v)    q * (S - I)                      never accepted: alpha <= mass
     lk_log    -log alpha                             q * (S - I) / alpha              the same
 
     I_v = 1 where q_v < p_v, else 0;  S = sum_v q_v * I_v
 
-soft is EAGLE-3's (arXiv 2503.01840; facts A.1, "Teacher"). kl differs from it by what the head cannot change: it
-trains the same head and shows a loss whose best is 0. alpha is the chance that speculative sampling accepts one draft;
-to train on it is Samarin et al., "LK Losses" (arXiv 2602.23881). lk_log is their LK-alpha, -mean(log alpha), `alpha`
-in SpecForge and `nla` in speculators (facts A.1); lk + 1 is the total variation, `tv` there. lk's gradient carries a
-factor q: on a token that the head thinks unlikely it all but vanishes, so a head may stall where it starts. lk_log
-divides that by alpha; for a teacher that is sure of one token it is cross-entropy. Steps weigh as in soft (facts A.1).
+soft is the loss of EAGLE-3 (arXiv 2503.01840; facts A.1, "Teacher"). kl differs from it by a term that the head cannot
+change: it trains the same head, and its best value is 0. alpha is the probability that speculative sampling accepts a
+draft; training on it is from Samarin et al., "LK Losses" (arXiv 2602.23881). lk_log is their LK-alpha, -mean(log
+alpha), `alpha` in SpecForge and `nla` in speculators (facts A.1); lk + 1 is the total variation, `tv` there. The
+gradient of lk has a factor q: it almost vanishes on a token that the head thinks unlikely, so a head may not start to
+learn. lk_log divides it by alpha; for a teacher that is certain of one token it is cross-entropy. Steps are weighted as
+in soft.
 
-Where the target's likeliest token is not in the draft vocabulary (`known` false) the head cannot be right: no loss,
-but a miss in the accuracy. That is SpecForge's mask, for every loss. `count` is one number for the whole optimizer
-step, so rows, steps and micro-batches weigh alike however they are cut (facts A.1: nobody else does).
-
-What the head is taught: the target's distribution, inside the draft vocabulary and beyond.
-
-J rows, D hidden, V draft vocabulary, W target vocabulary.
+Where the target's most likely token is not in the draft vocabulary (`known` is false) the head cannot be right: it gets
+no loss, but a miss in the accuracy. That is SpecForge's mask, for every loss. `count` is one number for the whole
+optimizer step, so rows, steps and micro-batches have the same weight, however they are cut (facts A.1: no other trainer
+does this).
 """
 
 from dataclasses import dataclass
@@ -41,12 +40,17 @@ from eyas.model.submodules import apply_softcap
 from eyas.model.vocab import DraftVocab
 from eyas.train.chain_attention import max_floats
 
+LossName = Literal["soft", "kl", "lk", "lk_log"]
+CHUNK_FLOATS = 1_000_000  # logits computed at once on a CPU, of the head or of the target
+
 
 @dataclass(frozen=True, eq=False)
 class SoftTargets:
-    """f32 probs_JV: the target's probabilities of the draft tokens, not renormalised; mass_J their sum.
+    """The teacher's distributions.
 
-    best_J: draft id of the target's likeliest token over all W; known_J False where it is not in the draft vocabulary.
+    probs_JV: f32, the target's probabilities of the draft tokens, not renormalized. mass_J: their sum.
+    best_J: the draft id of the target's most likely token over all W, meaningless where known_J is False.
+    known_J: True where that token is in the draft vocabulary.
     """
 
     probs_JV: Tensor
@@ -56,37 +60,37 @@ class SoftTargets:
 
 
 class Teacher:
-    """The target's output matrix with the draft tokens first, so that one product gives both views."""
+    """The target's output matrix, rows of draft tokens first: one product gives the logits inside and outside V."""
 
     def __init__(
-        self, lm_head: nn.Module, vocab: DraftVocab, dtype: torch.dtype, logit_cap: float | None = None
+        self, lm_head: nn.Module, vocab: DraftVocab, dtype: torch.dtype, logit_softcap: float | None = None
     ) -> None:
-        """logit_cap: the target's own (Gemma 2)."""
+        """Copies the matrix and the bias in this dtype. logit_softcap: the target's own (Gemma 2)."""
         weight_WD, bias_W = lm_head.weight, getattr(lm_head, "bias", None)
         assert isinstance(weight_WD, Tensor), "the target's output matrix"
-        others = (~vocab.t2d_W).nonzero()[:, 0]
-        order_W = torch.cat((vocab.target_ids_V, others))
+        order_W = torch.cat((vocab.target_ids_V, (~vocab.t2d_W).nonzero()[:, 0]))
         self.num_draft = vocab.size
-        self.logit_cap = logit_cap
+        self.logit_softcap = logit_softcap
         self.weight_WD = weight_WD.detach()[order_W].to(dtype)
         self.bias_W = None if bias_W is None else bias_W.detach()[order_W].to(dtype)
 
     def soft_targets(self, hidden_JD: Tensor) -> SoftTargets:
-        """From final normed states. Hand over as many rows as W floats each may fill."""
-        logits_JW = apply_softcap(F.linear(hidden_JD, self.weight_WD, self.bias_W), self.logit_cap)
+        """Returns the distributions for final hidden states after the norm. Needs J * W floats at once."""
+        logits_JW = apply_softcap(F.linear(hidden_JD, self.weight_WD, self.bias_W), self.logit_softcap)
         probs_JW = logits_JW.softmax(-1, dtype=torch.promote_types(logits_JW.dtype, torch.float32))
         best_J = probs_JW.max(-1).indices
         probs_JV = probs_JW[:, : self.num_draft]
         return SoftTargets(probs_JV, probs_JV.sum(-1), best_J.clamp(max=self.num_draft - 1), best_J < self.num_draft)
 
 
-LossName = Literal["soft", "kl", "lk", "lk_log"]
-CHUNK_FLOATS = 1_000_000  # logits in flight, of the head or of the target, on a CPU
-
-
 @dataclass(frozen=True, eq=False)
 class TeacherTargets:
-    """Which output is taught by which row: see `ttt.Packed`. hidden_JD are the teachers' final normed states."""
+    """The teacher rows of a micro-batch, and the student outputs that each of them supervises.
+
+    hidden_JD: the final hidden states of the teacher rows, after the norm.
+    student_index_JK: index into the K * Q outputs (step-major) of the one that row j supervises at step k.
+    supervised_JK: False where row j supervises none at step k; student_index_JK is then meaningless.
+    """
 
     hidden_JD: Tensor
     student_index_JK: Tensor
@@ -95,11 +99,12 @@ class TeacherTargets:
 
 @dataclass(frozen=True, eq=False)
 class LossOutput:
-    """loss_J: f32, weighted by decay^k, summed over steps and chains, not yet divided. The rest is without gradient.
+    """The loss of a micro-batch. Only `loss` has a gradient. The other figures are 0 where nothing is supervised.
 
-    hits_JK: the head's likeliest token is the target's; overlap_JK: sum_v min(p, q), the chance that speculative
-    sampling accepts one draft, p being the target's probability over all of W. Both 0 where nothing is taught.
-    each_JK: the loss of each, not weighted; 0 where nothing is learnt.
+    loss: f32 scalar, weighted by decay^k and summed over steps and chains, not yet divided by the count of the update.
+    hits_JK: True where the head's most likely token is the target's.
+    overlap_JK: sum_v min(p, q), the probability that speculative sampling accepts one draft, with p over all of W.
+    token_loss_JK: the loss of each token, not weighted; also 0 where the target's token is not in the draft vocabulary.
     """
 
     loss: Tensor
@@ -116,17 +121,26 @@ def compute_loss(
     decay: float,
     name: LossName = "soft",
 ) -> LossOutput:
-    """normed_ND: the head's outputs after its final norm, N = K * Q, step-major; lm_weight_VD: its output matrix."""
+    """Returns the loss of all steps.
+
+    Args:
+        normed_ND: The head's outputs after its final norm, N = K * Q, step-major.
+        lm_weight_VD: The head's output matrix.
+        targets: The teacher rows and what they supervise.
+        teacher: The target's output matrix.
+        decay: Step k has the weight decay^k.
+        name: The loss.
+    """
     steps = targets.student_index_JK.shape[1]
     student_JKD = normed_ND.index_select(0, targets.student_index_JK.flatten()).unflatten(0, (-1, steps))
     return LossOutput(*_DistillationLoss.apply(student_JKD, lm_weight_VD, targets, teacher, (name, decay)))
 
 
 class _DistillationLoss(torch.autograd.Function):
-    """Logits, loss and gradients of a chunk of teacher rows at a time; [N, V] never exists.
+    """Logits, loss and gradients of one chunk of teacher rows at a time; [N, V] never exists.
 
-    The gradient of the loss in the logits is known as soon as the loss is, so it is taken in the forward and backward
-    only scales it.
+    The gradient in the logits is known together with the loss. So the forward computes it, and the backward only
+    scales it.
     """
 
     @staticmethod
@@ -134,54 +148,54 @@ class _DistillationLoss(torch.autograd.Function):
         ctx: Any,
         student_JKD: Tensor,
         lm_weight_VD: Tensor,
-        lessons: TeacherTargets,
+        targets: TeacherTargets,
         teacher: Teacher,
-        kind: tuple[LossName, float],
+        settings: tuple[LossName, float],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        name, decay = kind
+        name, decay = settings
         num_rows, steps, _ = student_JKD.shape
         wide = torch.promote_types(student_JKD.dtype, torch.float32)
-        where = student_JKD.device
-        scale_K = torch.tensor([decay**step for step in range(steps)], dtype=wide, device=where)
+        device = student_JKD.device
+        scale_K = torch.tensor([decay**step for step in range(steps)], dtype=wide, device=device)
         dstudent_JKD = torch.empty_like(student_JKD)
         dweight_VD = torch.zeros_like(lm_weight_VD, dtype=wide)
-        hits_JK = torch.zeros(num_rows, steps, dtype=torch.bool, device=where)
-        overlap_JK = torch.zeros(num_rows, steps, dtype=wide, device=where)
-        each_JK = torch.zeros_like(overlap_JK)
+        hits_JK = torch.zeros(num_rows, steps, dtype=torch.bool, device=device)
+        overlap_JK = torch.zeros(num_rows, steps, dtype=wide, device=device)
+        token_loss_JK = torch.zeros_like(overlap_JK)
         row_floats = max(steps * lm_weight_VD.shape[0], teacher.weight_WD.shape[0])
-        size = max(1, max_floats(CHUNK_FLOATS, where) // row_floats)
+        size = max(1, max_floats(CHUNK_FLOATS, device) // row_floats)
         for start in range(0, num_rows, size):
             rows = slice(start, start + size)
-            lesson = teacher.soft_targets(lessons.hidden_JD[rows])
+            soft = teacher.soft_targets(targets.hidden_JD[rows])
             student_MD = student_JKD[rows].flatten(0, 1)
             logits_CKV = (student_MD @ lm_weight_VD.T).to(wide).unflatten(0, (-1, steps))
             probs_CKV = logits_CKV.softmax(-1)
             top_CK, best_CK = probs_CKV.max(-1)
-            taught_CK = lessons.supervised_JK[rows]
-            hits_JK[rows] = taught_CK & lesson.known_J[:, None] & (best_CK == lesson.best_J[:, None])
-            goal_CV = lesson.probs_JV / lesson.mass_J[:, None]
-            # -sum p log q = lse - sum p z, and lse stands in the likeliest token: z_best - log q_best.
+            supervised_CK = targets.supervised_JK[rows]
+            hits_JK[rows] = supervised_CK & soft.known_J[:, None] & (best_CK == soft.best_J[:, None])
+            goal_CV = soft.probs_JV / soft.mass_J[:, None]
+            # -sum p log q = log-sum-exp - sum p z; at the most likely token log-sum-exp = z_best - log q_best.
             lse_CK = logits_CKV.gather(-1, best_CK[..., None])[..., 0] - top_CK.log()
             expected_CK = torch.bmm(logits_CKV, goal_CV[:, :, None])[..., 0]
-            least_CKV = torch.minimum(probs_CKV, lesson.probs_JV[:, None], out=logits_CKV)  # their memory is free now
+            least_CKV = torch.minimum(probs_CKV, soft.probs_JV[:, None], out=logits_CKV)  # logits are not needed again
             alpha_CK = least_CKV.sum(-1)
-            overlap_JK[rows] = alpha_CK * taught_CK
-            learn_CK = taught_CK & lesson.known_J[:, None]
-            weight_CK1 = (learn_CK * scale_K)[..., None]
+            overlap_JK[rows] = alpha_CK * supervised_CK
+            learned_CK = supervised_CK & soft.known_J[:, None]
+            weight_CK1 = (learned_CK * scale_K)[..., None]
             if name in ("soft", "kl"):
-                each_CK = lse_CK - expected_CK
+                loss_CK = lse_CK - expected_CK
                 if name == "kl":
-                    each_CK = each_CK - torch.special.entr(goal_CV).sum(-1, keepdim=True)
+                    loss_CK = loss_CK - torch.special.entr(goal_CV).sum(-1, keepdim=True)
                 slope_CKV = probs_CKV.sub_(goal_CV[:, None])
             else:
-                each_CK, slope_CKV = _lk_loss(name, probs_CKV, lesson.probs_JV, alpha_CK)
-            each_JK[rows] = each_CK * learn_CK
+                loss_CK, slope_CKV = _lk_loss(name, probs_CKV, soft.probs_JV, alpha_CK)
+            token_loss_JK[rows] = loss_CK * learned_CK
             dlogits_MV = slope_CKV.mul_(weight_CK1).flatten(0, 1).to(student_JKD.dtype)
             dstudent_JKD[rows] = (dlogits_MV @ lm_weight_VD).unflatten(0, (-1, steps))
             dweight_VD += dlogits_MV.T @ student_MD
         ctx.save_for_backward(dstudent_JKD, dweight_VD.to(lm_weight_VD.dtype))
-        ctx.mark_non_differentiable(hits_JK, overlap_JK, each_JK)
-        return (each_JK * scale_K).sum(), hits_JK, overlap_JK, each_JK
+        ctx.mark_non_differentiable(hits_JK, overlap_JK, token_loss_JK)
+        return (token_loss_JK * scale_K).sum(), hits_JK, overlap_JK, token_loss_JK
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -191,7 +205,7 @@ class _DistillationLoss(torch.autograd.Function):
 
 
 def _lk_loss(name: LossName, probs_CKV: Tensor, target_CV: Tensor, alpha_CK: Tensor) -> tuple[Tensor, Tensor]:
-    """lk or lk_log of each, and its gradient in the logits; probs_CKV is used up.
+    """Returns lk or lk_log of each token and its gradient in the logits. Overwrites probs_CKV.
 
     Where p_v and q_v are equal, the gradient of their minimum is taken as 0.
     """
@@ -199,5 +213,5 @@ def _lk_loss(name: LossName, probs_CKV: Tensor, target_CV: Tensor, alpha_CK: Ten
     slope_CKV = probs_CKV.mul_(under_CKV.sum(-1, keepdim=True)).sub_(under_CKV)
     if name == "lk":
         return -alpha_CK, slope_CKV
-    floored_CK = alpha_CK.clamp(min=torch.finfo(alpha_CK.dtype).tiny)  # q of a token may round to nothing
+    floored_CK = alpha_CK.clamp(min=torch.finfo(alpha_CK.dtype).tiny)  # q of a token may underflow to 0
     return -floored_CK.log(), slope_CKV.div_(floored_CK[..., None])

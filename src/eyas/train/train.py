@@ -1,61 +1,55 @@
-"""The stage: features in, a head directory out.
+"""Trains a head on captured features and writes its directory (`eyas train`).
 
-head/  config.json  model.safetensors  README.md  metrics.jsonl  (checkpoint*, while it runs)
+head/  config.json  model.safetensors  README.md  metrics.jsonl  (and checkpoint* until training ends)
 
-The card of a head: README.md beside its weights. No times, no paths: equal runs write equal bytes.
+The README.md is the head's card. It holds no times and no paths: equal runs write equal bytes.
 """
 
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from torch import Tensor
+
+from eyas.base import provenance
 from eyas.base.errors import UsageError
-from eyas.base.provenance import (
-    Provenance,
-    StageInputs,
-    digest_json,
-    finish_stage,
-    is_finished,
-    mark_unfinished,
-    read_provenance,
-)
 from eyas.base.storage import StoragePath, write_atomic
 from eyas.evaluation.replay import HeldOutRows, sample_held_out
 from eyas.features.reader import Features
-from eyas.features.store import RowInfo
 from eyas.formats.config import HeadMetadata
 from eyas.formats.head_dir import digest_head, write_head
 from eyas.model.devices import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
-from eyas.model.vocab import DraftVocab
-from eyas.train import training_metrics as metrics
 from eyas.train.checkpoint import remove_checkpoint
 from eyas.train.config import TrainConfig
 from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup
 from eyas.train.init_head import RANDOM
 from eyas.train.trainer import STAGE, Trainer
-from eyas.train.training_metrics import TRACKER_DIRECTORY
+from eyas.train.training_metrics import TRACKER_DIRECTORY, to_jsonl
 
 NOT_IN_DIGEST = ("checkpoint_every_s", "checkpoint_url", "shard", "watch")
+CARD_TEMPLATE = Path(__file__).with_name("head_card.md")
 
 
-def build_origin(config: TrainConfig, features: Features, target: Target) -> StageInputs:
-    """What decides the head: not where the head to start from lies, how often a run saves itself, where, who watches,
-    and divided among how many processes. Their number changes the order in which gradients are added up, so a rounding.
+def build_origin(config: TrainConfig, features: Features, target: Target) -> provenance.StageInputs:
+    """Returns everything that determines the head.
 
-    `InputError` where that one is missing.
+    The path of the initial head, checkpoints, sharding and trackers do not. The number of processes is left out, too:
+    it changes the order in which gradients are added, so only their rounding.
+
+    Raises:
+        InputError: If the initial head is missing.
     """
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in NOT_IN_DIGEST}
     parents = {"features": features.digest, "target": target.digest}
     if config.init != RANDOM:
         settings["init"], parents["init"] = "head", digest_head(Path(config.init))
-    return StageInputs(
+    return provenance.StageInputs(
         stage=STAGE,
-        recipe=digest_json(settings | {"target_dtype": str(target.model.dtype)}),
+        recipe=provenance.digest_json(settings | {"target_dtype": str(target.model.dtype)}),
         parents=parents,
         tokenizer=features.manifest.tokenizer_digest,
         template=features.manifest.template_digest,
@@ -70,127 +64,126 @@ def run(
     *,
     progress: bool = True,
     data_card: str = "",
-    ranks: ProcessGroup = SINGLE_PROCESS,
-) -> Provenance | None:
-    """Train a head on the rows of split "train" and write its directory. Idempotent; resumes after any interruption.
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> provenance.Provenance | None:
+    """Trains a head on split "train" of the features and writes its directory. Resumes from a checkpoint of this run.
 
-    data_card: what the head's card is to say of data and licences, as Markdown. ranks: all processes call this at once;
-    the first writes, and gets the provenance.
+    The bytes depend on config, features, target, and the number of threads and of processes, not on interruptions.
 
-    The bytes depend on config, features, target and the number of threads and of processes, not on where a run was
-    interrupted. `InputError` for features that are damaged, unfinished or of another target; `StageError` for a loss
-    that is no number, a notice that the machine is about to go, and a process that is gone; `StorageError` for a full
-    disk.
+    Args:
+        config: The settings.
+        features_dir: The finished directory of `eyas capture`.
+        target: The target of the features.
+        out_dir: The directory of the head.
+        progress: Shows a progress bar on stderr.
+        data_card: Markdown about data and licenses, appended to the head's card.
+        group: The processes of this training; each of them calls this function.
+
+    Returns:
+        The provenance of the head in the main process, None in the others.
+
+    Raises:
+        InputError: If the features are damaged, unfinished or of another target.
+        StageError: If a loss is not finite, SIGTERM arrives, or another process is gone.
+        StorageError: If the storage is full or not writable.
     """
     started_s = time.time()
     features = Features(features_dir, DTYPES[config.dtype], target)
     features.check_target(target.digest)
     if config.init != RANDOM and Path(config.init).resolve() == out_dir.resolve():
-        raise UsageError(f"train.init = {config.init}, where the new head goes", "another directory", "copy that head")
+        problem = f"train.init = {config.init} is the directory of the new head"
+        raise UsageError(problem, "Copy that head and set train.init to the copy")
     origin = build_origin(config, features, target)
-    if ranks.any_rank(ranks.is_main and is_finished(out_dir, origin)):
-        return read_provenance(out_dir) if ranks.is_main else None
-    trainer = Trainer(config, features, target, ranks, _build_held_out(config, features_dir, target))
-    if ranks.is_main:
-        mark_unfinished(out_dir)
-    place = StoragePath.of(out_dir if config.checkpoint_url is None else config.checkpoint_url)
-    watch_dir = out_dir.parent / TRACKER_DIRECTORY if ranks.is_main else None
-    trainer.train(place, digest_json(dataclasses.asdict(origin)), progress and ranks.is_main, watch_dir)
-    weights = trainer.optimizer.gather_weights()
-    if not ranks.is_main:
+    if group.any_rank(group.is_main and provenance.is_finished(out_dir, origin)):
+        return provenance.read_provenance(out_dir) if group.is_main else None
+    trainer = Trainer(config, features, target, group, _build_held_out(config, features_dir, target))
+    if group.is_main:
+        provenance.mark_unfinished(out_dir)
+    checkpoint_dir = StoragePath.of(out_dir if config.checkpoint_url is None else config.checkpoint_url)
+    tracker_dir = out_dir.parent / TRACKER_DIRECTORY if group.is_main else None
+    trainer.train(
+        checkpoint_dir, provenance.digest_json(dataclasses.asdict(origin)), progress and group.is_main, tracker_dir
+    )
+    weights = trainer.optimizer.gather_weights(trainer.optimizer.weights)
+    if not group.is_main:
         return None
-    rows = [features.manifest.rows[i] for i in trainer.indices]
-    head_origin = HeadMetadata(
+    _write_head_files(trainer, weights, origin, out_dir, data_card)
+    for directory in (checkpoint_dir, StoragePath.of(out_dir)):  # train.checkpoint_url may have been set later
+        remove_checkpoint(directory)
+    return provenance.finish_stage(out_dir, origin, started_s)
+
+
+def _write_head_files(
+    trainer: Trainer, weights: Mapping[str, Tensor], origin: provenance.StageInputs, out_dir: Path, data_card: str
+) -> None:
+    config, features, target = trainer.config, trainer.features, trainer.target
+    head = Head(trainer.head.config).to_empty(device="cpu")
+    head.load_state_dict(weights)
+    metadata = HeadMetadata(
         target_name=features.manifest.target,
         target_digest=target.digest,
-        trained_context=max(row.length for row in rows),
+        trained_context=max(features.manifest.rows[i].length for i in trainer.indices),
         bos_id=target.info.bos_id,
         eos_ids=target.info.eos_ids,
         tokenizer_digest=features.manifest.tokenizer_digest,
         template_digest=features.manifest.template_digest,
     )
-    head = Head(trainer.head.config).to_empty(device="cpu")
-    head.load_state_dict(weights)
-    write_head(out_dir, head, trainer.vocab, head_origin, DTYPES[config.stored_dtype])
-    write_atomic(out_dir / "metrics.jsonl", metrics.to_jsonl(trainer.metrics_lines))
-    told = build_head_card(
-        trainer.head,
-        trainer.vocab,
-        features,
-        rows,
-        trainer.metrics_lines[-1],
-        _describe_choices(config, trainer, origin),
-    )
-    write_atomic(out_dir / "README.md", "\n".join(part for part in (told, data_card) if part))
-    for kept in (place, StoragePath.of(out_dir)):  # the recipe may have said another place before
-        remove_checkpoint(kept)
-    return finish_stage(out_dir, origin, started_s)
+    write_head(out_dir, head, trainer.vocab, metadata, DTYPES[config.stored_dtype])
+    write_atomic(out_dir / "metrics.jsonl", to_jsonl(trainer.metrics_lines))
+    card = build_head_card(trainer, _describe_choices(trainer, origin))
+    write_atomic(out_dir / "README.md", "\n".join(part for part in (card, data_card) if part))
 
 
 def _build_held_out(config: TrainConfig, features_dir: Path | StoragePath, target: Target) -> HeldOutRows | None:
-    """The answers that decide which weights are kept, read in float32 as `eyas eval` does; None: there are none."""
+    """Returns the answers that select the weights, in float32 as `eyas eval` reads them; None if there are none."""
     features = Features(features_dir, target=target)
     indices = sample_held_out(features, config.evaluate_answers, config.seed)
     return HeldOutRows(features, indices, target, config.evaluate_tree, config.micro_tokens) if indices else None
 
 
-def _describe_choices(config: TrainConfig, trainer: Trainer, origin: StageInputs) -> dict[str, str]:
-    """For the card: what differs from a plain EAGLE-3 head and its training."""
-    sizes, chosen, last = trainer.head.config, trainer.selection.chosen, trainer.metrics_lines[-1]["update"]
+def _describe_choices(trainer: Trainer, origin: provenance.StageInputs) -> dict[str, str]:
+    """Returns what differs from a plain EAGLE-3 head and its training, by name, for the card."""
+    config, sizes, chosen = trainer.config, trainer.head.config, trainer.selection.chosen
+    last = trainer.metrics_lines[-1]["update"]
     choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output else {}
     if config.loss != "soft":
         choices["loss"] = config.loss
     if config.lm_head != "random":
-        choices["output rows"] = "started as the target's"
-    is_mean = config.ema > 0 if chosen is None else chosen.is_mean
-    if is_mean or (chosen is not None and chosen.update != last):
-        choices["weights"] = f"{'the mean of those up to' if is_mean else 'those of'} update "
-        choices["weights"] += f"{last if chosen is None else chosen.update} of {last}"
+        choices["output rows"] = "initialized with the target's"
+    is_mean, update = (config.ema > 0, last) if chosen is None else (chosen.is_mean, chosen.update)
+    if is_mean or update != last:
+        choices["weights"] = f"{'the EMA of the weights up to' if is_mean else 'those of'} update {update} of {last}"
     if "init" in origin.parents:
         choices["started from"] = f"a head, digest `{origin.parents['init']}`"
     return choices
 
 
-def build_head_card(
-    head: Head,
-    vocab: DraftVocab,
-    features: Features,
-    rows: Sequence[RowInfo],
-    last_metrics: Mapping[str, Any],
-    choices: Mapping[str, str],
-) -> str:
-    """Markdown. last: the last line of metrics.jsonl. choices: what is unusual about this head, by name."""
-    manifest = features.manifest
-    counts = Counter(row.task for row in rows)
+def build_head_card(trainer: Trainer, choices: dict[str, str]) -> str:
+    """Returns the head's card as Markdown. choices: what differs from a plain training, by name."""
+    features, vocab, metrics = trainer.features, trainer.vocab, trainer.metrics_lines[-1]
+    manifest, rows = features.manifest, [features.manifest.rows[i] for i in trainer.indices]
     counts_W = features.generated_counts(features.indices("train"))
     coverage = f"{vocab.coverage(counts_W):.2%} of the generated ones"
     if unseen := int((counts_W[vocab.t2d_W] == 0).sum()):
         coverage += f"; {unseen:,} of them occur in none of those"
-    more = "".join(f"| {name} | {text} |\n" for name, text in choices.items())
-    table = "\n".join(
-        f"| {step} | {accuracy:.1%} | {acceptance:.1%} |"
-        for step, (accuracy, acceptance) in enumerate(
-            zip(last_metrics["accuracy"], last_metrics["acceptance"], strict=True)
+    by_step = enumerate(zip(metrics["accuracy"], metrics["acceptance"], strict=True))
+    return (
+        CARD_TEMPLATE.read_text(encoding="utf-8")
+        .partition("\n")[2]
+        .format(
+            manifest=manifest,
+            features=features,
+            head=trainer.head,
+            vocab=vocab,
+            metrics=metrics,
+            layers=", ".join(str(i) for i in manifest.aux_layer_ids),
+            coverage=coverage,
+            num_texts=len(rows),
+            num_supervised=sum(row.num_supervised for row in rows),
+            tasks=", ".join(f"{task} {count}" for task, count in sorted(Counter(row.task for row in rows).items())),
+            choices="".join(f"| {name} | {text} |\n" for name, text in choices.items()),
+            steps="\n".join(
+                f"| {step} | {accuracy:.1%} | {acceptance:.1%} |" for step, (accuracy, acceptance) in by_step
+            ),
         )
     )
-    return f"""# EAGLE-3 draft head for {manifest.target}
-
-A draft head for speculative decoding. It proposes tokens, the target decides: answers do not change.
-
-| | |
-|---|---|
-| target | {manifest.target}, digest `{manifest.target_digest}` |
-| captured layers (Hugging Face index) | {", ".join(str(i) for i in manifest.aux_layer_ids)} |
-| features | digest `{features.digest}` |
-| parameters | {head.num_parameters:,} |
-| draft vocabulary | {vocab.size:,} of {vocab.target_size:,} tokens, {coverage} |
-| trained on | {len(rows):,} texts, {sum(row.num_supervised for row in rows):,} supervised tokens |
-| tasks | {", ".join(f"{task} {count}" for task, count in sorted(counts.items()))} |
-{more}
-At the end of training, on training texts (held-out acceptance stands in eval/acceptance.json): a chain adds
-{last_metrics["chain_length"]:.2f} tokens to the text, the target's own included.
-
-| step | accuracy | acceptance |
-|---|---|---|
-{table}
-"""

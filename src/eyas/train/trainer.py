@@ -1,9 +1,9 @@
-"""The training loop of one process, alone or one of several that compute the same updates together.
+"""Runs the training loop of one process, which trains alone or is one of several that compute the same updates.
 
-update    micro-batches of this process: read ahead, forward, backward, gradients added up in float32
-          sum over processes: is every loss a number, must anybody go, figures          a few numbers
-          sum over processes: gradients                                                 once an update
-          optimizer step                                                                the same in each process
+update    micro-batches of this process: prefetch, forward, backward, gradients accumulated in float32
+          all-reduce of the loss check, the stop requests and the metrics            a few numbers
+          all-reduce of the gradients                                                once an update
+          optimizer step                                                             the same in each process
 """
 
 import math
@@ -24,16 +24,15 @@ from eyas.model.devices import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab, required_ids
-from eyas.train import training_metrics as metrics
+from eyas.train import checkpoint as checkpoints
 from eyas.train.batches import THREADS, Update, assign_to_ranks, plan_epoch, prefetch
-from eyas.train.checkpoint import Checkpoint, DamagedCheckpoint, load_tensors, read_checkpoint, write_checkpoint
 from eyas.train.checkpoint_selection import CheckpointSelection, evaluation_updates
 from eyas.train.config import TrainConfig, build_head_config
 from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup, catch_sigterm
 from eyas.train.init_head import init_head
-from eyas.train.loss import LossName, LossOutput, Teacher, TeacherTargets, compute_loss
-from eyas.train.optimizer import CosineSchedule, MasterWeightOptimizer
-from eyas.train.training_metrics import FlopsUtilization, measure_peak_flops, open_trackers
+from eyas.train.loss import LossName, LossOutput, Teacher, compute_loss
+from eyas.train.optimizer import MasterWeightOptimizer, cosine_learning_rate
+from eyas.train.training_metrics import FlopsUtilization, MetricSums, format_line, measure_peak_flops, open_trackers
 from eyas.train.ttt import PackedBatch, pack_rows, unroll
 
 STAGE = "train"
@@ -43,55 +42,61 @@ MAX_NAMED = 8  # conversations in a message
 def compute_batch_loss(
     head: Head, packed: PackedBatch, teacher: Teacher, target: Target, decay: float, loss: LossName = "soft"
 ) -> LossOutput:
-    """All steps of a micro-batch and their loss, not yet divided."""
+    """Unrolls all steps over a micro-batch and returns their loss, not yet divided by the count of the update."""
     with torch.no_grad():
         dtype = packed.aux_PL.dtype
-        rows_PD, chains_KQD = (target.embed(ids).to(dtype) for ids in (packed.next_ids_P, packed.tokens_KQ))
-    out_KQD = unroll(head, packed, rows_PD, chains_KQD)
-    normed_ND = head.norm(out_KQD).flatten(0, 1)
-    lessons = TeacherTargets(packed.hidden_JD, packed.student_index_JK, packed.supervised_JK)
-    return compute_loss(normed_ND, head.lm_head.weight, lessons, teacher, decay, loss)
+        embeds_PD, embeds_KQD = (target.embed(ids).to(dtype) for ids in (packed.next_ids_P, packed.tokens_KQ))
+    out_KQD = unroll(head, packed, embeds_PD, embeds_KQD)
+    return compute_loss(head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, packed, teacher, decay, loss)
 
 
 class Trainer:
-    """A head, its optimizer and its data, where the target is."""
+    """A head with its optimizer, data and metrics, on the device of the target. Each process of a training owns one."""
 
     def __init__(
         self,
         config: TrainConfig,
         features: Features,
         target: Target,
-        ranks: ProcessGroup = SINGLE_PROCESS,
+        group: ProcessGroup = SINGLE_PROCESS,
         held_out: HeldOutRows | None = None,
     ) -> None:
-        """held_out: the answers that decide which weights are kept; None: the last ones are."""
+        """Builds head, draft vocabulary and optimizer. A collective call.
+
+        Args:
+            config: The settings.
+            features: The rows to train on.
+            target: The target of the features.
+            group: The processes of this training.
+            held_out: The answers that select the weights. None: the last weights become the head.
+
+        Raises:
+            InputError: If there is no row to train on, or no head can be built.
+        """
         self.config = config
         self.features = features
         self.target = target
-        self.ranks = ranks
+        self.group = group
         self.dtype = DTYPES[config.dtype]
         self.device = target.embedding.weight.device
         rows = features.manifest.rows
         self.indices = [i for i in features.indices("train") if rows[i].num_supervised > 0]
         if not self.indices:
-            raise InputError(
-                f"no row to train on in {features.directory}",
-                "at least one with two generated tokens that is not held out",
-                "capture more conversations, or lower capture.held_out",
-            )
-        # Whole shards, so that each is read by one process.
-        counted = [i for i in self.indices if rows[i].shard % ranks.world_size == ranks.rank]
-        counts_W = ranks.all_reduce_sum(features.generated_counts(counted))
+            problem = f"The features in {features.directory} have no row to train on: one needs two generated tokens"
+            raise InputError(problem, "Capture more conversations, or lower capture.held_out")
+        # Each process counts whole shards, so that a shard is read once.
+        counted = [i for i in self.indices if rows[i].shard % group.world_size == group.rank]
+        counts_W = group.all_reduce_sum(features.generated_counts(counted))
         sizes = build_head_config(config, features.manifest.aux_layer_ids, target.info)
-        forced = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
-        self.vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, forced)
+        required = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
+        self.vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, required)
         self.head = init_head(sizes, self.vocab, target, config.seed, config.init, config.lm_head).to(self.device)
-        # Before the cast to another precision: the masters start from the very numbers that the head starts from.
-        self.optimizer = MasterWeightOptimizer(self.head, config.weight_decay, config.clip, ranks, config.shard)
+        # Before the cast: the master weights start from the exact initial weights.
+        self.optimizer = MasterWeightOptimizer(self.head, config.weight_decay, config.clip, group, config.shard)
         self.head.to(self.dtype)
         self.teacher = Teacher(target.lm_head, self.vocab, self.dtype, target.logit_softcap)
         self.selection = CheckpointSelection(config, sizes, self.vocab, self.optimizer, held_out)
-        self.metric_sums = metrics.MetricSums(config.steps)
+        self.metric_sums = MetricSums(config.steps)
         self.window_start = 0
         self.metrics_lines: list[dict[str, Any]] = []
         self.utilization: FlopsUtilization | None = None
@@ -99,80 +104,75 @@ class Trainer:
     def train(
         self, checkpoint_dir: StoragePath | Path, origin: str, progress: bool, tracker_dir: Path | None = None
     ) -> None:
-        """All updates, from the checkpoint of the same origin if `place` has one. The masters end as what is chosen.
+        """Makes all updates, from the checkpoint of this run if there is one. Ends with the chosen master weights.
 
-        watch_dir: where `train.watch` writes; None: nobody watches.
+        Args:
+            checkpoint_dir: The directory of checkpoints.
+            origin: A digest of everything that determines the head; another run's checkpoint is not used.
+            progress: Shows a progress bar.
+            tracker_dir: The directory of `train.watch`. None: no trackers.
+
+        Raises:
+            StageError: If a loss or gradient is not finite, SIGTERM arrives, or another process is gone.
+            StorageError: If a checkpoint cannot be written.
         """
         config, checkpoint_dir = self.config, StoragePath.of(checkpoint_dir)
         epochs = list(self._plan_epochs())
         updates = [update for epoch in epochs for update in epoch]
-        looks = (
-            evaluation_updates([len(epoch) for epoch in epochs], config.evaluate_every)
-            if self.selection.held_out
-            else set()
-        )
-        schedule = CosineSchedule(config.learning_rate, max(1, round(config.warmup * len(updates))), len(updates))
+        evaluate_at = set[int]()
+        if self.selection.held_out:
+            evaluate_at = evaluation_updates([len(epoch) for epoch in epochs], config.evaluate_every)
+        warmup_updates = max(1, round(config.warmup * len(updates)))
         first = self._resume(checkpoint_dir, origin)
-        rows, saved_s = self.features.manifest.rows, time.monotonic()
-        own = [assign_to_ranks(update, rows, self.ranks.world_size)[self.ranks.rank] for update in updates]
+        rows, self._saved_s = self.features.manifest.rows, time.monotonic()
+        own = [assign_to_ranks(update, rows, self.group.world_size)[self.group.rank] for update in updates]
         self._warn_of_idle_ranks(updates)
         jobs = (micro for micros in own[first:] for micro in micros)
-        total = sum(update.num_supervised for update in updates)
         if progress:
-            self.utilization = FlopsUtilization(
-                self.head, self.target.info.vocab_size, measure_peak_flops(self.dtype, self.device)
-            )
+            peak = measure_peak_flops(self.dtype, self.device)
+            self.utilization = FlopsUtilization(self.head, self.target.info.vocab_size, peak)
         with (
-            open_trackers(config.watch if tracker_dir else (), tracker_dir or Path(), origin, first) as tell,
-            catch_sigterm() as leaving,
-            # The forward of a target that computes features need not stand two threads.
-            prefetch(self._read_micro_batch, jobs, threads=1 if self.features.manifest.online else THREADS) as packed,
-            Progress(STAGE, total, "tokens", enabled=progress) as bar,
+            open_trackers(config.watch if tracker_dir else (), tracker_dir or Path(), origin, first) as log,
+            catch_sigterm() as sigterm,
+            # A target that computes features online runs in one thread.
+            prefetch(self._read_micro_batch, jobs, threads=1 if self.features.manifest.online else THREADS) as batches,
+            Progress(STAGE, sum(update.num_supervised for update in updates), "tokens", enabled=progress) as bar,
         ):
             bar.skip(sum(update.num_supervised for update in updates[:first]))
             for number, update in enumerate(updates[first:], first + 1):
-                rate = schedule.learning_rate(number - 1)
-                self._accumulate_gradients(update, own[number - 1], packed, number)
-                self._step(rate, number)
+                learning_rate = cosine_learning_rate(config.learning_rate, warmup_updates, len(updates), number - 1)
+                self._accumulate_gradients(update, own[number - 1], batches, number)
+                self._step(learning_rate, number)
                 self.selection.update_ema(number)
-                seen = self.selection.evaluate(number) if number in looks else {}
+                figures = self.selection.evaluate(number) if number in evaluate_at else {}
                 is_last = number == len(updates) or self.selection.should_stop
                 note = ""
-                if number % config.log_every == 0 or is_last or seen:
-                    line = self.metric_sums.to_line(number, number - self.window_start, rate) | seen
-                    self.metrics_lines.append(line)
-                    tell(line)
-                    self.metric_sums, self.window_start = metrics.MetricSums(config.steps), number
-                    note = "  ".join(
-                        [metrics.format_line(line), *([self.utilization.format_share()] if self.utilization else [])]
-                    )
+                if number % config.log_every == 0 or is_last or figures:
+                    note = self._end_line(number, learning_rate, figures)
+                    log(self.metrics_lines[-1])
                 bar.advance(update.num_supervised, note)
-                is_due = self.ranks.is_main and time.monotonic() - saved_s >= config.checkpoint_every_s
-                must_go, must_save = self.ranks.all_reduce_sum(
-                    torch.tensor([leaving.received, leaving.received or is_due]).int()
-                ).tolist()
-                if not is_last and must_save:
-                    self._save(checkpoint_dir, origin, number)
-                    saved_s = time.monotonic()
                 if is_last:
                     break
-                if must_go:
-                    raise StageError(
-                        f"SIGTERM, the notice that a machine is about to go, during update {number} of {len(updates)}",
-                        "to train on to the end",
-                        "run the same command again: a checkpoint is written, and it continues there",
-                    )
+                if self._save_if_due(checkpoint_dir, origin, number, sigterm.received):
+                    problem = f"SIGTERM arrived during update {number} of {len(updates)}; a checkpoint is written"
+                    raise StageError(problem, "To continue training from there, run the same command again")
         self.selection.apply_chosen()
 
+    def _end_line(self, number: int, learning_rate: float, figures: dict[str, float]) -> str:
+        """Appends a line of metrics and starts new sums. Returns the note of the progress bar."""
+        line = self.metric_sums.to_line(number, number - self.window_start, learning_rate) | figures
+        self.metrics_lines.append(line)
+        self.metric_sums, self.window_start = MetricSums(self.config.steps), number
+        return "  ".join([format_line(line), *([self.utilization.format_share()] if self.utilization else [])])
+
     def _plan_epochs(self) -> Iterator[list[Update]]:
-        """The updates of each; `train.updates` may end in the middle of one."""
-        config, made, epoch = self.config, 0, 0
-        while epoch < config.epochs if config.updates is None else made < config.updates:
-            order = (config.seed, epoch)
+        """Yields the updates of each epoch, until `train.epochs` or `train.updates` is reached."""
+        config, epoch, planned = self.config, 0, 0
+        while epoch < config.epochs if config.updates is None else planned < config.updates:
             rows = self.features.manifest.rows
-            updates = plan_epoch(rows, self.indices, order, config.batch_tokens, config.micro_tokens)
-            yield updates if config.updates is None else updates[: config.updates - made]
-            made += len(updates)
+            updates = plan_epoch(rows, self.indices, (config.seed, epoch), config.batch_tokens, config.micro_tokens)
+            yield updates if config.updates is None else updates[: config.updates - planned]
+            planned += len(updates)
             epoch += 1
 
     def _read_micro_batch(self, micro: tuple[int, ...]) -> PackedBatch:
@@ -180,87 +180,90 @@ class Trainer:
         return packed.map(torch.Tensor.pin_memory) if self.device.type == "cuda" else packed
 
     def _accumulate_gradients(
-        self, update: Update, micros: list[tuple[int, ...]], packed: Iterator[PackedBatch], number: int
+        self, update: Update, micros: list[tuple[int, ...]], batches: Iterator[PackedBatch], number: int
     ) -> None:
-        """The gradients of this process, and the figures of all."""
-        own, bad = metrics.MetricSums(self.config.steps), None
+        """Accumulates the gradients of this process and adds the metrics of all processes."""
+        own, failed = MetricSums(self.config.steps), None
         for micro in micros:
-            batch = next(packed).map(lambda tensor: tensor.to(self.device, non_blocking=True))
-            graded = self.compute_loss(batch)
-            loss = graded.loss / update.num_supervised
+            packed = next(batches).map(lambda tensor: tensor.to(self.device, non_blocking=True))
+            output = self.compute_loss(packed)
+            loss = output.loss / update.num_supervised
             if not torch.isfinite(loss):
-                bad = micro
+                failed = micro
                 break
             loss.backward()
             self.optimizer.accumulate_gradients()
-            own.add(batch, graded, update.num_supervised)
+            own.add(packed, output, update.num_supervised)
             if self.utilization is not None:
-                self.utilization.add(batch)
-        # Nobody may wait for the gradients of a process that has none: all hear of it before.
-        sums = self.ranks.all_reduce_sum(
-            torch.cat((torch.tensor([float(bad is not None)]).double(), own.sums_SK.flatten()))
-        )
+                self.utilization.add(packed)
+        # A process that fails has no gradients: the others must know before they wait for them.
+        flag = torch.tensor([float(failed is not None)]).double()
+        sums = self.group.all_reduce_sum(torch.cat((flag, own.sums_SK.flatten())))
         if sums[0] > 0:
-            raise self._not_finite_error(
-                "a loss", number, self._name_conversations(bad) if bad else "in another process"
-            )
+            where = self._name_conversations(failed) if failed else "in another process"
+            raise self._not_finite_error(f"The loss of update {number} is NaN or infinite, {where}")
         self.metric_sums.sums_SK += sums[1:].view_as(own.sums_SK)
 
     def _step(self, learning_rate: float, number: int) -> None:
         if not math.isfinite(self.optimizer.step(learning_rate)):
-            raise self._not_finite_error("a gradient", number, "though each loss was one")
+            raise self._not_finite_error(f"The gradient of update {number} is NaN or infinite, unlike its losses")
 
-    def _not_finite_error(self, what: str, number: int, where: str) -> StageError:
-        return StageError(
-            f"{what} that is no finite number in update {number}, {where}",
-            "numbers",
-            "lower train.learning_rate, or raise train.warmup; if data did it, capture those conversations again."
-            " The last checkpoint is kept, the same command continues there",
-        )
+    def _not_finite_error(self, problem: str) -> StageError:
+        fix = "Lower train.learning_rate or raise train.warmup; if the features are wrong, run `eyas capture` again"
+        return StageError(problem, f"{fix}. The last checkpoint stays, and the same command resumes from it")
 
     def _name_conversations(self, micro: tuple[int, ...]) -> str:
         ids = [self.features.manifest.rows[i].id for i in micro]
         more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
-        return f"conversations {', '.join(ids[:MAX_NAMED])}{more}"
+        return f"in conversations {', '.join(ids[:MAX_NAMED])}{more}"
 
     def compute_loss(self, packed: PackedBatch) -> LossOutput:
-        """All steps of a micro-batch and their loss, not yet divided."""
+        """Returns the loss of a micro-batch, not yet divided by the count of the update."""
         return compute_batch_loss(self.head, packed, self.teacher, self.target, self.config.decay, self.config.loss)
 
-    def _save(self, place: StoragePath, origin: str, number: int) -> None:
-        window = self.metric_sums.sums_SK.tolist()
-        checkpoint = Checkpoint(number, self.window_start, window, self.metrics_lines, self.selection.to_json())
-        state = self.selection.add_state(self.optimizer.state())
-        write_checkpoint(place, checkpoint, state, origin, self.ranks)
+    def _save_if_due(self, directory: StoragePath, origin: str, number: int, must_stop: bool) -> bool:
+        """Writes a checkpoint if the interval has passed or a process must stop. Returns True if one must stop."""
+        is_due = self.group.is_main and time.monotonic() - self._saved_s >= self.config.checkpoint_every_s
+        num_stops, num_saves = self.group.all_reduce_sum(torch.tensor([must_stop, must_stop or is_due]).int()).tolist()
+        if num_saves:
+            sums, selection = self.metric_sums.sums_SK.tolist(), self.selection.to_json()
+            checkpoint = checkpoints.Checkpoint(number, self.window_start, sums, self.metrics_lines, selection)
+            checkpoints.write_checkpoint(directory, checkpoint, self._state(), origin, self.group)
+            self._saved_s = time.monotonic()
+        return num_stops > 0
 
-    def _resume(self, place: StoragePath, origin: str) -> int:
-        """How many updates are made. A checkpoint that cannot be used is said to be so, and training starts anew."""
-        found = read_checkpoint(place, origin)
-        state = self.selection.add_state(self.optimizer.state()).empty_like()
-        if isinstance(found, Checkpoint):
-            found = load_tensors(place, found, state, self.ranks) or found
-        damage = {
-            text for text in self.ranks.all_gather(found.reason if isinstance(found, DamagedCheckpoint) else "") if text
-        }
-        updates = set(self.ranks.all_gather(str(found.update) if isinstance(found, Checkpoint) else "none"))
-        if not damage and len(updates) > 1:
-            damage = {f"other checkpoints in other processes (after updates {', '.join(sorted(updates))})"}
-        if damage and self.ranks.is_main:
-            print(f"eyas: no usable checkpoint: found {'; '.join(sorted(damage))}; starting anew", file=sys.stderr)
-        if damage or not isinstance(found, Checkpoint):
+    def _state(self) -> dict[str, torch.Tensor]:
+        return self.optimizer.state() | self.selection.state()
+
+    def _resume(self, directory: StoragePath, origin: str) -> int:
+        """Loads the checkpoint of this run and returns its update. Returns 0 if no process has a usable one."""
+        found, loaded, damage = None, {}, ""
+        try:
+            found = checkpoints.read_checkpoint(directory, origin)
+            if found is not None:
+                loaded = checkpoints.load_tensors(directory, found, self._state(), self.group)
+        except checkpoints.DamagedCheckpointError as error:
+            damage = str(error)
+        damages = {text for text in self.group.all_gather(damage) if text}
+        updates = set(self.group.all_gather("none" if found is None else str(found.update)))
+        if not damages and len(updates) > 1:
+            damages = {f"the processes read different checkpoints (updates {', '.join(sorted(updates))})"}
+        if damages and self.group.is_main:
+            reasons = "; ".join(sorted(damages))
+            print(f"eyas: the checkpoint is not usable: {reasons}. Training starts from update 0.", file=sys.stderr)
+        if damages or found is None:
             return 0
-        self.optimizer.load_state(state)
-        self.selection.load_state(state, found.selection)
+        self.optimizer.load_state(loaded)
+        self.selection.load_state(loaded, found.selection)
         self.metric_sums.sums_SK.copy_(torch.tensor(found.window_SK, dtype=torch.float64))
         self.window_start, self.metrics_lines = found.window_start, list(found.lines)
         return found.update
 
     def _warn_of_idle_ranks(self, updates: list[Update]) -> None:
-        world = self.ranks.world_size
-        few = sum(len(update.micro_batches) < world for update in updates)
-        if few and self.ranks.is_main:
+        num_small = sum(len(update.micro_batches) < self.group.world_size for update in updates)
+        if num_small and self.group.is_main:
             print(
-                f"eyas: {few} of {len(updates)} updates have fewer micro-batches than the {world} processes, some of"
-                " which wait: raise train.batch_tokens, or lower train.micro_tokens",
+                f"eyas: {num_small} of {len(updates)} updates have fewer micro-batches than the {self.group.world_size}"
+                " processes, so some processes wait. Raise train.batch_tokens, or lower train.micro_tokens.",
                 file=sys.stderr,
             )

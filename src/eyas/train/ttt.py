@@ -1,11 +1,11 @@
-"""Training-time test: the head runs several steps on its own output, as it will when it drafts.
+"""Runs the training-time test: the head runs several steps on its own output, as it will when it drafts.
 
-P rows of a packed batch (its texts one behind the other), Q chains (positions that any step supervises), D hidden,
+P rows of a packed batch (its texts one after the other), Q chains (positions that any step supervises), D hidden,
 L = 3D, N heads, G key-value heads, R = N / G, H head size, C chains and T rows of one text, K steps, J teacher rows
-among the S rows whose final state is stored.
+among the S rows whose final hidden state is stored.
 
-Step 0 reads all rows, for every row is a key. Later steps run on the chains alone: nobody ever attends to an unrolled
-row but its own chain. What a query at step k sees (T = 4, chains at t = 1, 2):
+Step 0 runs on all rows, because every row is a key. Later steps run on the chains alone: only a chain itself attends to
+its unrolled rows. What a query at step k sees (T = 4, chains at t = 1, 2):
 
                      keys of step 0       step 1     step 2
                      t = 0  1  2  3       t = 1  2   t = 1  2
@@ -24,16 +24,19 @@ from eyas.features.layout import Row, supervised_positions, teacher_index, teach
 from eyas.model.attention import AttentionParams
 from eyas.model.head import Head
 from eyas.train.chain_attention import PackedText, chain_attention
+from eyas.train.loss import TeacherTargets
 
 
 @dataclass(frozen=True, eq=False)
-class PackedBatch:
-    """A micro-batch.
+class PackedBatch(TeacherTargets):
+    """A micro-batch: the inputs of all steps, besides the teacher rows and what they supervise.
 
-    ids_P, positions_P (place in its text), aux_PL: all rows. chains_Q: the row of each chain. tokens_KQ: what step k of
-    each chain embeds. supervised_KQ: where step k has something to learn. teachers_J: the rows whose final hidden state
-    teaches, ascending; hidden_JD: that state. pupils_JK: index into the K * Q outputs (step-major) of the one that row
-    j teaches at step k, meaningless where `taught_JK` is False.
+    ids_P, positions_P (in the text), aux_PL: all rows.
+    texts: the rows and chains of each text.
+    chains_Q: the row of each chain.
+    tokens_KQ: the token that step k of each chain embeds.
+    supervised_KQ: True where step k of the chain is supervised.
+    teacher_rows_J: the row of each teacher, ascending.
     """
 
     ids_P: Tensor
@@ -44,18 +47,15 @@ class PackedBatch:
     tokens_KQ: Tensor
     supervised_KQ: Tensor
     teacher_rows_J: Tensor
-    hidden_JD: Tensor
-    student_index_JK: Tensor
-    supervised_JK: Tensor
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        """With every tensor changed: moved to a device, or pinned so that it moves fast."""
+        """Returns the batch with every tensor changed, for example moved to a device or pinned."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "texts"}
         return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
     @property
     def next_ids_P(self) -> Tensor:
-        """What step 0 embeds: the token after each row. The last row of a text gets its own; no chain sees it."""
+        """The token that step 0 embeds: the one after each row. The last row of a text repeats its own, unseen."""
         next_P = self.ids_P.roll(-1)
         for text in self.texts:
             next_P[text.rows.stop - 1] = self.ids_P[text.rows.stop - 1]
@@ -63,28 +63,31 @@ class PackedBatch:
 
 
 def pack_rows(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> PackedBatch:
-    """The rows one behind the other, features in `dtype`. Every row must have at least one supervised position."""
+    """Returns the rows one after the other, features in `dtype`. Every row needs a supervised position."""
     texts, chains, tokens, masks, positions = [], [], [], [], []
     start = num_chains = 0
     for row in rows:
         length = row.ids_T.shape[0]
         masks_KT = torch.stack([supervised_positions(row.loss_mask_T, step) for step in range(steps)])
-        own_C = masks_KT.any(0).nonzero()[:, 0]
-        count = own_C.shape[0]
+        chains_C = masks_KT.any(0).nonzero()[:, 0]
+        count = chains_C.shape[0]
         chain_slice = slice(num_chains, num_chains + count)
-        texts.append(PackedText(slice(start, start + length), chain_slice, tuple(own_C.tolist())))
-        chains.append(own_C + start)
-        inputs_KC = (own_C + 1 + torch.arange(steps)[:, None]).clamp(max=length - 1)
+        texts.append(PackedText(slice(start, start + length), chain_slice, tuple(chains_C.tolist())))
+        chains.append(chains_C + start)
+        inputs_KC = (chains_C + 1 + torch.arange(steps)[:, None]).clamp(max=length - 1)
         tokens.append(row.ids_T[inputs_KC])
-        masks.append(masks_KT[:, own_C])
+        masks.append(masks_KT[:, chains_C])
         positions.append(torch.arange(length))
         start += length
         num_chains += count
     chains_Q, supervised_KQ = torch.cat(chains), torch.cat(masks, 1)
-    teachers_J, pupils_JK, taught_JK = _build_targets(chains_Q, supervised_KQ)
+    teacher_rows_J, student_index_JK, supervised_JK = _assign_teachers(chains_Q, supervised_KQ)
     stored_S = torch.cat([teacher_positions(row.loss_mask_T) for row in rows]).nonzero()[:, 0]
-    places_J = torch.searchsorted(stored_S, teachers_J)
+    stored_index_J = torch.searchsorted(stored_S, teacher_rows_J)
     return PackedBatch(
+        hidden_JD=torch.cat([row.hidden_UD for row in rows])[stored_index_J].to(dtype),
+        student_index_JK=student_index_JK,
+        supervised_JK=supervised_JK,
         ids_P=torch.cat([row.ids_T for row in rows]),
         positions_P=torch.cat(positions),
         aux_PL=torch.cat([row.aux_TL for row in rows]).to(dtype),
@@ -92,66 +95,66 @@ def pack_rows(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> PackedBatc
         chains_Q=chains_Q,
         tokens_KQ=torch.cat(tokens, 1),
         supervised_KQ=supervised_KQ,
-        teacher_rows_J=teachers_J,
-        hidden_JD=torch.cat([row.hidden_UD for row in rows])[places_J].to(dtype),
-        student_index_JK=pupils_JK,
-        supervised_JK=taught_JK,
+        teacher_rows_J=teacher_rows_J,
     )
 
 
-def _build_targets(chains_Q: Tensor, supervised_KQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Who teaches whom, gathered by teacher, so that the target's logits of a row are computed once for all steps."""
+def _assign_teachers(chains_Q: Tensor, supervised_KQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns teacher_rows_J, student_index_JK and supervised_JK.
+
+    Outputs are grouped by teacher, so that the target's logits of a row are computed once for all steps.
+    """
     steps, num_chains = supervised_KQ.shape
     k_I, q_I = supervised_KQ.nonzero(as_tuple=True)
-    by_step = [chains_Q + teacher_index(0, step) for step in range(steps)]
-    teacher_I = torch.stack(by_step)[k_I, q_I]
-    teachers_J, place_I = teacher_I.unique(sorted=True, return_inverse=True)
-    pupils_JK = torch.zeros(teachers_J.shape[0], steps, dtype=torch.int64)
-    taught_JK = torch.zeros_like(pupils_JK, dtype=torch.bool)
-    pupils_JK[place_I, k_I] = k_I * num_chains + q_I
-    taught_JK[place_I, k_I] = True
-    return teachers_J, pupils_JK, taught_JK
+    teachers_KQ = torch.stack([chains_Q + teacher_index(0, step) for step in range(steps)])
+    teacher_rows_J, j_I = teachers_KQ[k_I, q_I].unique(sorted=True, return_inverse=True)
+    student_index_JK = torch.zeros(teacher_rows_J.shape[0], steps, dtype=torch.int64)
+    supervised_JK = torch.zeros_like(student_index_JK, dtype=torch.bool)
+    student_index_JK[j_I, k_I] = k_I * num_chains + q_I
+    supervised_JK[j_I, k_I] = True
+    return teacher_rows_J, student_index_JK, supervised_JK
 
 
-def unroll(head: Head, packed: PackedBatch, embed_rows: Tensor, embed_chains_KQD: Tensor) -> Tensor:
-    """out_KQD, the block's output of every step at every chain.
+def unroll(head: Head, packed: PackedBatch, embeds_PD: Tensor, embeds_KQD: Tensor) -> Tensor:
+    """Returns out_KQD, the head's output of every step at every chain.
 
-    embed_rows: [P, D] embeddings of `packed.next_ids_P`; embed_chains_KQD: those of `packed.tokens_KQ` (step 0 unused).
+    Args:
+        head: The head.
+        packed: The micro-batch.
+        embeds_PD: Embeddings of `packed.next_ids_P`.
+        embeds_KQD: Embeddings of `packed.tokens_KQ`; those of step 0 are not used.
     """
     steps = packed.tokens_KQ.shape[0]
-    attend = UnrolledAttend(packed)
+    attention = UnrolledAttention(packed)
     hidden_1PD = head.fuse_aux(packed.aux_PL)[None]
-    out_1PD = head.step(embed_rows[None], hidden_1PD, packed.positions_P[None], attend)
+    out_1PD = head.step(embeds_PD[None], hidden_1PD, packed.positions_P[None], attention)
     out_1QD = out_1PD[:, packed.chains_Q]
     outs = [out_1QD]
     positions_1Q = packed.positions_P[packed.chains_Q][None]
     for step in range(1, steps):
-        out_1QD = head.step(embed_chains_KQD[step][None], head.next_hidden(out_1QD), positions_1Q + step, attend)
+        out_1QD = head.step(embeds_KQD[step][None], head.next_hidden(out_1QD), positions_1Q + step, attention)
         outs.append(out_1QD)
     return torch.cat(outs)
 
 
-class UnrolledAttend:
-    """The attention of `unroll`: first call = step 0 over all rows, then one call a step over the chains.
+class UnrolledAttention:
+    """The attention of `unroll`. The first call is step 0 over all rows, each later call one step over the chains.
 
-    Step 0 answers only the rows that start a chain; the others get zeros, for nobody reads their output.
+    Step 0 computes only the rows that start a chain. The others are zeros, because nothing uses their output.
     """
 
     def __init__(self, packed: PackedBatch) -> None:
         self._packed = packed
-        self._prefix: tuple[Tensor, Tensor] | None = None
-        self._diagonal: list[tuple[Tensor, Tensor]] = []
+        self._prefix_kv: tuple[Tensor, Tensor] | None = None
+        self._unrolled_kv: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
+        """Stores the keys and values of a step and returns its attention output."""
         assert (layer, q_BNTH.shape[0]) == (0, 1), "one layer, packed rows"
-        if self._prefix is None:
-            self._prefix = (k_BGTH[0], v_BGTH[0])
-            chains_Q = self._packed.chains_Q
-            out_NQH = self._attend(q_BNTH[0][:, chains_Q], params.scale)
+        texts, chains_Q, kv = self._packed.texts, self._packed.chains_Q, (k_BGTH[0], v_BGTH[0])
+        if self._prefix_kv is None:
+            self._prefix_kv = kv
+            out_NQH = chain_attention(texts, q_BNTH[0][:, chains_Q], kv, [], params.scale)
             return torch.zeros_like(q_BNTH).index_copy(2, chains_Q, out_NQH[None])
-        self._diagonal.append((k_BGTH[0], v_BGTH[0]))
-        return self._attend(q_BNTH[0], params.scale)[None]
-
-    def _attend(self, q_NQH: Tensor, scale: float) -> Tensor:
-        assert self._prefix is not None
-        return chain_attention(self._packed.texts, q_NQH, self._prefix, self._diagonal, scale)
+        self._unrolled_kv.append(kv)
+        return chain_attention(texts, q_BNTH[0], self._prefix_kv, self._unrolled_kv, params.scale)[None]
