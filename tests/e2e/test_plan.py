@@ -42,7 +42,11 @@ def test_a_run_that_has_not_begun(recipe, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     assert "at most 24 prompts" in text
     assert "at most 24 answers, at most 576 answer tokens" in text
-    for word in ("measured on this machine", "estimated:", "not in the total: eval, bench"):
+    for word in (
+        "Measured on this machine",
+        "Estimated:",
+        "Not in the total, because their time is unknown: eval, bench",
+    ):
         assert word in text
 
 
@@ -71,7 +75,7 @@ def test_a_finished_run(run, recipe, capsys):
     text = planned(capsys, recipe, "--out", run)
     assert listing(run) == before
     assert [stage for stage, state in states(text).items() if state == "would run"] == ["export", "bench"]
-    assert "measured" not in text
+    assert "Measured" not in text
 
 
 @pytest.mark.parametrize(

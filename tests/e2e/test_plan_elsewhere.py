@@ -103,7 +103,7 @@ def test_heads_take_two_to_five_percent(recipe, parameters, active, head, capsys
 def test_the_words_name_the_hardware_and_the_source(capsys, tmp_path):
     assert main(["plan", str(RECIPES / "llama3-70b.toml"), "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
-    for words in ("for eight H200, by the rates", "stored is cheaper at 2.0 epochs", "not eyas", "was not looked at"):
+    for words in ("For eight H200, with rates", "With 2.0 epochs, stored is cheaper", "not from eyas", "was not read"):
         assert words in text
     assert not (tmp_path / "out").exists()
 
@@ -130,7 +130,7 @@ def test_answers_of_a_server_have_the_rate_that_is_told(recipe, tmp_path, capsys
     assert main(["plan", str(recipe), *map(str, keys)]) == 0
     text = capsys.readouterr().out
     assert re.search(r"respond +would run .* \?\n", text)
-    assert "plan.respond_tps=" in text
+    assert "set plan.respond_tps to the output tokens" in text
     plan = planned(capsys, recipe, *keys, "plan.respond_tps=2")
     respond = next(stage for stage in plan["stages"] if stage["stage"] == "respond")
     assert respond["hours"] == pytest.approx(24 * 24 / 2 / 3600)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eyas.model.attention import AttentionParams, DenseAttention
 from eyas.model.head import Head, HeadConfig
-from eyas.train.ttt import UnrolledAttend, pack_rows, unroll
+from eyas.train.ttt import UnrolledAttention, pack_rows, unroll
 
 STEPS = 3
 
@@ -24,7 +24,7 @@ def seen_by_training(picture: str, steps: int) -> Tensor:
     length, chains = len(row.ids_T), packed.chains_Q
     keys = steps * length
     one_hot = torch.eye(keys).view(steps, 1, 1, length, keys)
-    attend, out = UnrolledAttend(packed), []
+    attend, out = UnrolledAttention(packed), []
     first = attend(
         0, torch.zeros(1, 2, length, keys), torch.randn(1, 1, length, keys), one_hot[0], AttentionParams(1.0)
     )

@@ -1,1 +1,1 @@
-"""What a run costs: rates and prices of hardware that is not here, sums, and what others got out of how much data."""
+"""Configuration and arithmetic of costs: rates, prices, hours, money, and the expected acceptance length."""

@@ -1,8 +1,8 @@
-"""The recipe keys `plan.*`: hardware that is not here, what it costs, how much data, and the target's sizes."""
+"""Defines the recipe keys `plan.*`: rates and prices of other hardware, amounts of data, sizes of the target."""
 
-import math
 from dataclasses import dataclass
 
+from eyas.base.config import require_range
 from eyas.base.errors import UsageError
 
 HERE = "here"
@@ -10,10 +10,10 @@ HERE = "here"
 
 @dataclass(frozen=True)
 class TargetShape:
-    """The recipe keys `plan.shape.*`: a target's sizes under the names of its config.json.
+    """The recipe keys `plan.shape.*`: a target's sizes, with the names of its config.json.
 
-    For where neither the configuration nor the weights are at hand. Keys that are left out are those that the family
-    does not have, or that do not change a size.
+    They are needed only if neither configuration nor weights are available. Leave out keys that the model family does
+    not have, or that change no size.
     """
 
     model_type: str
@@ -33,13 +33,16 @@ class TargetShape:
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """What `eyas plan` cannot measure or count here. No stage reads it.
+    """The recipe keys `plan.*`, which only `eyas plan` reads. Raises UsageError for a missing or wrong value.
 
-    hardware: "here" measures the rates on this machine, on the target itself; any other text names the machine whose
-    rates stand below, and then neither weights nor prompts are needed. *_tps: tokens a second of the whole machine
-    (capture_tps: the target reads; respond_tps: it writes, all streams together; train_tps: training goes through,
-    prompts included). price_per_hour: of the whole machine, in any currency. storage_price_gb_month: of 10^9 bytes for
-    a month. conversations; turns, prompt_tokens, answer_tokens: means of one conversation. Raises UsageError.
+    hardware: "here" measures the rates on this machine with the target itself. Any other text names the machine whose
+        rates follow; then neither weights nor prompts are needed.
+    capture_tps: tokens/s at which the target reads, on the whole machine.
+    respond_tps: tokens/s that it generates, over all streams.
+    train_tps: tokens/s that training processes, prompts included.
+    price_per_hour: of the whole machine, in any currency.
+    storage_price_gb_month: of 10^9 bytes for a month.
+    conversations: their number; turns, prompt_tokens and answer_tokens are means of one conversation.
     """
 
     hardware: str = HERE
@@ -56,25 +59,17 @@ class PlanConfig:
     shape: TargetShape | None = None
 
     def __post_init__(self) -> None:
-        above = ("capture_tps", "respond_tps", "train_tps", "conversations", "turns", "prompt_tokens", "answer_tokens")
-        for name in (*above, "price_per_hour", "storage_price_gb_month", "storage_months"):
-            value = getattr(self, name)
-            least = "a number above 0" if name in above else "a number from 0 on"
-            if value is not None and not ((value > 0 or (value == 0 and name not in above)) and value < math.inf):
-                raise UsageError(f"plan.{name} = {value}", least, f"correct plan.{name}")
-        if not self.is_here:
-            self._require("capture_tps", "train_tps", "conversations", "prompt_tokens", "answer_tokens")
+        required = ("capture_tps", "train_tps", "conversations", "prompt_tokens", "answer_tokens")
+        for name in (*required, "respond_tps", "turns"):
+            require_range(f"plan.{name}", getattr(self, name), 0, exclude_low=True)
+        for name in ("price_per_hour", "storage_price_gb_month", "storage_months"):
+            require_range(f"plan.{name}", getattr(self, name), 0)
+        missing = [f"plan.{name}" for name in required if getattr(self, name) is None]
+        if missing and not self.is_here:
+            problem = f"plan.hardware is {self.hardware!r}, but {', '.join(missing)} is not set"
+            raise UsageError(problem, 'Set the missing keys, or set plan.hardware to "here" to measure on this machine')
 
     @property
     def is_here(self) -> bool:
-        """Whether rates are measured on this machine."""
+        """True if rates are measured on this machine."""
         return self.hardware == HERE
-
-    def _require(self, *names: str) -> None:
-        missing = [f"plan.{name}" for name in names if getattr(self, name) is None]
-        if missing:
-            raise UsageError(
-                f"plan.hardware = {self.hardware!r} without {', '.join(missing)}",
-                "the rates of that machine and how much data there is",
-                'add them, or set plan.hardware to "here" to measure on this machine',
-            )

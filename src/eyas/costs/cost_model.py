@@ -1,48 +1,53 @@
-"""Amounts, rates and the sums of both: features that are stored, against features made anew in every epoch.
+"""Computes hours and money: features stored once, or computed again in every epoch. Also the expected acceptance.
 
-stored          capture once ──> bytes, a month's rent ──> train, train, train
-on the fly      read + train, read + train, read + train                         no bytes, the target reads again
-
-What acceptance length to expect of how much data: measured by others, until eyas has a curve of its own.
+stored          capture once ──> bytes, storage costs ──> train, train, train
+on the fly      read + train, read + train, read + train               no bytes, but the target reads again
 """
 
 import math
 from dataclasses import dataclass
+
+import numpy as np
 
 GB = 1e9
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """What the stages work on. Where `answered` is false the answer tokens are the most there can be."""
+    """The data that the stages process.
+
+    prompt_tokens: of all conversations, without the answers.
+    counted: True if the prompts are finished, so that their number is known.
+    answered: True if the answers are finished. Otherwise answer_tokens is the most that they may have.
+    """
 
     num_prompts: int
     num_answers: int
-    prompt_tokens: int  # of all conversations, without the answers
+    prompt_tokens: int
     answer_tokens: int
-    counted: bool  # the prompts are finished, so their number is known
+    counted: bool
     answered: bool
 
     @property
     def tokens(self) -> int:
-        """Rows of features."""
+        """Tokens of all conversations: the rows of features."""
         return self.prompt_tokens + self.answer_tokens
 
     @property
     def answer_share(self) -> float:
-        """Of all tokens."""
+        """The share of answer tokens in all tokens."""
         return self.answer_tokens / max(1, self.tokens)
 
     @property
     def prefill_tokens(self) -> int:
-        """What the target reads while it answers: every turn reads the turns before it once more."""
+        """Tokens that the target reads while it answers: every turn reads the turns before it again."""
         turns = self.num_answers / max(self.num_prompts, 1)
         return round(self.prompt_tokens * (turns + 1) / 2 + self.answer_tokens * (turns - 1) / 2)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens a second; None where it is not known, or the stage would not run."""
+    """Tokens/s at which the target reads (prefill), writes (decode), and at which the head learns; None if unknown."""
 
     read: float | None
     write: float | None
@@ -51,7 +56,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Prices:
-    """In one currency; None where nothing is said. per_gb: 10^9 bytes for as long as the features are kept."""
+    """Prices in one currency; None if unknown. per_gb: of 10^9 bytes for the whole storage time."""
 
     per_hour: float | None
     per_gb: float | None
@@ -59,7 +64,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class FeatureOption:
-    """One way to come by features: hours of the machine for reading and for training, money with storage in it."""
+    """The costs of one way to provide features. money includes storage_money; None if a price is unknown."""
 
     read_hours: float
     train_hours: float
@@ -69,12 +74,13 @@ class FeatureOption:
 
     @property
     def hours(self) -> float:
+        """Hours of the machine."""
         return self.read_hours + self.train_hours
 
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """Both, and from how many epochs on storing is the cheaper one; None where a price is missing."""
+    """Both ways to provide features. Storing is cheaper from break_even_epochs on; None if a price is unknown."""
 
     stored: FeatureOption
     on_the_fly: FeatureOption
@@ -83,49 +89,62 @@ class FeatureOptions:
 
     @property
     def cheaper(self) -> str | None:
-        """By money: "stored" or "on_the_fly"; None where a price is missing."""
+        """The cheaper way, "stored" or "on_the_fly"; None if a price is unknown."""
         if self.stored.money is None or self.on_the_fly.money is None:
             return None
         return "stored" if self.stored.money <= self.on_the_fly.money else "on_the_fly"
 
 
-def to_hours(tokens: float, rate: float | None) -> float | None:
-    """Of so many tokens at so many a second."""
-    return None if rate is None else tokens / rate / 3600
+def to_hours(tokens: float, tokens_per_s: float | None) -> float | None:
+    """Returns the hours that these tokens take; None if the rate is unknown."""
+    return None if tokens_per_s is None else tokens / tokens_per_s / 3600
 
 
 def compare_feature_options(
     tokens: float, trained: float, held_out: float, stored_bytes: float, rates: Rates, prices: Prices
 ) -> FeatureOptions:
-    """tokens: of all texts. trained: those that training goes through, epochs included. held_out: share of the texts.
+    """Returns the costs of both ways to provide features.
 
-    On the fly the target reads what is trained on in every epoch, and what is held out once, for the evaluation. Both
-    ways read and train one after the other; on machines that do both at once the sum is the same. Both rates must be
-    known.
+    On the fly, the target reads training rows in every epoch, and held-out rows once for the evaluation. Reading and
+    training are added up; on machines that do both at once the sum is the same.
+
+    Args:
+        tokens: Tokens of all conversations.
+        trained: Tokens that training processes, epochs included.
+        held_out: The share of held-out tokens.
+        stored_bytes: Bytes of stored features.
+        rates: The rates of reading and training, both known.
+        prices: The prices.
     """
-    assert rates.read is not None, "ask for no ways without a rate of reading"
-    assert rates.learn is not None, "ask for no ways without a rate of training"
+    assert rates.read is not None, "the rate of reading"
+    assert rates.learn is not None, "the rate of training"
     train_hours = trained / rates.learn / 3600
     once_hours = tokens / rates.read / 3600
     again_hours = (trained + held_out * tokens) / rates.read / 3600
-    rent = None if prices.per_gb is None else stored_bytes / GB * prices.per_gb
+    storage = None if prices.per_gb is None else stored_bytes / GB * prices.per_gb
 
-    def money(spent_hours: float, besides: float | None) -> float | None:
-        return None if prices.per_hour is None or besides is None else spent_hours * prices.per_hour + besides
+    def option(read_hours: float, num_bytes: float, storage_money: float | None) -> FeatureOption:
+        money = None
+        if prices.per_hour is not None and storage_money is not None:
+            money = (read_hours + train_hours) * prices.per_hour + storage_money
+        return FeatureOption(read_hours, train_hours, num_bytes, storage_money, money)
 
-    stored = FeatureOption(once_hours, train_hours, stored_bytes, rent, money(once_hours + train_hours, rent))
-    fly = FeatureOption(again_hours, train_hours, 0.0, 0.0, money(again_hours + train_hours, 0.0))
     epoch_tokens = tokens * (1 - held_out)
-    even = None
-    if rent is not None and prices.per_hour and epoch_tokens:
-        # rent + tokens = epochs * epoch_tokens + held_out * tokens, all in money for reading; tokens cancel out.
-        even = 1 + rent / (once_hours * prices.per_hour) / (1 - held_out)
-    return FeatureOptions(stored, fly, trained / epoch_tokens if epoch_tokens else 0.0, even)
+    break_even = None
+    if storage is not None and prices.per_hour and epoch_tokens:
+        # storage + tokens = epochs * epoch_tokens + held_out * tokens, all as money for reading; tokens cancel out.
+        break_even = 1 + storage / (once_hours * prices.per_hour) / (1 - held_out)
+    return FeatureOptions(
+        stored=option(once_hours, stored_bytes, storage),
+        on_the_fly=option(again_hours, 0.0, 0.0),
+        epochs=trained / epoch_tokens if epoch_tokens else 0.0,
+        break_even_epochs=break_even,
+    )
 
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """Conversations to learn from -> tokens per target forward of a chain of 5, from `low` to `high`."""
+    """A published result: tokens per target forward of a chain of 5, `low` to `high`, for so many conversations."""
 
     conversations: int
     low: float
@@ -135,17 +154,15 @@ class MeasuredPoint:
 
 POINTS = (
     MeasuredPoint(5_000, 1.45, 1.5, "vllm-project/speculators, examples: Llama-3-8B and Qwen3-8B, 5k conversations"),
-    MeasuredPoint(50_000, 1.9, 1.95, "sgl-project/SpecForge issue 128: 1.94 on GSM8K after 50k of ShareGPT, 5 epochs"),
-    MeasuredPoint(
-        500_000, 2.8, 3.0, "vllm-project/speculators pull 610: 2.82 to 3.02, Qwen3-8B, 508k answers of its own"
-    ),
+    MeasuredPoint(50_000, 1.9, 1.95, "sgl-project/SpecForge issue 128: 1.94 on GSM8K, 50k of ShareGPT, 5 epochs"),
+    MeasuredPoint(500_000, 2.8, 3.0, "vllm-project/speculators pull 610: 2.82 to 3.02, Qwen3-8B, 508k own answers"),
 )
-"""All on chat in natural language by targets of 8 billion parameters, and by other trainers than this one."""
+"""Measured by others, with other trainers, on chat by targets of 8 billion parameters. eyas has no such curve yet."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """inside: the number of conversations lies among those that somebody measured; else the nearest point's range."""
+    """An expected acceptance length. inside: False if it is only the nearest measured point's."""
 
     low: float
     high: float
@@ -153,12 +170,10 @@ class Expectation:
 
 
 def expected_acceptance(conversations: float) -> Expectation:
-    """On a straight line over the logarithm of the conversations, between the points; beyond them the last one's."""
-    first, last = POINTS[0], POINTS[-1]
-    if not first.conversations <= conversations <= last.conversations:
-        end = first if conversations < first.conversations else last
-        return Expectation(end.low, end.high, False)
-    right = next(index for index in range(1, len(POINTS)) if conversations <= POINTS[index].conversations)
-    a, b = POINTS[right - 1], POINTS[right]
-    share = math.log(conversations / a.conversations) / math.log(b.conversations / a.conversations)
-    return Expectation(a.low + share * (b.low - a.low), a.high + share * (b.high - a.high), True)
+    """Interpolates POINTS linearly over the logarithm of the conversations. Outside them it returns the nearest one."""
+    first, last = POINTS[0].conversations, POINTS[-1].conversations
+    logarithms = [math.log(point.conversations) for point in POINTS]
+    x = math.log(min(max(conversations, first), last))
+    low = float(np.interp(x, logarithms, [point.low for point in POINTS]))
+    high = float(np.interp(x, logarithms, [point.high for point in POINTS]))
+    return Expectation(low, high, first <= conversations <= last)

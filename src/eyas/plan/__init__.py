@@ -1,1 +1,1 @@
-"""`eyas plan`: what of a run is finished, what would run, and what that takes. Nothing is written."""
+"""Plans a run for `eyas plan`: finished stages, stages that would run, and their hours, bytes and money."""

@@ -1,4 +1,4 @@
-"""The plan in words, for the terminal."""
+"""Formats a plan as text for the terminal."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,133 +11,121 @@ from eyas.plan.plan import Plan, format_bytes
 
 
 def format_plan(plan: Plan) -> str:
-    """The whole text."""
-    parts = [
-        _stage_table(plan),
-        _options_table(plan.options, plan) if plan.options is not None else [],
-        list(_notes(plan)),
-    ]
+    """Returns the tables of stages and feature options, and notes."""
+    options = [] if plan.options is None else _options_table(plan.options, plan)
+    parts = [_stage_table(plan), options, list(_notes(plan))]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def _stage_table(plan: Plan) -> list[str]:
-    facts, recipe = plan.target.info, plan.run.recipe
-    active = plan.target.active_parameters
-    passes = "" if active == facts.num_parameters else f", {active:,} of them for one token"
-    head = (
-        f"recipe {recipe.name}, run directory {plan.run.out}, "
-        f"target {facts.name} ({facts.num_parameters:,} parameters{passes}, {recipe.target.dtype})"
-    )
-    width = max(len(line.amount) for line in plan.lines)
+    info, recipe, active = plan.target.info, plan.run.recipe, plan.target.active_parameters
+    sizes = f"{info.num_parameters:,} parameters"
+    sizes += "" if active == info.num_parameters else f", {active:,} active"
+    width = max(len(stage.amount) for stage in plan.stages)
     rows = [
-        f"{line.stage:<9}{line.state:<11}{line.amount:<{width + 2}}{_format_time(line.hours):>12}"
-        for line in plan.lines
+        f"{stage.stage:<9}{stage.state:<11}{stage.amount:<{width + 2}}{_format_time(stage.hours):>12}"
+        for stage in plan.stages
     ]
     money, price = "", plan.prices.per_hour
     if plan.total_money is not None and price is not None:
-        rent = ", storage included" if plan.total_money > plan.total_hours * price else ""
-        money = f"  {plan.total_money:,.2f} at {price:,.2f} an hour{rent}"
-    return [head, "", *rows, f"{'total':<{width + 22}}{_format_time(plan.total_hours):>12}{money}"]
-
-
-def _options_table(ways: FeatureOptions, plan: Plan) -> list[str]:
-    """Stored beside on the fly, and where they meet."""
-    months = plan.run.recipe.plan.storage_months
-    kept_for = "a month" if months == 1 else f"{months:g} months"
-
-    def row(name: str, way: FeatureOption) -> str:
-        rent = "" if not way.storage_money else f", {way.storage_money:,.2f} for {kept_for}"
-        kept = f"{format_bytes(way.stored_bytes)}{rent}" if way.stored_bytes else "nothing kept"
-        money = "" if way.money is None else f"{way.money:>14,.2f}"
-        return f"{name:<12}{_format_time(way.read_hours):>14}{_format_time(way.train_hours):>12}{money}   {kept}"
-
-    title = "" if plan.prices.per_hour is None else f"{'money':>14}"
-    lines = [
-        f"{'features':<12}{'target reads':>14}{'training':>12}{title}",
-        row("stored", ways.stored),
-        row("on the fly", ways.on_the_fly),
-    ]
-    if ways.cheaper is None or ways.break_even_epochs is None:
-        sooner = "stored" if ways.stored.hours <= ways.on_the_fly.hours else "on the fly"
-        return [*lines, f"{sooner} takes fewer hours at {ways.epochs:.1f} epochs; what storage costs is not known"]
-    name = "stored" if ways.cheaper == "stored" else "on the fly"
-    said = (
-        "as the recipe says, capture.online" if plan.run.recipe.capture.online else "capture.online=true for on the fly"
-    )
+        storage = ", storage included" if plan.total_money > plan.total_hours * price else ""
+        money = f"  {plan.total_money:,.2f} at {price:,.2f} an hour{storage}"
     return [
-        *lines,
-        f"{name} is cheaper at {ways.epochs:.1f} epochs; stored from {ways.break_even_epochs:.2f} epochs on ({said})",
+        f"recipe {recipe.name}, run directory {plan.run.out}, target {info.name} ({sizes}, {recipe.target.dtype})",
+        "",
+        *rows,
+        f"{'total':<{width + 22}}{_format_time(plan.total_hours):>12}{money}",
     ]
+
+
+def _options_table(options: FeatureOptions, plan: Plan) -> list[str]:
+    """Returns stored features beside features on the fly, and the number of epochs at which they cost the same."""
+    months = plan.run.recipe.plan.storage_months
+    duration = "a month" if months == 1 else f"{months:g} months"
+
+    def row(name: str, option: FeatureOption) -> str:
+        storage = "" if not option.storage_money else f", {option.storage_money:,.2f} for {duration}"
+        stored = f"{format_bytes(option.stored_bytes)}{storage}" if option.stored_bytes else "nothing"
+        money = "" if option.money is None else f"{option.money:>14,.2f}"
+        times = f"{_format_time(option.read_hours):>14}{_format_time(option.train_hours):>12}"
+        return f"{name:<12}{times}{money}   {stored}"
+
+    money = "" if plan.prices.per_hour is None else f"{'money':>14}"
+    title = f"{'features':<12}{'target reads':>14}{'training':>12}{money}   stored"
+    lines = [title, row("stored", options.stored), row("on the fly", options.on_the_fly)]
+    epochs = f"{options.epochs:.1f} epochs"
+    if options.cheaper is None or options.break_even_epochs is None:
+        faster = "stored" if options.stored.hours <= options.on_the_fly.hours else "on the fly"
+        return [*lines, f"With {epochs}, {faster} takes fewer hours. The price of storage is unknown."]
+    name = "stored" if options.cheaper == "stored" else "on the fly"
+    key = "The recipe sets" if plan.run.recipe.capture.online else "For features on the fly, set"
+    break_even = f"stored is cheaper from {options.break_even_epochs:.2f} epochs on"
+    return [*lines, f"With {epochs}, {name} is cheaper; {break_even}. {key} capture.online=true."]
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    known = _format_rates(plan)
-    config = plan.run.recipe.plan
-    if known and config.is_here:
-        threads = torch.get_num_threads()
-        yield f"measured on this machine for a few seconds, {threads} threads: {'; '.join(known)}"
+    rates, config, recipe = _format_rates(plan), plan.run.recipe.plan, plan.run.recipe
+    if rates and config.is_here:
+        threads = f"{count} threads" if (count := torch.get_num_threads()) > 1 else "1 thread"
+        yield f"Measured on this machine for a few seconds, with {threads}: {'; '.join(rates)}."
     if not config.is_here:
-        yield (
-            f"for {config.hardware}, by the rates and amounts of the recipe's table [plan], not measured here: "
-            f"{'; '.join(known)}"
-        )
-        yield f"{plan.run.out} was not looked at; plan.hardware=here measures on this machine, and only what is left"
+        yield f"For {config.hardware}, with rates and amounts of the recipe's table [plan]: {'; '.join(rates)}."
+        yield f"{plan.run.out} was not read. Set plan.hardware=here to measure here and to skip finished stages."
     estimated = []
     if not plan.amounts.counted:
-        estimated.append("the number of prompts (what the screens drop is not known yet)")
+        estimated.append("the number of prompts, because screening drops some")
     if not plan.amounts.answered:
-        most = "respond.max_tokens allows"
-        if plan.run.recipe.respond.tasks:
-            most = "respond.max_tokens, its task's own where it has one, allows"
-        estimated.append(f"lengths, from the first {SAMPLE_PROMPTS} prompts, each answer as long as {most}")
-    if known:
+        limit = "respond.max_tokens" + (" or the limit of its task" if recipe.respond.tasks else "")
+        estimated.append(f"lengths, from the first {SAMPLE_PROMPTS} prompts, each answer as long as {limit} allows")
+    if rates:
         estimated.append("all times, from these rates")
     if estimated:
-        yield f"estimated: {'; '.join(estimated)}"
-    unknown = [line.stage for line in plan.lines if line.hours is None]
+        yield f"Estimated: {'; '.join(estimated)}."
+    unknown = [stage.stage for stage in plan.stages if stage.hours is None]
     if unknown:
-        yield f"not in the total: {', '.join(unknown)}, whose time is not estimated"
-    if "respond" in unknown and plan.run.recipe.respond.url is not None:
-        yield "a server answers: plan.respond_tps=..., its output tokens a second, would put respond into the total"
+        yield f"Not in the total, because their time is unknown: {', '.join(unknown)}."
+    if "respond" in unknown and recipe.respond.url is not None:
+        yield "To include respond, set plan.respond_tps to the output tokens/s of its server."
     yield from _format_expectation(plan)
-    kept_here = config.is_here and plan.run.recipe.features.url is None
-    if kept_here and any(line.stage == "capture" and line.state != "finished" for line in plan.lines):
-        place = next(parent for parent in (plan.run.out.resolve(), *plan.run.out.resolve().parents) if parent.is_dir())
-        free = shutil.disk_usage(place).free
-        lack = "" if free > plan.feature_bytes else ": too little for the features"
-        yield f"free on the disk of {plan.run.out}: {format_bytes(free)}{lack}"
+    is_stored_here = config.is_here and recipe.features.url is None
+    if is_stored_here and any(stage.stage == "capture" and stage.state != "finished" for stage in plan.stages):
+        out = plan.run.out.resolve()
+        free = shutil.disk_usage(next(parent for parent in (out, *out.parents) if parent.is_dir())).free
+        lack = "." if free > plan.feature_bytes else ": too little for the features. Set features.url to another disk."
+        yield f"Free space on the disk of {plan.run.out}: {format_bytes(free)}{lack}"
 
 
 def _format_rates(plan: Plan) -> list[str]:
-    respond = plan.run.recipe.respond
-    at_once = f", {respond.batch_size} answers at once" if plan.run.recipe.plan.is_here and respond.url is None else ""
-    named = {
-        "the target reads {:,.0f} tokens/s": plan.rates.read,
-        f"it writes {{:,.0f}} tokens/s{at_once}": plan.rates.write,
-        "training goes through {:,.0f} tokens/s": plan.rates.learn,
-    }
-    known = [text.format(rate) for text, rate in named.items() if rate is not None]
-    if plan.options is not None and plan.rates.learn is not None and not plan.run.recipe.capture.online:
-        speed = plan.rates.learn * plan.feature_bytes / max(1, plan.amounts.tokens)
-        known.append(f"so it reads {format_bytes(speed)} of features a second")
-    return known
+    recipe, rates = plan.run.recipe, plan.rates
+    texts, at_once = [], ""
+    if recipe.plan.is_here and recipe.respond.url is None:
+        at_once = f" with {recipe.respond.batch_size} answers at once"
+    if rates.read is not None:
+        texts.append(f"the target reads {rates.read:,.0f} tokens/s")
+    if rates.write is not None:
+        texts.append(f"it generates {rates.write:,.0f} tokens/s{at_once}")
+    if rates.learn is not None:
+        texts.append(f"training processes {rates.learn:,.0f} tokens/s")
+        if plan.options is not None and not recipe.capture.online:
+            speed = rates.learn * plan.feature_bytes / max(1, plan.amounts.tokens)
+            texts.append(f"so it reads {format_bytes(speed)}/s of features")
+    return texts
 
 
 def _format_expectation(plan: Plan) -> Iterator[str]:
     if plan.expectation is None:
         return
-    low, high = plan.expectation.low, plan.expectation.high
+    length = f"{plan.expectation.low:.2f} to {plan.expectation.high:.2f} tokens per target forward"
     count = f"{plan.amounts.num_prompts:,} conversations"
-    first, last = POINTS[0].conversations, POINTS[-1].conversations
     if plan.expectation.inside:
-        said = f"{count}: {low:.2f} to {high:.2f} tokens a forward of the target"
+        yield f"Expected acceptance length with {count}: {length}."
     else:
-        near = "the fewest" if plan.amounts.num_prompts < first else "the most"
-        end = first if near == "the fewest" else last
-        said = f"{count}: not known; {near} that were measured, {end:,}, gave {low:.2f} to {high:.2f}"
+        few = plan.amounts.num_prompts < POINTS[0].conversations
+        nearest = f"{'fewest' if few else 'most'} measured, {POINTS[0 if few else -1].conversations:,}"
+        yield f"Expected acceptance length with {count}: unknown. The {nearest}, gave {length}."
     yield (
-        f"acceptance length to expect of {said}. Others measured that (chains of 5, chat, targets of 8 billion "
-        "parameters, other trainers; docs/training.md), not eyas, and other data will give another"
+        "These figures are not from eyas: others measured them, with chains of 5, chat data, targets of 8 billion "
+        "parameters and other trainers (docs/training.md)."
     )
 
 
