@@ -91,7 +91,7 @@ def _build_block(
 ) -> EngineBlock:
     """Builds a block from its answers and, by request, when it was sent and when the engine admitted it."""
     ordered = tuple(sorted(answers, key=lambda answer: int(answer.request.id)))
-    with_spec_decode = engine.runner.drafters[0] is not None
+    with_spec_decode = bool(engine.runner.drafters)
     rows = zip(ordered, sent_s, added_s, strict=True)
     return EngineBlock(ordered, BlockResult(tuple(to_sample(*row, with_spec_decode) for row in rows), seconds))
 
