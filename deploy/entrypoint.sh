@@ -1,20 +1,21 @@
 #!/bin/sh
-# What both engines' entrypoints begin with: where to listen, and target and head on this machine. Sourced, not run.
+# The common part of both engines' entrypoints: checks the ports, and fetches target and head. It is sourced, not run.
 #
-#   AIP_HTTP_PORT      where the container listens (8080)
-#   AIP_HEALTH_ROUTE   answered like GET /health;  AIP_PREDICT_ROUTE   like POST /v1/chat/completions (see gate.py)
-#   AIP_STORAGE_URI    target/ and head/ below it are taken where the next two are not set
+#   AIP_HTTP_PORT      the port of the container (default 8080)
+#   AIP_HEALTH_ROUTE   answers like GET /health;  AIP_PREDICT_ROUTE   answers like POST /v1/chat/completions (see gate.py)
+#   AIP_STORAGE_URI    a URL with target/ and head/ below it, for those of the next two that are not set
 #   EYAS_TARGET        a directory, a hub id or a URL (gs://BUCKET/...)
 #   EYAS_HEAD          a directory or a URL; "none": no speculation
-#   EYAS_SPECULATION   DEPTH,TOP_K,NODES as `eyas tune` finds them; "off": no speculation (3,1,4)
-#   EYAS_SERVED_NAME   the model's name for clients (that of EYAS_TARGET)
+#   EYAS_SPECULATION   DEPTH,TOP_K,NODES as `eyas tune` prints them; "off": no speculation (default 3,1,4)
+#   EYAS_SERVED_NAME   the model's name for clients (default: EYAS_TARGET)
 
+# fail PROBLEM FIX: both are sentences without the final full stop.
 fail() {
-    echo "eyas: found $1; expected $2; do $3" >&2
+    echo "eyas: error: $1. $2." >&2
     exit 2
 }
 
-# The directory of a name: what is behind a URL is fetched, all else stays as it is.
+# Prints the directory of a name: a URL is fetched, everything else stays as it is.
 local_name() {
     case $1 in
         *://*) PYTHONPATH="${EYAS_LIB:-/opt/eyas/lib}" python3 -m eyas.base.fetch "$1" ;;
@@ -30,16 +31,17 @@ is_number() {
 }
 
 export AIP_HTTP_PORT="${AIP_HTTP_PORT:-8080}"
-is_number "$AIP_HTTP_PORT" || fail "AIP_HTTP_PORT=$AIP_HTTP_PORT" "a port" "correct the container's ports"
-# Where the engine listens, behind the gate.
+is_number "$AIP_HTTP_PORT" || fail "AIP_HTTP_PORT=$AIP_HTTP_PORT is not a port" "Correct the port of the container"
+# The port of the engine, behind the gate.
 export EYAS_INNER_PORT="${EYAS_INNER_PORT:-30000}"
-is_number "$EYAS_INNER_PORT" || fail "EYAS_INNER_PORT=$EYAS_INNER_PORT" "a port" "correct or unset it"
-[ "$AIP_HTTP_PORT" != "$EYAS_INNER_PORT" ] || fail "both ports $AIP_HTTP_PORT" "two" "set EYAS_INNER_PORT"
+is_number "$EYAS_INNER_PORT" || fail "EYAS_INNER_PORT=$EYAS_INNER_PORT is not a port" "Correct it, or unset it"
+[ "$AIP_HTTP_PORT" != "$EYAS_INNER_PORT" ] ||
+    fail "AIP_HTTP_PORT and EYAS_INNER_PORT are both $AIP_HTTP_PORT" "Set EYAS_INNER_PORT to another port"
 
 for route in "${AIP_HEALTH_ROUTE:-/health}" "${AIP_PREDICT_ROUTE:-/v1/chat/completions}"; do
     case $route in
         /*) ;;
-        *) fail "the route $route" "a path that starts with /" "correct the container's routes" ;;
+        *) fail "The route $route does not start with a slash" "Correct the routes of the container" ;;
     esac
 done
 
@@ -48,8 +50,9 @@ artifacts=${artifacts%/}
 target=${EYAS_TARGET:-${artifacts:+$artifacts/target}}
 head=${EYAS_HEAD:-${artifacts:+$artifacts/head}}
 speculation=${EYAS_SPECULATION:-3,1,4}
-[ -n "$target" ] || fail "no target" "EYAS_TARGET, or AIP_STORAGE_URI with target/ below it" "set one of them"
-[ -n "$head" ] || [ "$speculation" = off ] || fail "no head" "EYAS_HEAD, or AIP_STORAGE_URI with head/ below it" "set one, or EYAS_HEAD=none"
+[ -n "$target" ] || fail "The container has no target" "Set EYAS_TARGET, or AIP_STORAGE_URI to a URL with target/ below it"
+[ -n "$head" ] || [ "$speculation" = off ] ||
+    fail "The container has no head" "Set EYAS_HEAD, or AIP_STORAGE_URI to a URL with head/ below it, or EYAS_HEAD=none"
 
 depth='' top_k='' nodes=''
 if [ "$head" != none ] && [ "$speculation" != off ]; then
@@ -57,7 +60,7 @@ if [ "$head" != none ] && [ "$speculation" != off ]; then
 $speculation
 EOF
     if ! is_number "$depth" || ! is_number "$top_k" || ! is_number "$nodes" || [ -n "$rest" ]; then
-        fail "EYAS_SPECULATION=$speculation" "three numbers, DEPTH,TOP_K,NODES, or off" "take those of \`eyas tune\`"
+        fail "EYAS_SPECULATION=$speculation is not a tree" "Use DEPTH,TOP_K,NODES as \`eyas tune\` prints it, or off"
     fi
     head=$(local_name "$head") || exit 2
 fi
@@ -65,10 +68,11 @@ fi
 name=${EYAS_SERVED_NAME:-$target}
 target=$(local_name "$target") || exit 2
 
-# These would open what the gate keeps shut, from inside.
+# With these the engine could be reached without passing the gate.
 for word in "$@"; do
     case $word in
         --host | --host=* | --port | --port=*)
-            fail "$word" "AIP_HTTP_PORT alone to say where" "leave it out: the engine listens behind the gate" ;;
+            fail "The argument $word is not allowed: the engine listens behind the gate" \
+                "Remove it, and set AIP_HTTP_PORT instead" ;;
     esac
 done

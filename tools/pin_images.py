@@ -1,9 +1,11 @@
-"""Puts the digest behind each tag of deploy/images.env, so that a build tomorrow starts from the same bytes.
+"""`make pin`: writes the digest behind each tag of deploy/images.env, so that later builds start from the same bytes.
+
+    python tools/pin_images.py [FILE]
 
     SGLANG_IMAGE=docker.io/lmsysorg/sglang:v0.5.23   ->   SGLANG_IMAGE=docker.io/lmsysorg/sglang:v0.5.23@sha256:...
 
-Asked is the registry itself (OCI distribution specification: HEAD /v2/NAME/manifests/TAG, with the token that its 401
-names). Nothing is written unless every image was found. `make pin`
+It asks the registry itself (OCI distribution specification: HEAD /v2/NAME/manifests/TAG, with a token from the realm
+that its answer 401 names). The file is written only if every image was found.
 """
 
 import os
@@ -19,7 +21,7 @@ LINE = re.compile(
     r"(?P<key>[A-Z_]+)=(?P<registry>[^/@]+)/(?P<name>[^:@]+):(?P<tag>[^@\s]+)(?:@(?P<digest>sha256:\w+))?"
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# An index first: its digest stands for the image on every architecture.
+# The index comes first: its digest stands for the image on every architecture.
 ACCEPT = ", ".join(
     f"application/vnd.{kind}+json"
     for kind in (
@@ -29,16 +31,16 @@ ACCEPT = ", ".join(
         "docker.distribution.manifest.v2",
     )
 )
-HOSTS = {"docker.io": "registry-1.docker.io"}  # where Docker Hub answers
+HOSTS = {"docker.io": "registry-1.docker.io"}  # the host of Docker Hub's registry
 TIMEOUT_S = 20.0
 
 
-class Unresolved(Exception):
-    """Why a tag has no digest."""
+class RegistryError(Exception):
+    """A tag without a digest; the text says why."""
 
 
-def digest_of(client: httpx.Client, registry: str, name: str, tag: str) -> str:
-    """The digest that the registry has for a tag now. Unresolved."""
+def get_digest(client: httpx.Client, registry: str, name: str, tag: str) -> str:
+    """Returns the digest that the registry has for a tag now. Raises RegistryError."""
     host = HOSTS.get(registry, registry)
     scheme = "http" if host.startswith(("127.0.0.1:", "localhost:")) else "https"
     url = f"{scheme}://{host}/v2/{name}/manifests/{tag}"
@@ -46,30 +48,30 @@ def digest_of(client: httpx.Client, registry: str, name: str, tag: str) -> str:
     try:
         reply = client.head(url, headers=headers)
         if reply.status_code == 401:
-            headers["Authorization"] = f"Bearer {_token(client, reply.headers.get('www-authenticate', ''))}"
+            headers["Authorization"] = f"Bearer {_get_token(client, reply.headers.get('www-authenticate', ''))}"
             reply = client.head(url, headers=headers)
     except httpx.HTTPError as error:
-        raise Unresolved(f"{host} is not reached ({type(error).__name__})") from None
+        raise RegistryError(f"{host} cannot be reached ({type(error).__name__})") from None
     digest = reply.headers.get("docker-content-digest", "")
     if reply.status_code != 200 or not DIGEST.fullmatch(digest):
-        raise Unresolved(f"{host} answers {reply.status_code} for {name}:{tag}")
+        raise RegistryError(f"{host} answers {reply.status_code} for {name}:{tag}")
     return digest
 
 
-def _token(client: httpx.Client, challenge: str) -> str:
-    """What `WWW-Authenticate: Bearer realm=...,service=...,scope=...` leads to, without an account."""
-    told = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-    if "realm" not in told:
-        raise Unresolved("the registry asks for an account")
-    reply = client.get(told.pop("realm"), params=told)
+def _get_token(client: httpx.Client, challenge: str) -> str:
+    """Returns an anonymous token from the realm of `WWW-Authenticate: Bearer realm=...,service=...,scope=...`."""
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    if "realm" not in fields:
+        raise RegistryError("The registry requires an account")
+    reply = client.get(fields.pop("realm"), params=fields)
     if reply.status_code != 200:
-        raise Unresolved(f"no token for {told.get('scope')} ({reply.status_code})")
+        raise RegistryError(f"The registry gives no token for {fields.get('scope')} ({reply.status_code})")
     body = reply.json()
     return str(body.get("token") or body.get("access_token"))
 
 
-def pinned(text: str, client: httpx.Client) -> str:
-    """The file with today's digests. Unresolved; ValueError for a line that names no image."""
+def pin_digests(text: str, client: httpx.Client) -> str:
+    """Returns the text with today's digests. Raises RegistryError, and ValueError for a line without an image."""
     lines = []
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
@@ -77,21 +79,21 @@ def pinned(text: str, client: httpx.Client) -> str:
             if found is None:
                 raise ValueError(line)
             key, registry, name, tag = found["key"], found["registry"], found["name"], found["tag"]
-            line = f"{key}={registry}/{name}:{tag}@{digest_of(client, registry, name, tag)}"
+            line = f"{key}={registry}/{name}:{tag}@{get_digest(client, registry, name, tag)}"
         lines.append(line)
     return "\n".join(lines) + "\n"
 
 
 def main(path: Path = IMAGES) -> int:
-    """0, and the file is pinned; 1, and it is as it was."""
+    """Pins the file and returns 0; returns 1 and leaves the file as it was if a digest is missing."""
     try:
         with httpx.Client(timeout=TIMEOUT_S, follow_redirects=True) as client:
-            text = pinned(path.read_text(), client)
-    except Unresolved as error:
-        print(f"found {error}; expected a digest for every tag; do try again, or correct {path}", file=sys.stderr)
+            text = pin_digests(path.read_text(), client)
+    except RegistryError as error:
+        print(f"eyas: error: {error}. Try again, or correct {path}.", file=sys.stderr)
         return 1
     except ValueError as error:
-        print(f"found {error} in {path}; expected NAME_IMAGE=REGISTRY/NAME:TAG; do correct it", file=sys.stderr)
+        print(f"eyas: error: {path} has the line {error}. Write it as NAME_IMAGE=REGISTRY/NAME:TAG.", file=sys.stderr)
         return 1
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(text)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# SGLang with a head of eyas's, behind the gate. Arguments go to SGLang; variables: see ../entrypoint.sh.
+# Starts SGLang with a head from eyas behind the gate. Arguments go to SGLang; variables: see ../entrypoint.sh.
 set -eu
 # shellcheck source=deploy/entrypoint.sh
 . "${EYAS_HOME:-/opt/eyas}/entrypoint.sh"

@@ -1,17 +1,17 @@
 #!/bin/sh
-# vLLM with a head of eyas's, behind the gate. Arguments go to `vllm serve`; variables: see ../entrypoint.sh.
+# Starts vLLM with a head from eyas behind the gate. Arguments go to `vllm serve`; variables: see ../entrypoint.sh.
 set -eu
 # shellcheck source=deploy/entrypoint.sh
 . "${EYAS_HOME:-/opt/eyas}/entrypoint.sh"
 
-# Routes that a client must not have, should anybody open the gate.
+# These would add routes that no client may have, if the gate were ever opened.
 unset VLLM_SERVER_DEV_MODE VLLM_ALLOW_RUNTIME_LORA_UPDATING
 
 if [ -n "$depth" ]; then
-    [ "$top_k" = 1 ] || fail "EYAS_SPECULATION=$speculation" "a chain, TOP_K 1: vLLM has no trees" \
-        "take the chain of \`eyas tune\`"
+    [ "$top_k" = 1 ] || fail "EYAS_SPECULATION=$speculation is a tree, but vLLM runs only chains (TOP_K 1)" \
+        "Use the chain that \`eyas tune\` prints"
     case $head in
-        *[\"\\]*) fail "the head $head" "a path without quotes" "rename it" ;;
+        *[\"\\]*) fail "The path of the head $head contains a quote or a backslash" "Rename it" ;;
     esac
     config="{\"method\": \"eagle3\", \"model\": \"$head\", \"num_speculative_tokens\": $depth}"
     set -- --speculative-config "$config" "$@"

@@ -1,4 +1,4 @@
-"""The files of an image laid out as its Dockerfile copies them, with an engine that writes down how it was called."""
+"""An image's files, laid out as its Dockerfile copies them, with a double for the engine that records its call."""
 
 import json
 import os
@@ -20,7 +20,7 @@ LONGEST_S = 120.0
 
 @dataclass
 class Container:
-    """An image's directory; `start` runs its entrypoint."""
+    """The directory of an image. `start` runs its entrypoint."""
 
     engine: str
     home: Path
@@ -60,7 +60,7 @@ class Container:
         }
 
     def refused(self, *arguments: str, **environment: str) -> str:
-        """What it says where it does not start; its exit code must be 2."""
+        """Returns the error of an entrypoint that does not start the engine; it must exit with 2."""
         command = [str(self.home / f"{self.engine}.sh"), *arguments]
         done = subprocess.run(
             command, env=self.environment(**environment), capture_output=True, text=True, timeout=LONGEST_S
@@ -89,7 +89,7 @@ class Container:
 
 @dataclass
 class Running:
-    """A container at work."""
+    """A running container."""
 
     process: "subprocess.Popen[str]"
     url: str
@@ -97,7 +97,7 @@ class Running:
 
     @property
     def call(self) -> dict[str, Any]:
-        """How the engine was called."""
+        """The call of the engine: arguments and environment."""
         return json.loads(self.seen.read_text())
 
     def client(self) -> httpx.Client:

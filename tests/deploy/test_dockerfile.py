@@ -1,4 +1,4 @@
-"""eyas's own image: what its Dockerfile starts, started here as it stands there."""
+"""eyas's own image: the server starts here with the command and the variables of its Dockerfile."""
 
 import json
 import re
@@ -18,12 +18,12 @@ PORT = "AIP_HTTP_PORT"
 
 
 def instruction(name: str, among: str = FINAL) -> list[str]:
-    """The words of an instruction in JSON form; the last one counts, as in Docker."""
+    """Returns the words of an instruction in JSON form. The last one counts, as in Docker."""
     return json.loads(re.findall(rf"^{name} .*?(\[.+\])$", among, re.MULTILINE)[-1])
 
 
 def variables() -> dict[str, str]:
-    """Those that say where it listens."""
+    """Returns the AIP_ variables, which set the port."""
     return dict(re.findall(r"\b(AIP_\w+)=(\S+)", "\n".join(re.findall(r"^ENV (.+)$", FINAL, re.MULTILINE))))
 
 
@@ -32,7 +32,7 @@ def port() -> str:
     return str(free_port())
 
 
-def test_it_listens_where_the_platform_says_and_says_so_to_its_health_check(tmp_path: Path, port):
+def test_server_and_health_check_use_the_port_of_the_platform(tmp_path: Path, port):
     assert variables()[PORT] == re.findall(r"^EXPOSE (\d+)$", FINAL, re.MULTILINE)[0]
     assert instruction("ENTRYPOINT") == ["eyas"]
     server = start_server(tmp_path / "server", instruction("CMD"), {**variables(), PORT: port, "OMP_NUM_THREADS": "1"})

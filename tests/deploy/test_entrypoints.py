@@ -1,4 +1,4 @@
-"""The entrypoints of both engines' images, with an engine that writes down how it was called."""
+"""The entrypoints of both engines' images, with a double for the engine that records how it was called."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def after(arguments: list[str], flag: str) -> str:
     return arguments[arguments.index(flag) + 1]
 
 
-def test_sglang_gets_target_head_tree_and_what_was_passed(start):
+def test_sglang_gets_target_head_tree_and_the_arguments(start):
     running = start("sglang", "--tp", "4", EYAS_SPECULATION="6,4,16", EYAS_SERVED_NAME="scout", **LOCAL)
     arguments = running.call["arguments"]
     assert after(arguments, "--model-path") == "org/model"
@@ -49,11 +49,11 @@ def test_sglang_gets_target_head_tree_and_what_was_passed(start):
     assert after(arguments, "--speculative-num-draft-tokens") == "16"
     assert after(arguments, "--served-model-name") == "scout"
     assert after(arguments, "--host") == "127.0.0.1"
-    assert arguments[-2:] == ["--tp", "4"], "the operator's own come last, so that they win"
+    assert arguments[-2:] == ["--tp", "4"], "the operator's arguments come last, so that they win"
     assert running.stop() == 0
 
 
-def test_vllm_gets_a_chain_and_no_door_to_its_insides(start):
+def test_vllm_gets_a_chain_and_no_variable_that_adds_routes(start):
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", **LOCAL}
     running = start("vllm", "--max-model-len", "4096", EYAS_SPECULATION="3,1,4", **environment)
     arguments = running.call["arguments"]
@@ -67,7 +67,7 @@ def test_vllm_gets_a_chain_and_no_door_to_its_insides(start):
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 @pytest.mark.parametrize("off", [{"EYAS_SPECULATION": "off"}, {"EYAS_HEAD": "none"}])
-def test_without_speculation_nothing_is_drafted(start, engine, off):
+def test_without_speculation_there_is_no_draft_model(start, engine, off):
     arguments = start(engine, **{"EYAS_TARGET": "org/model", **off}).call["arguments"]
     assert not [word for word in arguments if "speculative" in word]
 
@@ -83,7 +83,7 @@ def test_target_and_head_come_from_the_artifacts(start, monkeypatch):
     assert (head / "model.safetensors").read_bytes() == bytes(range(256)) * 999
 
 
-def test_what_is_named_wins_over_the_artifacts(start, monkeypatch):
+def test_variables_win_over_the_artifacts(start, monkeypatch):
     with gcs(monkeypatch) as store:
         store.create("bucket/model/head/config.json", b"{}", only_new=False)
         environment = {"AIP_STORAGE_URI": "gs://bucket/model", "STORAGE_EMULATOR_HOST": store.url}
@@ -94,11 +94,11 @@ def test_what_is_named_wins_over_the_artifacts(start, monkeypatch):
 
 
 WRONG = [
-    ({"AIP_HTTP_PORT": "http"}, "AIP_HTTP_PORT=http"),
-    ({"AIP_HTTP_PORT": "30000"}, "both ports 30000"),
-    ({"EYAS_INNER_PORT": "x"}, "EYAS_INNER_PORT=x"),
-    ({"AIP_HEALTH_ROUTE": "health"}, "the route health"),
-    ({"AIP_PREDICT_ROUTE": "predict"}, "the route predict"),
+    ({"AIP_HTTP_PORT": "http"}, "AIP_HTTP_PORT=http is not a port"),
+    ({"AIP_HTTP_PORT": "30000"}, "are both 30000"),
+    ({"EYAS_INNER_PORT": "x"}, "EYAS_INNER_PORT=x is not a port"),
+    ({"AIP_HEALTH_ROUTE": "health"}, "The route health does not start with a slash"),
+    ({"AIP_PREDICT_ROUTE": "predict"}, "The route predict does not start with a slash"),
     ({"EYAS_SPECULATION": "3"}, "EYAS_SPECULATION=3"),
     ({"EYAS_SPECULATION": "3,1,4,9"}, "EYAS_SPECULATION=3,1,4,9"),
     ({"EYAS_SPECULATION": "3,1,4; rm -rf /"}, "EYAS_SPECULATION"),
@@ -110,16 +110,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("wrong", "said"), WRONG)
-def test_an_environment_that_is_refused(tmp_path, wrong, said):
+def test_a_wrong_environment_is_rejected(tmp_path, wrong, said):
     message = Container.of("sglang", tmp_path).refused(**{**LOCAL, **wrong})
     assert said in message
-    assert message.startswith("eyas: ")
-    assert re.search(r"; expected .*; do |\. [A-Z].*\.\s*$", message)
+    assert re.fullmatch(r"eyas: error: .+[^.]\. [A-Z].+[^.]\.\n", message), message
 
 
-def test_a_tree_is_not_for_vllm_and_ports_are_the_gates(tmp_path):
+def test_vllm_rejects_a_tree_and_both_reject_a_port(tmp_path):
     container = Container.of("vllm", tmp_path)
-    assert "expected a chain" in container.refused(EYAS_SPECULATION="6,4,16", **LOCAL)
+    assert "vLLM runs only chains" in container.refused(EYAS_SPECULATION="6,4,16", **LOCAL)
     for words in (["--port", "9"], ["--port=9"], ["--host", "0.0.0.0"]):
         assert "the engine listens behind the gate" in container.refused(*words, **LOCAL)
 
@@ -133,7 +132,7 @@ def running(start):
     return start("vllm", **routes, **LOCAL)
 
 
-def test_what_passes_reaches_the_engine_as_it_was_sent(running):
+def test_an_allowed_request_reaches_the_engine_unchanged(running):
     with running.client() as http:
         for method, path, inner in (
             ("GET", "/health", "/health"),
@@ -171,7 +170,7 @@ TRICKS = [
 
 
 def raw(url: str, text: bytes) -> bytes:
-    """Bytes as they are, to the gate; everything that it answers."""
+    """Sends bytes to the gate and returns its whole answer."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as line:
         line.sendall(text)
@@ -181,15 +180,15 @@ def raw(url: str, text: bytes) -> bytes:
     return answer
 
 
-def test_everything_else_is_refused_here(running):
+def test_every_other_route_is_answered_404(running):
     for method, paths in (("POST", ADMIN + TRICKS), ("GET", ADMIN), ("DELETE", ["/v1/models"])):
         for path in paths:
             answer = raw(running.url, f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
             assert answer.startswith(b"HTTP/1.1 404 "), (method, path, answer)
-            assert b"expected one of GET /health" in answer
+            assert b"It offers GET /health" in answer
 
 
-def test_nothing_rides_behind_a_request(running):
+def test_a_second_request_cannot_be_smuggled_in(running):
     behind = b"POST /flush_cache HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
     first = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     answer = raw(running.url, first + behind)
@@ -217,21 +216,21 @@ def test_limits(running):
     assert raw(running.url, b"GET http://x/health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_stream_comes_as_it_is_made_and_ends_with_its_client(running):
+def test_a_stream_is_passed_on_at_once_and_ends_with_its_client(running):
     with running.client() as http, http.stream("POST", "/v1/completions", json={"stream": True}) as reply:
         first = next(reply.iter_bytes())
         assert first.startswith(b"data: 0")
-        assert len(first) < 1000, "it was held back"
+        assert len(first) < 1000, "the stream was held back"
     left = Path(f"{running.seen}.left")
     for _ in range(500):
         if left.exists():
             break
         time.sleep(0.02)
-    assert left.exists(), "the engine still works for a client that has left"
+    assert left.exists(), "the engine still works for a client that has disconnected"
 
 
-def test_an_engine_that_loads_or_ends(tmp_path):
-    """Before it listens health is 503; when it ends the container does, with its code."""
+def test_an_engine_that_loads_or_exits(tmp_path):
+    """Health is 503 until the engine listens; the container exits when the engine does, with its code."""
     port, inner = free_port(), free_port()
     command = [sys.executable, str(ROOT / "deploy" / "gate.py"), "sh", "-c", "sleep 3; exit 7"]
     environment = {"PATH": "/usr/bin:/bin", "AIP_HTTP_PORT": str(port), "EYAS_INNER_PORT": str(inner)}
@@ -245,14 +244,14 @@ def test_an_engine_that_loads_or_ends(tmp_path):
         assert process.wait(20) == 7
 
 
-# --- what linters say ------------------------------------------------------------------------------------------------
+# --- linters --------------------------------------------------------------------------------------------------------
 
 SCRIPTS = ["deploy/entrypoint.sh", "deploy/sglang/entrypoint.sh", "deploy/vllm/entrypoint.sh"]
 DOCKERFILES = ["deploy/Dockerfile", "deploy/sglang/Dockerfile", "deploy/vllm/Dockerfile"]
 
 
 @pytest.mark.parametrize("command", [["shellcheck", "-x", *SCRIPTS], ["hadolint", *DOCKERFILES]], ids=lambda c: c[0])
-def test_linters_have_nothing_to_say(command):
+def test_linters_find_nothing(command):
     program = shutil.which(command[0], path=f"{Path(sys.executable).parent}:/usr/bin")
     assert program is not None, "comes with the extra dev"
     done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True)
@@ -260,7 +259,7 @@ def test_linters_have_nothing_to_say(command):
 
 
 @pytest.mark.parametrize("path", DOCKERFILES)
-def test_an_image_runs_as_nobody_in_particular_and_says_how_it_is(path):
+def test_an_image_has_an_unprivileged_user_and_a_health_check(path):
     lines = (ROOT / path).read_text().splitlines()
     last = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM ")) :]
     assert "USER 10001" in last
@@ -269,7 +268,7 @@ def test_an_image_runs_as_nobody_in_particular_and_says_how_it_is(path):
     for line in lines:
         if line.startswith("COPY ") and "--from" not in line:
             for source in line.split()[1:-1]:
-                assert (ROOT / source).exists(), f"{source} is not in the context"
+                assert (ROOT / source).exists(), f"{source} is not in the build context"
     named = {line.partition("=")[0] for line in (ROOT / "deploy/images.env").read_text().splitlines() if "=" in line}
     bases = {line.split()[1].strip("${}") for line in lines if line.startswith("FROM ")}
-    assert bases <= named, "a tag outside of images.env"
+    assert bases <= named, "a base image that is not in images.env"

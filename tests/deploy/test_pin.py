@@ -1,4 +1,4 @@
-"""`make pin` against a registry on loopback, as a process."""
+"""`make pin` as a process, against a registry on loopback."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def registry():
         yield running
 
 
-def test_each_tag_gets_its_digest_and_later_its_new_one(registry, tmp_path):
+def test_each_tag_gets_its_digest_and_later_the_new_one(registry, tmp_path):
     path = tmp_path / "images.env"
     path.write_text(f"# why\nA_IMAGE={registry.host}/a/one:v1\nB_IMAGE={registry.host}/two:v2@{ONE}\n")
     done = pin(path)
@@ -37,10 +37,10 @@ def test_each_tag_gets_its_digest_and_later_its_new_one(registry, tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("X_IMAGE={host}/a/one:v9", "answers 404 for a/one:v9"), ("X_IMAGE=127.0.0.1:9/a/one:v1", "is not reached"),
-     ("X_IMAGE=latest", "expected NAME_IMAGE=REGISTRY/NAME:TAG")],
+    [("X_IMAGE={host}/a/one:v9", "answers 404 for a/one:v9"), ("X_IMAGE=127.0.0.1:9/a/one:v1", "cannot be reached"),
+     ("X_IMAGE=latest", "Write it as NAME_IMAGE=REGISTRY/NAME:TAG")],
 )  # fmt: skip
-def test_without_an_answer_nothing_is_changed(registry, tmp_path, line, said):
+def test_without_a_digest_the_file_stays_as_it_was(registry, tmp_path, line, said):
     path = tmp_path / "images.env"
     text = f"A_IMAGE={registry.host}/a/one:v1\n{line.format(host=registry.host)}\n"
     path.write_text(text)
@@ -51,7 +51,7 @@ def test_without_an_answer_nothing_is_changed(registry, tmp_path, line, said):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_registry_that_fails_is_said(registry, tmp_path):
+def test_a_failing_registry_is_reported(registry, tmp_path):
     path = tmp_path / "images.env"
     path.write_text(f"A_IMAGE={registry.host}/a/one:v1\n")
     registry.faults.append(500)
