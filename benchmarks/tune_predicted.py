@@ -42,7 +42,7 @@ TURNS = {1: 1, 4: 2}  # over the prompts, by streams: towards the end some strea
 
 def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
     """A row for each tree and number of streams."""
-    target, directory = run.target, run.place("capture")
+    target, directory = run.target, run.storage_path("capture")
     accepted, _ = tune.measure_acceptance(
         CONFIG, read_head(run.head_directory, torch.float32), Features(directory), target, True
     )

@@ -173,7 +173,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
     for stage in (*STAGES, *(stage for stage in SIDE_STAGES if (out / DIRECTORIES[stage]).is_dir())):
         if stage == "train" and not own_head:
             continue
-        place = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).place(stage)
+        place = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).storage_path(stage)
         yield from _examine_stage(stage, StoragePath.of(place), stages)
     try:
         head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
@@ -300,7 +300,7 @@ def _examine_settings(run: Run, finished: _Finished) -> Iterator[Finding]:
     same: list[str] = []
     for stage, provenance in finished.stages.items():
         try:
-            settings = run.origin(stage).recipe
+            settings = run.build_inputs(stage).recipe
         except InputError:
             continue  # what it was made from is missing or damaged, which is said elsewhere
         if settings == provenance.recipe:

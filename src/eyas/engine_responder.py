@@ -1,6 +1,9 @@
-"""The target's own answers to prompts: eyas's engine as the stage `respond` asks it. Two workshops meet here."""
+"""Answers prompts with eyas's own engine, for the stage `respond` of a recipe without `respond.url`.
 
-from collections.abc import Generator, Iterator
+eyas.data does not import the engine, so `recipe.Run.build_responder` passes an `EngineResponder` to it.
+"""
+
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from eyas.data.answers.respond_config import RespondConfig
@@ -14,50 +17,48 @@ from eyas.tree.sampling import SamplingParams
 
 @dataclass(frozen=True)
 class EngineResponder:
-    """The target's own answers through the engine: what `respond` is handed where no server is named."""
+    """The target in eyas's engine, without a head. `respond` calls it with its questions."""
 
     target: Target
     config: RespondConfig
 
     def __call__(self, questions: QuestionQueue) -> Generator[Answered, None, None]:
-        """One engine after another, each with twice the context of the one before: few prompts are long."""
-        source = _QuestionSource(questions, self.config.seed)
-        while (longest := source.next_length_tokens) is not None:
-            yield from self._answer(source, context=1 << (longest - 1).bit_length())
+        """Yields an answer for each question.
 
-    def _answer(self, source: "_QuestionSource", context: int) -> Iterator[Answered]:
-        engine = Engine(self.target, (), self.config.batch_size, context)
-        for answer in plain_loop(engine, source):
-            assert answer.finish_reason in ("stop", "length"), "nobody cancels these"
-            yield Answered(answer.request.id, answer.token_ids, answer.finish_reason)
+        One engine runs after another, each with at least twice the context of the one before: few prompts are long.
+        """
+        source = _QuestionSource(questions, self.config.seed)
+        while (question := source.peek()) is not None:
+            context = 1 << (_num_positions(question) - 1).bit_length()
+            engine = Engine(self.target, (), self.config.batch_size, context)
+            for answer in plain_loop(engine, source):
+                assert answer.finish_reason in ("stop", "length"), "these requests are never canceled"
+                yield Answered(answer.request.id, answer.token_ids, answer.finish_reason)
 
 
 @dataclass
 class _QuestionSource:
-    """Questions as the engine's source. One that does not fit into this engine waits until the engine is idle."""
+    """Questions in the form of a request source. One that does not fit into this engine waits for the next engine."""
 
     questions: QuestionQueue
     seed: int
     pending: Question | None = None
 
-    @property
-    def next_length_tokens(self) -> int | None:
-        """Positions that the next question needs; None: there is none."""
-        question = self._next()
-        return None if question is None else len(question.prompt_ids) + question.decoding.max_tokens
+    def peek(self) -> Question | None:
+        """Returns the next question without removing it, or None."""
+        self.pending = self.questions.next() if self.pending is None else self.pending
+        return self.pending
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        while (
-            engine.has_capacity and (longest := self.next_length_tokens) is not None and longest <= engine.max_context
-        ):
-            question = self._next()
-            assert question is not None
+        """Adds questions while the engine has capacity. Returns False when it is idle and no question fits."""
+        while engine.has_capacity and (question := self.peek()) and _num_positions(question) <= engine.max_context:
             self.pending, decoding = None, question.decoding
             sampling = SamplingParams(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
             seed = derive_seed(self.seed, question.id)
             engine.add(Request(question.id, tuple(question.prompt_ids), decoding.max_tokens, sampling, seed))
         return not engine.is_idle
 
-    def _next(self) -> Question | None:
-        self.pending = self.questions.next() if self.pending is None else self.pending
-        return self.pending
+
+def _num_positions(question: Question) -> int:
+    """Returns the positions of the prompt and of its longest answer."""
+    return len(question.prompt_ids) + question.decoding.max_tokens

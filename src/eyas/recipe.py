@@ -1,17 +1,27 @@
-"""A recipe and its run directory: every stage from prompts to report, joined from rooms that are strangers.
+"""A recipe (all settings of a run) and its run directory, with every stage from prompts to report.
 
-    prompts -> respond -> capture -> train -> eval -> export -> bench        each skipped where it is finished
-                                       └────> tune                 aside: asked for by name alone
+Each stage reads the directories of earlier stages and writes one of its own:
 
-A stage is finished when its directory ends with a provenance.json of exactly these inputs; running a verb again
-continues whatever was interrupted.
+    stage      reads                                  writes            calls
+    prompts    prompts.source                         prompts/          data.prompts: licenses, privacy, selection
+    respond    prompts/, target                       conversations/    data.answers.respond: the target's answers
+    capture    conversations/, target                 features/         features.capture: its hidden states
+    train      features/, the target's embeddings     head/             train.train
+    eval       head/, features/                       eval/             evaluation.evaluate: acceptance length
+    export     head/, eval/, tune/, prompts/          export/           export: directories for SGLang and vLLM
+    bench      head/, eval/, features/, target        report/           bench.bench: speed-up, lossless check
+    tune       head/, features/, target               tune/             bench.tune; `eyas run` leaves it out
+
+A stage is finished when its directory holds a provenance.json with exactly its inputs. A finished stage is skipped, and
+an interrupted one continues. This is the only module that knows all stages. The command line, `eyas doctor`, `eyas
+plan` and record_lineage use them through `Run`.
 """
 
 import datetime
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Literal
 
@@ -29,9 +39,7 @@ from eyas.data.answers.remote_responder import RemoteResponder
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import AnswerScanner, Responder
 from eyas.data.ledger.cards import render_data_section
-from eyas.data.licenses.acknowledgements import ACKNOWLEDGEMENTS_FILE as ACKNOWLEDGEMENTS
-from eyas.data.licenses.acknowledgements import append_acknowledgements, read_acknowledgements
-from eyas.data.licenses.license_gate import LicenseDecision
+from eyas.data.licenses import acknowledgements
 from eyas.data.licenses.license_metadata import TargetClaim, read_target_claim
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.surrogate_key import load_surrogate_key
@@ -48,28 +56,31 @@ from eyas.model.devices import DTYPES
 from eyas.model.target import Target, load_target_without_layers
 from eyas.model.target_dir import TokenizerInfo, resolve_target
 from eyas.privacy.filter import PrivacyFilter
-from eyas.train import train as loop
+from eyas.train import train
 from eyas.train.config import TrainConfig
 from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup
 from eyas.train.init_head import RANDOM
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "export", "bench")
 SIDE_STAGES = {"tune": "eval"}
-"""A stage that `eyas run` leaves out -> the one whose place it has: it reads what comes before that one."""
+"""The stages that `eyas run` leaves out. Each one reads what the stage it stands for reads."""
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
 DIRECTORIES |= {"train": "head", "eval": "eval", "export": "export", "bench": "report", "tune": "tune"}
 PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
 PARENTS |= {"head": "train", "eval": "eval"}
-"""What a provenance calls a parent -> the stage that made it. The head is known by its two files: `digest_head`."""
+"""The stage that wrote each parent of a provenance.json. A head is identified by its two files: `digest_head`."""
 RECIPE_FILE = "recipe.toml"
+
+
+# --- the recipe ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TargetConfig:
     """The recipe keys `target.*`.
 
-    head: a head directory to use instead of training one ("embedded": the shipped). license: of the target, where its
-    directory does not say it.
+    model: a local directory, a hub id or "embedded". head: a head directory (or "embedded") to use instead of training
+    one. license: the SPDX id of the target's license, if its directory does not name it.
     """
 
     model: str = "embedded"
@@ -80,7 +91,7 @@ class TargetConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what a run makes. Each stage's part belongs to the room that reads it."""
+    """All settings of a run. The package of a stage defines that stage's keys."""
 
     name: str = "recipe"
     target: TargetConfig = field(default_factory=TargetConfig)
@@ -96,26 +107,36 @@ class Recipe:
     deploy: DeployConfig = field(default_factory=DeployConfig)
 
     def __post_init__(self) -> None:
+        """Raises UsageError for a name that cannot be a directory, and for an empty head."""
         if self.name in ("", ".", "..") or set(self.name) & set("/\\"):
-            raise UsageError(f"name = {self.name!r}", "a plain name, for runs/<name>", "take out the separators")
+            raise UsageError(f"name={self.name!r} cannot be a directory below runs/", "Use a name without separators")
         if self.target.head == "":
-            raise UsageError("an empty target.head", "a head directory or 'embedded'", "leave it out to train one")
+            raise UsageError("target.head is empty", "Name a head directory, or leave the key out to train a head")
 
 
 def load_recipe(path: Path, overrides: dict[str, object]) -> Recipe:
-    """The recipe of a TOML file with `stage.key=value` laid over it. InputError / UsageError."""
+    """Returns the recipe of a TOML file, with the overrides merged into it. Raises InputError and UsageError."""
     if path.suffix != ".toml":
-        raise UsageError(f"recipe {path}", "a .toml file", "name a recipe, for example recipes/tiny.toml")
+        raise UsageError(f"The recipe {path} is not a .toml file", "Name a recipe, for example recipes/tiny.toml")
     return build(Recipe, merge_tables(merge_tables({"name": path.stem}, load_toml(path)), overrides))
+
+
+def load_quickstart_recipe() -> Recipe:
+    """Returns the recipe of `eyas quickstart`, which is small enough for a few minutes on two cores."""
+    with as_file(files("eyas").joinpath("quickstart.toml")) as path:
+        return load_recipe(path, {})
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe at work in a run directory. The target is loaded when the first stage asks for it.
+    """A recipe and its run directory. The target is loaded when the first stage needs it.
 
-    device: where the target lives (`model.devices`). Only capture and eval take `auto`: what they ask of the target are
-    forwards over whole texts, and rows of its two largest matrices; the others run the engine. ranks: the processes
-    that share the stage `train`; the others are the work of one.
+    device: the device of the target (`model.devices`). Only capture and eval accept `auto`, because they need whole
+    forwards and rows of the two largest matrices; the other stages run the engine. ranks: the processes that share the
+    stage `train`; every other stage is run by one process.
     """
 
     recipe: Recipe
@@ -125,257 +146,217 @@ class Run:
     ranks: ProcessGroup = SINGLE_PROCESS
 
     def directory(self, stage: str) -> Path:
-        """Where a stage writes."""
+        """Returns the directory of a stage below the run directory."""
         return self.out / DIRECTORIES[stage]
 
-    def place(self, stage: str) -> StoragePath:
-        """The same; of features, wherever `features.url` has them."""
+    def storage_path(self, stage: str) -> StoragePath:
+        """Returns the directory of a stage; that of capture may be elsewhere (`features.url`)."""
         url = self.recipe.features.url
         return StoragePath(url) if stage == "capture" and url is not None else StoragePath.of(self.directory(stage))
 
     @cached_property
     def target(self) -> Target:
-        """The target in the recipe's dtype, with the layers that capture asks for."""
-        wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
-        return Target.load(wanted.model, DTYPES[wanted.dtype], layers, self.device)
+        """The target in the recipe's dtype, capturing the layers of `capture.aux_layer_ids`."""
+        config, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
+        return Target.load(config.model, DTYPES[config.dtype], layers, self.device)
 
     @cached_property
     def layerless_target(self) -> Target:
-        """The target as `train` and `eval` read it: without its layers, unless they run it or it is loaded anyway."""
-        needed = self.recipe.capture.online or self.recipe.eval.temperature is not None
-        if needed or "target" in vars(self):
+        """The target for `train` and `eval`: only its embeddings, unless they run it or it is loaded already."""
+        needs_layers = self.recipe.capture.online or self.recipe.eval.temperature is not None
+        if needs_layers or "target" in vars(self):
             return self.target
-        wanted, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
-        return load_target_without_layers(wanted.model, DTYPES[wanted.dtype], layers, self.device)
+        config, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
+        return load_target_without_layers(config.model, DTYPES[config.dtype], layers, self.device)
+
+    @property
+    def trains_head(self) -> bool:
+        """True if this run trains a head, False if `target.head` names one."""
+        return self.recipe.target.head is None
 
     @property
     def head_directory(self) -> Path:
-        """The trained head, or the one that `target.head` names."""
-        return self.directory("train") if self.recipe.target.head is None else resolve_head(self.recipe.target.head)
-
-    @property
-    def train_config(self) -> TrainConfig:
-        """`train`, with the directory of the head that training starts from."""
-        train = self.recipe.train
-        return train if train.init == RANDOM else replace(train, init=str(resolve_head(train.init)))
+        """The directory of the trained head, or of the head that `target.head` names."""
+        return resolve_head(self.recipe.target.head) if self.recipe.target.head else self.directory("train")
 
     def run_stage(self, stage: str) -> None:
-        """One stage; nothing is done where it is finished. InputError where what it reads is out of step.
+        """Runs one stage, unless it is finished, and then writes recipe.toml.
 
-        recipe.toml is written when the stage is finished, so a refused command leaves that of the work that is there.
+        Raises:
+            InputError: A stage before this one was made from other inputs than its parents hold now. The recipe.toml
+                of the finished work stays.
         """
-        # Where machines share a stage, another one may be in the middle of a write.
+        # Other machines may share these stages and be in the middle of a write.
         worlds = {"prompts": self.recipe.prompts.world, "capture": self.recipe.capture.world}
         if self.out.is_dir() and worlds.get(stage, 1) == 1 and self.ranks.is_main:
             remove_temp_files(self.out)
         self._require_current_inputs(stage)
-        self._stages[stage]()
+        self._execute(stage)
         if self.ranks.is_main:
             write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
 
     def _require_current_inputs(self, stage: str) -> None:
-        """Each finished stage before this one must be made from what its parents hold now."""
-        own_head = self.recipe.target.head is None
-        before = [made for made in STAGES[: STAGES.index(SIDE_STAGES.get(stage, stage))] if made != "train" or own_head]
-        held = {made: self.place(made) for made in before if has_provenance(self.place(made))}
-        for made, place in held.items():
-            for name, recorded in read_provenance(place).parents.items():
+        """Raises InputError if a finished stage before this one has other parents than the directories hold now."""
+        before = STAGES[: STAGES.index(SIDE_STAGES.get(stage, stage))]
+        paths = {earlier: self.storage_path(earlier) for earlier in before if earlier != "train" or self.trains_head}
+        finished = {earlier: path for earlier, path in paths.items() if has_provenance(path)}
+        for earlier, path in finished.items():
+            for name, recorded in read_provenance(path).parents.items():
                 parent = PARENTS.get(name)
-                if parent not in held or name == "head":
+                if parent not in finished or name == "head":
                     continue
-                now = read_provenance(held[parent]).digest
-                if recorded != now:
-                    raise InputError(
-                        f"{place} made from {name} with digest {recorded}",
-                        f"digest {now}, which {held[parent]} has now",
-                        f"run `eyas {made}` again with this recipe and this --out, then the stages after it",
+                current = read_provenance(finished[parent]).digest
+                if recorded != current:
+                    problem = (
+                        f"{path} was made from {name} {recorded[:19]}, but {finished[parent]} is {current[:19]} now"
                     )
+                    fix = f"Run `eyas {earlier}` with this recipe and --out, then the stages after it"
+                    raise InputError(problem, fix)
 
-    @cached_property
-    def _stages(self) -> dict[str, Callable[[], object]]:
-        recipe, directory, progress, features = self.recipe, self.directory, self.progress, self.place("capture")
-        return {
-            "prompts": self._prompts,
-            "respond": lambda: respond.run(
-                recipe.respond,
-                directory("prompts"),
-                directory("respond"),
-                self.build_responder(),
-                progress,
-                self.build_answer_scanner(),
-            ),
-            "capture": lambda: capture.run(
-                recipe.capture, directory("respond"), self.target, features, progress=progress
-            ),
-            "train": self._train,
-            "eval": lambda: evaluate.run(
-                recipe.eval,
-                evaluate.EvalInputs(self.head_directory, features),
-                self.layerless_target,
-                directory("eval"),
-                progress=progress,
-            ),
-            "export": lambda: export.run(self.export_inputs(), self.target, directory("export")),
-            "bench": self._bench,
-            "tune": lambda: tune.run(
-                recipe.tune, self.head_directory, features, self.target, directory("tune"), progress
-            ),
-        }
+    def _execute(self, stage: str) -> None:
+        """Calls the package of a stage with what it reads and the directory that it writes."""
+        recipe, progress, out = self.recipe, self.progress, self.directory(stage)
+        features = self.storage_path("capture")
+        match stage:
+            case "prompts":
+                given = acknowledgements.read_acknowledgements(self.acknowledgements_file)
+                decision = prompts.load_gate(recipe.prompts).decide(self._read_target_claim(), given)
+                prompts.run(recipe.prompts, out, progress, self.acknowledgements_file, decision.to_json())
+            case "respond":
+                prompts_dir, scanner = self.directory("prompts"), self.build_answer_scanner()
+                respond.run(recipe.respond, prompts_dir, out, self.build_responder(), progress, scanner)
+            case "capture":
+                capture.run(recipe.capture, self.directory("respond"), self.target, features, progress=progress)
+            case "train":
+                if self.trains_head:
+                    card, options = self._render_data_card(), {"progress": progress, "group": self.ranks}
+                    train.run(self.train_config, features, self.layerless_target, out, data_card=card, **options)
+            case "eval":
+                inputs = evaluate.EvalInputs(self.head_directory, features)
+                evaluate.run(recipe.eval, inputs, self.layerless_target, out, progress=progress)
+            case "export":
+                export.run(self.export_inputs(), self.target, out)
+            case "bench":
+                bench.run(recipe.bench, self.bench_inputs(), self.target, self.summarize_stages(), out, progress)
+            case "tune":
+                tune.run(recipe.tune, self.head_directory, features, self.target, out, progress)
+
+    def build_inputs(self, stage: str) -> StageInputs:
+        """Returns what a stage would be made from, by this recipe and by what its parents hold now.
+
+        Raises:
+            InputError: Something that the stage reads is missing or damaged.
+        """
+        recipe = self.recipe
+        match stage:
+            case "prompts":
+                return prompts.open_prompts(recipe.prompts, self.acknowledgements_file).origin
+            case "respond":
+                digest, scanner = read_provenance(self.directory("prompts")).digest, self.build_answer_scanner()
+                return respond.build_origin(recipe.respond, digest, self.build_responder(), scanner)
+            case "capture":
+                digest = read_provenance(self.directory("respond")).digest
+                return capture.build_origin(recipe.capture, digest, self.target)
+            case "export":
+                return export.build_origin(self.export_inputs(), self.layerless_target)
+            case "bench":
+                digest = digest_head(self.head_directory)
+                return bench.build_origin(recipe.bench, self.bench_inputs(), digest, self.target)
+        features = Features(self.storage_path("capture"))
+        if stage == "train":
+            return train.build_origin(self.train_config, features, self.layerless_target)
+        if stage == "tune":
+            return tune.build_origin(recipe.tune, self.head_directory, features, self.target)
+        stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.layerless_target.info.num_layers)
+        return evaluate.build_origin(recipe.eval, stored, (features, features), self.layerless_target)
+
+    # --- inputs of single stages -------------------------------------------------------------------------------------
 
     @property
     def acknowledgements_file(self) -> Path:
-        """Where people put down which licence terms they acknowledge."""
-        return self.out / ACKNOWLEDGEMENTS
+        """The file with the license terms that people have acknowledged for this run."""
+        return self.out / acknowledgements.ACKNOWLEDGEMENTS_FILE
 
     def acknowledge_terms(self, signer: str) -> list[str]:
-        """Puts down that `who` answers for all that the licence gate asks about; the names of what that was."""
-        claims = [self._target_claim, *prompts.read_claims(self.recipe.prompts)]
-        policy = prompts.load_gate(self.recipe.prompts)
-        pending = policy.find_pending(claims, read_acknowledgements(self.acknowledgements_file))
-        append_acknowledgements(self.acknowledgements_file, signer, pending, datetime.datetime.now(datetime.UTC))
+        """Saves that `signer` accepts the terms which the license gate asks about, and returns whose terms they are."""
+        claims = [self._read_target_claim(), *prompts.read_claims(self.recipe.prompts)]
+        path, now = self.acknowledgements_file, datetime.datetime.now(datetime.UTC)
+        given = acknowledgements.read_acknowledgements(path)
+        pending = prompts.load_gate(self.recipe.prompts).find_pending(claims, given)
+        acknowledgements.append_acknowledgements(path, signer, pending, now)
         return [claim.name for claim in pending]
 
-    @property
-    def _target_claim(self) -> TargetClaim:
+    def _read_target_claim(self) -> TargetClaim:
+        """Returns the target's license. The license gate needs it, because it may forbid training on the answers."""
         target = self.recipe.target
         return read_target_claim(resolve_target(target.model), target.model, target.license)
 
-    def _target_decision(self) -> LicenseDecision:
-        """The gate covers the target, too: its terms may forbid to train on what it answers."""
-        policy = prompts.load_gate(self.recipe.prompts)
-        return policy.decide(self._target_claim, read_acknowledgements(self.acknowledgements_file))
+    def build_responder(self) -> Responder:
+        """Returns what answers prompts: the target in eyas's engine, or the server of `respond.url`.
 
-    def _prompts(self) -> None:
-        prompts.run(
-            self.recipe.prompts,
-            self.directory("prompts"),
-            self.progress,
-            self.acknowledgements_file,
-            self._target_decision().to_json(),
-        )
-
-    def _train(self) -> None:
-        if self.recipe.target.head is None:
-            loop.run(
-                self.train_config,
-                self.place("capture"),
-                self.layerless_target,
-                self.directory("train"),
-                progress=self.progress,
-                data_card=self._data_card(),
-                group=self.ranks,
-            )
-
-    def _data_card(self) -> str:
-        """What the licence gate decided, for the head's card."""
-        path = self.directory("prompts") / prompts.LEDGER_FILE
-        ledger = json.loads(path.read_bytes()) if path.is_file() else {}
-        return render_data_section(ledger, ledger["target"]) if ledger.get("target") else ""
-
-    def origin(self, stage: str) -> StageInputs:
-        """What decides the work of a stage, by this recipe and by what its parents hold now.
-
-        InputError where something that it reads is missing or damaged.
+        Raises:
+            InputError: The target has no chat template.
         """
-        return self._origins[stage]()
-
-    @cached_property
-    def _origins(self) -> dict[str, Callable[[], StageInputs]]:
-        recipe, place = self.recipe, self.place
-
-        def digest(stage: str) -> str:
-            return read_provenance(place(stage)).digest
-
-        def of_eval() -> StageInputs:
-            stored = read_head(self.head_directory, DTYPES[recipe.eval.dtype], self.layerless_target.info.num_layers)
-            features = Features(place("capture"))
-            return evaluate.build_origin(recipe.eval, stored, (features, features), self.layerless_target)
-
-        return {
-            "prompts": lambda: prompts.open_prompts(recipe.prompts, self.acknowledgements_file).origin,
-            "respond": lambda: respond.build_origin(
-                recipe.respond, digest("prompts"), self.build_responder(), self.build_answer_scanner()
-            ),
-            "capture": lambda: capture.build_origin(recipe.capture, digest("respond"), self.target),
-            "train": lambda: loop.build_origin(self.train_config, Features(place("capture")), self.layerless_target),
-            "eval": of_eval,
-            "export": lambda: export.origin_of(self.export_inputs(), self.layerless_target),
-            "bench": lambda: bench.build_origin(
-                recipe.bench, self.bench_inputs(), digest_head(self.head_directory), self.target
-            ),
-            "tune": lambda: tune.build_origin(
-                recipe.tune, self.head_directory, Features(place("capture")), self.target
-            ),
-        }
-
-    def export_inputs(self) -> export.ExportInputs:
-        """The directories that `export` reads."""
-        before = (self.directory(stage) for stage in ("eval", "tune", "prompts"))
-        return export.ExportInputs(
-            self.head_directory, *before, tree=self.recipe.eval.shape, is_trained_here=self.recipe.target.head is None
-        )
-
-    def bench_inputs(self) -> bench.BenchInputs:
-        """The directories that `bench` reads."""
-        return bench.BenchInputs(self.head_directory, self.directory("eval"), self.place("capture"))
-
-    def _bench(self) -> None:
-        bench.run(
-            self.recipe.bench,
-            self.bench_inputs(),
-            self.target,
-            self.summarize_stages(),
-            self.directory("bench"),
-            self.progress,
-        )
-
-    def summarize_stages(self) -> dict[str, object]:
-        """What the stages before made, for the report: read from their directories."""
-        for stage in ("prompts", "respond", "capture"):
-            require_finished(self.place(stage), stage)
-        answers = json.loads((self.directory("respond") / respond.LEDGER_FILE).read_bytes())
-        manifest, trained = read_manifest(self.place("capture")), None
-        if self.recipe.target.head is None:
-            trained = require_finished(self.directory("train"), "train")
-        return {
-            "prompts": json.loads((self.directory("prompts") / "ledger.json").read_bytes())["kept"],
-            "answers": answers["answers"],
-            "tokens": answers["tokens"],
-            "feature_bytes": sum(shard.num_bytes for shard in manifest.shards),
-            "train_seconds": None if trained is None else trained.seconds,
-            "head_start": _describe_head_start(trained),
-        }
+        config = self.recipe.respond
+        if config.url is not None:
+            info = TokenizerInfo.load(self.recipe.target.model)
+            digests = (info.digest, info.tokenizer_digest, info.template_digest)
+            return Responder(RemoteResponder(config, info.tokenizer), info.tokenizer, info.max_positions, *digests)
+        target = self.target
+        target.require_chat_template()
+        digests = (target.digest, target.tokenizer_digest, target.template_digest, str(target.model.dtype))
+        return Responder(EngineResponder(target, config), target.tokenizer, target.info.max_positions, *digests)
 
     def build_answer_scanner(self) -> AnswerScanner | None:
-        """Looks at answers once more: a target may know what its prompts do not say. None for the grammar's prompts."""
+        """Returns the privacy check of answers, because a target may know more than its prompts say.
+
+        The prompts of eyas.evalsets hold nothing private: None for a recipe that has no others.
+        """
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
             return None
         return _AnswerScanner(PrivacyFilter(config.privacy, load_surrogate_key(config.privacy.key_file)))
 
-    def build_responder(self) -> Responder:
-        """The target as `respond` sees it, here or on the recipe's server. InputError when it has no chat template."""
-        config = self.recipe.respond
-        if config.url is not None:
-            words = TokenizerInfo.load(self.recipe.target.model)
-            answer = RemoteResponder(config, words.tokenizer)
-            digests = (words.digest, words.tokenizer_digest, words.template_digest)
-            return Responder(answer, words.tokenizer, words.max_positions, *digests)
-        target = self.target
-        target.require_chat_template()
-        return Responder(
-            answer=EngineResponder(target, config),
-            tokenizer=target.tokenizer,
-            max_positions=target.info.max_positions,
-            target_digest=target.digest,
-            tokenizer_digest=target.tokenizer_digest,
-            template_digest=target.template_digest,
-            target_dtype=str(target.model.dtype),
-        )
+    @property
+    def train_config(self) -> TrainConfig:
+        """The settings of training, with the directory of the head that it starts from."""
+        config = self.recipe.train
+        return config if config.init == RANDOM else replace(config, init=str(resolve_head(config.init)))
+
+    def _render_data_card(self) -> str:
+        """Returns the license decisions of `prompts` as Markdown, for the head's card; empty without them."""
+        path = self.directory("prompts") / prompts.LEDGER_FILE
+        ledger = json.loads(path.read_bytes()) if path.is_file() else {}
+        return render_data_section(ledger, ledger["target"]) if ledger.get("target") else ""
+
+    def export_inputs(self) -> export.ExportInputs:
+        """Returns the directories that `export` reads."""
+        before = (self.directory(stage) for stage in ("eval", "tune", "prompts"))
+        tree = self.recipe.eval.shape
+        return export.ExportInputs(self.head_directory, *before, tree=tree, is_trained_here=self.trains_head)
+
+    def bench_inputs(self) -> bench.BenchInputs:
+        """Returns the directories that `bench` reads."""
+        return bench.BenchInputs(self.head_directory, self.directory("eval"), self.storage_path("capture"))
+
+    def summarize_stages(self) -> dict[str, object]:
+        """Returns the amounts and times of the stages before `bench`, for the report."""
+        for stage in ("prompts", "respond", "capture"):
+            require_finished(self.storage_path(stage), stage)
+        answers = json.loads((self.directory("respond") / respond.LEDGER_FILE).read_bytes())
+        trained = require_finished(self.directory("train"), "train") if self.trains_head else None
+        return {
+            "prompts": json.loads((self.directory("prompts") / prompts.LEDGER_FILE).read_bytes())["kept"],
+            "answers": answers["answers"],
+            "tokens": answers["tokens"],
+            "feature_bytes": sum(shard.num_bytes for shard in read_manifest(self.storage_path("capture")).shards),
+            "train_seconds": None if trained is None else trained.seconds,
+            "head_start": _describe_head_start(trained),
+        }
 
 
 class _AnswerScanner:
-    """The privacy room's filter as `respond` calls it."""
+    """The privacy filter in the form that `respond` calls."""
 
     def __init__(self, privacy: PrivacyFilter) -> None:
         self.digest = privacy.digest
@@ -386,7 +367,7 @@ class _AnswerScanner:
 
 
 def _describe_head_start(trained: Provenance | None) -> str:
-    """Whose weights a head started from, as the report says it."""
+    """Returns the origin of the weights that training started from, for the report."""
     if trained is None:
         return "trained before this run"
     parent = trained.parents.get("init")

@@ -1,4 +1,4 @@
-"""The shipped pair: what it says is what transformers says, token by token, in float32, with and without the head.
+"""The shipped pair answers like transformers, token by token, in float32, with and without the head.
 
 The reference answers are transformers' own, made by tools/make_references.py and bound to the target's digest.
 """
@@ -24,8 +24,7 @@ from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
-from eyas.quickstart import load_quickstart_recipe
-from eyas.recipe import resolve_head
+from eyas.recipe import load_quickstart_recipe, resolve_head
 from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.stats import acceptance_length
 
@@ -46,12 +45,15 @@ def references(target: Target) -> References:
 
 
 def prompts(target: Target, count: int) -> list[Prompt]:
-    """All families in turn, long passages included."""
+    """Returns prompts of all families in turn, long passages included."""
     return interleave_tasks(load_eval_prompts(target.tokenizer, -(-count // len(FAMILIES))))[:count]
 
 
 def differing(target: Target, references: References, shape: TreeShape | None, slots: int, size: tuple[int, int]):
-    """Ids of prompts with another answer than transformers', and the acceptance length; size = (prompts, tokens)."""
+    """Returns the ids of prompts with another answer than transformers gives, and the acceptance length.
+
+    size: the number of prompts, and of tokens.
+    """
     count, max_tokens = size
     asked = prompts(target, count)
     references.require(target.digest, asked, max_tokens)

@@ -1,4 +1,4 @@
-"""`eyas export` at the end of a run, and what can be done with the directories that it leaves."""
+"""`eyas export` at the end of a run, and the commands that read its directories."""
 
 import json
 import shutil
@@ -15,13 +15,13 @@ from eyas.formats.head_dir import digest_head
 
 @pytest.fixture(scope="module")
 def exported(finished, recipe, tmp_path_factory):
-    """Not to be changed."""
+    """Returns a run that tests must not change."""
     run = shutil.copytree(finished, tmp_path_factory.mktemp("exported") / "run")
     return run_stages(recipe, run, ["export"])
 
 
-def test_its_directories(exported):
-    """The small recipe reads layers 1, 2, 3, which SGLang cannot be told."""
+def test_a_directory_for_each_engine_that_can_load_the_head(exported):
+    """The small recipe captures layers 1, 2, 3, which SGLang's format cannot express."""
     found = json.loads((exported / "export" / "parity.json").read_bytes())
     assert list(found["engines"]) == ["vllm", "vllm-speculators"]
     assert all(one["ok"] for one in found["engines"].values())
@@ -32,7 +32,7 @@ def test_its_directories(exported):
         assert files == {"config.json", "model.safetensors", "README.md"}
 
 
-def test_its_readme(exported, target):
+def test_the_readme(exported, target):
     text = (exported / "export" / "vllm" / "README.md").read_text()
     front, body = text.split("---\n", 2)[1:]
     told = yaml.safe_load(front)
@@ -50,7 +50,7 @@ def test_its_readme(exported, target):
     assert str(target.parent) not in text
 
 
-def test_it_is_skipped_where_it_is_finished_and_equal_runs_are_equal(exported, recipe, tmp_path, capsys):
+def test_a_finished_export_is_skipped_and_equal_runs_write_equal_bytes(exported, recipe, tmp_path, capsys):
     before = (exported / "export" / "provenance.json").read_bytes()
     assert main(["export", str(recipe), "--out", str(exported), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == 1
@@ -61,7 +61,7 @@ def test_it_is_skipped_where_it_is_finished_and_equal_runs_are_equal(exported, r
     assert contents(other / "export") == contents(exported / "export")
 
 
-def test_another_head_is_exported_anew(exported, recipe, tmp_path):
+def test_another_head_is_exported_again(exported, recipe, tmp_path):
     run = shutil.copytree(exported, tmp_path / "run")
     run_stages(recipe, run, ["train", "eval"])  # finished
     for stage in ("train", "eval", "export"):
@@ -71,7 +71,7 @@ def test_another_head_is_exported_anew(exported, recipe, tmp_path):
     assert parents["head"] != digest_head(exported / "head")
 
 
-def test_doctor_looks_at_the_run_and_at_each_directory(exported, target, capsys):
+def test_doctor_reads_the_run_and_each_directory(exported, target, capsys):
     assert main(["doctor", str(exported)]) == 0
     assert "ok: export: finished; every file is as it was written" in capsys.readouterr().out
     for name, is_ours in (("vllm", True), ("vllm-speculators", False)):
@@ -89,7 +89,7 @@ def test_a_damaged_export_is_named(exported, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-speculators"])
-def test_generate_takes_such_a_directory(name, exported, target, capsys):
+def test_generate_loads_an_exported_directory(name, exported, target, capsys):
     answers = []
     for head in (exported / "head", exported / "export" / name):
         words = ["generate", "--target", str(target), "--head", str(head), "what is 3 plus 4?", "--json"]
@@ -98,14 +98,14 @@ def test_generate_takes_such_a_directory(name, exported, target, capsys):
     assert [answers[0][key] for key in ("token_ids", "rounds")] == [answers[1][key] for key in ("token_ids", "rounds")]
 
 
-def test_a_run_may_start_from_such_a_directory(exported, recipe, tmp_path):
+def test_training_may_start_from_an_exported_directory(exported, recipe, tmp_path):
     run = shutil.copytree(exported, tmp_path / "run")
     start = exported / "export" / "vllm-speculators"
     assert main(["train", str(recipe), f"train.init={start}", "train.epochs=1", "--out", str(run)]) == 0
     assert json.loads((run / "head" / "provenance.json").read_bytes())["parents"]["init"] == digest_head(start)
 
 
-def test_a_head_from_elsewhere_is_exported_and_its_data_not_claimed(exported, recipe, tmp_path):
+def test_an_external_head_is_exported_without_data_of_this_run(exported, recipe, tmp_path):
     run = tmp_path / "run"
     head = exported / "export" / "vllm-speculators"
     assert main(["export", str(recipe), f"target.head={head}", "--out", str(run)]) == 0
@@ -115,7 +115,7 @@ def test_a_head_from_elsewhere_is_exported_and_its_data_not_claimed(exported, re
     assert 'license: "other"' in text
 
 
-def test_the_flags_of_tune(exported, recipe, tmp_path):
+def test_the_readme_has_the_flags_of_tune(exported, recipe, tmp_path):
     run = shutil.copytree(exported, tmp_path / "run")
     tree, chain = ({"depth": 2, "top_k": k, "nodes": 3} for k in (2, 1))
     streams = [{"n": 1, "best": {"tree": tree}, "best_chain": {"tree": chain}}]
@@ -134,7 +134,7 @@ def test_a_failed_parity_fails_the_export(exported, recipe, tmp_path, capsys, mo
     shutil.rmtree(run / "export")
     monkeypatch.setattr(parity, "TOLERANCE", 0.0)
     assert main(["export", str(recipe), "--out", str(run)]) == 1
-    assert "do not serve this export" in capsys.readouterr().err
+    assert "Do not serve this export" in capsys.readouterr().err
     assert not (run / "export" / "provenance.json").exists()
     assert not json.loads((run / "export" / "parity.json").read_bytes())["engines"]["vllm"]["ok"]
 

@@ -154,7 +154,7 @@ def test_answers_survive_a_kill(undisturbed, slow_recipe, tmp_path):
 
 def test_machines_that_share_the_prompts_leave_each_others_writes_alone(tmp_path, monkeypatch):
     """One that begins later sweeps nothing: a file that looks left behind is being written."""
-    monkeypatch.setattr(Run, "_prompts", lambda self: None)
+    monkeypatch.setattr(Run, "_execute", lambda self, stage: None)
     half = tmp_path / "prompts.work" / ".00001.npz.0123456789ab.eyas-tmp"
     half.parent.mkdir()
     for world, stands in ((2, True), (1, False)):

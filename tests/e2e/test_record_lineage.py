@@ -1,4 +1,4 @@
-"""One record on its way through a run: told, and removed from all that was made from it."""
+"""`--explain` and `--forget`: what happened to a record, and its removal from everything made from it."""
 
 import json
 import re
@@ -32,20 +32,20 @@ def trained(run):
     return [row.id.partition("#")[0] for row in rows if row.split == "train"]
 
 
-def test_what_became_of_a_record(recipe, run, trained, capsys):
+def test_explain_names_every_stage(recipe, run, trained, capsys):
     assert prompts(recipe, run, "--explain", trained[0]) == 0
     told = lines(capsys)
     number = int(trained[0].split(":")[1])
     assert told[0] == trained[0]
-    assert told[1].split() == f"came from sums.jsonl:{number + 1}, source sums, licence MIT (allowed)".split()
-    assert told[2].split() == ["prompts", "kept,", "nothing", "changed"]
+    assert told[1].split() == f"source sums.jsonl:{number + 1} of sums, license MIT (allowed)".split()
+    assert told[2].split() == ["prompts", "kept,", "nothing", "replaced"]
     assert re.fullmatch(r"  respond     1 answers, \d+ tokens \((stop|length)\)", told[3])
     assert re.fullmatch(r"  capture     \d+ tokens for train", told[4])
     assert re.fullmatch(r"  head        sha256:[0-9a-f]{64} was trained on it", told[5])
     assert len(told) == 6
 
 
-def test_why_a_record_is_not_there(recipe, tmp_path, capsys):
+def test_explain_names_the_reason_of_a_dropped_record(recipe, tmp_path, capsys):
     source = tmp_path / "q.jsonl"
     texts = [
         "My card is 4111 1111 1111 1111, why is it refused?",
@@ -63,15 +63,15 @@ def test_why_a_record_is_not_there(recipe, tmp_path, capsys):
         assert "4111" not in "".join(told)
 
 
-def test_a_forgotten_record_is_gone_everywhere(recipe, run, trained, capsys):
-    """From prompts, answers and features; each directory is finished, and made from the one before as it is now."""
+def test_forget_removes_a_record_from_every_directory(recipe, run, trained, capsys):
+    """Each directory is finished afterwards, and made from the current state of the one before."""
     gone, number = trained[1], len(list(read_conversations(run / "prompts" / "prompts.jsonl")))
     before = read_provenance(run / "features").digest
     texts = {row.id: row for row in read_manifest(StoragePath.of(run / "features")).rows}
     assert prompts(recipe, run, "--forget", gone) == 0
     told = lines(capsys)
     assert [line.split()[0] for line in told] == [gone, "removed", "removed", "removed", "head"]
-    assert "train again" in told[-1]
+    assert "run `eyas train` again" in told[-1]
     assert gone not in {prompt.id for prompt in read_conversations(run / "prompts" / "prompts.jsonl")}
     assert gone not in {one.id for one in read_conversation_dir(run / "conversations")}
     rows = read_manifest(StoragePath.of(run / "features")).rows
@@ -90,11 +90,11 @@ def test_a_forgotten_record_is_gone_everywhere(recipe, run, trained, capsys):
     assert prompts(recipe, run, "--explain", gone) == 0
     told = lines(capsys)
     assert "dropped: forgotten" in told[2]
-    assert re.fullmatch(r"  forgotten   .+; heads that had seen it: sha256:[0-9a-f]{64}", told[3])
+    assert re.fullmatch(r"  forgotten   .+; heads trained on it: sha256:[0-9a-f]{64}", told[3])
 
 
-def test_an_export_that_holds_the_head_is_named(recipe, run, trained, capsys):
-    """And one of a head that never saw the record is not."""
+def test_forget_names_an_export_of_the_head(recipe, run, trained, capsys):
+    """An export of a head that was not trained on the record is not named."""
     assert main(["export", str(recipe), "--out", str(run)]) == 0
     capsys.readouterr()
     assert prompts(recipe, run, "--forget", trained[0]) == 0
@@ -105,8 +105,7 @@ def test_an_export_that_holds_the_head_is_named(recipe, run, trained, capsys):
     assert lines(capsys)[-1].startswith("  head sha256:")
 
 
-def test_what_is_left_is_what_it_was(recipe, run, trained):
-    """Other rows keep their bytes in features that lost one."""
+def test_other_rows_keep_their_bytes(recipe, run, trained):
     first = Features(run / "features")
     before = {row.id: first.row(i) for i, row in enumerate(first.manifest.rows)}
     assert prompts(recipe, run, "--forget", trained[0]) == 0
@@ -117,14 +116,14 @@ def test_what_is_left_is_what_it_was(recipe, run, trained):
         assert row.aux_TL.equal(before[info.id].aux_TL)
 
 
-def test_it_does_not_come_back(recipe, run, trained, capsys):
+def test_a_forgotten_record_is_not_taken_again(recipe, run, trained, capsys):
     assert prompts(recipe, run, "--forget", trained[0]) == 0
     assert prompts(recipe, run, "prompts.seed=5") == 0
     assert trained[0] not in {prompt.id for prompt in read_conversations(run / "prompts" / "prompts.jsonl")}
     assert json.loads((run / "prompts" / "ledger.json").read_bytes())["dropped"] == {"forgotten": 1}
 
 
-def test_the_run_goes_on_behind_it(recipe, run, trained, capsys):
+def test_the_run_continues_after_it(recipe, run, trained, capsys):
     """The stages before the head are finished; the head is trained again on what is left."""
     assert prompts(recipe, run, "--forget", trained[0]) == 0
     stamps = {path: path.stat().st_mtime_ns for path in (run / "features").glob("shard-*.safetensors")}
@@ -140,7 +139,7 @@ def test_the_run_goes_on_behind_it(recipe, run, trained, capsys):
 
 
 def sums_hold(run):
-    """What the ledgers count is what the files hold, source by source and in all."""
+    """Asserts that the ledgers count what the files hold, for each source and in all."""
     ledger = json.loads((run / "prompts" / "ledger.json").read_bytes())
     kept = list(read_conversations(run / "prompts" / "prompts.jsonl"))
     assert sum(source["kept"] for source in ledger["sources"]) == ledger["kept"] == len(kept)
@@ -160,8 +159,8 @@ def sums_hold(run):
         assert sum(answers["tasks"].values()) == answers["conversations"]
 
 
-def test_each_source_keeps_its_own_books(recipe, tmp_path, capsys):
-    """Also where another source has a file of the same name, and for the grammar's prompts."""
+def test_each_source_has_its_own_counts(recipe, tmp_path, capsys):
+    """Also if another source has a file of the same name, and for the prompts of eyas.evalsets."""
     out = tmp_path / "run"
     for place, texts in (("a", ("what is 3 plus 4?",)), ("b", ("Is Anna Kowalski there?", "Where do geese sleep?"))):
         (tmp_path / place).mkdir()
@@ -170,10 +169,10 @@ def test_each_source_keeps_its_own_books(recipe, tmp_path, capsys):
     arguments = (f"prompts.source={tmp_path}/a/q.jsonl", f"prompts.sources=[{table}]")
     assert prompts(recipe, out, *arguments) == 0
     sums_hold(out)
-    for record, source in (("b:0", "b, licence CC0-1.0"), ("quickstart-code:0", "eyas-quickstart, licence Apache-2.0")):
+    for record, source in (("b:0", "b, license CC0-1.0"), ("quickstart-code:0", "eyas-quickstart, license Apache-2.0")):
         capsys.readouterr()
         assert prompts(recipe, out, *arguments, "--explain", record) == 0
-        assert f"source {source} (allowed)" in lines(capsys)[1]
+        assert f"of {source} (allowed)" in lines(capsys)[1]
         assert prompts(recipe, out, *arguments, "--forget", record) == 0
         sums_hold(out)
     ledger = json.loads((out / "prompts" / "ledger.json").read_bytes())
@@ -181,7 +180,7 @@ def test_each_source_keeps_its_own_books(recipe, tmp_path, capsys):
     assert ledger["sources"][1]["dropped"] == {"forgotten": {"count": 1, "lines": ["q.jsonl:1"]}}
 
 
-def test_all_rows_of_a_shard_may_go(recipe, run, capsys):
+def test_all_rows_of_a_shard_may_be_removed(recipe, run, capsys):
     manifest = read_manifest(StoragePath.of(run / "features"))
     assert len(manifest.shards) > 1
     for record in {row.id.partition("#")[0]: None for row in manifest.rows if row.shard == 0}:
@@ -199,13 +198,16 @@ def test_all_rows_of_a_shard_may_go(recipe, run, capsys):
     assert main(["train", str(recipe), "--out", str(run)]) == 0
 
 
-def test_copies_of_a_forgotten_record_do_not_take_its_place(recipe, tmp_path, capsys):
+def test_duplicates_of_a_forgotten_record_do_not_replace_it(recipe, tmp_path, capsys):
     source, out = tmp_path / "q.jsonl", tmp_path / "run"
     text = "How do apples and bricks number 3 work together?"
     texts = (text, "where do geese sleep?", text.replace("?", " ?"), text)
     source.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     assert prompts(recipe, out, f"prompts.source={source}") == 0
-    for record, told in (("q:3", "(duplicate of q:0, which has to be forgotten, too)"), ("q:0", "of it: q:2, q:3")):
+    for record, told in (
+        ("q:3", "(duplicate of q:0) and will not be taken again; forget q:0, too"),
+        ("q:0", "not be taken either: q:2, q:3"),
+    ):
         capsys.readouterr()
         assert prompts(recipe, out, f"prompts.source={source}", "--forget", record) == 0
         assert told in "".join(lines(capsys))
@@ -214,14 +216,14 @@ def test_copies_of_a_forgotten_record_do_not_take_its_place(recipe, tmp_path, ca
     sums_hold(out)
 
 
-def test_a_head_is_named_for_every_record_that_it_saw(recipe, run, trained, capsys):
+def test_a_head_is_named_for_every_record_of_its_training(recipe, run, trained, capsys):
     assert prompts(recipe, run, "--forget", trained[0]) == 0
     capsys.readouterr()
     assert prompts(recipe, run, "--forget", trained[1]) == 0
-    assert "has seen it: train again" in lines(capsys)[-1]
+    assert "was trained on it: run `eyas train` again" in lines(capsys)[-1]
 
 
-def test_what_a_killed_call_left_is_removed_by_the_next(recipe, run, trained, capsys, monkeypatch):
+def test_a_second_call_completes_a_killed_one(recipe, run, trained, capsys, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -234,7 +236,7 @@ def test_what_a_killed_call_left_is_removed_by_the_next(recipe, run, trained, ca
     assert trained[0] not in {row.id.partition("#")[0] for row in read_manifest(StoragePath.of(run / "features")).rows}
 
 
-def test_nothing_is_left_where_a_stage_is_unfinished(recipe, run, trained):
+def test_unfinished_stages_are_cleared(recipe, run, trained):
     work = run / "prompts.work"
     work.mkdir()
     (work / "00000.jsonl").write_text("screened for other settings")
@@ -246,8 +248,8 @@ def test_nothing_is_left_where_a_stage_is_unfinished(recipe, run, trained):
     assert not (run / "features" / "manifest.json").exists()
 
 
-def test_answers_to_older_prompts_stay_out_of_step(recipe, run):
-    """Forgetting does not make them answers to the prompts that were chosen since."""
+def test_answers_to_older_prompts_stay_out_of_date(recipe, run):
+    """Forgetting does not turn them into answers to the prompts that were selected since."""
     assert prompts(recipe, run, "prompts.limit=5") == 0
     kept = [prompt.id for prompt in read_conversations(run / "prompts" / "prompts.jsonl")]
     left_out = next(f"sums:{i}" for i in range(24) if f"sums:{i}" not in kept)
@@ -262,7 +264,7 @@ def test_wrong_usage(recipe, run, tmp_path, capsys):
     cases = (
         (run, ["--explain", "sums:999"], "no record sums:999"),
         (run, ["--explain", "sums:1", "--forget", "sums:1"], "one of the two"),
-        (tmp_path / "empty", ["--explain", "sums:1"], "run `eyas prompts` first"),
+        (tmp_path / "empty", ["--explain", "sums:1"], "Run `eyas prompts` first"),
     )
     for place, arguments, named in cases:
         assert prompts(recipe, Path(place), *arguments) == 2

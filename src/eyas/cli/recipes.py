@@ -18,8 +18,7 @@ from eyas.cli.deploy import build_jobs, write_configured_manifests
 from eyas.cli.setup import open_run, silence_transformers
 from eyas.evalsets import FAMILIES, example
 from eyas.model.devices import check_one_device
-from eyas.quickstart import load_quickstart_recipe
-from eyas.recipe import STAGES, Run
+from eyas.recipe import STAGES, Run, load_quickstart_recipe
 from eyas.train.distributed import join_process_group, local_device, require_single_process
 
 MULTI_PROCESS_VERBS = ("prompts", "capture", "train")

@@ -54,9 +54,15 @@ def finished_stages(run: Run, prompts: StageInputs) -> set[str]:
     finished: set[str] = set()
     for stage in STAGES:
         try:
+<<<<<<< HEAD
             is_needed = stage != "train" or run.recipe.target.head is None
             origin = prompts if stage == "prompts" else run.origin(stage)
             if is_needed and not is_finished(run.place(stage), origin):
+=======
+            needed = stage != "train" or run.recipe.target.head is None
+            origin = prompts if stage == "prompts" else run.build_inputs(stage)
+            if needed and not is_finished(run.storage_path(stage), origin):
+>>>>>>> fea88bf (Read recipe.py as a table of stages, and join export with its README)
                 return finished
         except InputError:  # an input of the stage is damaged, so `eyas run` stops or works there
             return finished
@@ -113,7 +119,7 @@ def estimate_amounts(run: Run, sources: Sequence[Source], finished: set[str]) ->
         return Amounts(count, num_answers, prompt_tokens, answer_tokens, "prompts" in finished, False)
     ledger = json.loads((run.directory("respond") / LEDGER_FILE).read_bytes())
     if "capture" in finished:
-        rows = Features(run.place("capture")).manifest.rows
+        rows = Features(run.storage_path("capture")).manifest.rows
         prompt_tokens = max(0, sum(row.length for row in rows) - ledger["tokens"])
     return Amounts(ledger["conversations"], ledger["answers"], prompt_tokens, ledger["tokens"], True, True)
 
