@@ -1,4 +1,4 @@
-"""The HTTP rules that both clients share."""
+"""The HTTP rules that `eyas respond` and `eyas bench --url` share."""
 
 import datetime
 
@@ -8,7 +8,7 @@ from eyas.base.errors import UsageError
 from eyas.base.openai_http import backoff_s, describe_error, parse_api_url, parse_retry_after_s
 
 
-def test_waits_double_and_are_drawn_with_the_seed():
+def test_backoff_doubles_and_depends_on_the_seed():
     waits = [[backoff_s(seed, f"q:{i}", attempt) for i in range(200)] for seed in (0, 1) for attempt in range(10)]
     assert waits[3] == [backoff_s(0, f"q:{i}", 3) for i in range(200)]
     assert waits[3] != waits[13]
@@ -63,7 +63,7 @@ def test_an_error_reply_shows_its_type_and_none_of_its_words(body, shown):
     "url",
     ["127.0.0.1:8000", "ftp://host/v1", "http:///v1", "http://h:x/v1", "http://h:0", "http://h:99999", "http://[::1"],
 )
-def test_a_url_of_no_server_is_named(url):
+def test_invalid_urls_are_rejected(url):
     with pytest.raises(UsageError, match=r"--url=.* is not the URL of a server"):
         parse_api_url(url, "--url")
 

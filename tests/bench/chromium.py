@@ -20,7 +20,7 @@ def find_chromium() -> str | None:
 
 
 class Chromium:
-    """One browser with one page; a context manager. Messages of the page's console are in `complaints`."""
+    """A browser with one page, as a context manager. `complaints` holds the messages of the page's console."""
 
     def __init__(self, binary: str, profile: Path, timeout_s: float = 60.0) -> None:
         self.complaints: list[str] = []
@@ -49,7 +49,7 @@ class Chromium:
         os.close(self._in)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of one command; events that arrive meanwhile are looked at on the way."""
+        """Returns the result of a command. Events that arrive before it are processed."""
         self._last_id += 1
         message = {"id": self._last_id, "method": method, "params": params}
         if self._session is not None:

@@ -1,4 +1,4 @@
-"""One tiny pair for the tests that measure."""
+"""One tiny target with a head for the tests that measure."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.bench.tiny_pair import TinyPair, tiny_pair
 
 @pytest.fixture(scope="package", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Forwards this small gain nothing from a second thread, and lose much where another process wants the core."""
+    """Runs torch on one thread: small forwards do not profit from a second one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""results.json, schema 1, as design section 5 has it: written out once more, by hand, and checked strictly."""
+"""The schema of results.json, written by hand from section 5 of the design, and checked strictly."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Made-up results for the tests of the report: every optional key present, no two figures alike."""
+"""Results for the tests of the report, with every optional key and no equal numbers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Figures of other tools, in files of their forms with figures that are written here."""
+"""Files of other tools, with numbers written by hand, become results.json."""
 
 import json
 import re
@@ -82,7 +82,7 @@ def written(path: Path, value: Any) -> Path:
     ],
     ids=["aiperf", "older aiperf", "guidellm", "vllm", "sglang"],
 )
-def test_the_same_figures_from_all(value: Any, streams: list[int], has_length: bool, tmp_path: Path) -> None:
+def test_all_tools_give_the_same_metrics(value: Any, streams: list[int], has_length: bool, tmp_path: Path) -> None:
     found = read_benchmark_file(written(tmp_path / "run.json", value))
     assert [n for n, _ in found] == streams
     for _, figures in found:
@@ -94,8 +94,8 @@ def test_the_same_figures_from_all(value: Any, streams: list[int], has_length: b
         assert figures.get("acceptance_length") == (2.84 if has_length else None)
 
 
-def test_a_line_a_run(tmp_path: Path) -> None:
-    """SGLang's benchmark appends."""
+def test_one_run_per_line(tmp_path: Path) -> None:
+    """SGLang's benchmark appends its runs to a file."""
     lines = "".join(json.dumps(SGLANG | {"max_concurrency": n}) + "\n" for n in (1, 8))
     assert [n for n, _ in read_benchmark_file(written(tmp_path / "runs.jsonl", lines))] == [1, 8]
 
@@ -118,7 +118,7 @@ def test_arms_side_by_side(tmp_path: Path) -> None:
     assert "--import baseline=before.json" in page
 
 
-def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejected_imports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_benchmark_file(tmp_path / "none.json")
     with pytest.raises(InputError, match="not valid JSON"):

@@ -1,4 +1,4 @@
-"""The comparison with transformers finds what differs, and only that. The peer's clock ticks once a token."""
+"""The lossless check finds exactly the answers that differ, and the peer is timed token by token."""
 
 import dataclasses
 from pathlib import Path
@@ -28,7 +28,7 @@ def references(pair: TinyPair) -> References:
     return generate_references(pair.directory, interleave_tasks(pair.prompts), TOKENS, progress=False)
 
 
-def test_same_words(pair: TinyPair, references: References) -> None:
+def test_identical_answers(pair: TinyPair, references: References) -> None:
     prompts = interleave_tasks(pair.prompts)
     found = compare_with_references(pair.target, pair.draft, prompts, references, TOKENS, slots=3, progress=False)
     assert found["differing"] == []
@@ -50,7 +50,7 @@ def test_planted_differences_are_found(pair: TinyPair, references: References) -
 
 
 def test_a_wrong_target_is_found(pair: TinyPair, references: References) -> None:
-    """A weight of the target is changed behind the engine's back: the words differ."""
+    """With a changed weight of the target, all answers differ."""
     head = pair.target.lm_head.get_parameter("weight")
     kept = head.detach().clone()
     try:
@@ -65,7 +65,7 @@ def test_a_wrong_target_is_found(pair: TinyPair, references: References) -> None
     assert found["identical"] == 0
 
 
-def test_references_of_another_target_are_refused(pair: TinyPair, references: References) -> None:
+def test_references_of_another_target_are_rejected(pair: TinyPair, references: References) -> None:
     other = dataclasses.replace(references, target_digest="sha256:0")
     with pytest.raises(InputError) as error:
         compare_with_references(pair.target, pair.draft, interleave_tasks(pair.prompts), other, TOKENS, progress=False)
@@ -100,7 +100,7 @@ def test_peer_ratio_on_known_times() -> None:
     assert PeerComparison((2.0, 4.0, 5.0), (4.0, 4.0, 20.0)).ratio == 2.0
 
 
-def test_peer_clock_ticks_once_a_token_and_once_for_the_prompt(pair: TinyPair) -> None:
+def test_token_timer_records_the_prompt_and_every_token(pair: TinyPair) -> None:
     model = load_reference_model(pair.directory, torch.float32, "cpu")
     ids_1T, clock = torch.tensor([pair.prompts["birds"][0].ids]), TokenTimer()
     out_1T = model.generate(ids_1T, do_sample=False, max_new_tokens=9, cache_implementation="static", streamer=clock)

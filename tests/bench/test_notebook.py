@@ -1,4 +1,4 @@
-"""notebooks/benchmark.ipynb runs from its top to its end: here, and on any endpoint by a change of its two cells."""
+"""notebooks/benchmark.ipynb runs to its end, here and on any endpoint that its two cells name."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ LOAD = """LOAD = {
 
 
 def ran(who: str | None, place: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
-    """The notebook after its run, with less asked."""
+    """Runs the notebook with a smaller load and returns it."""
     monkeypatch.setenv("TMPDIR", str(place))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(NOTEBOOK, 4)
@@ -43,7 +43,7 @@ def check(text: str, place: Path) -> None:
     assert len(list(place.rglob("report.html"))) == 1
 
 
-def test_it_is_kept_without_outputs():
+def test_it_is_stored_without_outputs():
     for cell in nbformat.read(NOTEBOOK, 4).cells:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
@@ -64,8 +64,8 @@ def test_on_two_endpoints(tmp_path, monkeypatch):
     assert re.search(r"Identical answers: (\d+) of \1", text)
 
 
-def test_on_one_server_alone_that_does_not_stream(tmp_path, monkeypatch):
-    """Nothing to compare with and no times within an answer: its own figures, to the end of the notebook."""
+def test_on_a_single_server_that_does_not_stream(tmp_path, monkeypatch):
+    """Without a baseline and without TPOT, the notebook shows the server's own metrics."""
     with fake_server(Manner(tokens=8, streams=False)) as server:
         text = said(ran(f"URL, BASELINE, API_KEY_ENV = {server.url!r}, None, None", tmp_path, monkeypatch))
     assert re.search(r"2 streams: \d+\.\d output tokens per second \(server\)", text)
@@ -74,7 +74,7 @@ def test_on_one_server_alone_that_does_not_stream(tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("report.html"))) == 1
 
 
-def test_a_server_that_does_not_start_says_why():
+def test_the_log_of_a_server_that_does_not_start_is_shown():
     (cell,) = (cell for cell in nbformat.read(NOTEBOOK, 4).cells if "def served" in cell.source)
     names: dict[str, Any] = {}
     exec(cell.source[: cell.source.index("out = ")], names)

@@ -1,4 +1,4 @@
-"""eyas beside other engines: what is said to a driver and how a row is counted, with drivers that run no model."""
+"""Comparison with other engines: the messages to a driver and the rows, with drivers that run no model."""
 
 import json
 import signal
@@ -74,7 +74,7 @@ def test_a_stopped_driver_ends_with_the_benchmark(driver: Driver) -> None:
     assert driver.process.returncode == -signal.SIGKILL
 
 
-def test_a_driver_that_fails_is_quoted(driver: Driver) -> None:
+def test_the_error_of_a_driver_is_shown(driver: Driver) -> None:
     driver.load()
     with pytest.raises(PeerFailedError, match="too many streams"):
         driver.measure(Work(3, [[1]], [1]))
@@ -119,6 +119,6 @@ def test_a_row_is_eyas_over_the_better_arm(
     assert told["arms"][EYAS]["acceptance_length"] >= 1
 
 
-def test_a_peer_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_peer_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotInstalledError, match="make peers"):
         vllm_arms(Setup(tmp_path, tmp_path, tmp_path, tmp_path, OPTIONS))

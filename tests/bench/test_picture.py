@@ -1,4 +1,4 @@
-"""The drawing of the post's charts: one SVG that any reader of XML takes, with what the report says in it."""
+"""The picture of the served charts is one valid SVG with the charts of the report."""
 
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""The report's page, read back with the standard library's HTML parser: what a reader and a screen reader get."""
+"""The report's page, parsed with the standard library: its texts, tables, drawings and accessibility."""
 
 import copy
 import itertools
@@ -101,7 +101,7 @@ def test_ids_are_unique_and_every_reference_has_its_target() -> None:
     assert set(re.findall(r"url\(#([\w-]+)\)", html)) <= set(ids)
 
 
-def test_every_chart_has_a_title_and_a_text() -> None:
+def test_every_chart_has_a_title_and_a_text_alternative() -> None:
     read = page(sample_results(), sample_acceptance())
     assert {figure["id"] for figure in read.all("figure")} == CHARTS
     assert len(read.all("svg")) == len(CHARTS)
@@ -117,7 +117,7 @@ def test_every_chart_has_a_title_and_a_text() -> None:
     assert len(tables) == len(CHARTS)
 
 
-def test_figures_are_those_given() -> None:
+def test_numbers_are_those_of_the_results() -> None:
     results = sample_results()
     read = page(results, sample_acceptance())
     shown = [(float(item["value"]), item["text"]) for item in read.all("data")]
@@ -138,7 +138,7 @@ def test_figures_are_those_given() -> None:
         assert float(digits[1].replace(",", "")) * scale == pytest.approx(value, abs=0.501 * step)
 
 
-def test_bars_are_as_long_as_their_figures() -> None:
+def test_bars_are_as_long_as_their_values() -> None:
     read = page(sample_results())
     html = render_report(sample_results(), None)
     figure = html[html.index('<figure id="tpot"') : html.index('<figure id="acceptance"')]
@@ -168,7 +168,7 @@ def test_headline_says_how_much_faster_and_that_the_answers_are_identical() -> N
     assert "2.1× faster" in read.all("title")[0]["text"]
 
 
-def test_different_answers_are_said_loudly() -> None:
+def test_different_answers_raise_an_alarm() -> None:
     results = sample_results()
     results["lossless"]["identical"] = 125
     read = page(results)
@@ -198,7 +198,7 @@ def test_headline_never_rounds_across_one(speedups: tuple[float, ...], start: st
     assert headline(with_speedups(*speedups)).startswith(start)
 
 
-def test_tasks_that_lose_are_named() -> None:
+def test_slower_tasks_are_named() -> None:
     read = page(with_speedups(0.9, 1.4, 1.6))
     assert "Slower than the baseline in 1 of 3 tasks: task 0." in words(read.one("header"))
     assert "0.90×, slower" in read.all("table")[0]["text"]
@@ -239,7 +239,7 @@ def test_only_the_keys_of_the_schema() -> None:
     assert "Looping" not in read.one("body")["text"]
 
 
-def test_references_may_stand_in_the_acceptance_file() -> None:
+def test_references_may_come_from_the_acceptance_file() -> None:
     results, acceptance = sample_results(), sample_acceptance()
     for task in results["tasks"].values():
         del task["references"]
@@ -255,7 +255,7 @@ def test_nothing_measured() -> None:
     assert read.all("figure") == []
 
 
-def test_broken_figures_are_left_out() -> None:
+def test_broken_numbers_are_left_out() -> None:
     results = sample_results()
     results["tasks"]["chat"] |= {"speedup": float("nan"), "speedup_ci95": [2, 1], "ci95": None, "tpot_ms": None}
     html = render_report(results, None)
@@ -284,7 +284,7 @@ def test_definitions_environment_and_command() -> None:
 
 
 @pytest.mark.parametrize("broken", ["results", "acceptance"])
-def test_another_schema_is_refused(broken: str, tmp_path: Path) -> None:
+def test_another_schema_is_rejected(broken: str, tmp_path: Path) -> None:
     files = {"results": sample_results(), "acceptance": sample_acceptance()}
     files[broken]["schema"] = 2
     with pytest.raises(InputError, match=rf"{broken}.json has schema 2"):
@@ -309,14 +309,14 @@ def test_ticks_are_few_and_reach_the_highest_value(highest: float) -> None:
 
 
 def points_of(read: Page, ident: str) -> list[tuple[float, float]]:
-    """The drawn line of a chart, in units of the drawing."""
+    """Returns the points of a chart's line, in units of the drawing."""
     order = read.elements
     start = next(place for place, element in enumerate(order) if element.get("id") == ident)
     line = next(element for element in order[start:] if element["tag"] == "polyline")
     return [(float(x), float(y)) for x, y in (point.split(",") for point in line["points"].split())]
 
 
-def test_training_curves_are_drawn_where_the_figures_are() -> None:
+def test_training_curves_are_drawn_to_scale() -> None:
     read = page(sample_results())
     loss = points_of(read, "training-loss")
     assert len(loss) == 10
@@ -334,7 +334,7 @@ def test_training_curves_are_drawn_where_the_figures_are() -> None:
     assert not page(results).all("figure", id="training-loss")
 
 
-def test_a_long_training_is_thinned_to_its_last_line(tmp_path: Path) -> None:
+def test_a_long_training_curve_keeps_its_last_point(tmp_path: Path) -> None:
     lines = [{"update": n, "loss": 1.0, "accuracy": [0.5, 0.1], "chain_length": 2.0} for n in range(1, 1001)]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -350,7 +350,7 @@ def with_load(*points: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"schema": 1, "tasks": {}, "concurrency": list(points), **more}
 
 
-def test_one_point_of_load_shows_what_many_show() -> None:
+def test_a_single_load_point_becomes_bars() -> None:
     point = sample_results()["concurrency"][2] | {"speedup_tps": 0.93}
     point["speculative"] |= {"requests": 48, "failed": 5, "errors": {"HTTP 429: slow down": 5}}
     read = page(with_load(point))
@@ -366,7 +366,7 @@ def test_one_point_of_load_shows_what_many_show() -> None:
     assert "At 4 streams" in drawing
 
 
-def test_every_figure_of_an_arm_is_shown_with_its_interval() -> None:
+def test_every_metric_of_an_arm_is_shown_with_its_interval() -> None:
     point = sample_results()["concurrency"][0]
     read = page(with_load(point))
     exact = {float(item["value"]) for item in read.all("data")}
@@ -391,7 +391,7 @@ def test_without_a_limit_there_is_no_goodput() -> None:
     assert "oodput" not in page(results).one("body")["text"]
 
 
-def test_figures_of_others_without_a_number_of_streams() -> None:
+def test_imported_results_without_a_number_of_streams() -> None:
     arm = sample_results()["concurrency"][0]["baseline"]
     point = {"n": 0, "baseline": arm, "speculative": arm, "arms": {}, "speedup_tpot": 1.5, "speedup_tps": 1.4}
     read = page(with_load(point))
@@ -400,7 +400,7 @@ def test_figures_of_others_without_a_number_of_streams() -> None:
     assert "0 streams" not in read.one("body")["text"]
 
 
-def test_a_server_alone_shows_its_figures_and_claims_nothing() -> None:
+def test_a_single_server_is_compared_with_nothing() -> None:
     arm = sample_results()["concurrency"][0]["baseline"]
     tasks = {"chat": {"prompts": 3, "tpot_ms": {"server": 7.531}}}
     read = page(with_load({"n": 1, "arms": {"server": arm}}) | {"tasks": tasks})
@@ -421,7 +421,7 @@ def test_answers_that_were_not_streamed() -> None:
     assert "End-to-end with head, ms" in read.all("table")[0]["text"]
 
 
-def test_different_answers_are_said_of_throughput_too() -> None:
+def test_different_answers_raise_an_alarm_without_tasks() -> None:
     point = {
         "n": 8,
         "baseline": {"output_tps": 1.0},
@@ -433,19 +433,19 @@ def test_different_answers_are_said_of_throughput_too() -> None:
     assert headline(with_load(point, lossless=lossless)) == "2.0× the throughput at 8 streams, but the answers DIFFER"
 
 
-def test_what_was_asked_is_printed() -> None:
+def test_the_client_keys_are_shown() -> None:
     client = {"prompts": "synthetic", "limit": None, "slo": {"ttft_ms": 250.0, "tpot_ms": None}, "rates": [2.5]}
     text = page({**sample_results(), "client": client}).one("body")["text"]
     assert "prompts synthetic, slo ttft ms 250.0, rates [2.5]" in text
 
 
-def test_a_server_that_went_down_is_said_first() -> None:
+def test_a_server_that_went_down_raises_an_alarm() -> None:
     alarm = page({**sample_results(), "gone": "server: no connection (refused)"}).one("div", **{"class": "alarm"})
     assert alarm["text"].startswith("A server went down during the measurement.")
     assert "server: no connection (refused)" in alarm["text"]
 
 
-def test_a_rate_alone_shows_what_streams_show() -> None:
+def test_rates_alone() -> None:
     point = {key: value for key, value in sample_results()["concurrency"][1].items() if key != "n"}
     slow = point | {"rate": 7.5, "speedup_tpot": 0.91}
     read = page(with_load(rates=[slow | {"speedup_tpot": 0.87, "rate": 9.0}, slow]))
@@ -456,7 +456,7 @@ def test_a_rate_alone_shows_what_streams_show() -> None:
     assert {"Rate", "Goodput"} <= {word["text"] for word in read.all("dt")}
 
 
-def test_two_arms_without_a_ratio_are_not_called_one() -> None:
+def test_two_arms_without_a_ratio() -> None:
     arm = {"requests": 4, "failed": 4, "errors": {"HTTP 500": 4}, "output_tps": 0.0}
     start = "Speed was not measured"
     assert headline(with_load({"n": 1, "baseline": arm, "speculative": arm, "arms": {}})).startswith(start)
@@ -465,7 +465,7 @@ def test_two_arms_without_a_ratio_are_not_called_one() -> None:
 
 
 def test_the_terminal_has_a_line_for_every_load() -> None:
-    """Streams by what comes out of them, rates by the time between tokens: what comes out is what was sent."""
+    """Streams are compared by throughput, rates by TPOT, because a rate fixes the throughput."""
     results = sample_results()
     times = {name: {"tpot_ms": {"p50": p50}} for name, p50 in (("baseline", 12.0), ("speculative", 4.0))}
     before = format_results(results).splitlines()

@@ -1,4 +1,4 @@
-"""The report in headless Chromium: quiet console, nothing fetched, no sideways scrolling, text that can be read."""
+"""The report in headless Chromium: no console messages, no fetches, no horizontal scrolling, readable text."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_page(browser: Chromium, urls: dict[str, str], name: str, width: int, sc
     assert browser.complaints == []
 
 
-def test_the_test_sees_complaints_and_fetches(browser: Chromium, tmp_path: Path) -> None:
+def test_console_messages_and_fetches_are_detected(browser: Chromium, tmp_path: Path) -> None:
     browser.complaints.clear()
     path = tmp_path / "bad.html"
     path.write_text('<img src="http://127.0.0.1:9/x.png"><script>console.error("loud"); missing()</script>')

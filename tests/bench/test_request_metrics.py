@@ -1,4 +1,4 @@
-"""Figures of answers that are written down by hand."""
+"""Metrics of samples that are written by hand, and the parsing of raw responses."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ def test_times_of_an_answer() -> None:
     assert WHOLE.e2e_s == pytest.approx(0.5)
 
 
-def test_figures_of_an_arm() -> None:
+def test_metrics_of_an_arm() -> None:
     found = summarize_arm([BlockResult((ONE, FAILED), 2.0), BlockResult((SHORT, ONE), 4.0)], Slo(), seed=0)
     assert (found["requests"], found["failed"], found["errors"]) == (4, 1, {"HTTP 500": 1})
     assert found["output_tps"] == pytest.approx((9 / 2 + 10 / 4) / 2)
@@ -48,7 +48,7 @@ def test_figures_of_an_arm() -> None:
     assert found["request_goodput"] is None
 
 
-def test_intervals_of_what_was_measured_more_than_once() -> None:
+def test_intervals_over_several_answers() -> None:
     often, seldom = (dataclasses.replace(ONE, spec_decode=SpecDecodeStats(4, accepted)) for accepted in (8, 4))
     found = summarize_arm([BlockResult((often, seldom), 2.0)], Slo(), seed=0)
     assert found["acceptance_length"] == pytest.approx(1 + 12 / 8)
@@ -56,7 +56,7 @@ def test_intervals_of_what_was_measured_more_than_once() -> None:
     assert "output_tps_ci95" not in found
 
 
-def test_an_arm_that_was_not_answered() -> None:
+def test_an_arm_without_answers() -> None:
     found = summarize_arm([BlockResult((FAILED, FAILED), 2.0)], Slo(), 0)
     assert (found["requests"], found["failed"], found["errors"]) == (2, 2, {"HTTP 500": 2})
     assert found["output_tps"] == 0
@@ -64,7 +64,7 @@ def test_an_arm_that_was_not_answered() -> None:
     assert compare_arms([BlockResult((FAILED,), 2.0)], [BlockResult((ONE,), 2.0)], 0) == {"blocks": 1}
 
 
-def test_goodput_counts_who_keeps_all_limits() -> None:
+def test_goodput_counts_requests_that_meet_all_limits() -> None:
     assert ONE.meets(Slo(ttft_ms=201, tpot_ms=51, e2e_ms=601))
     assert not ONE.meets(Slo(ttft_ms=199))
     assert not ONE.meets(Slo(tpot_ms=49))
@@ -87,8 +87,8 @@ def test_arms_are_compared_request_by_request() -> None:
     assert count_identical(before, after) == (2, 1)
 
 
-def test_events_that_are_cut_anywhere() -> None:
-    """A piece of the body may end in the middle of an event; the event is there when its last byte is."""
+def test_events_split_at_any_byte() -> None:
+    """A chunk may end inside an event. The event arrives with its last byte."""
     body = b'data: {"a":1}\r\n\r\n: comment\n\ndata: x\ndata: y\n\ndata: [DONE]\n\n'
     whole = ['{"a":1}', "x\ny", "[DONE]"]
     for size in range(1, len(body) + 1):
@@ -110,12 +110,12 @@ def test_events_that_are_cut_anywhere() -> None:
         (b'data: {"error": {"message": "full"}}\n\n', "the stream ends with an error"),
     ],
 )
-def test_streams_that_are_no_answers(body: bytes, said: str) -> None:
+def test_broken_streams(body: bytes, said: str) -> None:
     sample = parse_response("a", RawResponse(0.0, 200, {"content-type": "text/event-stream"}, [(1.0, body)], 1.0))
     assert said in (sample.error or "")
 
 
-def test_reasoning_is_generated_text() -> None:
+def test_reasoning_counts_as_text() -> None:
     pieces = [{"reasoning": "think", "reasoning_content": "think"}, {"content": "word"}]
     stream = [{"choices": [{"delta": piece}]} for piece in pieces]
     stream += [{"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}]
@@ -124,6 +124,6 @@ def test_reasoning_is_generated_text() -> None:
     assert (sample.text, len(sample.chunk_times_s), sample.output_tokens, sample.error) == ("thinkword", 2, 3, None)
 
 
-def test_an_answer_that_is_no_json() -> None:
+def test_an_answer_that_is_not_json() -> None:
     sample = parse_response("a", RawResponse(0.0, 200, {"content-type": "application/json"}, [(1.0, b"<html>")], 1.0))
     assert "another form" in (sample.error or "")

@@ -1,4 +1,4 @@
-"""One stream, load and the whole of results.json, on a random pair."""
+"""Measurements in this process and results.json, on a random target and head."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def stream(pair: TinyPair) -> SingleStreamResults:
 
 
 def plain_greedy(target: Target, ids: tuple[int, ...], count: int) -> tuple[list[int], list[float]]:
-    """Tokens and their probabilities by whole forwards of transformers' model, one token at a time."""
+    """Returns tokens and their probabilities, by one full forward of transformers' model per token."""
     model = AutoModelForCausalLM.from_pretrained(target.directory, dtype=torch.float32)
     text, shares = list(ids), []
     with torch.inference_mode():
@@ -56,7 +56,7 @@ def plain_greedy(target: Target, ids: tuple[int, ...], count: int) -> tuple[list
     return text[len(ids) :], shares
 
 
-def test_figures_by_task(pair: TinyPair, stream: SingleStreamResults) -> None:
+def test_metrics_by_task(pair: TinyPair, stream: SingleStreamResults) -> None:
     assert set(stream.tasks) == {"birds", "sums"}
     for task, prompts in pair.prompts.items():
         entry, pairs = stream.tasks[task], stream.pairs[task]
@@ -74,7 +74,7 @@ def test_figures_by_task(pair: TinyPair, stream: SingleStreamResults) -> None:
     assert stream.rounds["draft_ms"] > 0
 
 
-def test_times_are_medians_over_the_rounds(pair: TinyPair) -> None:
+def test_times_are_medians_over_the_repeats(pair: TinyPair) -> None:
     prompt = pair.prompts["birds"][0]
 
     def answers(*steps_s: float) -> list[RequestOutput]:
@@ -87,7 +87,7 @@ def test_times_are_medians_over_the_rounds(pair: TinyPair) -> None:
     ).is_timed
 
 
-def test_uncertain_positions_equal_a_slow_count(pair: TinyPair) -> None:
+def test_uncertain_positions_match_a_slow_count(pair: TinyPair) -> None:
     prompt = pair.prompts["birds"][1]
     tokens, shares = plain_greedy(pair.target, prompt.ids, 12)
     wanted = sum(share < 0.9 for share in shares)
@@ -95,7 +95,7 @@ def test_uncertain_positions_equal_a_slow_count(pair: TinyPair) -> None:
     assert wanted > 0, "a random target is uncertain somewhere"
 
 
-def test_loops_and_lone_tokens_are_counted_apart(pair: TinyPair) -> None:
+def test_looping_and_one_token_answers_are_counted_apart(pair: TinyPair) -> None:
     prompt = pair.prompts["birds"][0]
 
     def answer(token_ids: list[int], accepted: list[int]) -> RequestOutput:
@@ -136,8 +136,8 @@ def test_speedup_is_the_median_of_ratios_not_the_ratio_of_medians(pair: TinyPair
 # --- under load ------------------------------------------------------------------------------------------------------
 
 
-def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
-    """Every answer comes, alike to the one at one stream; a request waits at most until its first token."""
+def test_closed_loop_answers_every_request(pair: TinyPair) -> None:
+    """Every answer equals the one at one stream. The wait for a slot is part of the TTFT."""
     prompts = interleave_tasks(pair.prompts)
     engine = Engine(pair.target, [pair.draft], 2, 200)
     block = run_closed_loop(engine, prompts, 10)
@@ -159,7 +159,7 @@ def test_closed_loop_keeps_n_in_flight(pair: TinyPair) -> None:
 
 
 def test_open_loop_keeps_the_arrival_times(pair: TinyPair) -> None:
-    """Requests are sent when they are due, whatever is in flight; one that finds no slot waits on its own clock."""
+    """Requests are sent at their arrival times. The wait for a free slot is part of the TTFT."""
     prompts = interleave_tasks(pair.prompts)[:4]
     engine = Engine(pair.target, [pair.draft], 1, 200)
     run_closed_loop(engine, prompts[:1], 4)
@@ -181,8 +181,8 @@ def test_open_loop_keeps_the_arrival_times(pair: TinyPair) -> None:
         assert answer.token_ids == run_closed_loop(alone, [prompt], 10).answers[0].token_ids
 
 
-def test_an_answer_as_a_client_sees_it() -> None:
-    """A chunk is a round."""
+def test_an_answer_becomes_a_sample() -> None:
+    """The tokens of a round are one chunk."""
     request = Request("0", (1, 2), 4)
     answer = RequestOutput(request, [1, 2, 3, 4], token_times_s=[1.0, 2.0, 2.0, 3.0], accepted=[2, 1], offered=[1, 1])
     sample = to_sample(answer, 0.5, 1.0, with_spec_decode=True)
@@ -249,7 +249,7 @@ def test_rates_and_a_ramp(pair: TinyPair) -> None:
 
 
 @pytest.mark.parametrize("arm", ["chain4", "lookup0", "model3", "tree", "lookup33"])
-def test_arms_that_do_not_exist(arm: str) -> None:
+def test_unknown_arms_are_rejected(arm: str) -> None:
     with pytest.raises(
         UsageError,
         match=rf"bench\.arms contains the unknown arm {arm}|The arm {arm} in bench\.arms needs a small model",
@@ -284,8 +284,8 @@ def test_results_have_the_schema(pair: TinyPair, stream: SingleStreamResults) ->
     assert "references" not in bare["tasks"]["birds"]
 
 
-def test_free_drafters_count_what_lookup_finds(pair: TinyPair) -> None:
-    """1 2 3 4 stood in the prompt: behind 2 3, lookup proposes 4 5 6, which is right twice."""
+def test_draft_baselines_count_what_lookup_finds(pair: TinyPair) -> None:
+    """The prompt contains 1 2 3 4: after 2 3, lookup proposes 4 5 6, of which two are right."""
     prompt = Prompt("p", (1, 2, 3, 4, 5, 6, 2))
     token_ids = [3, 4, 5, 9]
     answer = RequestOutput(
@@ -298,11 +298,11 @@ def test_free_drafters_count_what_lookup_finds(pair: TinyPair) -> None:
     assert found["t"]["ngram4"]["acceptance_length"] == 1.0
 
 
-def test_public_name_is_no_path(pair: TinyPair) -> None:
+def test_public_target_name_is_not_a_path(pair: TinyPair) -> None:
     assert public_target_name(pair.target) == pair.directory.name
 
 
-def test_a_prompt_too_long_for_the_target_is_an_error(pair: TinyPair) -> None:
+def test_a_prompt_too_long_for_the_target_is_rejected(pair: TinyPair) -> None:
     with pytest.raises(InputError, match="prompt of request long has 600 tokens"):
         measure_tasks(pair.target, pair.draft, {"t": [Prompt("long", (5,) * 600)]}, CONFIG, progress=False)
 
@@ -310,6 +310,6 @@ def test_a_prompt_too_long_for_the_target_is_an_error(pair: TinyPair) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"repeats": 0}, {"max_tokens": 1}, {"concurrency": (1, 0)}, {"nodes": 1}, {"lossless_prompts": -1}]
 )
-def test_config_refuses(wrong: dict) -> None:
+def test_config_rejects(wrong: dict) -> None:
     with pytest.raises(UsageError):
         BenchConfig(**wrong)

@@ -1,4 +1,4 @@
-"""Predictions by hand, and which trees are compared and measured."""
+"""Predictions for costs written by hand, and the choice of trees to compare and to time."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from eyas.tree.stats import Interval
 SMALL = TuneConfig(streams=(1, 4), depth=4, top_k=(1, 2), nodes=(6,))
 
 
-def test_every_tree_is_measured_or_lies_between_two_that_are() -> None:
+def test_every_tree_is_timed_or_lies_between_two_that_are() -> None:
     for config in (TuneConfig(), SMALL, TuneConfig(depth=7, top_k=(1,)), TuneConfig(top_k=(4,), nodes=(16,))):
         measured = [arm.shape for arm in arms_to_measure(config)]
         assert measured[0] is None
@@ -32,7 +32,7 @@ def test_every_tree_is_measured_or_lies_between_two_that_are() -> None:
 
 
 def costs() -> RoundCosts:
-    """Milliseconds of a round with 100 tokens of context: at one request and at four; a token more costs 0.01."""
+    """Returns costs of rounds with 100 tokens of context, for 1 and 4 requests; a further token costs 0.01 ms."""
     arms = arms_to_measure(SMALL)
     seconds = {"off": (10, 16), "1,1,2": (12, 24), "2,1,3": (14, 32), "4,1,5": (18, 48), "2,2,6": (15, 60)}
     seconds["4,2,6"] = (21, 90)
@@ -40,7 +40,7 @@ def costs() -> RoundCosts:
     return RoundCosts(CostTable(tuple(arm.name for arm in arms), (1, 4), 100, rows, (1e-5,) * len(arms)), arms)
 
 
-def test_seconds_between_depths_lie_on_the_line() -> None:
+def test_seconds_between_depths_are_interpolated() -> None:
     assert costs().seconds(None, 1, 100) == pytest.approx(0.010)
     assert costs().seconds(chain_shape(3), 1, 100) == pytest.approx(0.016)
     assert costs().seconds(chain_shape(3), 4, 100) == pytest.approx(0.040)
@@ -73,7 +73,7 @@ def test_the_best_tree_by_streams() -> None:
     assert '"num_speculative_tokens": 2}' in said
 
 
-def test_of_trees_as_good_the_smaller_is_taken() -> None:
+def test_among_equal_trees_the_smaller_wins() -> None:
     shapes = [TreeShape(6, 4, 32), TreeShape(4, 4, 16), TreeShape(3, 4, 16), TreeShape(2, 4, 8)]
     some = [Prediction(shape, 2.0, tps, 1.0) for shape, tps in zip(shapes, (100.0, 99.5, 99.2, 98.0), strict=True)]
     assert select_best(some).shape == TreeShape(3, 4, 16)
@@ -92,6 +92,6 @@ def test_of_trees_as_good_the_smaller_is_taken() -> None:
         ({"top_k": (2,), "nodes": (2,)}, "no tree of depth 8"),
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong: dict, told: str) -> None:
+def test_config_rejects(wrong: dict, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         TuneConfig(**wrong)

@@ -1,4 +1,4 @@
-"""Which prompts a measurement takes: a file of any shape, words without sense, our own evaluation set."""
+"""Prompts of a measurement: from a file of any form, synthetic, or the builtin evaluation set."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def written(path: Path, *records: dict[str, object]) -> Path:
 
 
 def test_a_file_by_task(target: Target, tmp_path: Path) -> None:
-    """The first of each task, its first user message only; one that leaves no room for an answer is counted."""
+    """The first prompts of each task, without later turns; a prompt too long for an answer is counted."""
     context = target.info.max_positions
     ducks = {"role": "user", "content": "and ducks?"}
     file = written(
@@ -55,8 +55,8 @@ def test_a_file_by_task(target: Target, tmp_path: Path) -> None:
         load_workload(BenchConfig(prompts=str(tmp_path / "none.jsonl")), tmp_path, target)
 
 
-def test_another_file_is_another_measurement(target: Target, tmp_path: Path) -> None:
-    """Under the same name; the same words again are the same measurement."""
+def test_other_prompts_have_another_digest(target: Target, tmp_path: Path) -> None:
+    """The digest depends on the content of the file, not on its name."""
     evaluated = tmp_path / "eval"
     evaluated.mkdir()
     (evaluated / "acceptance.json").write_text("{}")
@@ -69,7 +69,7 @@ def test_another_file_is_another_measurement(target: Target, tmp_path: Path) -> 
     assert found[0] == found[2] != found[1]
 
 
-def test_words_without_sense(target: Target, tmp_path: Path) -> None:
+def test_synthetic_prompts(target: Target, tmp_path: Path) -> None:
     config = BenchConfig(prompts="synthetic", synthetic_words=20, prompts_per_task=3)
     found, _ = load_workload(config, tmp_path, target)
     assert [len(some) for some in found.values()] == [3]
@@ -78,13 +78,13 @@ def test_words_without_sense(target: Target, tmp_path: Path) -> None:
     assert len({one.ids for one in found["20 words"]}) == 3
 
 
-def test_our_own(target: Target, tmp_path: Path) -> None:
+def test_builtin_prompts(target: Target, tmp_path: Path) -> None:
     found, _ = load_workload(BenchConfig(prompts="builtin:eval", prompts_per_task=1), tmp_path, target)
     assert tuple(found) == tuple(FAMILIES)
 
 
-def test_a_page_has_no_place_on_this_machine() -> None:
-    """Nor a key in a query; names, ids and relative paths are as they are."""
+def test_results_name_no_directory_of_this_machine() -> None:
+    """Nor a key in a query. Names, ids and relative paths stay."""
     told = _public_config(BenchConfig(prompts="/home/me/p.jsonl", draft_model="/home/me/small", arms=("model3",)))
     assert (told["prompts"], told["draft_model"]) == ("p.jsonl", "small")
     assert redact_location("gs://bucket/p.jsonl?token=secret&b#c") == "gs://bucket/p.jsonl?token=...&b=..."
@@ -111,6 +111,6 @@ def test_arms_alternate() -> None:
     assert results == {"a": [["a0"] * 2, ["a1"] * 2, ["a2"] * 2], "b": [["b0"] * 2, ["b1"] * 2, ["b2"] * 2]}
 
 
-def test_tasks_in_turn() -> None:
+def test_tasks_are_interleaved() -> None:
     one, two, three = (Prompt(name, (1,)) for name in "123")
     assert interleave_tasks({"x": [one, two], "y": [three]}) == [one, three, two]

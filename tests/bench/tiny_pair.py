@@ -1,4 +1,4 @@
-"""A random target with a random head, for measurements whose figures mean nothing but must be well-formed."""
+"""A random target with a random head, for measurements whose numbers only have to be well-formed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class TinyPair:
 
 
 def tiny_pair(directory: Path) -> TinyPair:
-    """8 layers in float32; two tasks of three and two prompts."""
+    """Builds a target of 8 layers in float32, with two tasks of three and two prompts."""
     target = Target.load(tiny_target(directory, layers=8), torch.float32)
     head = Head.init(HeadConfig.for_target(target.info, 64), seed=1).requires_grad_(False)
     vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size) % 7 + 1, 64, target.info.eos_ids)

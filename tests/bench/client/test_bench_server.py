@@ -1,4 +1,4 @@
-"""`eyas bench --url` against a server without a model, whose pace and faults are known."""
+"""`eyas bench --url` against a server without a model, whose times and faults are known."""
 
 import dataclasses
 import itertools
@@ -67,13 +67,13 @@ def test_different_answers_are_counted(tmp_path: Path) -> None:
     assert "the answers DIFFER" in (tmp_path / "report.html").read_text()
 
 
-def test_drawn_answers_are_not_compared(tmp_path: Path) -> None:
+def test_sampled_answers_are_not_compared(tmp_path: Path) -> None:
     with fake_server(TWO) as server:
         found = measured(server, tmp_path, concurrency=(1,), temperature=1.0)
     assert found["lossless"]["prompts"] == 0
 
 
-def test_by_task_alone_in_the_server(tmp_path: Path) -> None:
+def test_each_prompt_alone_by_task(tmp_path: Path) -> None:
     prompts = tmp_path / "p.jsonl"
     lines = [{"turns": [f"question {n}", "later"], "category": "math" if n % 2 else "writing"} for n in range(5)]
     prompts.write_text("\n".join(map(json.dumps, lines)))
@@ -89,8 +89,8 @@ def test_by_task_alone_in_the_server(tmp_path: Path) -> None:
     assert "later" not in json.dumps(server.bodies)
 
 
-def test_an_open_loop_waits_for_nobody(tmp_path: Path) -> None:
-    """20 requests a second to a server that takes 0.2 s: several are in flight, though each stream would take one."""
+def test_an_open_loop_sends_at_arrival_times(tmp_path: Path) -> None:
+    """At 20 requests per second to a server that takes 0.2 s, several requests are in flight."""
     with fake_server(Manner(first_s=0.2, tokens=3)) as server:
         found = measured(server, tmp_path, rates=(20.0,), repeats=1, warm_up=0)
         seconds = found["rates"][0]["arms"]["server"]["duration"]
@@ -100,7 +100,7 @@ def test_an_open_loop_waits_for_nobody(tmp_path: Path) -> None:
     assert seconds >= sent[-1] + 0.2
 
 
-def test_a_ramp_has_figures_of_each_quarter(tmp_path: Path) -> None:
+def test_a_ramp_has_a_point_for_each_quarter(tmp_path: Path) -> None:
     with fake_server(TWO) as server:
         found = measured(server, tmp_path, ramp=(10.0, 90.0), block_s=1.0, repeats=1, warm_up=0)
     assert [point["rate"] for point in found["ramp"]] == [20.0, 40.0, 60.0, 80.0]
@@ -134,7 +134,7 @@ def test_two_servers(tmp_path: Path) -> None:
     assert all("speculation" not in body for body in slow.bodies + fast.bodies)
 
 
-def test_a_server_that_does_not_stream_has_no_times_between_tokens(tmp_path: Path) -> None:
+def test_a_server_that_does_not_stream_has_no_tpot(tmp_path: Path) -> None:
     with fake_server(Manner(streams=False, owner="eyas")) as server:
         found = measured(server, tmp_path, concurrency=(1,))
     arm = found["concurrency"][0]["speculative"]
@@ -153,7 +153,7 @@ def test_a_server_that_does_not_stream_has_no_times_between_tokens(tmp_path: Pat
         ("error in stream", "the stream ends with an error (server_error)"),
     ],
 )
-def test_a_few_failures_are_counted_and_named(fault: str, said: str, tmp_path: Path) -> None:
+def test_failures_are_counted_by_error(fault: str, said: str, tmp_path: Path) -> None:
     with fake_server(Manner(fault=fault, fault_from=5)) as server:
         found = measured(server, tmp_path, concurrency=(1,), warm_up=0)
     arm = found["concurrency"][0]["arms"]["server"]
@@ -178,9 +178,7 @@ def test_a_few_failures_are_counted_and_named(fault: str, said: str, tmp_path: P
         (Manner(), {"prompts": "/no/file.jsonl"}, InputError, "/no/file.jsonl"),
     ],
 )
-def test_what_cannot_be_measured_is_said(
-    manner: Manner, changes: dict[str, Any], kind: type[EyasError], said: str, tmp_path: Path
-) -> None:
+def test_errors(manner: Manner, changes: dict[str, Any], kind: type[EyasError], said: str, tmp_path: Path) -> None:
     with fake_server(manner) as server, pytest.raises(kind, match=said):
         measured(server, tmp_path / "out", concurrency=(1,), requests_per_stream=1, **changes)
     assert not (tmp_path / "out").exists()
@@ -214,7 +212,7 @@ def test_the_command_repeats_the_run() -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host/v1", "http://me:key@host/v1", "http:///v1"])
-def test_urls_that_are_none(url: str, tmp_path: Path) -> None:
+def test_invalid_urls(url: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--url(=.* is not the URL of a server| contains a user name or key)"):
         run(url, None, CONFIG, tmp_path, progress=False)
 

@@ -1,4 +1,4 @@
-"""What goes wrong in the middle of a run costs what it touches, and no figure that was measured before."""
+"""Faults in the middle of a run, and what of the results remains."""
 
 import dataclasses
 import json
@@ -26,12 +26,12 @@ def measured(server: FakeServer, out: Path, **changes: Any) -> dict[str, Any]:
 
 
 def page(out: Path) -> str:
-    """The report's words."""
+    """Returns the text of the report."""
     return " ".join(re.sub(r"<[^>]*>", "", (out / "report.html").read_text()).split())
 
 
-def test_windows_are_those_that_were_planned() -> None:
-    """Two arms, one of which sends late: each request stands in the same window of both, the last one in the last."""
+def test_windows_hold_the_requests_due_in_them() -> None:
+    """A request belongs to the window in which it was due, even if an arm sends it late."""
     arrivals_s = (0.1, 0.99, 1.01, 2.0, 4.0)
 
     def block(late_s: float) -> BlockResult:
@@ -47,8 +47,8 @@ def test_windows_are_those_that_were_planned() -> None:
     assert [some.tokens_in_window for some in split_windows(block(0.0), arrivals_s, 4.0)] == [1, 2, 1, 0]
 
 
-def test_a_ramp_past_the_breaking_point_keeps_what_it_found(tmp_path: Path) -> None:
-    """From the fourth request on nothing is answered: the last windows have no answer, and are recorded as that."""
+def test_a_ramp_past_the_breaking_point_keeps_earlier_points(tmp_path: Path) -> None:
+    """From the fourth request on the server answers nothing, and the last points have no answer."""
     with fake_server(Manner(fault="429", fault_from=4)) as server:
         found = measured(server, tmp_path, concurrency=(1,), requests_per_stream=2, ramp=(4.0, 12.0), block_s=1.0)
     (point,) = found["concurrency"]
@@ -63,7 +63,7 @@ def test_a_ramp_past_the_breaking_point_keeps_what_it_found(tmp_path: Path) -> N
     assert "slow down" not in page(tmp_path), "messages of servers are not shown"
 
 
-def test_a_task_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
+def test_a_rejected_task_leaves_the_others(tmp_path: Path) -> None:
     prompts = tmp_path / "p.jsonl"
     lines = [{"turns": ["short"], "category": "short"}, {"turns": ["endless"], "category": "long"}]
     prompts.write_text("\n".join(map(json.dumps, lines)))
@@ -78,7 +78,7 @@ def test_a_task_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
     assert "context_length_exceeded" in page(tmp_path / "out")
 
 
-def test_a_server_that_goes_away_leaves_the_points_before(tmp_path: Path) -> None:
+def test_a_server_that_goes_down_leaves_earlier_points(tmp_path: Path) -> None:
     with (
         fake_server(Manner(fault="gone", fault_from=6)) as server,
         pytest.raises(StageError, match=r"went down during the measurement \(server: no connection .*report.html"),
@@ -92,7 +92,7 @@ def test_a_server_that_goes_away_leaves_the_points_before(tmp_path: Path) -> Non
     assert "went down" in page(tmp_path)
 
 
-def test_one_arm_that_goes_away_ends_both(tmp_path: Path) -> None:
+def test_one_arm_that_goes_down_ends_both(tmp_path: Path) -> None:
     """Blocks are compared as long as both servers answered."""
     with fake_server(Manner()) as plain, fake_server(Manner(fault="gone", fault_from=7)) as head:
         config = dataclasses.replace(CONFIG, concurrency=(1, 2), requests_per_stream=3, repeats=2)
@@ -104,7 +104,7 @@ def test_one_arm_that_goes_away_ends_both(tmp_path: Path) -> None:
     assert (point["blocks"], point["speculative"]["failed"]) == (2, 0)
 
 
-def test_the_command_line_when_a_server_goes_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_when_a_server_goes_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = ["client.limit=1", "client.repeats=1", "client.warm_up=0", "client.concurrency=[2]"]
     with fake_server(Manner(fault="gone", fault_from=7)) as server:
         assert main(["bench", "--url", server.url, *keys, "--out", str(tmp_path)]) == 1
@@ -114,7 +114,7 @@ def test_the_command_line_when_a_server_goes_away(tmp_path: Path, capsys: pytest
     assert len(json.loads((tmp_path / "results.json").read_bytes())["tasks"]) == 7
 
 
-def test_a_server_that_refuses_streams_is_measured_by_whole_answers(tmp_path: Path) -> None:
+def test_a_server_that_rejects_streams_is_measured_without(tmp_path: Path) -> None:
     with fake_server(Manner(refuses_stream=True)) as server:
         with pytest.raises(StageError, match=r"rejects streams: HTTP 400 .*Set client\.stream=false"):
             measured(server, tmp_path, concurrency=(1,), rates=(1.0,), block_s=60.0)
@@ -129,8 +129,8 @@ def test_a_server_that_refuses_streams_is_measured_by_whole_answers(tmp_path: Pa
     assert "The answers were not streamed" in page(tmp_path)
 
 
-def test_a_route_that_takes_the_same_bodies_elsewhere(tmp_path: Path) -> None:
-    """As Vertex AI's rawPredict: no /v1 at the end, a query, no list of models, a key."""
+def test_a_chat_route_on_another_path(tmp_path: Path) -> None:
+    """A route like Vertex AI's rawPredict: without /v1 at its end, with a query, without a list of models."""
     path = "/v1/projects/p/locations/l/endpoints/7:rawPredict?a=b%2Fc"
     with fake_server(Manner(path=path)) as server:
         with pytest.raises(UsageError, match=r"lists no models.*Set client\.model"):
@@ -143,7 +143,7 @@ def test_a_route_that_takes_the_same_bodies_elsewhere(tmp_path: Path) -> None:
     assert "b%2Fc" not in json.dumps(found)
 
 
-def test_an_address_in_brackets(tmp_path: Path) -> None:
+def test_an_ipv6_server(tmp_path: Path) -> None:
     try:
         with fake_server(Manner(), host="::1") as server:
             measured(server, tmp_path, concurrency=(1,))
@@ -162,5 +162,5 @@ def test_an_address_in_brackets(tmp_path: Path) -> None:
         ("https://h:80/v1", "h:80"),
     ],
 )
-def test_the_host_line(url: str, authority: str) -> None:
+def test_the_host_header(url: str, authority: str) -> None:
     assert Endpoint.parse(url, "--url").authority == authority

@@ -1,4 +1,4 @@
-"""Acceptance of engines whose answers do not say: by the difference of their counters."""
+"""Acceptance from the counters of servers whose answers do not report it."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ def measured(server: FakeServer, out: Path, **changes: Any) -> dict[str, Any]:
     return run(server.url, None, dataclasses.replace(CONFIG, **changes), out, progress=False)
 
 
-def test_a_page_of_vllm_over_all_labels() -> None:
+def test_vllm_counters_are_summed_over_labels() -> None:
     page = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
 # TYPE vllm:spec_decode_num_drafts_total counter
 vllm:spec_decode_num_drafts_total{engine="0",model_name="a{b}c"} 1.0
@@ -40,7 +40,7 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",position="0"} 5.0
     assert parse_counters("<html>") is None
 
 
-def test_what_lies_between_is_the_blocks() -> None:
+def test_counter_difference() -> None:
     found = counter_difference(SpecDecodeCounters(100, 150, (80, 70)), SpecDecodeCounters(110, 165, (89, 75, 1)))
     # 10 drafts: 9 of them accepted a token, 5 two, 1 three.
     assert found == SpecDecodeStats(10, 15, (1, 4, 4, 1))
@@ -50,8 +50,8 @@ def test_what_lies_between_is_the_blocks() -> None:
 
 
 @pytest.mark.parametrize("whose", ["vllm", "sglang"])
-def test_counters_say_what_answers_do_not(whose: str, tmp_path: Path) -> None:
-    """vLLM counts drafted tokens, SGLang all tokens by verifications."""
+def test_acceptance_from_counters(whose: str, tmp_path: Path) -> None:
+    """vLLM counts accepted draft tokens, SGLang all tokens and verify steps."""
     with fake_server(dataclasses.replace(DRAFTS, counters=whose)) as server:
         found = measured(server, tmp_path)
         drafted, accepted = server.steps, sum(server.by_position)
@@ -65,7 +65,7 @@ def test_counters_say_what_answers_do_not(whose: str, tmp_path: Path) -> None:
     assert "From counters" in (tmp_path / "report.html").read_text()
 
 
-def test_answers_that_say_go_first(tmp_path: Path) -> None:
+def test_acceptance_from_answers_has_priority(tmp_path: Path) -> None:
     with fake_server(dataclasses.replace(DRAFTS, counters="vllm", drafting=True)) as server:
         server.steps = 1000  # of other clients
         found = measured(server, tmp_path)
@@ -73,14 +73,14 @@ def test_answers_that_say_go_first(tmp_path: Path) -> None:
     assert (arm["acceptance_length"], arm["acceptance_source"]) == (pytest.approx(19 / 4), "answers")
 
 
-def test_without_counters_nothing_is_said(tmp_path: Path) -> None:
+def test_no_acceptance_without_counters(tmp_path: Path) -> None:
     with fake_server(DRAFTS) as server:
         found = measured(server, tmp_path)
     assert "acceptance" not in json.dumps(found)
 
 
-def test_sglangs_answers_that_say(tmp_path: Path) -> None:
-    """`meta_info` counts verifications and all tokens, in a choice or beside them."""
+def test_acceptance_from_sglangs_meta_info(tmp_path: Path) -> None:
+    """`meta_info` counts verify steps and all tokens, in a choice or beside the choices."""
     with fake_server(dataclasses.replace(DRAFTS, drafting=True, told_in="meta_info")) as server:
         found = measured(server, tmp_path)
     arm = found["concurrency"][0]["arms"]["server"]

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server whose answers depend on the messages alone, with faults on demand, on a loopback port."""
+"""An OpenAI-compatible server on a loopback port. Its answers depend only on the messages; tests set its faults."""
 
 import asyncio
 import contextlib
@@ -25,10 +25,10 @@ MODEL = "tiny"
 
 @dataclass
 class Fake:
-    """What it does and what it saw. Questions are told apart by the last user's words.
+    """The behavior of the server and the requests that it received. The last user message identifies a question.
 
-    faults[words]: what befalls the attempts at this question, one after another: "429", "500", "garbage", "half",
-    "empty", "slow", "drop" (the connection), or (status, body, headers). every: the same for whatever has no own.
+    faults[message]: the faults of the attempts at a question, in order: "429", "500", "garbage", "half", "empty",
+    "slow", "drop" (the connection), or (status, body, headers). every: the fault of all other questions.
     """
 
     faults: dict[str, list[Any]] = field(default_factory=dict)
@@ -139,7 +139,7 @@ async def _send(send: Any, status: int, body: bytes, headers: dict[str, str] | N
 
 @contextlib.contextmanager
 def serving(fake: Fake) -> Iterator[Fake]:
-    """The server on a thread; `url` is set."""
+    """Runs the server on a thread and sets `url`."""
     config = uvicorn.Config(fake, http="h11", ws="none", lifespan="off", log_config=None, log_level="critical")
     config.timeout_graceful_shutdown = 1
     fake.server = server = uvicorn.Server(config)

@@ -1,4 +1,4 @@
-"""Replies of the servers, as their documentation shows them, and what is none."""
+"""Replies as the servers document them, and malformed ones."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def reply(message=None, **choice):
     return {"choices": [{"index": 0, "message": message, "finish_reason": "stop", **choice}]}
 
 
-def test_ids_stand_in_two_places():
+def test_ids_in_two_places():
     vllm = {**reply(token_ids=[5, 2]), "prompt_token_ids": [1, 3]}
     sglang = reply(token_ids=[5, 2], prompt_token_ids=[1, 3])
     assert parse_reply(vllm, 9) == parse_reply(sglang, 9)
@@ -64,7 +64,7 @@ def test_messages(message, expected):
         reply(token_ids=[1] * 10),
     ],
 )
-def test_what_is_no_answer(value):
+def test_malformed_replies(value):
     with pytest.raises(MalformedReplyError):
         parse_reply(value, 9)
 

@@ -1,4 +1,4 @@
-"""`respond` against an OpenAI-compatible server that fails in every way that servers do."""
+"""`respond` against an OpenAI-compatible server with every kind of fault."""
 
 import itertools
 import json
@@ -75,7 +75,7 @@ def undisturbed(prompts, tmp_path, fake):
     return content(tmp_path / "undisturbed")
 
 
-def test_answers_stand_as_the_server_gave_them(prompts, tmp_path, fake):
+def test_answers_are_stored_as_the_server_gave_them(prompts, tmp_path, fake):
     conversations = answer(prompts, tmp_path / "out", config_of(fake))
     assert [each.id for each in conversations] == [f"q:{i}" for i in range(NUM_PROMPTS)]
     assert set(fake.answered.values()) == {1}
@@ -96,14 +96,14 @@ def test_answers_stand_as_the_server_gave_them(prompts, tmp_path, fake):
     assert fake.keys == {None}
 
 
-def test_so_many_requests_are_in_flight_across_parts_and_turns(tmp_path):
+def test_concurrency_spans_shards_and_turns(tmp_path):
     prompts = write_prompts(tmp_path / "prompts", [[f"question {i}.{k}" for k in range(2)] for i in range(30)])
     with serving(Fake(delay_s=0.02)) as fake:
         answer(prompts, tmp_path / "out", config_of(fake, concurrency=7))
     assert fake.most_open == 7
 
 
-def test_faults_are_survived_and_change_no_byte(prompts, tmp_path, fake, undisturbed):
+def test_faults_change_no_byte_of_the_output(prompts, tmp_path, fake, undisturbed):
     aborted = {"choices": [{"message": {}, "finish_reason": "abort"}]}
     fake.faults = {
         "question 0.0": ["500", "garbage", "half"],
@@ -119,20 +119,20 @@ def test_faults_are_survived_and_change_no_byte(prompts, tmp_path, fake, undistu
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_is_honoured(prompts, tmp_path, fake, status):
+def test_retry_after_is_respected(prompts, tmp_path, fake, status):
     fake.faults = {"question 3.0": [(status, b"", {"retry-after": "0.7"})]}
     answer(prompts, tmp_path / "out", config_of(fake))
     first, second = fake.times("question 3.0")
     assert 0.7 <= second - first < 2
 
 
-def test_requests_are_begun_no_faster_than_asked(prompts, tmp_path, fake):
+def test_requests_per_second_is_respected(prompts, tmp_path, fake):
     answer(prompts, tmp_path / "out", config_of(fake, requests_per_second=50.0))
     times = sorted(at for at, _ in fake.asked)
     assert times[-1] - times[0] >= 0.9 * (NUM_ANSWERS - 1) / 50
 
 
-def test_a_server_that_dies_midway_and_comes_back(prompts, tmp_path, undisturbed):
+def test_a_server_that_restarts_midway(prompts, tmp_path, undisturbed):
     out = tmp_path / "out"
     with serving(Fake(delay_s=0.01, dies_after=9)) as first:
         match = r"http.* gave no answer to q:\d+/\d in 4 attempts; the last: the connection failed"
@@ -149,7 +149,7 @@ def test_a_server_that_dies_midway_and_comes_back(prompts, tmp_path, undisturbed
     assert content(out) == undisturbed
 
 
-def test_when_one_question_fails_for_good_the_others_in_flight_are_kept(prompts, tmp_path, fake, undisturbed):
+def test_one_failed_question_keeps_the_answers_in_flight(prompts, tmp_path, fake, undisturbed):
     out = tmp_path / "out"
     fake.delay_s, fake.faults = 0.05, {"question 6.0": ["500"] * 4}
     with pytest.raises(StageError, match=r"no answer to q:6/0 in 4 attempts; the last: HTTP 500"):
@@ -167,7 +167,7 @@ def _client(prompts: Path, out: Path, url: str) -> None:
     run(config, prompts, out, responder(config), progress=False)
 
 
-def test_kill_9_at_any_moment_loses_nothing_and_asks_nothing_twice(prompts, tmp_path, undisturbed):
+def test_kill_9_loses_no_answer_and_repeats_no_request(prompts, tmp_path, undisturbed):
     out, rng = tmp_path / "out", random.Random(5)
     journalled: list[tuple[int, set[str]]] = []
     with serving(Fake(delay_s=0.02)) as fake:
@@ -195,7 +195,7 @@ def test_kill_9_at_any_moment_loses_nothing_and_asks_nothing_twice(prompts, tmp_
     assert content(out) == undisturbed
 
 
-def test_ctrl_c_ends_at_once_and_the_same_call_goes_on(prompts, tmp_path, fake, undisturbed, monkeypatch):
+def test_ctrl_c_ends_at_once_and_the_next_run_continues(prompts, tmp_path, fake, undisturbed, monkeypatch):
     fake.delay_s, out = 0.02, tmp_path / "out"
     with monkeypatch.context() as patch:
         count = itertools.count(1)
@@ -215,7 +215,7 @@ def test_ctrl_c_ends_at_once_and_the_same_call_goes_on(prompts, tmp_path, fake, 
     assert max(fake.answered.values()) <= 2, "only what was in flight"
 
 
-def test_a_mistake_of_our_own_is_raised_and_nobody_waits(prompts, tmp_path, fake, monkeypatch):
+def test_an_unexpected_error_is_raised_without_a_deadlock(prompts, tmp_path, fake, monkeypatch):
     def broken(value, max_tokens):
         raise KeyError("ours")
 
@@ -224,7 +224,7 @@ def test_a_mistake_of_our_own_is_raised_and_nobody_waits(prompts, tmp_path, fake
         answer(prompts, tmp_path / "out", config_of(fake))
 
 
-def test_a_proxy_that_httpx_does_not_take_is_raised_and_nobody_waits(prompts, tmp_path, fake, monkeypatch):
+def test_an_invalid_proxy_is_raised_without_a_deadlock(prompts, tmp_path, fake, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "ftp://nowhere")
     with pytest.raises(ValueError, match="nowhere"):
         answer(prompts, tmp_path / "out", config_of(fake))
@@ -233,7 +233,7 @@ def test_a_proxy_that_httpx_does_not_take_is_raised_and_nobody_waits(prompts, tm
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_key_ends_the_run_at_once_and_is_never_shown(prompts, tmp_path, fake, monkeypatch, capfd, caplog):
+def test_a_wrong_key_ends_the_run_and_is_not_shown(prompts, tmp_path, fake, monkeypatch, capfd, caplog):
     monkeypatch.setenv("EYAS_TEST_KEY", KEY)
     caplog.set_level(logging.DEBUG)
     fake.every = (401, {"error": {"message": f"Incorrect API key provided: {KEY}. (key {KEY[:6]}...)"}}, {})
@@ -256,7 +256,7 @@ def test_a_key_that_is_not_set_is_named(prompts, tmp_path, fake, monkeypatch):
     assert fake.asked == []
 
 
-def test_a_prompt_that_the_server_refuses_is_dropped_and_counted(prompts, tmp_path, fake):
+def test_a_rejected_prompt_is_dropped_and_counted(prompts, tmp_path, fake):
     full = {"message": "This model's maximum context length is 64 tokens", "type": "invalid_request_error"}
     fake.faults = {"question 7.1": [(400, {"error": full}, {})] * 2, "question 9.0": [(422, b"{}", {})] * 2}
     conversations = answer(prompts, tmp_path / "out", config_of(fake))
@@ -266,7 +266,7 @@ def test_a_prompt_that_the_server_refuses_is_dropped_and_counted(prompts, tmp_pa
     assert len(fake.times("question 7.1")) == 1, "a refusal is not asked again"
 
 
-def test_a_request_that_is_wrong_for_every_prompt_ends_the_run(prompts, tmp_path, fake):
+def test_a_request_rejected_for_every_prompt_ends_the_run(prompts, tmp_path, fake):
     fake.every = (400, {"error": {"message": "too hot", "type": "BadRequestError"}}, {})
     with pytest.raises(StageError, match=r"rejects 4 of 4 questions, .* with HTTP 400 \(BadRequestError\)"):
         answer(prompts, tmp_path / "out", config_of(fake))
@@ -302,7 +302,7 @@ def test_another_template_on_the_server_ends_the_run(prompts, tmp_path, fake):
     assert not any(path.read_bytes() for path in (tmp_path / "out").glob("*.journal"))
 
 
-def test_the_prompts_ids_may_stand_in_the_choice(prompts, tmp_path, fake, undisturbed):
+def test_prompt_ids_in_the_choice(prompts, tmp_path, fake, undisturbed):
     fake.in_choice = True
     answer(prompts, tmp_path / "out", config_of(fake))
     assert content(tmp_path / "out") == undisturbed
@@ -322,7 +322,7 @@ def test_without_token_ids_answers_are_rendered_once_and_marked(prompts, tmp_pat
     assert json.loads((tmp_path / "without" / "ledger.json").read_text())["rendered"] == NUM_ANSWERS
 
 
-def test_a_server_that_knows_no_token_ids_is_asked_without(prompts, tmp_path, fake):
+def test_a_server_without_token_ids(prompts, tmp_path, fake):
     unknown = {"error": {"message": "Unrecognized request argument supplied: return_token_ids"}}
 
     class Strict(Fake):
@@ -337,7 +337,7 @@ def test_a_server_that_knows_no_token_ids_is_asked_without(prompts, tmp_path, fa
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_reasoning_and_tool_calls_are_kept_and_sent_back(prompts, tmp_path, fake, name):
+def test_reasoning_and_tool_calls_are_stored_and_sent_back(prompts, tmp_path, fake, name):
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     fake.more, fake.finish = {name: "Let me think.", "tool_calls": [call]}, "tool_calls"
     conversations = answer(prompts, tmp_path / "out", config_of(fake))
@@ -350,13 +350,13 @@ def test_reasoning_and_tool_calls_are_kept_and_sent_back(prompts, tmp_path, fake
     assert second["tool_calls"] == [call]
 
 
-def test_reasoning_without_ids_that_the_template_leaves_out_ends_the_run(prompts, tmp_path, fake):
+def test_reasoning_that_the_template_drops_ends_the_run_without_ids(prompts, tmp_path, fake):
     fake.with_ids, fake.more = False, {"reasoning_content": "Let me think."}
     with pytest.raises(StageError, match=r"has no token ids, and the chat template does not render it"):
         answer(prompts, tmp_path / "out", config_of(fake))
 
 
-def test_tool_calls_without_ids_that_the_template_leaves_out_are_dropped(prompts, tmp_path, fake):
+def test_tool_calls_that_the_template_drops_are_dropped_without_ids(prompts, tmp_path, fake):
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     fake.with_ids, fake.more = False, {"tool_calls": [call]}
     with pytest.raises(InputError, match=r"no conversation left of 13 prompts \(13 unrendered\)"):
@@ -364,7 +364,7 @@ def test_tool_calls_without_ids_that_the_template_leaves_out_are_dropped(prompts
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
-def test_a_template_that_takes_no_calls_drops_what_it_cannot_go_on_with(tmp_path, fake, with_ids):
+def test_a_template_without_tool_calls_drops_such_conversations(tmp_path, fake, with_ids):
     refuses = "{% for m in messages if m.tool_calls %}{{ raise_exception('a result must follow') }}{% endfor %}"
     prompts = write_prompts(tmp_path / "prompts", [["one"], ["two", "three"]])
     fake.with_ids, fake.more = with_ids, {"tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}]}
@@ -401,13 +401,13 @@ def test_a_greedy_answer_needs_no_seed(prompts, tmp_path, fake):
     assert not any({"seed", "top_p", "top_k", "tools", "stream"} & set(body) for body in fake.bodies)
 
 
-def test_an_answer_longer_than_asked_is_no_answer(prompts, tmp_path, fake):
+def test_an_answer_above_max_tokens_is_malformed(prompts, tmp_path, fake):
     fake.text = "a" * 20
     with pytest.raises(StageError, match=r"the last: the answer has 21 tokens, above max_tokens=12"):
         answer(prompts, tmp_path / "out", config_of(fake, retries=0))
 
 
-def test_the_origin_is_that_of_the_answers_not_of_the_server(prompts, tmp_path, fake, undisturbed):
+def test_the_origin_ignores_the_server(prompts, tmp_path, fake, undisturbed):
     out = tmp_path / "out"
     answer(prompts, out, config_of(fake))
     count = len(fake.asked)
@@ -424,7 +424,7 @@ def test_the_origin_is_that_of_the_answers_not_of_the_server(prompts, tmp_path, 
     assert len(fake.asked) == count + NUM_ANSWERS
 
 
-def test_progress_tells_rates_and_retries(prompts, tmp_path, fake, capfd):
+def test_progress_shows_rates_and_retries(prompts, tmp_path, fake, capfd):
     fake.faults = {"question 0.0": ["500"], "question 1.0": ["429"]}
     config = config_of(fake)
     run(config, prompts, tmp_path / "out", responder(config))
