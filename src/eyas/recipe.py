@@ -54,7 +54,7 @@ from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head, resolve_head
 from eyas.model.devices import DTYPES
 from eyas.model.target import Target, load_target_without_layers
-from eyas.model.target_dir import TokenizerInfo, resolve_target
+from eyas.model.target_dir import TargetDir, resolve_target
 from eyas.privacy.filter import PrivacyFilter
 from eyas.train import train
 from eyas.train.config import TrainConfig
@@ -299,9 +299,10 @@ class Run:
         """
         config = self.recipe.respond
         if config.url is not None:
-            info = TokenizerInfo.load(self.recipe.target.model)
-            digests = (info.digest, info.tokenizer_digest, info.template_digest)
-            return Responder(RemoteResponder(config, info.tokenizer), info.tokenizer, info.max_positions, *digests)
+            directory = TargetDir.open(self.recipe.target.model)
+            digests = (directory.digest, directory.tokenizer_digest, directory.template_digest)
+            answer = RemoteResponder(config, directory.tokenizer)
+            return Responder(answer, directory.tokenizer, directory.max_positions, *digests)
         target = self.target
         target.require_chat_template()
         digests = (target.digest, target.tokenizer_digest, target.template_digest, str(target.model.dtype))

@@ -245,7 +245,7 @@ def test_a_target_without_chat_template(no_template, recipe, finished, tmp_path,
 
 
 def test_no_such_target(recipe, tmp_path, refused):
-    assert "no directory" in refused("generate", "--target", tmp_path / "nowhere", "--no-head", "hello")
+    assert "No directory" in refused("generate", "--target", tmp_path / "nowhere", "--no-head", "hello")
     run_stages(recipe, tmp_path / "out", ("prompts",))
     message = refused("respond", recipe, "--out", tmp_path / "out", f"target.model={tmp_path / 'nowhere'}")
     assert "nowhere" in message
@@ -286,7 +286,7 @@ def test_eval_refuses_features_of_another_target(run, recipe, tmp_path, refused)
 def test_a_device_that_cannot_be_had(verb, run, recipe, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "accelerate", None)  # importing it fails
     before = contents(run)
-    told = {"auto": "pip install 'eyas[large]'", "cuda:1000": "cuda:1000 on a machine", "tpu": "cuda:N"}
+    told = {"auto": "pip install 'eyas[large]'", "cuda:1000": "no device cuda:1000", "tpu": "cuda:N"}
     for device, words in told.items():
         assert words in refused(verb, recipe, "--out", run, "--device", device)
     assert "--device" in refused("train", recipe, "--out", run, "--device", "cpu")
@@ -464,8 +464,8 @@ def test_half_a_character_is_no_text(refused, tmp_path):
     ("stage", "room", "last", "override"),
     [
         ("capture", "eyas.features.capture", "write_manifest", "capture.dtype=bfloat16"),
-        ("train", "eyas.train.train", "finish", "train.seed=9"),
-        ("eval", "eyas.evaluation.evaluate", "finish", "eval.seed=9"),
+        ("train", "eyas.train.train", "finish_stage", "train.seed=9"),
+        ("eval", "eyas.evaluation.evaluate", "finish_stage", "eval.seed=9"),
     ],
 )
 def test_work_on_another_recipe_stopped_half_way(recipe, finished, tmp_path, monkeypatch, stage, room, last, override):

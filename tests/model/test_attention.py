@@ -228,7 +228,3 @@ def test_what_a_rule_reaches():
         AttentionParams(1.0, window=4).visible_span,
         AttentionParams(1.0, chunk=8).visible_span,
     ] == [None, 4, 8]
-    assert [
-        params.is_plain_causal
-        for params in (AttentionParams(1.0), AttentionParams(1.0, window=4), *ODD_SCORES.values())
-    ] == [True] + 4 * [False]

@@ -243,7 +243,7 @@ def test_a_head_turns_plainly_at_the_base_of_a_target_that_scales(rope_type: str
 
 
 def test_a_target_that_gives_no_head_is_refused():
-    with pytest.raises(InputError, match="without rotary positions"):
+    with pytest.raises(InputError, match="has no rotary positions"):
         HeadConfig.for_target(dataclasses.replace(FACTS, rope_type=None, rope_theta=None), 11)
     with pytest.raises(InputError, match="feed-forward width"):
         HeadConfig.for_target(dataclasses.replace(FACTS, intermediate_size=None), 11)

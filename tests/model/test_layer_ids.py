@@ -11,7 +11,7 @@ def test_the_defaults_of_known_models():
 
 
 def test_too_few_layers_for_a_default():
-    with pytest.raises(InputError, match="6 layers"):
+    with pytest.raises(InputError, match="A target of 6 layers"):
         default_aux_layers(6)
 
 

@@ -151,7 +151,7 @@ def test_ends_of_what_is_not_whole(target_dir: GetDir, tmp_path: Path):
     (tmp_path / "copy" / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(InputError, match="cannot load"):
         load_target_without_layers(tmp_path / "copy")
-    with pytest.raises(InputError, match="no directory"):
+    with pytest.raises(InputError, match="No directory"):
         load_target_without_layers(tmp_path / "nowhere")
 
 
@@ -182,7 +182,7 @@ def test_digests_follow_the_content(target_dir: GetDir, tmp_path: Path):
 def test_missing_files_are_named(gone: str, named: str, target_dir: GetDir, tmp_path: Path):
     shutil.copytree(target_dir("llama"), tmp_path / "t")
     (tmp_path / "t" / gone).unlink()
-    with pytest.raises(InputError, match=f"without .*{named}"):
+    with pytest.raises(InputError, match=f"has no .*{named}"):
         Target.load(tmp_path / "t", torch.float32)
 
 
@@ -224,7 +224,7 @@ def test_damaged_and_incomplete_weights(target_dir: GetDir, tmp_path: Path):
     config["num_hidden_layers"] = 9
     shutil.copy(target_dir("llama") / "model.safetensors", weights)
     (tmp_path / "t" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"without usable weights for model\.layers\.8"):
+    with pytest.raises(InputError, match=r"has no usable weights for model\.layers\.8"):
         Target.load(tmp_path / "t", torch.float32)
 
 
@@ -240,7 +240,7 @@ def test_code_from_a_model_directory_is_not_run(target_dir: GetDir, tmp_path: Pa
 
 
 def test_layers_out_of_range(target_dir: GetDir):
-    with pytest.raises(InputError, match="0 to 8"):
+    with pytest.raises(InputError, match="has ids 0 to 8"):
         Target.load(target_dir("llama"), torch.float32, (2, 4, 9))
 
 
@@ -252,11 +252,11 @@ def refused(model: Any, directory: Path) -> str:
 
 def test_what_no_rule_says_is_refused_with_the_reason(tmp_path: Path):
     granite = GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=4.0))
-    assert "logits that come out otherwise through ours, by 3 of their size" in refused(granite, tmp_path / "a")
+    assert "its logits differ by 3 of their size" in refused(granite, tmp_path / "a")
     gemma = Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, use_bidirectional_attention=True))
-    assert "looks in both directions" in refused(gemma, tmp_path / "b")
+    assert "is bidirectional" in refused(gemma, tmp_path / "b")
     encoder = T5ForConditionalGeneration(T5Config(vocab_size=300, d_model=16, d_ff=16, d_kv=8, num_layers=1))
-    assert "an encoder" in refused(encoder, tmp_path / "c")
+    assert "it has an encoder" in refused(encoder, tmp_path / "c")
 
 
 def test_layers_that_keep_a_state_are_refused(tmp_path: Path):
@@ -273,7 +273,7 @@ def test_a_window_that_transformers_masks_but_does_not_announce_is_refused(tmp_p
     window: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 2}
     experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
     model = Qwen2MoeForCausalLM(Qwen2MoeConfig(**{**SIZES, **window, **experts}, shared_expert_intermediate_size=16))
-    assert "by which row 32 does not see row 0" in refused(model, tmp_path)
+    assert "row 32 does not see row 0" in refused(model, tmp_path)
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
@@ -282,7 +282,7 @@ def test_positions_that_depend_on_the_forward_are_refused(rope_type: str):
     moving = {"rope_type": rope_type, "rope_theta": 10_000.0, "factor": 2.0}
     plain = {"rope_type": "default", "rope_theta": 10_000.0}
     for config.rope_parameters in (moving, {"full_attention": plain, "sliding_attention": moving}):
-        with pytest.raises(InputError, match=f"rotary positions of type {rope_type}"):
+        with pytest.raises(InputError, match=f"its RoPE of type {rope_type} depends"):
             check_attention_config(config)
 
 
@@ -307,7 +307,7 @@ def test_keys_and_values_of_different_sizes_are_refused():
     heads = {"num_key_value_heads": 4, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 8}
     experts = {"n_routed_experts": 2, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 1}
     latent = DeepseekV3Config(**{**SIZES, **heads, **experts}, kv_lora_rank=16, q_lora_rank=16)
-    assert "values of size 8 for keys of size 32" in probed(DeepseekV3ForCausalLM, latent)
+    assert "its values are of size 8, its keys of size 32" in probed(DeepseekV3ForCausalLM, latent)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_keys_and_values_of_different_sizes_are_refused():
         ({"window": 21}, "row 20 does not see row 0"),
         ({"window": 19}, "row 19 sees row 0"),
         ({"window": None}, "does not see row 0"),
-        ({"window": None, "chunk": 20}, "row 20 sees row 1;"),
+        ({"window": None, "chunk": 20}, "row 20 sees row 1,"),
         ({"softcap": None}, "results of layer 0"),
         ({"scale": 0.3}, "results of layer 0"),
     ],
@@ -343,14 +343,14 @@ def test_the_probe_finds_wrong_chunks(change: dict[str, Any], said: str, monkeyp
 
 
 def test_layers_that_call_attention_twice_are_refused():
-    assert "attention called by layers [0, 0, 1, 1" in probed(DiffLlamaForCausalLM, DiffLlamaConfig(**SIZES))
+    assert "these call attention: [0, 0, 1, 1" in probed(DiffLlamaForCausalLM, DiffLlamaConfig(**SIZES))
 
 
 def test_layers_of_different_shapes_are_refused():
     experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
     config = MiMoV2FlashConfig(**{**SIZES, **experts, "swa_num_key_value_heads": 4, "v_head_dim": 16})
     said = probed(MiMoV2FlashForCausalLM, config)
-    assert "layers with different head shapes [(4, 2, 16, 16), (4, 4, 16, 16)]" in said
+    assert "layers have different head shapes [(4, 2, 16, 16), (4, 4, 16, 16)]" in said
 
 
 def test_positions_that_the_model_counts_itself_are_refused():
@@ -363,7 +363,7 @@ def test_positions_that_the_model_counts_itself_are_refused():
     model = GPT2LMHeadModel._from_config(config, attn_implementation="eyas").eval()
     assert probe_attention(model, 8) == AttentionShape(2, 2, 16)
     model.transformer.wpe = Counted(64, 32)
-    with pytest.raises(InputError, match="embeddings that come out otherwise"):
+    with pytest.raises(InputError, match="its embeddings differ"):
         probe_attention(model, 8)
 
 
@@ -379,12 +379,12 @@ def test_a_forward_that_breaks_off_is_refused():
         return plain(**asked)
 
     model.model.forward = without_positions
-    with pytest.raises(InputError, match=r"does not run through ours \(ValueError: positions are mine"):
+    with pytest.raises(InputError, match=r"its forward fails with eyas's attention \(ValueError\)"):
         probe_attention(model, 8)
 
 
 def test_a_family_that_hands_our_arguments_to_nobody_is_refused():
-    assert "do not hand a forward's arguments on" in probed(NemotronForCausalLM, NemotronConfig(**SIZES))
+    assert "do not pass keyword arguments on" in probed(NemotronForCausalLM, NemotronConfig(**SIZES))
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path):
@@ -413,9 +413,7 @@ def test_a_gemma_without_its_caps_is_plain(tmp_path: Path):
 
 def test_a_cap_that_is_dropped_is_found(monkeypatch: Any):
     monkeypatch.setattr("eyas.model.attention_probe.apply_softcap", lambda logits, cap: logits)
-    assert "logits that come out otherwise" in probed(
-        Gemma2ForCausalLM, Gemma2Config(**SIZES, final_logit_softcapping=5.0)
-    )
+    assert "its logits differ" in probed(Gemma2ForCausalLM, Gemma2Config(**SIZES, final_logit_softcapping=5.0))
 
 
 def test_a_family_that_views_what_attention_returns(tmp_path: Path):
@@ -438,7 +436,7 @@ def test_devices_that_are_not_there(target_dir: GetDir, monkeypatch: pytest.Monk
     """Said before the target is looked for."""
     monkeypatch.setitem(sys.modules, "accelerate", None)  # importing it fails
     missing = f"cuda:{torch.cuda.device_count()}"
-    for name, told in (("auto", r"eyas\[large\]"), (missing, f"{missing} on a machine with"), ("gpu", "cuda:N")):
+    for name, told in (("auto", r"eyas\[large\]"), (missing, f"no device {missing}"), ("gpu", "cuda:N")):
         with pytest.raises(EyasError, match=told) as refused:
             Target.load(target_dir("llama") / "nowhere", torch.float32, device=name)
         assert refused.value.exit_code == 2

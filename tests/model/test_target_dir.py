@@ -8,7 +8,7 @@ from tests.tiny import VOCAB_SIZE, tiny_target, tiny_tokenizer
 
 from eyas.base.errors import InputError
 from eyas.model.target import Target
-from eyas.model.target_dir import TokenizerInfo
+from eyas.model.target_dir import TargetDir
 from eyas.model.vocab import required_ids
 
 
@@ -18,7 +18,7 @@ def directory(tmp_path_factory):
 
 
 def test_words_equal_those_of_the_loaded_target(directory):
-    words, target = TokenizerInfo.load(directory), Target.load(directory, torch.float32, layers=(1, 2, 3))
+    words, target = TargetDir.open(directory), Target.load(directory, torch.float32, layers=(1, 2, 3))
     assert words.digest == target.digest
     assert words.tokenizer_digest == target.tokenizer_digest
     assert words.template_digest == target.template_digest
@@ -28,21 +28,21 @@ def test_words_equal_those_of_the_loaded_target(directory):
 
 def test_no_weights_are_loaded(directory, monkeypatch):
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
-    assert TokenizerInfo.load(directory).max_positions == 512
+    assert TargetDir.open(directory).max_positions == 512
 
 
 def test_what_is_missing_is_named(directory, tmp_path):
-    with pytest.raises(InputError, match="no directory"):
-        TokenizerInfo.load(tmp_path / "none")
-    with pytest.raises(InputError, match="cannot be loaded"):
-        TokenizerInfo.load(tmp_path)
+    with pytest.raises(InputError, match="No directory"):
+        TargetDir.open(tmp_path / "none")
+    with pytest.raises(InputError, match="cannot load"):
+        TargetDir.open(tmp_path)
     broken = tiny_target(tmp_path / "target", layers=3)
     for name in ("chat_template.jinja", "tokenizer_config.json"):
         if (broken / name).is_file():
             (broken / name).unlink()
     (broken / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    with pytest.raises(InputError, match="without a chat template"):
-        TokenizerInfo.load(broken)
+    with pytest.raises(InputError, match="has no chat template"):
+        TargetDir.open(broken)
 
 
 def test_forced_tokens_are_those_of_the_template_and_those_that_were_generated():

@@ -43,6 +43,6 @@ def test_problem_names_the_classic_mistakes():
     assert "offsets" in str(absolute.find_problem())
     moved = DraftVocab(torch.tensor([1, 2, 3, 3]), good.t2d_W)
     assert "draft token 2 to target token 5" in str(moved.find_problem())
-    assert "marks 3 tokens while d2t has 4" in str(
+    assert "marks 3 tokens, but d2t has 4" in str(
         DraftVocab(good.d2t_V, good.t2d_W & (torch.arange(7) != 1)).find_problem()
     )

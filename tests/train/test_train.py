@@ -179,6 +179,6 @@ def test_bad_input_is_refused(target: Target, features: Path, tmp_path: Path) ->
     with pytest.raises(UsageError, match=r"train\.steps = 0"):
         TrainConfig(steps=0)
     heads = dataclasses.replace(CONFIG, head=HeadOptions(num_heads=3))
-    with pytest.raises(InputError, match="3 heads over 2 key-value heads"):
+    with pytest.raises(InputError, match="the head's 3 heads are not a multiple of its 2 key-value heads"):
         run(heads, features, target, tmp_path / "head", progress=False)
     assert not (tmp_path / "head" / "config.json").exists()

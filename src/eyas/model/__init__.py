@@ -1,1 +1,1 @@
-"""The target and the draft head, and the attention that both receive as an argument."""
+"""The target and the draft head; both get their attention as an argument."""

@@ -1,22 +1,22 @@
-"""Does a family's attention say everything to us? Asked of the loaded model itself, not of a list of names.
+"""A check, when a target is loaded, that its attention works through eyas: by running the model, not by its name.
 
-B requests, T rows, D hidden, N heads, G key-value heads, H head size, W target vocabulary, P places in the text.
+B requests, T rows, D hidden, N heads, G key-value heads, H head size, W target vocabulary, P positions in the text.
 
-    plain    transformers' own attention over the whole text         0 1 2 3 4 5 6
-    ours     the same text in two forwards, the second a tree        0 1 2 | s 3 4 5 6      s is a sibling of 3
+    reference   transformers' own attention over the whole text         0 1 2 3 4 5 6
+    eyas        the same text in two forwards, the second a tree        0 1 2 | s 3 4 5 6      s is a sibling of 3
 
-Every layer must do the same to its rows. A layer that carries anything from row to row beside keys and values (a state,
-a convolution), or that counts positions by itself, gives other rows in the second forward. In ours each layer reads the
-rows that it read in plain, so that differences do not add up: in half precision a rounded router may send a row to
-another expert, and a few layers later nothing would be comparable.
+Every layer must do the same to its rows in both. A layer that passes anything from row to row besides keys and values
+(a state, a convolution), or that counts positions itself, gives other rows in the second forward. In eyas's forwards
+each layer reads the rows that it read in the reference, so that differences do not add up: in half precision a rounded
+router may send a row to another expert, and a few layers later no row would be comparable.
 
-Seven tokens are fewer than any window. So the first forward runs with transformers' mask functions in place of masks,
-and each layer's rule is compared with the function that its mask would have been made from, at places of any distance.
+Seven tokens are fewer than any window. So the first forward gets transformers' mask functions in place of masks, and
+the probe compares each layer's `AttentionParams` with its mask function, at positions of any distance.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ PROBE_NAME = "eyas-probe"
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 # Their frequencies follow the largest position of a forward: tree nodes would change the rows before them.
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
-# Of what a layer does to a row, the middle one of the rows: a router may send one row elsewhere, but not most of them.
+# As a share of what a layer changes in a row, the median over the rows: a router may send one row elsewhere, not most.
 MAX_DISTANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 MAX_DISTANCE_HALF = 0.3
 
@@ -51,12 +51,13 @@ MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ProbeForward:
-    """One of our forwards: row r of the text has id r and position r; the rows behind `skip` are compared.
+    """One of eyas's forwards. Its row r has the id ids[r] and the position positions[r].
 
-    sees: who sees whom, over kept and new rows; None: causal.
+    rows: between the layers, the rows of the reference that each row reads. num_skipped: first rows that are not
+    compared. visible: the mask over cached and new rows; None: causal.
     """
 
-    name: str
+    attention: str
     ids: tuple[int, ...]
     rows: tuple[int, ...]
     positions: tuple[int, ...]
@@ -67,7 +68,7 @@ class ProbeForward:
 NUM_TOKENS = 7
 PROBE_FORWARDS = (
     ProbeForward(PROBE_NAME, (0, 1, 2), (0, 1, 2), (0, 1, 2), 0, None),
-    # The sibling has an id of its own; between the layers it borrows the rows of the last token.
+    # The sibling has an id of its own; between the layers it reads the rows of the last token.
     ProbeForward(
         ATTENTION_NAME,
         (7, 3, 4, 5, 6),
@@ -81,7 +82,7 @@ PROBE_FORWARDS = (
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What the attention of every layer receives."""
+    """The sizes of the attention of every layer."""
 
     num_heads: int
     num_kv_heads: int
@@ -89,59 +90,55 @@ class AttentionShape:
 
 
 class ProbeAttention(DenseAttention):
-    """Dense attention that notes which layers called it and with what shapes, and compares rules with masks."""
+    """Dense attention that records which layers called it with which shapes, and compares settings with masks."""
 
     def __init__(self, num_positions: int) -> None:
         super().__init__()
         self.num_positions = num_positions
         self.calls: list[int] = []
         self.shapes: set[tuple[int, int, int, int]] = set()
-        self.compared: set[tuple[MaskFunction, int | None, int | None]] = set()
         self.masks: dict[int, MaskFunction] = {}
+        self._compared: set[tuple[MaskFunction, int | None, int | None]] = set()
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
+        """Checks the call, adds it to the record and runs dense attention."""
         self.calls.append(layer)
         self.shapes.add((q_BNTH.shape[1], k_BGTH.shape[1], q_BNTH.shape[3], v_BGTH.shape[3]))
         if q_BNTH.shape[3] != v_BGTH.shape[3]:
-            raise unsupported_target(f"values of size {v_BGTH.shape[3]} for keys of size {q_BNTH.shape[3]}")
+            raise unsupported_target(f"its values are of size {v_BGTH.shape[3]}, its keys of size {q_BNTH.shape[3]}")
         if (mask := self.masks.pop(layer, None)) is not None:
-            self._compare(layer, mask, params)
+            self._compare_mask(layer, mask, params)
         return super().__call__(layer, q_BNTH, k_BGTH, v_BGTH, params)
 
-    def _compare(self, layer: int, mask: MaskFunction, params: AttentionParams) -> None:
-        asked = (mask, params.window, params.chunk)
-        if asked in self.compared:  # layers of one kind share their mask
+    def _compare_mask(self, layer: int, mask: MaskFunction, params: AttentionParams) -> None:
+        key = (mask, params.window, params.chunk)
+        if key in self._compared:  # layers of one kind share their mask
             return
-        self.compared.add(asked)
-        places_P = probe_positions(params, self.num_positions)
-        zero, rows, columns = torch.zeros(1, 1, 1, 1, dtype=torch.int64), places_P[:, None], places_P
+        self._compared.add(key)
+        positions_P = probe_positions(params, self.num_positions)
+        zero, rows, columns = torch.zeros(1, 1, 1, 1, dtype=torch.int64), positions_P[:, None], positions_P
         theirs_PP = mask(zero, zero, rows[None, None], columns[None, None, None])[0, 0].expand(len(rows), -1)
-        first_P = params.first_visible(places_P)
+        first_P = params.first_visible(positions_P)
         ours_PP = columns <= rows if first_P is None else (columns <= rows) & (columns >= first_P[:, None])
         if (theirs_PP != ours_PP).any():
-            row, column = (int(places_P[i]) for i in (theirs_PP != ours_PP).nonzero()[0])
+            row, column = (int(positions_P[i]) for i in (theirs_PP != ours_PP).nonzero()[0])
             verb = "sees" if theirs_PP[ours_PP != theirs_PP][0] else "does not see"
-            raise unsupported_target(f"a mask in layer {layer} by which row {row} {verb} row {column}")
+            reason = f"in the mask of layer {layer} row {row} {verb} row {column}, against its attention arguments"
+            raise unsupported_target(reason)
 
 
 def probe_positions(params: AttentionParams, num_positions: int) -> Tensor:
-    """Positions around every power of two, and around the first multiples of the rule's window or chunk."""
+    """Returns positions around every power of two, and around the first multiples of the window or chunk."""
     edges = [2**power for power in range(num_positions.bit_length())]
     edges += [count * params.visible_span for count in (1, 2, 3) if params.visible_span is not None]
     near = {edge + step for edge in edges for step in (-1, 0, 1)}
-    return torch.tensor(sorted(place for place in near if 0 <= place < num_positions))
-
-
-def register_probe() -> None:
-    """Make the probe's attention and masks known to transformers (again is harmless)."""
-    AttentionInterface.register(PROBE_NAME, _probe_attention)
-    AttentionMaskInterface.register(PROBE_NAME, _probe_mask)
+    return torch.tensor(sorted(position for position in near if 0 <= position < num_positions))
 
 
 def _probe_mask(
     batch_size: int, q_length: int, kv_length: int, mask_function: MaskFunction, device: torch.device, **_: object
 ) -> Tensor:
-    """In the shape of a mask, so that a layer may hand it on; what counts is the function that goes with it."""
+    """Returns a tensor of a mask's shape, which a layer may pass on, with the mask function as an attribute."""
     mask = torch.ones(batch_size, 1, q_length, kv_length, dtype=torch.bool, device=device)
     mask.function = mask_function  # type: ignore[attr-defined]
     return mask
@@ -154,65 +151,66 @@ def _probe_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     attend: ProbeAttention | None = None,
-    **asked: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     if attend is None:
-        raise unsupported_target("layers that do not hand a forward's arguments on to attention")
+        raise unsupported_target("its layers do not pass keyword arguments on to attention")
     function = getattr(attention_mask, "function", None)
     if function is None:
-        raise unsupported_target(f"a mask in layer {module.layer_idx} that transformers' mask functions do not make")
+        raise unsupported_target(f"the mask of layer {module.layer_idx} is not made by transformers' mask functions")
     attend.masks[module.layer_idx] = function
-    return hf_attention(module, query, key, value, None, attend=attend, **asked)
+    return hf_attention(module, query, key, value, None, attend=attend, **kwargs)
 
 
 def check_attention_config(config: PreTrainedConfig) -> None:
-    """`InputError` for families whose configuration announces what cannot be handled."""
+    """Raises InputError for families whose configuration announces what eyas does not support."""
     if getattr(config, "is_encoder_decoder", False):
-        raise unsupported_target("an encoder")
+        raise unsupported_target("it has an encoder")
     layer_types = sorted(set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES)
     if layer_types:
-        raise unsupported_target(f"layers of type {', '.join(layer_types)}")
+        raise unsupported_target(f"it has layers of type {', '.join(layer_types)}")
     if getattr(config, "max_position_embeddings", None) is None:
-        raise unsupported_target("no largest position (max_position_embeddings)")
+        raise unsupported_target("its configuration has no max_position_embeddings")
     for rope in all_rope_parameters(config):
         if rope.get("rope_type") in LENGTH_DEPENDENT_ROPE:
-            raise unsupported_target(f"rotary positions of type {rope['rope_type']}")
+            raise unsupported_target(f"its RoPE of type {rope['rope_type']} depends on the length of the text")
 
 
 @dataclass(frozen=True)
 class LayerTrace:
-    """What went through the layers in one forward: what the first was given, and each one's input and output.
+    """The rows that passed through the layers in one forward.
 
-    `final` came out of the decoder. With `forced`, each layer read those rows instead of what it was given.
+    received: what each layer was called with. inputs: what it read instead, where inputs were forced. outputs: its
+    results. final: the decoder's result.
     """
 
-    received: list[Tensor]
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-    final: list[Tensor]
+    received: list[Tensor] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    final: list[Tensor] = field(default_factory=list)
 
 
 @contextmanager
 def trace_layers(model: PreTrainedModel, forced_inputs: list[Tensor] | None = None) -> Iterator[LayerTrace]:
-    """Trace the next forward of the model or of its decoder."""
-    trace = LayerTrace([], [], [], [])
+    """Traces the next forward of the model or of its decoder; `forced_inputs` replace what each layer reads."""
+    trace = LayerTrace()
 
     def before(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = args[0] if args else named["hidden_states"]
-        trace.received.append(given)
-        rows = given if forced_inputs is None else forced_inputs[len(trace.inputs)]
+        received = args[0] if args else named["hidden_states"]
+        trace.received.append(received)
+        rows = received if forced_inputs is None else forced_inputs[len(trace.inputs)]
         trace.inputs.append(rows)
         return ((rows, *args[1:]), named) if args else (args, {**named, "hidden_states": rows})
 
     def after(_: nn.Module, args: object, out: Any) -> None:
         trace.outputs.append(out[0] if isinstance(out, tuple) else out)
 
-    def last(_: nn.Module, args: object, out: Any) -> None:
+    def after_decoder(_: nn.Module, args: object, out: Any) -> None:
         trace.final.append(out.last_hidden_state)
 
-    hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in find_layers(model)]
-    hooks += [layer.register_forward_hook(after) for layer in find_layers(model)]
-    hooks += [find_decoder(model).register_forward_hook(last)]
+    hooks = [find_decoder(model).register_forward_hook(after_decoder)]
+    for layer in find_layers(model):
+        hooks += [layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after)]
     try:
         yield trace
     finally:
@@ -222,84 +220,79 @@ def trace_layers(model: PreTrainedModel, forced_inputs: list[Tensor] | None = No
 
 @torch.no_grad()
 def probe_attention(model: PreTrainedModel, num_layers: int) -> AttentionShape:
-    """Run a few tokens through the model, plain and through us; `InputError` naming what differs.
+    """Runs a few tokens through the model, by transformers and by eyas; raises InputError that names a difference.
 
-    Each layer must call our attention once and in order with the same shapes and show its rule's mask; the logits must
-    be the output matrix times the final hidden state, soft-capped at most, for that is what `Target.logits` computes.
-    From here on the model runs by `run_decoder` only.
+    Each layer must call attention once, in order and with the same shapes, and its settings must match its mask. The
+    logits must be the LM head of the final hidden state, with a softcap at most, because `Target.logits` computes that.
+    From here on the model runs only by `run_decoder`.
     """
-    register_probe()
+    AttentionInterface.register(PROBE_NAME, _probe_attention)
+    AttentionMaskInterface.register(PROBE_NAME, _probe_mask)
     attend = ProbeAttention(text_config(model).max_position_embeddings)
     try:
-        plain = _run_reference(model)
+        reference = _run_reference(model)
         disable_attn_temperature(model)
-        for part in PROBE_FORWARDS:
-            ours = _run_hooked(model, attend, part, plain)
+        for forward in PROBE_FORWARDS:
+            trace = _run_hooked(model, attend, forward, reference)
             if attend.calls != list(range(num_layers)):
-                raise unsupported_target(f"attention called by layers {attend.calls} of {num_layers}")
+                raise unsupported_target(f"of its {num_layers} layers, these call attention: {attend.calls}")
             attend.calls.clear()
-            _require_same_trace(ours, plain, part)
+            _require_same_trace(trace, reference, forward)
     except torch.OutOfMemoryError:
         raise
     except (TypeError, AttributeError, LookupError, ValueError, RuntimeError) as error:
-        lines = str(error).strip().splitlines() or [""]
-        raise unsupported_target(
-            f"a forward that does not run through ours ({type(error).__name__}: {lines[0]})"
-        ) from error
+        raise unsupported_target(f"its forward fails with eyas's attention ({type(error).__name__})") from error
     if len(attend.shapes) != 1:
-        raise unsupported_target(f"layers with different head shapes {sorted(attend.shapes)}")
+        raise unsupported_target(f"its layers have different head shapes {sorted(attend.shapes)}")
     num_heads, num_kv_heads, head_dim, _ = attend.shapes.pop()
     return AttentionShape(num_heads, num_kv_heads, head_dim)
 
 
 def _run_reference(model: PreTrainedModel) -> LayerTrace:
-    """The text by transformers' own attention; its final hidden states must give the model's logits as ours will."""
+    """Runs the text by transformers' own attention; its final hidden states must give its logits."""
     model.set_attn_implementation("eager")
     with trace_layers(model) as trace:
         ids_BT = torch.arange(NUM_TOKENS, device=model.device)[None]
         logits_BTW = model(input_ids=ids_BT, use_cache=False).logits
     if not torch.isfinite(logits_BTW).all():
-        raise InputError("a target whose logits are not finite", "finite weights", "fetch the target again")
-    _require_close(
-        apply_softcap(find_lm_head(model)(trace.final[0]), final_logit_softcap(model)), logits_BTW, logits_BTW, "logits"
-    )
+        raise InputError("The target's logits are not finite: its weights are damaged", "Download the target again")
+    computed_BTW = apply_softcap(find_lm_head(model)(trace.final[0]), final_logit_softcap(model))
+    _require_close(computed_BTW, logits_BTW, logits_BTW, "logits")
     return trace
 
 
-def _run_hooked(model: PreTrainedModel, attend: ProbeAttention, part: ProbeForward, plain: LayerTrace) -> LayerTrace:
-    """One of our forwards, each layer reading its rows from the plain one."""
+def _run_hooked(
+    model: PreTrainedModel, attend: ProbeAttention, forward: ProbeForward, reference: LayerTrace
+) -> LayerTrace:
+    """Runs one of eyas's forwards; each layer reads its rows of the reference."""
     device = model.device
-    if part.visible is not None:
-        visible_TS = torch.tensor([[letter == "x" for letter in row] for row in part.visible], device=device)
-        attend.set_visible(
-            visible_TS[None], torch.tensor([PROBE_FORWARDS[0].positions + part.positions], device=device)
-        )
-    model.set_attn_implementation(part.name)
-    ids_BT, positions_BT = (torch.tensor([each], device=device) for each in (part.ids, part.positions))
-    with trace_layers(model, [rows_BTD[:, part.rows] for rows_BTD in plain.inputs]) as trace:
+    if forward.visible is not None:
+        visible_TS = torch.tensor([[letter == "x" for letter in row] for row in forward.visible], device=device)
+        positions_BS = torch.tensor([PROBE_FORWARDS[0].positions + forward.positions], device=device)
+        attend.set_visible(visible_TS[None], positions_BS)
+    model.set_attn_implementation(forward.attention)
+    ids_BT, positions_BT = (torch.tensor([row], device=device) for row in (forward.ids, forward.positions))
+    with trace_layers(model, [rows_BTD[:, forward.rows] for rows_BTD in reference.inputs]) as trace:
         run_decoder(find_decoder(model), ids_BT, positions_BT, attend)
     return trace
 
 
-def _require_same_trace(ours: LayerTrace, plain: LayerTrace, part: ProbeForward) -> None:
-    """Embeddings, what each layer does to its rows, and the final hidden states."""
-
-    def taken(theirs_BTD: Tensor) -> Tensor:
-        return theirs_BTD[:, part.rows[part.num_skipped :]]
-
-    def near(ours_BTD: Tensor, theirs_BTD: Tensor, change_BTD: Tensor, what: str) -> None:
-        _require_close(ours_BTD[:, part.num_skipped :], taken(theirs_BTD), taken(change_BTD), what)
-
-    near(ours.received[0], plain.received[0], plain.received[0], "embeddings")
-    for layer, (given, output) in enumerate(zip(plain.inputs, plain.outputs, strict=True)):
-        near(ours.outputs[layer], output, output - given, f"results of layer {layer}")
-    near(ours.final[0], plain.final[0], plain.final[0], "hidden states")
+def _require_same_trace(trace: LayerTrace, reference: LayerTrace, forward: ProbeForward) -> None:
+    """Compares embeddings, what each layer does to its rows, and final hidden states."""
+    embeddings, final = reference.received[0], reference.final[0]
+    compared = [(trace.received[0], embeddings, embeddings, "embeddings")]
+    for layer, (received, output) in enumerate(zip(reference.inputs, reference.outputs, strict=True)):
+        compared.append((trace.outputs[layer], output, output - received, f"results of layer {layer}"))
+    compared.append((trace.final[0], final, final, "hidden states"))
+    rows = forward.rows[forward.num_skipped :]
+    for ours_BTD, theirs_BTD, change_BTD, name in compared:
+        _require_close(ours_BTD[:, forward.num_skipped :], theirs_BTD[:, rows], change_BTD[:, rows], name)
 
 
-def _require_close(ours: Tensor, theirs: Tensor, change: Tensor, what: str) -> None:
-    """The middle one of the rows' distances, as a share of the change that made the row."""
-    most = MAX_DISTANCE.get(ours.dtype, MAX_DISTANCE_HALF)
+def _require_close(ours: Tensor, theirs: Tensor, change: Tensor, name: str) -> None:
+    """Checks the median of the rows' distances, as a share of the change that made the row."""
+    limit = MAX_DISTANCE.get(ours.dtype, MAX_DISTANCE_HALF)
     ours, theirs, change = ours.double(), theirs.double(), change.double()
     distance = float(((ours - theirs).norm(dim=-1) / change.norm(dim=-1).clamp(min=1e-30)).median())
-    if not distance <= most:
-        raise unsupported_target(f"{what} that come out otherwise through ours, by {distance:.2g} of their size")
+    if not distance <= limit:
+        raise unsupported_target(f"its {name} differ by {distance:.2g} of their size with eyas's attention")

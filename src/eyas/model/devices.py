@@ -1,4 +1,4 @@
-"""Where a target lives, by name."""
+"""Devices and precisions of a target, by the names that recipes and flags use."""
 
 import importlib
 import re
@@ -8,40 +8,32 @@ import torch
 from eyas.base.errors import InputError, UsageError
 
 AUTO = "auto"
-"""Its layers spread over all devices."""
+"""Spreads the layers of a target over all devices."""
 DEVICE_NAMES = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""The precisions of recipes."""
 
 
 def default_device() -> str:
-    """The CUDA device where there is one."""
+    """Returns "cuda" where there is a CUDA device, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_one_device(name: str) -> None:
-    """UsageError for `auto`: keys and values of an engine lie on one device."""
+    """Raises UsageError for `auto`: an engine keeps target, keys and values on one device."""
     if name == AUTO:
-        raise UsageError("device auto", "one device, which holds target and memory", "choose cpu, cuda or cuda:N")
+        raise UsageError("An engine runs on one device, not on auto (all devices)", "Choose cpu, cuda or cuda:N")
 
 
 def check_device(name: str) -> None:
-    """UsageError for a name that means nothing; InputError where this machine does not have what it names."""
+    """Raises UsageError for an unknown device name, and InputError for a device that this machine does not have."""
     if DEVICE_NAMES.fullmatch(name) is None:
-        raise UsageError(f"device {name!r}", "auto, cpu, cuda or cuda:N", "choose one of them")
+        raise UsageError(f"The device {name!r} is unknown", "Choose auto, cpu, cuda or cuda:N")
     if name == AUTO:
         try:
             importlib.import_module("accelerate")
         except ImportError:
-            raise InputError(
-                "device auto, but no package accelerate",
-                "that package, which spreads a target over devices",
-                "pip install 'eyas[large]'",
-            ) from None
+            raise InputError("The device auto needs the `large` extra", "Run: pip install 'eyas[large]'") from None
     elif name != "cpu" and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"device {name} on a machine with {torch.cuda.device_count()} CUDA devices",
-            "a device that is there",
-            "choose another one, or cpu",
-        )
-
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+        problem = f"This machine has {torch.cuda.device_count()} CUDA devices, so there is no device {name}"
+        raise InputError(problem, "Choose another device, or cpu")

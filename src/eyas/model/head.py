@@ -1,14 +1,14 @@
-"""The EAGLE-3 draft head: one decoder layer over (next token's embedding, the target's hidden features).
+r"""The EAGLE-3 draft head: one decoder layer over (next token's embedding, the target's hidden features).
 
 B requests, T rows, D hidden, L = 3D captured features, N heads, G key-value heads, H head size, V draft vocabulary.
 
-    aux_BTL --fc--> hidden --+-- hidden_norm --------\\
+    aux_BTL --fc--> hidden --+-- hidden_norm --------\
                              |                        concat -> attention -+-> + -> out ---> norm -> lm_head -> logits
     embed(next token) ------ | ---- input_layernorm -/                     |   ^     |
                              +------------- residual (un-normed) ----------+  mlp    +--> hidden of the next step
 
-Source: the EAGLE-3 paper (arXiv 2503.01840) and the graph that SGLang and vLLM load as LlamaForCausalLMEagle3. The
-feedback is the block's output before the final norm; the later variant "EAGLE 3.1" feeds the normed one back
+Source: the EAGLE-3 paper (arXiv 2503.01840) and the graph that SGLang and vLLM load as LlamaForCausalLMEagle3. The next
+step's hidden state is the block's output before the final norm. The later variant "EAGLE 3.1" uses the normed output
 (`norm_output`) and norms each captured layer before fc (`fc_norm`). Heads of speculators may norm all captured layers
 at once (`norm_before_fc`) and take the normed hidden half as the residual (`norm_before_residual`).
 """
@@ -32,14 +32,14 @@ INIT_STD = 0.02  # the usual initializer_range of Llama configurations
 VARIANT_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 """The flags that change the graph."""
 ROPE_TYPES = ("linear", "llama3", "yarn")
-"""Scalings of positions that do not depend on the text's length."""
+"""Types of RoPE scaling that do not depend on the text's length."""
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """Sizes of a head. `vocab_size` and `target_hidden_size` are the target's; widths of the head may differ.
+    """The sizes of a head. `vocab_size` and `target_hidden_size` are the target's; the head's widths may differ.
 
-    rope_scaling: as transformers writes it, `rope_type` (one of ROPE_TYPES) and its numbers; None: plain RoPE.
+    rope_scaling: transformers' entry, `rope_type` (one of ROPE_TYPES) and its numbers; None for plain RoPE.
     """
 
     hidden_size: int
@@ -70,26 +70,28 @@ class HeadConfig:
         fc_norm: bool = False,
         norm_output: bool = False,
     ) -> "HeadConfig":
-        """A head shaped like one layer of the target; the feed-forward width may be chosen.
+        """Returns the sizes of a head that has the shape of one layer of the target.
 
-        The head turns plainly at the target's base, also where the target scales its positions (llama3, yarn, linear):
-        it attends to keys of its own, as most heads published for such targets do (docs/families.md).
+        The head uses plain RoPE with the target's base, also where the target scales its positions (llama3, yarn,
+        linear): it attends to its own keys, as most heads published for such targets do (docs/families.md).
 
-        `InputError` where the target has no RoPE base, or no feed-forward width to copy.
+        Args:
+            info: The target.
+            draft_vocab_size: V.
+            intermediate_size: The feed-forward width; None for the target's.
+            aux_layer_ids: The captured layers; None for the default ones.
+            fc_norm: Norms each captured layer before fc.
+            norm_output: Feeds the normed output to the next step.
+
+        Raises:
+            InputError: The target has no RoPE base, or no feed-forward width to copy.
         """
         if info.rope_theta is None:
-            raise InputError(
-                f"target {info.name} without rotary positions (no rope_theta)",
-                "RoPE, scaled or not: its base is that of the head",
-                "use a target with RoPE",
-            )
+            raise InputError(f"Target {info.name} has no rotary positions (rope_theta)", "Use a target with RoPE")
         width = intermediate_size or info.intermediate_size
         if width is None:
-            raise InputError(
-                f"target {info.name} without one feed-forward width",
-                "an intermediate size for the head",
-                "set the head's intermediate size",
-            )
+            problem = f"Target {info.name} has no single feed-forward width that the head could copy"
+            raise InputError(problem, "Set train.head.intermediate_size")
         return HeadConfig(
             hidden_size=info.hidden_size,
             intermediate_size=width,
@@ -109,31 +111,31 @@ class HeadConfig:
 
     @property
     def variant(self) -> str:
-        """The graph, in words: EAGLE-3, and in what it differs from that."""
+        """The graph in words: EAGLE-3, and the flags that change it."""
         flags = [name for name in VARIANT_FLAGS if getattr(self, name)]
         return " with ".join(["EAGLE-3", *([" and ".join(flags)] if flags else [])])
 
     def find_problem(self) -> str | None:
-        """What is wrong with these sizes, in words; None if a head can be built."""
+        """Returns a clause that says why no head can be built with these sizes; None if one can."""
         if self.hidden_size != self.target_hidden_size:  # the embedding rows are the target's
-            return f"a head {self.hidden_size} wide for a target {self.target_hidden_size} wide, wanted the same"
-        if len(self.aux_layer_ids) != 3:  # what the engines build fc for
-            return f"captured layers {list(self.aux_layer_ids)}, wanted three"
+            return f"the head's hidden size {self.hidden_size} is not the target's, {self.target_hidden_size}"
+        if len(self.aux_layer_ids) != 3:  # the engines build fc for three
+            return f"the head reads {len(self.aux_layer_ids)} captured layers, not three: {list(self.aux_layer_ids)}"
         if self.num_heads % self.num_kv_heads:
-            return f"{self.num_heads} heads over {self.num_kv_heads} key-value heads, wanted a multiple"
+            return f"the head's {self.num_heads} heads are not a multiple of its {self.num_kv_heads} key-value heads"
         if self.head_dim % 2:
-            return f"a head size of {self.head_dim}, wanted an even one for RoPE"
+            return f"the head_dim {self.head_dim} is odd, but RoPE needs an even one"
         if self.draft_vocab_size > self.vocab_size:
-            return f"a draft vocabulary of {self.draft_vocab_size} over {self.vocab_size} target tokens"
+            return f"the draft vocabulary ({self.draft_vocab_size}) is larger than the target's ({self.vocab_size})"
         if self.fc_norm and self.norm_before_fc:
-            return "both fc_norm and norm_before_fc, wanted one of the two norms before fc"
+            return "both fc_norm and norm_before_fc are set, but only one norm can precede fc"
         return None
 
 
 class Rope(nn.Module):
-    """Rotary positions in the half-split layout of Llama: component i turns together with i + H / 2.
+    """Rotary positions in Llama's half-split layout: component i rotates together with component i + H / 2.
 
-    Angles are computed in float32 as the engines do (float64 for a float64 head); the result is cast like the head.
+    Angles are computed in float32, as in the engines (float64 for a float64 head); the result has the head's dtype.
     """
 
     freq_H: Tensor
@@ -146,26 +148,26 @@ class Rope(nn.Module):
         self.set_frequencies(torch.device("cpu"), torch.float32)
 
     def set_frequencies(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Frequencies with the sign of the rotation: sin(-a) = -sin(a) spares the negated half, cos does not care."""
+        """Computes frequencies with the sign of the rotation: sin(-a) = -sin(a) saves negating a half; cos is even."""
         even = torch.arange(0, self.head_dim, 2, device=device, dtype=dtype)
         freq = 1.0 / self.theta ** (even / self.head_dim)
         if self.scaling is not None:
             parameters = {"rope_theta": self.theta, **self.scaling}
             sizes: dict[str, Any] = {"hidden_size": self.head_dim, "num_attention_heads": 1, "head_dim": self.head_dim}
             config = LlamaConfig(**sizes, rope_parameters=parameters)
-            with device:  # not that of the module under construction, which is meta
+            with device:  # the module may be under construction on the meta device
                 freq, self.amplitude = ROPE_INIT_FUNCTIONS[self.scaling["rope_type"]](config, device)
             freq = freq.to(dtype)
         self.freq_H = torch.cat((-freq, freq))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Rope":
-        # A cast to bfloat16 must not reach the frequencies: an angle of 1000 would be off by whole turns.
+        # The frequencies keep float32 in a cast to bfloat16: an angle of 1000 would be off by whole turns.
         probe = fn(torch.zeros((), device=self.freq_H.device, dtype=self.freq_H.dtype))
         self.set_frequencies(probe.device, torch.float64 if probe.dtype == torch.float64 else torch.float32)
         return self
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and signed sin, both [B, T, 1, H]; B may be 1."""
+        """Returns cos and signed sin, both [B, T, 1, H]; B may be 1."""
         angle_BT1H = positions_BT[:, :, None, None] * self.freq_H
         if self.amplitude != 1.0:
             return (angle_BT1H.cos() * self.amplitude).to(dtype), (angle_BT1H.sin() * self.amplitude).to(dtype)
@@ -173,19 +175,19 @@ class Rope(nn.Module):
 
 
 def apply_rope(x_BTNH: Tensor, cos_BT1H: Tensor, sin_BT1H: Tensor) -> Tensor:
-    """Turn each pair (i, i + H / 2): x * cos + swapped(x) * signed sin."""
+    """Rotates each pair (i, i + H / 2): x * cos + swapped(x) * signed sin."""
     swapped_BTNH = x_BTNH.roll(x_BTNH.shape[-1] // 2, -1)
     return torch.addcmul(x_BTNH * cos_BT1H, swapped_BTNH, sin_BT1H)
 
 
 class SelfAttention(nn.Module):
-    """Grouped-query attention whose input is the concat of both halves, 2D wide."""
+    """Grouped-query attention whose input is the concatenation of both halves, 2D wide."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         num_q, num_kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.config = config
-        self.rule = AttentionParams(config.head_dim**-0.5)
+        self.params = AttentionParams(config.head_dim**-0.5)
         self.q_proj = nn.Linear(2 * config.hidden_size, num_q, bias=False)
         self.k_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
         self.v_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
@@ -194,7 +196,7 @@ class SelfAttention(nn.Module):
         self.qkv_packed: Tensor | None = None
 
     def forward(self, pair_BTC: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
-        """out_BTD of pair_BTC with C = 2D."""
+        """Returns out_BTD of pair_BTC with C = 2D."""
         B, T, _ = pair_BTC.shape
         G, H = self.config.num_kv_heads, self.config.head_dim
         if self.qkv_packed is None:
@@ -203,13 +205,13 @@ class SelfAttention(nn.Module):
             qkv = F.linear(pair_BTC, self.qkv_packed)
         qkv = qkv.view(B, T, -1, H)
         cos_BT1H, sin_BT1H = self.rope(positions_BT, pair_BTC.dtype)
-        qk = apply_rope(qkv[:, :, :-G], cos_BT1H, sin_BT1H).transpose(1, 2)  # queries and keys turn in one go
-        out_BNTH = attend(0, qk[:, :-G], qk[:, -G:], qkv[:, :, -G:].transpose(1, 2), self.rule)
+        qk = apply_rope(qkv[:, :, :-G], cos_BT1H, sin_BT1H).transpose(1, 2)  # queries and keys together
+        out_BNTH = attend(0, qk[:, :-G], qk[:, -G:], qkv[:, :, -G:].transpose(1, 2), self.params)
         return self.o_proj(out_BNTH.transpose(1, 2).reshape(B, T, -1))
 
 
 class Mlp(nn.Module):
-    """down(silu(gate(x)) * up(x))."""
+    """The feed-forward of Llama: down(silu(gate(x)) * up(x))."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -219,6 +221,7 @@ class Mlp(nn.Module):
         self.gate_up_packed: Tensor | None = None
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        """Returns rows of the same shape."""
         if self.gate_up_packed is None:
             gate, up = self.gate_proj(x_BTD), self.up_proj(x_BTD)
         else:
@@ -227,7 +230,7 @@ class Mlp(nn.Module):
 
 
 class Midlayer(nn.Module):
-    """The head's only block. The residual is the hidden half as it came, or with `norm_before_residual` normed."""
+    """The head's only block. Its residual is the hidden half, with `norm_before_residual` after its norm."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -239,6 +242,7 @@ class Midlayer(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
+        """Returns out_BTD before the final norm."""
         normed_BTD = self.hidden_norm(hidden_BTD)
         pair_BTC = torch.cat((self.input_layernorm(embeds_BTD), normed_BTD), -1)
         residual_BTD = normed_BTD if self.norm_before_residual else hidden_BTD
@@ -247,10 +251,10 @@ class Midlayer(nn.Module):
 
 
 class Head(nn.Module):
-    """The head without its embedding, which is the target's and comes in as rows. state_dict() keys are the file's.
+    """The draft head without its embedding: the rows of the target's embedding are an input.
 
-    `Head.init` makes a fresh one, `formats.head_dir.read_head` a stored one; the bare constructor leaves the weights
-    unset on the meta device.
+    state_dict() has the keys of the file. `Head.init` makes a new head, `formats.head_dir.read_head` reads a stored
+    one; the constructor alone leaves the weights unset on the meta device.
     """
 
     def __init__(self, config: HeadConfig) -> None:
@@ -268,11 +272,11 @@ class Head(nn.Module):
         self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
         self.input_norm = norm_of_all if config.norm_before_fc else None
         self.compiled_forward: CompiledForward | None = None
-        """(embeds_1TD, hidden_1TD, positions_1T) -> as `guess`, where `compiled.compile_pair` has made one."""
+        """(embeds_1TD, hidden_1TD, positions_1T) -> result of `step_with_logits`; set by `kernels.aot_compile`."""
 
     @staticmethod
     def init(config: HeadConfig, seed: int, dtype: torch.dtype = torch.float32) -> "Head":
-        """A random head: matrices normal with deviation 0.02, norms one. The same seed gives the same head."""
+        """Returns a random head: matrices normal with deviation 0.02, norms one. The same seed gives the same head."""
         head = Head(config).to_empty(device="cpu")
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -285,10 +289,11 @@ class Head(nn.Module):
 
     @property
     def num_parameters(self) -> int:
+        """The number of weights, without the embedding."""
         return sum(weight.numel() for weight in self.parameters())
 
     def fuse_aux(self, aux_BTL: Tensor) -> Tensor:
-        """hidden_BTD of step 0 from the captured layers, low to high; later steps take `feedback` instead."""
+        """Returns hidden_BTD of step 0 from the captured layers, low to high; later steps use `next_hidden`."""
         if self.fc_norm is not None:
             parts = aux_BTL.split(self.config.target_hidden_size, -1)
             aux_BTL = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
@@ -297,35 +302,38 @@ class Head(nn.Module):
         return self.fc(aux_BTL)
 
     def step(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
-        """out_BTD, the block's output before the final norm.
+        """Returns out_BTD, the block's output before the final norm.
 
-        Row t takes the embedding of token t + 1 and the features of token t; positions_BT are those for RoPE ([B, T]
-        or [1, T]). `attend` is called once, with layer 0.
+        Args:
+            embeds_BTD: Row t has the embedding of token t + 1.
+            hidden_BTD: Row t has the features of token t.
+            positions_BT: Positions for RoPE, [B, T] or [1, T].
+            attend: The attention; called once, with layer 0.
         """
         return self.midlayer(embeds_BTD, hidden_BTD, positions_BT, attend)
 
     def next_hidden(self, out_BTD: Tensor) -> Tensor:
-        """hidden_BTD of the next step."""
+        """Returns hidden_BTD of the next step from out_BTD of this one."""
         return self.norm(out_BTD) if self.config.norm_output else out_BTD
 
     def logits(self, out_BTD: Tensor) -> Tensor:
-        """logits_BTV over the draft vocabulary."""
+        """Returns logits_BTV over the draft vocabulary."""
         return self.lm_head(self.norm(out_BTD))
 
     def step_with_logits(
         self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn
     ) -> tuple[Tensor, Tensor]:
-        """`feedback` and `logits` of a step, for all rows."""
+        """Returns `next_hidden` and `logits` of a step, for all rows; arguments as for `step`."""
         if self.compiled_forward is not None and isinstance(attend, PackedAttention):
             return self.compiled_forward(attend.packed_attention, embeds_BTD, hidden_BTD, positions_BT)
         out_BTD = self.step(embeds_BTD, hidden_BTD, positions_BT, attend)
         return self.next_hidden(out_BTD), self.logits(out_BTD)
 
     def pack_projections(self) -> "Head":
-        """Join q, k, v and gate, up into one product each (fewer launches at a few rows), for inference.
+        """Packs q, k, v and gate, up into one matrix product each, for inference: fewer launches for a few rows.
 
-        The named weights become views of the joined ones, so nothing is held twice; moving or casting undoes it. No
-        gradient would reach them, so none is asked for any more.
+        The named weights become views of the packed ones, so memory stays the same; moving or casting undoes it. No
+        gradient would reach them, so requires_grad is switched off.
         """
         self.requires_grad_(False)
         attn, mlp = self.midlayer.self_attn, self.midlayer.mlp

@@ -1,12 +1,12 @@
-"""The one place where transformers calls us: attention, and the inputs of the captured layers.
+"""The hooks by which transformers calls eyas: attention, and the inputs of the captured layers.
 
 B requests, T rows, D hidden, N heads, G key-value heads, H head size.
 
-All rides on keyword arguments that transformers hands down unchanged from a model's forward to its layers, so nothing
-is looked up and two forwards may run at once:
+Everything is passed in keyword arguments, which transformers passes unchanged from a model's forward to its layers. So
+there is no global state, and two forwards may run at the same time:
 
-    run_decoder -> decoder(ids, attend, capture, rows) -> layer(..., attend, capture, rows) -> hf_attention(...)
-                                                          ^ pre-hook fills capture             ^ calls attend
+    run_decoder -> decoder(ids, attend, capture, ...) -> layer(..., attend, capture, ...) -> hf_attention(...)
+                                                         ^ pre-hook fills capture          ^ calls attend
 """
 
 from collections.abc import Callable
@@ -16,34 +16,34 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from eyas.base.errors import InputError
 from eyas.model.attention import AttentionFn, AttentionParams
 from eyas.model.layer_ids import HFIndex
+from eyas.model.submodules import unsupported_target
 
 ATTENTION_NAME = "eyas"
-# Keywords that say nothing about who sees whom: dropout is for training, positions are in RoPE, capture is our own.
+# Keywords that do not change the mask: dropout is for training, positions are in RoPE, capture is eyas's own.
 IGNORED_KWARGS = frozenset({"dropout", "position_ids", "use_cache", "is_causal", "capture"})
 SUPPORTED_KWARGS = frozenset({"scaling", "sliding_window", "softcap", "s_aux"})
 
 
 @dataclass
 class LayerCapture:
-    """The inputs of the captured layers during one forward, filled by the hooks."""
+    """The inputs of the captured layers of one forward, filled by the hooks."""
 
     inputs_BTD: dict[HFIndex, Tensor] = field(default_factory=dict)
 
 
 def register_attention() -> None:
-    """Make our attention known to transformers (again is harmless).
+    """Registers eyas's attention with transformers; a second call changes nothing.
 
-    No mask function of the same name is registered on purpose: without one transformers builds no mask and does not
-    look at the positions, which would cost a synchronisation in every forward.
+    It registers no mask function of the same name: without one, transformers builds no mask and does not read the
+    positions, which would cost a synchronization in every forward.
     """
     AttentionInterface.register(ATTENTION_NAME, hf_attention)
 
 
 def hook_layers(layers: nn.ModuleList, ids: tuple[HFIndex, ...]) -> None:
-    """Let the named layers write their input into the `capture` that their forward is given."""
+    """Makes the layers with these ids write their input to the `capture` argument of their forward."""
     for i in ids:
         if i < len(layers):  # id n is the final hidden state, which no layer takes as input
             layers[i].register_forward_pre_hook(_capture_hook(i), with_kwargs=True)
@@ -61,9 +61,9 @@ def _capture_hook(i: HFIndex) -> Callable[[nn.Module, tuple[Any, ...], dict[str,
 def run_decoder(
     decoder: nn.Module, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, capture: LayerCapture | None = None
 ) -> Tensor:
-    """hidden_BTD after the final norm. positions_BT is [B, T] or [1, T], in any order.
+    """Returns hidden_BTD after the final norm. positions_BT is [B, T] or [1, T], in any order.
 
-    `rows_BT` carries the positions to attention: not every family hands `position_ids` on.
+    `attn_positions_BT` passes the positions to attention, because some families do not pass `position_ids` on.
     """
     out = decoder(
         input_ids=ids_BT,
@@ -71,15 +71,16 @@ def run_decoder(
         use_cache=False,
         attend=attend,
         capture=capture,
-        rows_BT=positions_BT,
+        attn_positions_BT=positions_BT,
     )
     return out.last_hidden_state
 
 
 def disable_attn_temperature(model: nn.Module) -> None:
-    """Llama 4 scales queries by position in its layers without RoPE, and counts positions by transformers' own cache.
+    """Disables Llama 4's own scaling of queries by position, which `hf_attention` then does.
 
-    That count is wrong without such a cache, so it is switched off here; `hf_attention` does it from the positions.
+    Llama 4 scales queries in its layers without RoPE and takes positions from transformers' cache, which eyas does not
+    use.
     """
     for module in model.modules():
         if getattr(module, "attn_temperature_tuning", False):
@@ -93,39 +94,39 @@ def hf_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     attend: AttentionFn | None = None,
-    rows_BT: Tensor | None = None,
+    attn_positions_BT: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature: [B, N, T, H] in, [B, T, N, H] out. RoPE is applied, key and value are G wide.
+    """Runs one layer's attention by transformers' signature: [B, N, T, H] in, [B, T, N, H] out.
 
-    What a family asks for becomes a `Rule`. What we do not know changes its attention, so it is refused, as is a mask
-    of its own. The probe at load meets this first.
+    RoPE is applied already, and key and value have G heads. The settings of the family become `AttentionParams`. An
+    unknown setting would change the attention, so it raises InputError, and so does a mask of the model's own. The
+    probe at load runs into these errors first.
     """
     assert attend is not None, "a model loaded by eyas runs through Target.forward"
-    assert rows_BT is not None, "run_decoder gives positions with the attend"
+    assert attn_positions_BT is not None, "run_decoder passes the positions with attend"
     if attention_mask is not None:
-        raise _unsupported_attention("brings a mask of its own")
+        raise unsupported_target("its attention gets a mask of its own")
     if kwargs.get("is_causal") is False or getattr(module, "is_causal", True) is False:
-        raise _unsupported_attention("looks in both directions")
+        raise unsupported_target("its attention is bidirectional")
     params = _attention_params(module, query.shape[-1], kwargs)
     config = getattr(module, "config", None)
     if getattr(config, "attn_temperature_tuning", False) and not module.use_rope:
-        query = (query * _attn_temperature(module, rows_BT)).to(query.dtype)
+        query = (query * _attn_temperature(module, attn_positions_BT)).to(query.dtype)
     layer: int = module.layer_idx  # type: ignore[assignment]
     return attend(layer, query, key, value, params).transpose(1, 2).contiguous(), None  # some families view it flat
 
 
 def _attention_params(module: nn.Module, head_dim: int, kwargs: dict[str, Any]) -> AttentionParams:
-    """The rule of one layer from what transformers passes, and for chunks from the configuration, which alone says it.
+    """Returns the settings of one layer from transformers' arguments, and its chunk size from the configuration.
 
     `sliding_window` counts the row itself in every family: transformers masks `key > query - sliding_window`. The probe
     compares window and chunk with that mask.
     """
     for name, wanted in kwargs.items():
         if name not in IGNORED_KWARGS and name not in SUPPORTED_KWARGS and wanted is not None and wanted is not False:
-            raise _unsupported_attention(
-                f"needs {name}={wanted if isinstance(wanted, bool | int | float | str) else '...'}"
-            )
+            shown = wanted if isinstance(wanted, bool | int | float | str) else "..."
+            raise unsupported_target(f"its attention needs {name}={shown}")
     scale = kwargs.get("scaling")
     layer_types = getattr(getattr(module, "config", None), "layer_types", None)
     is_chunked = layer_types is not None and layer_types[module.layer_idx] == "chunked_attention"
@@ -139,14 +140,6 @@ def _attention_params(module: nn.Module, head_dim: int, kwargs: dict[str, Any]) 
 
 
 def _attn_temperature(module: Any, positions_BT: Tensor) -> Tensor:
-    """Factors [B, 1, T, 1] of Llama 4's queries: 1 + attn_scale * log(1 + floor((position + 1) / floor_scale))."""
+    """Returns Llama 4's factors of queries [B, 1, T, 1]: 1 + attn_scale * log(1 + (position + 1) // floor_scale)."""
     chunks_BT = ((positions_BT.float() + 1.0) / module.floor_scale).floor()
     return (chunks_BT.log1p() * module.attn_scale + 1.0)[:, None, :, None]
-
-
-def _unsupported_attention(what: str) -> InputError:
-    return InputError(
-        f"a target whose attention {what}",
-        "causal attention, with windows, chunks, soft-caps or sinks at most (docs/families.md)",
-        "choose another target",
-    )

@@ -1,6 +1,6 @@
-"""The parts of a transformers model that a text runs through, and what its configuration says of them.
+"""The modules of a transformers model that a text passes through, and their settings in its configuration.
 
-ids -> [embedding -> layers -> norm] -> output matrix -> cap -> logits
+ids -> [embedding -> layers -> norm] -> LM head -> softcap -> logits
        `-------- decoder --------'
 """
 
@@ -13,61 +13,61 @@ from eyas.base.errors import InputError
 
 
 def text_config(model: PreTrainedModel) -> PreTrainedConfig:
-    """The configuration of the text part; of a text model its own."""
+    """Returns the configuration of the text part; for a text model its own."""
     return model.config.get_text_config(decoder=True)
 
 
 def find_decoder(model: PreTrainedModel) -> nn.Module:
-    """The module from ids to final hidden states."""
+    """Returns the module from ids to final hidden states."""
     decoder = model.get_decoder()
-    if decoder is model:  # Llama 4 names another prefix than the one that its text part has
+    if decoder is model:  # Llama 4 declares another prefix than its text part has
         decoder = model.get_submodule("model")
     return decoder
 
 
 def find_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The layers, in order; `InputError` if they do not stand in one list."""
+    """Returns the layers in order. Raises InputError if they are not in one list."""
     decoder, num_layers = find_decoder(model), text_config(model).num_hidden_layers
     for child in decoder.children():
         if isinstance(child, nn.ModuleList) and len(child) == num_layers:
             return child
-    raise unsupported_target(f"no list of {num_layers} layers in its {type(decoder).__name__}")
+    raise unsupported_target(f"its {type(decoder).__name__} has no list of {num_layers} layers")
 
 
 def find_embedding(model: PreTrainedModel) -> nn.Embedding:
-    """The rows that ids select."""
+    """Returns the input embedding. Raises InputError if it is of another class."""
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
-        raise unsupported_target(f"an embedding of class {type(embedding).__name__}")
+        raise unsupported_target(f"its embedding is of class {type(embedding).__name__}")
     return embedding
 
 
 def find_lm_head(model: PreTrainedModel) -> nn.Module:
-    """The module from final hidden state to logits; `InputError` if the model has none."""
+    """Returns the module from final hidden states to logits. Raises InputError if the model has none."""
     lm_head = model.get_output_embeddings()
     if lm_head is None:
-        raise unsupported_target("no output matrix of its own")
+        raise unsupported_target("it has no LM head")
     return lm_head
 
 
 def final_logit_softcap(model: PreTrainedModel) -> float | None:
-    """Logits become cap * tanh(logits / cap) (Gemma 2); None: they stay as they are."""
+    """Returns the cap of `apply_softcap` for the model's logits (Gemma 2); None for no cap."""
     return getattr(text_config(model), "final_logit_softcapping", None)
 
 
 def apply_softcap(logits: Tensor, softcap: float | None) -> Tensor:
-    """The logits of a target whose output matrix gave these."""
+    """Returns softcap * tanh(logits / softcap), or the logits themselves without a softcap."""
     return logits if softcap is None else (logits / softcap).tanh() * softcap
 
 
 def count_parameters(model: PreTrainedModel) -> int:
-    """Of what a text runs through; a vision part is loaded with some targets, and not counted."""
+    """Counts the parameters that a text passes through; a vision part, loaded with some targets, does not count."""
     parts = (find_decoder(model), find_embedding(model), find_lm_head(model))
     return sum(weight.numel() for weight in {weight for part in parts for weight in part.parameters()})
 
 
 def all_rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
-    """The parameters of every kind of RoPE in the model; those of layers that see the whole text come first."""
+    """Returns the parameters of every kind of RoPE in the model, first those of layers that see the whole text."""
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     nested = {kind: inner for kind, inner in rope.items() if isinstance(inner, dict)}
     if not nested:
@@ -75,11 +75,6 @@ def all_rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
     return sorted(nested.values(), key=lambda inner: inner is not nested.get("full_attention"))
 
 
-def unsupported_target(what: str) -> InputError:
-    """A target of a family that is not handled."""
-    return InputError(
-        f"a target with {what}",
-        "a decoder that docs/families.md describes: attention by keys and values in every layer, logits soft-capped"
-        " at most",
-        "choose another target; this family is not handled",
-    )
+def unsupported_target(reason: str) -> InputError:
+    """Returns the error for a target of a family that eyas does not support; `reason` is a clause about the target."""
+    return InputError(f"eyas does not support this target: {reason}", "Use another target (docs/families.md)")

@@ -1,27 +1,18 @@
-"""The target: any transformers causal LM, read only, with our attention and the captured layers.
+"""The target: any transformers causal LM, read only, with eyas's attention and captured layers.
 
 B requests, T rows, D hidden, L = 3D captured features, W target vocabulary.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import digest_bytes
 from eyas.model.attention import AttentionFn, CompiledForward, PackedAttention
 from eyas.model.attention_probe import check_attention_config, probe_attention
 from eyas.model.devices import AUTO, check_device
@@ -36,11 +27,12 @@ from eyas.model.submodules import (
     find_lm_head,
 )
 from eyas.model.target_dir import (
+    LOCAL_FILES,
+    TargetDir,
     check_target_files,
-    digest_target,
-    digest_tokenizer,
-    load_error,
-    require_chat_template,
+    convert_load_errors,
+    load_config,
+    load_tokenizer,
     resolve_target,
 )
 from eyas.model.target_info import TargetInfo, attention_shape_of, read_target_info
@@ -48,27 +40,21 @@ from eyas.model.target_info import TargetInfo, attention_shape_of, read_target_i
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """hidden_BTD after the final norm; aux_BTL the captured layers side by side, low to high, if wanted."""
+    """hidden_BTD after the final norm; aux_BTL the captured layers side by side, low to high, if requested."""
 
     hidden_BTD: Tensor
     aux_BTL: Tensor | None
 
 
-class Target:
-    """A loaded target. It keeps no state between forwards: past keys live in `attend`, captures in the result."""
+class Target(TargetDir):
+    """A loaded target. It has no state between forwards: `attend` owns past keys, the output owns captured layers."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        directory: Path,
-        info: TargetInfo,
-        aux_layer_ids: tuple[HFIndex, ...],
+        self, directory: Path, model: PreTrainedModel, info: TargetInfo, aux_layer_ids: tuple[HFIndex, ...]
     ) -> None:
-        """Use `Target.load`."""
-        self.model = model
-        self.tokenizer = tokenizer
-        self.directory = directory
+        """Wraps a model that `load` or `load_target_without_layers` has read."""
+        super().__init__(directory, load_tokenizer(directory))
+        self.model = model.eval().requires_grad_(False)
         self.info = info
         self.aux_layer_ids = aux_layer_ids
         self.decoder: nn.Module = find_decoder(model)
@@ -77,7 +63,7 @@ class Target:
         self.embedding = find_embedding(model)
         hook_layers(find_layers(model), aux_layer_ids)
         self.compiled_forward: CompiledForward | None = None
-        """(ids_1T, positions_1T) -> hidden_1TD, aux_1TL, where `compiled.compile_pair` has made one."""
+        """(ids_1T, positions_1T) -> hidden_1TD, aux_1TL; set by `kernels.aot_compile.compile_pair`."""
 
     @staticmethod
     def load(
@@ -86,59 +72,46 @@ class Target:
         layers: tuple[int, ...] | None = None,
         device: torch.device | str = "cpu",
     ) -> "Target":
-        """Load a target for inference; `layers` are the captured ones (None: 2, n // 2, n - 3).
+        """Loads a target for inference. Only safetensors are read, and no code of the model's repository is run.
 
-        device "auto" spreads the layers over all devices by transformers' device_map, which needs accelerate; rows then
-        enter on the device of the embedding and leave on that of the last layer.
+        Args:
+            name: A directory, a hub id, or "embedded".
+            dtype: Precision of the weights.
+            layers: The captured layers; None for 2, n // 2, n - 3.
+            device: "auto" spreads the layers over all devices (transformers' device_map, needs accelerate). Rows then
+                enter on the device of the embedding and leave on that of the last layer.
 
-        `InputError` for a missing directory, configuration, weights or tokenizer, for damaged or incomplete weights,
-        for layers out of range, for devices missing or too small, and for families that docs/families.md refuses (with
-        the reason). `UsageError` for a device of no known name. Only safetensors are read and no code from the model's
-        repository is run.
+        Raises:
+            InputError: The directory, configuration, weights or tokenizer are missing or damaged, a layer is out of
+                range, a device is missing or too small, or eyas does not support the family (docs/families.md).
+            UsageError: The device name is unknown.
         """
-        check_device(str(device))
-        directory = resolve_target(name)
-        check_target_files(directory)
+        directory, config = _read_directory(name, device)
+        text = config.get_text_config(decoder=True)
+        check_attention_config(text)
+        aux_layer_ids = _aux_layers(text, layers)
         register_attention()
-        try:
-            config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-            text = config.get_text_config(decoder=True)
-            check_attention_config(text)
-            num_layers: int = text.num_hidden_layers
-            aux_layer_ids = default_aux_layers(num_layers) if layers is None else check_aux_layers(layers, num_layers)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                directory,
-                dtype=dtype,
-                attn_implementation=ATTENTION_NAME,
-                device_map="auto" if device == AUTO else None,
-                trust_remote_code=False,
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-            model, report = loaded  # a pair because of output_loading_info
-            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-        except InputError:
-            raise
-        except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
-            raise load_error(directory, error) from error
-        check_loaded_weights(directory, report)
+        device_map = "auto" if device == AUTO else None
+        model: Any = _load_model(directory, dtype=dtype, attn_implementation=ATTENTION_NAME, device_map=device_map)
         if device != AUTO:
             model = model.to(device)
         elif any(weight.is_meta for weight in model.parameters()):
-            raise InputError(
-                f"target {directory} that the devices here hold only in part",
-                "room for all its weights",
-                "use more or larger devices, or a smaller dtype",
-            )
-        model = model.eval().requires_grad_(False)
-        shape = probe_attention(model, num_layers)
-        return Target(model, tokenizer, directory, read_target_info(str(name), model, shape), aux_layer_ids)
+            problem = f"Target {directory} does not fit on the devices of this machine"
+            raise InputError(problem, "Use more or larger devices, or a smaller dtype")
+        shape = probe_attention(model.eval(), text.num_hidden_layers)
+        return Target(directory, model, read_target_info(str(name), model, shape), aux_layer_ids)
 
     def forward(
         self, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, want_aux: bool = False
     ) -> TargetOutput:
-        """Run the rows through the decoder; no logits. positions_BT is [B, T] or [1, T]; any order, a tree's too."""
+        """Runs the rows through the decoder, without logits.
+
+        Args:
+            ids_BT: Token ids.
+            positions_BT: Positions in the text, [B, T] or [1, T], in any order, so that rows may be nodes of a tree.
+            attend: The attention of every layer; owns the past keys and values.
+            want_aux: Returns the captured layers too.
+        """
         if self.compiled_forward is not None and isinstance(attend, PackedAttention):
             hidden_BTD, aux_BTL = self.compiled_forward(attend.packed_attention, ids_BT, positions_BT)
             return TargetOutput(hidden_BTD, aux_BTL if want_aux else None)
@@ -151,57 +124,21 @@ class Target:
         return TargetOutput(hidden_BTD, torch.cat([layer_BTD.to(hidden_BTD.device) for layer_BTD in taken], -1))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., W] of final hidden rows [..., D]; hand over only the rows whose logits are needed."""
+        """Computes logits [..., W] of final hidden rows [..., D]; pass only the rows whose logits are needed."""
         return apply_softcap(self.lm_head(hidden), self.logit_softcap)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """[..., D] rows of the input embedding, as the head takes them.
+        """Returns rows [..., D] of the input embedding, as the head takes them.
 
-        The stored rows, also where the target itself reads scaled ones (Gemma): SGLang and vLLM hand the weight on.
+        These are the stored rows, also where the target itself scales them (Gemma): SGLang and vLLM share the weight.
         """
         return F.embedding(ids, self.embedding.weight)
 
-    def require_chat_template(self) -> str:
-        """The chat template; `InputError` if the tokenizer has none."""
-        return require_chat_template(self.tokenizer, self.directory)
-
     @property
     def quantization(self) -> dict[str, Any] | None:
-        """How its weights are quantised, in the words of its own configuration; None where they are not."""
+        """The quantization entry of its configuration; None where its weights are not quantized."""
         config: Any = getattr(self.model.config, "quantization_config", None)
         return config.to_dict() if hasattr(config, "to_dict") else config
-
-    @cached_property
-    def digest(self) -> str:
-        """Digest over the configuration and the weight files; reads them once."""
-        return digest_target(self.directory)
-
-    @cached_property
-    def tokenizer_digest(self) -> str:
-        """Digest over the tokenizer's files."""
-        return digest_tokenizer(self.directory)
-
-    @cached_property
-    def template_digest(self) -> str:
-        """Digest of the chat template; `InputError` if there is none."""
-        return digest_bytes(self.require_chat_template().encode())
-
-    @property
-    def text_digests(self) -> dict[str, str | None]:
-        """Both by name; None for a chat template that is not there."""
-        template = self.tokenizer.chat_template
-        return {"tokenizer": self.tokenizer_digest, "chat template": self.template_digest if template else None}
-
-
-def check_loaded_weights(directory: Path, report: dict[str, Any]) -> None:
-    """`InputError` for weights that transformers' report of loading misses. What it was not asked for, it does not."""
-    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
-    if missing:
-        raise InputError(
-            f"target {directory} without usable weights for {', '.join(missing[:3])} ({len(missing)} in all)",
-            "every weight that its configuration asks for",
-            "fetch the target again",
-        )
 
 
 def load_target_without_layers(
@@ -210,45 +147,59 @@ def load_target_without_layers(
     layers: tuple[int, ...] | None = None,
     device: torch.device | str = "cpu",
 ) -> Target:
-    """As `Target.load`, without memory for the layers: `forward` cannot be called. "auto" is a GPU where there is one.
+    """Loads only the embedding and the LM head of a target; its `forward` cannot be called.
 
-    `InputError` as there. Whether its attention is one that we can serve was asked when its features were captured.
+    A head is trained and evaluated with these once features are stored: 2 of 70 billion parameters. The arguments are
+    those of `Target.load`, except that "auto" is one GPU where there is one. The attention is not checked: capturing
+    the features did that.
+
+        the model           built without memory: its sizes and modules, nothing to run
+        the same, 0 layers  loaded by transformers, so that files may have any names and order
     """
-    check_device(str(device))
-    directory = resolve_target(name)
-    check_target_files(directory)
-    local: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-    try:
-        config, small = (AutoConfig.from_pretrained(directory, **local) for _ in range(2))
-        text = config.get_text_config(decoder=True)
-        num_layers: int = text.num_hidden_layers
-        aux_layer_ids = default_aux_layers(num_layers) if layers is None else check_aux_layers(layers, num_layers)
-        _drop_layers(small.get_text_config(decoder=True))
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            directory, config=small, dtype=dtype, use_safetensors=True, output_loading_info=True, **local
-        )
-        ends, report = loaded  # a pair because of output_loading_info
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-        tokenizer = AutoTokenizer.from_pretrained(directory, **local)
-    except InputError:
-        raise
-    except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
-        raise load_error(directory, error) from error
-    check_loaded_weights(directory, report)
+    directory, config = _read_directory(name, device)
+    text = config.get_text_config(decoder=True)
+    aux_layer_ids = _aux_layers(text, layers)
+    short = load_config(directory)
+    short_text = short.get_text_config(decoder=True)
+    short_text.num_hidden_layers = 0
+    if getattr(short_text, "layer_types", None):  # transformers compares its length
+        short_text.layer_types = []
+    loaded = _load_model(directory, config=short, dtype=dtype)
+    with convert_load_errors(directory), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else torch.device(device)
     for find in (find_embedding, find_lm_head):
         empty = find(model)
-        for key, weight in find(ends).named_parameters():
+        for key, weight in find(loaded).named_parameters():
             setattr(empty, key, nn.Parameter(weight.to(place)))
-    model.generation_config = ends.generation_config
-    model = model.eval().requires_grad_(False)
-    return Target(
-        model, tokenizer, directory, read_target_info(str(name), model, attention_shape_of(text)), aux_layer_ids
-    )
+    model.generation_config = loaded.generation_config
+    return Target(directory, model, read_target_info(str(name), model, attention_shape_of(text)), aux_layer_ids)
 
 
-def _drop_layers(text: PreTrainedConfig) -> None:
-    text.num_hidden_layers = 0
-    if getattr(text, "layer_types", None):  # transformers compares its length
-        text.layer_types = []
+def _read_directory(name: str | Path, device: torch.device | str) -> tuple[Path, PreTrainedConfig]:
+    """Checks device and files, in this order; returns the directory and its configuration."""
+    check_device(str(device))
+    directory = resolve_target(name)
+    check_target_files(directory)
+    return directory, load_config(directory)
+
+
+def _aux_layers(config: PreTrainedConfig, layers: tuple[int, ...] | None) -> tuple[HFIndex, ...]:
+    num_layers: int = config.num_hidden_layers
+    return default_aux_layers(num_layers) if layers is None else check_aux_layers(layers, num_layers)
+
+
+def _load_model(directory: Path, **settings: Any) -> PreTrainedModel:
+    """Loads the weights. Raises InputError for weights that are damaged, or missing for this configuration."""
+    with convert_load_errors(directory):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, use_safetensors=True, output_loading_info=True, **settings, **LOCAL_FILES
+        )
+    model, report = loaded  # a pair because of output_loading_info
+    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if missing:
+        raise InputError(
+            f"Target {directory} has no usable weights for {', '.join(missing[:3])} ({len(missing)} tensors in all)",
+            "Download the target again",
+        )
+    return model

@@ -1,9 +1,14 @@
 """The directory of a target: its files, its tokenizer and its digests, without its weights."""
 
-from dataclasses import dataclass
+import contextlib
+import json
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+import transformers
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
@@ -21,13 +26,75 @@ TOKENIZER_FILES = (
 )
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt", "merges.txt"]
-HUB_FILES += ["README.md", "LICEN[SC]E*", "COPYING*", "USE_POLICY*", "NOTICE*"]  # what the licence gate reads
+HUB_FILES += ["README.md", "LICEN[SC]E*", "COPYING*", "USE_POLICY*", "NOTICE*"]  # read by the license gate
+LOCAL_FILES: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+
+
+class TargetDir:
+    """A target's directory: its tokenizer and digests, without its weights."""
+
+    def __init__(self, directory: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.directory = directory
+        self.tokenizer = tokenizer
+
+    @staticmethod
+    def open(name: str | Path) -> "TargetDir":
+        """Reads the tokenizer of a target. Raises InputError for what is missing, a chat template included."""
+        directory = resolve_target(name)
+        target_dir = TargetDir(directory, load_tokenizer(directory))
+        target_dir.require_chat_template()
+        return target_dir
+
+    @cached_property
+    def max_positions(self) -> int:
+        """The largest number of positions of a text."""
+        return load_config(self.directory).get_text_config(decoder=True).max_position_embeddings
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of `digest_target`; reads the weight files once."""
+        return digest_target(self.directory)
+
+    @cached_property
+    def tokenizer_digest(self) -> str:
+        """Digest over the tokenizer's files."""
+        return _digest_files(self.directory, [name for name in TOKENIZER_FILES if (self.directory / name).is_file()])
+
+    @cached_property
+    def template_digest(self) -> str:
+        """Digest of the chat template; InputError if there is none."""
+        return digest_bytes(self.require_chat_template().encode())
+
+    @property
+    def text_digests(self) -> dict[str, str | None]:
+        """The digests of tokenizer and chat template by name; None where the tokenizer has no template."""
+        template = self.template_digest if self.tokenizer.chat_template else None
+        return {"tokenizer": self.tokenizer_digest, "chat template": template}
+
+    def require_chat_template(self) -> str:
+        """Returns the chat template. Raises InputError if the tokenizer has none."""
+        template = self.tokenizer.chat_template
+        if not isinstance(template, str) or not template.strip():
+            raise InputError(
+                f"Target {self.directory} has no chat template",
+                "Use an instruction-tuned target, or add its chat_template.jinja to the directory",
+            )
+        return template
+
+
+def digest_target(directory: Path) -> str:
+    """Returns a digest over config.json and all safetensors of a target directory, by name and content."""
+    return _digest_files(directory, ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))])
+
+
+def _digest_files(directory: Path, names: list[str]) -> str:
+    return digest_json({name: digest_file(directory / name) for name in names})
 
 
 def resolve_target(name: str | Path) -> Path:
-    """The directory of a target: "embedded" (shipped with the package), a local directory, or a hub id.
+    """Returns the directory of a target: "embedded" (shipped with eyas), a local directory, or a hub id to download.
 
-    `InputError` if there is no such directory, or if the hub does not give it.
+    Raises InputError where the directory does not exist or the hub does not provide the model.
     """
     if str(name) == EMBEDDED:
         return Path(__file__).parent.parent / "embedded" / "target"
@@ -36,113 +103,62 @@ def resolve_target(name: str | Path) -> Path:
         return path
     is_hub_id = isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~"
     if not is_hub_id:
-        raise InputError(
-            f"no directory {name}", "a local directory, a hub id or 'embedded' as target", "correct the target's path"
-        )
+        raise InputError(f"No directory {name}", "Name a local directory, a hub id, or 'embedded' as the target")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(str(name), allow_patterns=HUB_FILES))
     except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
         raise InputError(
-            f"no directory {name}, and the hub does not give it ({type(error).__name__})",
-            "a local directory, a hub id or 'embedded' as target",
-            "correct the name, or download the target first",
+            f"Target {name} is no local directory, and the hub does not provide it ({type(error).__name__})",
+            "Check the name and the connection, or download the model and name its directory",
         ) from error
 
 
 def check_target_files(directory: Path) -> None:
-    """`InputError` naming the first file without which the directory is no target."""
+    """Raises InputError that names the first missing file of a target directory."""
     missing = None
     if not (directory / "config.json").is_file():
-        missing = ("config.json", "the configuration of a causal language model")
+        missing = "config.json"
     elif not any(directory.glob("*.safetensors")):
-        missing = ("*.safetensors", "weights as safetensors (other weight files may carry code and are not read)")
+        missing = "*.safetensors file (other weight files may carry code, so eyas does not read them)"
     elif not any((directory / name).is_file() for name in VOCABULARY_FILES):
-        missing = ("tokenizer", f"one of {', '.join(VOCABULARY_FILES)}")
+        missing = f"tokenizer ({', '.join(VOCABULARY_FILES)})"
     if missing:
-        raise InputError(f"target {directory} without {missing[0]}", missing[1], "point to a complete model directory")
+        raise InputError(f"Target {directory} has no {missing}", "Name a complete model directory")
+
+
+def load_config(directory: Path) -> PreTrainedConfig:
+    """Reads config.json. Raises InputError."""
+    with convert_load_errors(directory):
+        return AutoConfig.from_pretrained(directory, **LOCAL_FILES)
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """Reads the tokenizer. Raises InputError."""
+    with convert_load_errors(directory):
+        return AutoTokenizer.from_pretrained(directory, **LOCAL_FILES)
 
 
 def read_num_layers(name: str | Path) -> int:
-    """How many layers a target has, without its weights. `InputError` as `Target.load`."""
+    """Returns the number of layers of a target, without reading its weights. Raises InputError like `Target.load`."""
     directory = resolve_target(name)
     check_target_files(directory)
+    return load_config(directory).get_text_config(decoder=True).num_hidden_layers
+
+
+@contextlib.contextmanager
+def convert_load_errors(directory: Path) -> Iterator[None]:
+    """Converts whatever transformers raises for a directory that it cannot load to InputError."""
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-        return config.get_text_config(decoder=True).num_hidden_layers
-    except Exception as error:  # transformers raises many classes for a file it cannot use
-        raise load_error(directory, error) from error
-
-
-def digest_target(directory: Path) -> str:
-    """Digest over config.json and all safetensors of a target directory, by name and content."""
-    return _digest_files(directory, ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))])
-
-
-def digest_tokenizer(directory: Path) -> str:
-    """Digest over the tokenizer's files of a target directory."""
-    return _digest_files(directory, [name for name in TOKENIZER_FILES if (directory / name).is_file()])
-
-
-def _digest_files(directory: Path, names: list[str]) -> str:
-    return digest_json({name: digest_file(directory / name) for name in names})
-
-
-def require_chat_template(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
-    """The chat template; `InputError` that names the directory if the tokenizer has none."""
-    template = tokenizer.chat_template
-    if not isinstance(template, str) or not template.strip():
-        raise InputError(
-            f"target {directory} without a chat template",
-            "chat_template.jinja, or chat_template in tokenizer_config.json",
-            "use an instruction-tuned target, or add the template it was trained with",
-        )
-    return template
-
-
-def load_error(directory: Path, error: Exception) -> InputError:
-    """What transformers raised, in our words."""
-    return InputError(
-        f"target {directory} that transformers cannot load ({type(error).__name__}: {_first_line(error)})",
-        "a causal language model in Hugging Face format with safetensors",
-        "check the directory, or fetch it again",
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]
-
-
-@dataclass(frozen=True)
-class TokenizerInfo:
-    """The same values as those of `Target.load(name)`."""
-
-    tokenizer: PreTrainedTokenizerBase
-    max_positions: int
-    digest: str
-    tokenizer_digest: str
-    template_digest: str
-
-    @staticmethod
-    def load(name: str | Path) -> "TokenizerInfo":
-        """Reads the weight files once, for their digest. InputError for what is missing, a chat template too."""
-        directory = resolve_target(name)
+        yield
+    except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
         try:
-            config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-            max_positions: int = config.get_text_config(decoder=True).max_position_embeddings
-            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-        except Exception as error:  # transformers raises many classes for a file it cannot use
-            raise InputError(
-                f"target {directory} whose configuration or tokenizer cannot be loaded ({type(error).__name__})",
-                "a causal language model in Hugging Face format",
-                "check the directory, or fetch it again",
-            ) from error
-        template = require_chat_template(tokenizer, directory)
-        return TokenizerInfo(
-            tokenizer,
-            max_positions,
-            digest_target(directory),
-            digest_tokenizer(directory),
-            digest_bytes(template.encode()),
-        )
+            model_type = f"model_type {json.loads((directory / 'config.json').read_bytes())['model_type']!r}"
+        except (OSError, ValueError, KeyError, TypeError):
+            model_type = "no readable model_type"
+        raise InputError(
+            f"transformers {transformers.__version__} cannot load target {directory} with {model_type}"
+            f" ({type(error).__name__})",
+            "Check that this version supports the model and that its files are complete",
+        ) from error
