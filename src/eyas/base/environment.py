@@ -1,12 +1,13 @@
-"""This process and its machine: the cache directory, the CPUs, the rank among several processes, waiting for others."""
+"""This process and its machine: cache directory, CPUs, rank among several processes, optional packages."""
 
+import importlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from eyas.base.errors import UsageError
+from eyas.base.errors import InputError, UsageError
 
 T = TypeVar("T")
 
@@ -75,3 +76,12 @@ def poll(condition: Callable[[], T | None], interval_s: float) -> T:
     while not (result := condition()):
         time.sleep(interval_s)
     return result
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Imports a module of an optional package. Raises InputError that names the extra of eyas which installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise InputError(f"The package {package} is not installed", f"Run: pip install 'eyas[{extra}]'") from None

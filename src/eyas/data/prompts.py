@@ -32,7 +32,7 @@ from eyas.base.provenance import (
 )
 from eyas.base.storage import StoragePath, convert_write_errors, write_atomic, write_json_atomic
 from eyas.data.ledger.cards import PromptsFile, render_card, render_croissant
-from eyas.data.ledger.ledger import Ledger
+from eyas.data.ledger.ledger import PromptLedger
 from eyas.data.licenses.acknowledgements import read_acknowledgements
 from eyas.data.licenses.license_gate import LicenseDecision, LicenseGate
 from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim, read_card
@@ -251,9 +251,9 @@ def _read_forgotten_ids(path: Path) -> frozenset[str]:
 # --- ledgers ---------------------------------------------------------------------------------------------------------
 
 
-def _collect_ledgers(job: ScreeningJob) -> list[Ledger]:
+def _collect_ledgers(job: ScreeningJob) -> list[PromptLedger]:
     """Returns one ledger for each source. Removes the job and raises InputError if a source is of no use."""
-    ledgers = [Ledger() for _ in job.sources]
+    ledgers = [PromptLedger() for _ in job.sources]
     for number, shard in enumerate(job.shards):
         ledgers[shard.source_index].merge(read_shard_ledger(job, number))
     for source, ledger in zip(job.sources, ledgers, strict=True):
@@ -264,7 +264,7 @@ def _collect_ledgers(job: ScreeningJob) -> list[Ledger]:
     return ledgers
 
 
-def _find_source_error(source: Source, ledger: Ledger) -> InputError | None:
+def _find_source_error(source: Source, ledger: PromptLedger) -> InputError | None:
     path = source.config.path
     num_bad = ledger.dropped[NOT_JSON]
     if ledger.came == 0:
@@ -285,7 +285,7 @@ def _find_source_error(source: Source, ledger: Ledger) -> InputError | None:
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
-def _prompt_lines(job: ScreeningJob, selection: Selection, ledgers: list[Ledger]) -> Iterator[bytes]:
+def _prompt_lines(job: ScreeningJob, selection: Selection, ledgers: list[PromptLedger]) -> Iterator[bytes]:
     """Yields the lines of prompts.jsonl, and counts them in the ledgers."""
     for number, (source_index, conversation) in enumerate(read_screened(job)):
         if selection.keep_N[number]:
@@ -294,7 +294,7 @@ def _prompt_lines(job: ScreeningJob, selection: Selection, ledgers: list[Ledger]
             yield conversation.to_line()
 
 
-def _decision_lines(job: ScreeningJob, selection: Selection, ledgers: list[Ledger]) -> Iterator[bytes]:
+def _decision_lines(job: ScreeningJob, selection: Selection, ledgers: list[PromptLedger]) -> Iterator[bytes]:
     """Yields the lines of decisions.jsonl, one for each record, and counts the records that were not selected."""
     number = 0  # of the candidate
     ids: dict[int, str] = {}
@@ -319,12 +319,12 @@ def _decision_lines(job: ScreeningJob, selection: Selection, ledgers: list[Ledge
 def _build_ledger_json(
     config: PromptsConfig,
     opened: OpenedPrompts,
-    ledgers: list[Ledger],
+    ledgers: list[PromptLedger],
     selection: Selection,
     target: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Returns the content of ledger.json."""
-    total = Ledger()
+    total = PromptLedger()
     for ledger in ledgers:
         ledger.check()
         total.merge(ledger)

@@ -359,7 +359,7 @@ def test_reasoning_that_the_template_drops_ends_the_run_without_ids(prompts, tmp
 def test_tool_calls_that_the_template_drops_are_dropped_without_ids(prompts, tmp_path, fake):
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     fake.with_ids, fake.more = False, {"tool_calls": [call]}
-    with pytest.raises(InputError, match=r"no conversation left of 13 prompts \(13 unrendered\)"):
+    with pytest.raises(InputError, match=r"answers to the 13 prompts were dropped \(13 unrendered\)"):
         answer(prompts, tmp_path / "out", config_of(fake))
 
 
@@ -375,7 +375,7 @@ def test_a_template_without_tool_calls_drops_such_conversations(tmp_path, fake, 
         run(config, prompts, tmp_path / "out", strict, progress=False)
         assert [each.id for each in read_conversation_dir(tmp_path / "out")] == ["q:0"]
     else:
-        with pytest.raises(InputError, match=r"no conversation left of 2 prompts \(2 unrendered\)"):
+        with pytest.raises(InputError, match=r"answers to the 2 prompts were dropped \(2 unrendered\)"):
             run(config, prompts, tmp_path / "out", strict, progress=False)
     dropped = json.loads((tmp_path / "out" / "ledger.json").read_text())["dropped"]["unrendered"]
     assert dropped["ids"] == (["q:1"] if with_ids else ["q:0", "q:1"])

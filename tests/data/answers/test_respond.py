@@ -21,7 +21,7 @@ from eyas.data.answers import respond
 from eyas.data.answers.respond import run
 from eyas.data.answers.respond_config import Decoding, RespondConfig, TaskDecoding
 from eyas.data.answers.responder import Answered
-from eyas.data.answers.shard_stats import REASONS
+from eyas.data.ledger.ledger import REASONS
 from eyas.data.select.quality import is_looping_answer
 
 ROOT = Path(__file__).parents[3]
@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_dropped_and_counted(prompts, tmp_path):
     assert [each.id for each in read_conversation_dir(out)] == ["q:0", "q:3", "q:6", "q:9", "q:12"]
     dropped = json.loads((out / "ledger.json").read_text())["dropped"]["too_long"]
     assert dropped == {"count": 8, "ids": [f"q:{i}" for i in range(NUM_PROMPTS) if i % 3]}
-    with pytest.raises(InputError, match="no conversation that fits"):
+    with pytest.raises(InputError, match="None of the 13 prompts fits"):
         run(CONFIG, prompts, tmp_path / "none", responder(SlowTarget(), room - 3), progress=False)
     assert list((tmp_path / "none").iterdir()) == []
 
@@ -347,7 +347,7 @@ def test_slow_answers_keep_no_more_than_a_few_parts_in_memory(tmp_path):
     out = tmp_path / "out"
     prompts = write_prompts(tmp_path / "prompts", [[f"question {i}"] for i in range(100)])
     run(replace(CONFIG, batch_size=4), prompts, out, responder(target := Stuck()), progress=False)
-    assert target.most_open == 4  # one for the requests in flight, and SPARE_PARTS
+    assert target.most_open == 4  # one for the requests in flight, and SPARE_SHARDS
     assert len(list(read_conversation_dir(out))) == 100
 
 
@@ -454,12 +454,12 @@ def test_looping(token_ids, expected):
         ({"temperature": -1}, "respond.temperature=-1"),
         ({"top_p": 0.0}, "respond.top_p=0.0"),
         ({"tasks": {"math": TaskDecoding(top_k=0)}}, "respond.tasks.math.top_k=0"),
-        ({"model": "m"}, "respond.model without respond.url"),
-        ({"url": "http://h/v1"}, "respond.url without respond.model"),
-        ({"url": "h:8000/v1", "model": "m"}, "another respond.url"),
-        ({"url": "http:///v1", "model": "m"}, "another respond.url"),
-        ({"url": "http://h:99999/v1", "model": "m"}, "another respond.url"),
-        ({"url": "http://name:key@h/v1", "model": "m"}, "use respond.api_key_env"),
+        ({"model": "m"}, "respond.model is set without respond.url"),
+        ({"url": "http://h/v1"}, "respond.url is set without respond.model"),
+        ({"url": "h:8000/v1", "model": "m"}, "respond.url is not the URL of an API"),
+        ({"url": "http:///v1", "model": "m"}, "respond.url is not the URL of an API"),
+        ({"url": "http://h:99999/v1", "model": "m"}, "respond.url is not the URL of an API"),
+        ({"url": "http://name:key@h/v1", "model": "m"}, "set respond.api_key_env"),
     ],
 )
 def test_keys_that_mean_nothing_are_refused(keys, match):

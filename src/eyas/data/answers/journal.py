@@ -1,11 +1,11 @@
-"""Answers on disk as they come, so that a killed run loses only what was in flight.
+"""Stores answers on disk when they arrive, so that a killed run loses only the requests in flight.
 
 part-00000.jsonl            finished: written whole, in the order of the prompts
-part-00001.jsonl.journal    in flight: one line an answer, in the order they came, removed once the part stands
-part-00002.jsonl.journal    a few parts are in flight at once, so that their ends hold nobody up
+part-00001.jsonl.journal    in flight: one line an answer, in the order of arrival; removed when the part is written
+part-00002.jsonl.journal    a few parts are in flight at once, so that the last answers of one part delay nothing
 
-A line is handed to the operating system before the answer is used, so a killed process loses none that came. Of an
-answer that is dropped for what a scan found, only the counts are written.
+A line is passed to the operating system before its answer is used, so a killed process loses no answer. For an answer
+that is dropped for personal data, only the counts are written.
 """
 
 import json
@@ -24,9 +24,9 @@ JOURNAL_SUFFIX = ".journal"
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """An answer as ids and as the message that the next turn sees. An empty one may be without ids: it is dropped.
+    """An answer as token ids and as the message that the next turn sees. An empty one may have no ids: it is dropped.
 
-    found: how much personal data of each kind a scan saw in it.
+    private_counts: values of personal data that the scanner found in it, by kind.
     """
 
     turn: Turn
@@ -34,34 +34,35 @@ class KeptAnswer:
     private_counts: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What stands in the journal."""
+        """Returns the fields of a journal line."""
         return {**self.turn.to_json(), "message": self.message.to_json(), "found": dict(self.private_counts)}
 
 
 @dataclass(frozen=True)
 class WithheldAnswer:
-    """An answer that is not kept for what was found in it."""
+    """An answer that is dropped for personal data; only the counts are kept."""
 
     private_counts: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """What stands in the journal."""
+        """Returns the fields of a journal line."""
         return {"found": dict(self.private_counts)}
 
 
 class Journal:
-    """The answers of one part. Opening it takes up what an earlier run left.
-
-    A torn last line, and whatever stands behind the first line that cannot be read, is cut off.
-    """
+    """The answers of one part that is not written yet."""
 
     def __init__(self, part: Path) -> None:
+        """Opens nothing yet. part: the file that the answers will be written to."""
         self.path = part.with_name(part.name + JOURNAL_SUFFIX)
         self._answers: dict[tuple[str, int], KeptAnswer | WithheldAnswer] = {}
         self._fd: int | None = None
 
     def open(self) -> None:
-        """From here on answers are taken. Raises StorageError where the place cannot be written."""
+        """Opens the file and loads the answers of an earlier run. Raises StorageError if it cannot be written.
+
+        Truncates the file before the first line that is incomplete or cannot be read.
+        """
         with convert_write_errors(self.path):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
@@ -71,7 +72,7 @@ class Journal:
                 raise
 
     def close(self) -> None:
-        """What was added stays."""
+        """Closes the file and leaves it on disk."""
         assert self._fd is not None, "the journal is not open"
         os.close(self._fd)
         self._fd = None
@@ -80,11 +81,11 @@ class Journal:
         return len(self._answers)
 
     def get(self, conversation_id: str, turn: int) -> KeptAnswer | WithheldAnswer | None:
-        """The answer of conversation `name` to its user turn `turn`, if it has come."""
+        """Returns the answer to a user turn, None if it has not arrived."""
         return self._answers.get((conversation_id, turn))
 
     def add(self, conversation_id: str, turn: int, answer: KeptAnswer | WithheldAnswer) -> None:
-        """Writes one answer. Raises StageError where the disk is full."""
+        """Writes one answer. Raises StorageError if the disk is full."""
         assert self._fd is not None, "the journal is not open"
         assert (conversation_id, turn) not in self._answers, f"{conversation_id} turn {turn} is answered twice"
         record = {"id": conversation_id, "turn": turn, **answer.to_json()}
@@ -95,34 +96,35 @@ class Journal:
         self._answers[conversation_id, turn] = answer
 
     def remove(self) -> None:
-        """Drops the journal; for when its part stands."""
+        """Removes the file, after the part is written."""
         self.path.unlink(missing_ok=True)
 
     def _load(self) -> int:
-        """Reads the answers; returns how many bytes of the file are good."""
-        good = 0
+        """Reads the answers. Returns how many bytes of the file are valid."""
+        num_bytes = 0
         for line in self.path.read_bytes().splitlines(keepends=True):
             answer = _parse_line(line)
             if answer is None:
                 break
             self._answers[answer[0]] = answer[1]
-            good += len(line)
-        return good
+            num_bytes += len(line)
+        return num_bytes
 
 
 def _parse_line(line: bytes) -> tuple[tuple[str, int], KeptAnswer | WithheldAnswer] | None:
+    """Returns id and turn with their answer, None for an invalid line."""
     if not line.endswith(b"\n"):
         return None
     try:
         record: Any = json.loads(line)
         key = (record["id"], record["turn"])
-        found = dict(record["found"])
+        counts = dict(record["found"])
         if "message" not in record:
-            return key, WithheldAnswer(found)
-        origin = record.get("ids", "generated")
-        turn = Turn(tuple(record["token_ids"]), tuple(record["loss_mask"]), record["finish"], origin)
+            return key, WithheldAnswer(counts)
+        source = record.get("ids", "generated")
+        turn = Turn(tuple(record["token_ids"]), tuple(record["loss_mask"]), record["finish"], source)
         message = parse_message(record["message"], "the journal")
     except (ValueError, TypeError, KeyError, AttributeError, InputError):
         return None
-    fits = turn.finish in get_args(Finish) and turn.ids_source in get_args(IdsSource)
-    return (key, KeptAnswer(turn, message, found)) if fits else None
+    is_valid = turn.finish in get_args(Finish) and turn.ids_source in get_args(IdsSource)
+    return (key, KeptAnswer(turn, message, counts)) if is_valid else None

@@ -15,7 +15,7 @@ from eyas.chat.render import render_answer
 from eyas.data.answers.http_client import Cancelled, Completed, CompletionClient, Failed, Rejected, Retrying
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, Question, QuestionQueue, Refused, ResponderEvent, Retried
-from eyas.data.answers.shard_stats import REFUSED, UNRENDERED
+from eyas.data.ledger.ledger import REFUSED, UNRENDERED
 
 QUESTIONS_PER_REQUEST = 2  # questions rendered for each request in flight, those in flight included
 DRAIN_TIMEOUT_S = 60.0  # for requests in flight when the run must end
@@ -25,7 +25,7 @@ MAX_REJECTED, MAX_REJECTED_SHARE = 3, 0.05
 
 @dataclass(frozen=True)
 class RemoteResponder:
-    """An `Answer` that sends the questions to `respond.url`.
+    """An `AnswerFunction` that sends the questions to `respond.url`.
 
     tokenizer: the target's own. It renders answers that come without token ids.
     """

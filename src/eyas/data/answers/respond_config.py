@@ -1,4 +1,4 @@
-"""The recipe keys `respond.*`: who answers, how an answer is drawn, and which conversations are left out."""
+"""The recipe keys `respond.*`: the model or server, the sampling of answers, and the rules to drop conversations."""
 
 import math
 from collections.abc import Mapping
@@ -20,33 +20,33 @@ EntityKind = Literal[
     "SECRET",
     "IP_ADDRESS",
 ]
-"""What a scan of an answer may find."""
+"""The kinds of personal data that a scanner may find in an answer."""
 
 RUNTIME_KEYS = ("url", "api_key_env", "concurrency", "requests_per_second", "timeout_s", "retries")
-"""Keys that change no answer: another server of the same model goes on where the last one stopped."""
+"""Keys that change no answer: another server of the same model continues where the last one stopped."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How one answer is drawn. top_p and top_k None: all tokens."""
+    """Sampling of one answer. top_p and top_k None: all tokens."""
 
-    max_tokens: int  # of one answer, its end-of-turn token included
+    max_tokens: int  # of one answer, with its end-of-turn token
     temperature: float
     top_p: float | None
     top_k: int | None
 
     def check(self, where: str) -> None:
-        """Raises UsageError that names the recipe key below `where`."""
+        """Raises UsageError that names the recipe key in the table `where`."""
         _at_least(1, where, max_tokens=self.max_tokens, top_k=self.top_k)
         if not 0 <= self.temperature < math.inf:
-            raise UsageError(f"{where}.temperature={self.temperature}", "0 (greedy) or more", "raise it")
+            raise UsageError(f"{where}.temperature={self.temperature} is below 0", "Use 0 for greedy decoding, or more")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UsageError(f"{where}.top_p={self.top_p}", "a number above 0 and up to 1", "leave it out for all")
+            raise UsageError(f"{where}.top_p={self.top_p} is out of range", "Use a number above 0 and up to 1")
 
 
 @dataclass(frozen=True)
 class TaskDecoding:
-    """The recipe keys `respond.tasks.<task>.*`: what differs for the prompts with that tag `task`."""
+    """The recipe keys `respond.tasks.<task>.*`: other values for the prompts with that tag `task`."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -59,9 +59,9 @@ class RespondConfig:
     """The recipe keys `respond.*`.
 
     Without `url` the target answers on eyas's own engine, `batch_size` prompts at a time; with it, an OpenAI-compatible
-    server does, `concurrency` requests at a time. An empty answer always drops its conversation. One that was cut at
-    max_tokens is worth training on up to its cut, and one that loops is tagged and counted apart by every measurement,
-    so both stay unless the recipe says otherwise.
+    server does, `concurrency` requests at a time. An empty answer always drops its conversation. An answer that was cut
+    at max_tokens is good training data up to its cut, and an answer that loops is tagged and measured separately, so
+    both are kept by default.
     """
 
     max_tokens: int = 256
@@ -71,12 +71,12 @@ class RespondConfig:
     tasks: Mapping[str, TaskDecoding] = field(default_factory=dict)
     batch_size: int = 16
     seed: int = 0
-    part_size: int = 256  # conversations in one file; a few files' worth are held in memory
+    part_size: int = 256  # conversations in one file; those of a few files are in memory
     url: str | None = None  # of the API: "http://127.0.0.1:8000/v1"
     model: str | None = None  # the target's name on that server
     api_key_env: str | None = None  # the environment variable that holds the key; the key itself is never written
     concurrency: int = 16
-    requests_per_second: float | None = None  # requests are begun no faster
+    requests_per_second: float | None = None  # at most
     timeout_s: float = 600.0  # of one attempt, from the request to the last byte of the answer
     retries: int = 8  # of one request, beyond its first attempt
     drop_truncated: bool = False
@@ -87,7 +87,7 @@ class RespondConfig:
         "ACCOUNT",
         "GOVERNMENT_ID",
         "ADDRESS",
-    )  # where a scan is made
+    )  # if a scanner is used
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("batch_size", "part_size", "concurrency")}
@@ -96,48 +96,48 @@ class RespondConfig:
         for name in ("timeout_s", "requests_per_second"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise UsageError(f"respond.{name}={value}", "a number above 0", "raise it")
+                raise UsageError(f"respond.{name}={value} is not above 0", "Raise it, or leave it out")
         self.decoding_for(None).check("respond")
         for task in self.tasks:
             self.decoding_for(task).check(f"respond.tasks.{task}")
         self._check_server()
 
     def decoding_for(self, task: str | None) -> Decoding:
-        """How answers to prompts of a task are drawn."""
+        """Returns the sampling of answers to prompts of a task."""
         own = self.tasks.get(task or "", TaskDecoding())
         default = Decoding(self.max_tokens, self.temperature, self.top_p, self.top_k)
         changed = {name: value for name, value in asdict(own).items() if value is not None}
         return Decoding(**(asdict(default) | changed))
 
     def output_affecting_keys(self) -> dict[str, Any]:
-        """The keys that decide answers and files, and whether a server answers; for the origin."""
-        idle = () if self.url is None else ("batch_size",)
-        keys = {name: value for name, value in asdict(self).items() if name not in (*RUNTIME_KEYS, *idle)}
+        """Returns the keys that decide answers and files, and if a server answers."""
+        unused = () if self.url is None else ("batch_size",)
+        keys = {name: value for name, value in asdict(self).items() if name not in (*RUNTIME_KEYS, *unused)}
         return keys | {"server": self.url is not None}
 
     def _check_server(self) -> None:
         for name in ("model", "api_key_env"):
             if self.url is None and getattr(self, name) is not None:
-                raise UsageError(f"respond.{name} without respond.url", "the URL of the server", "add it")
+                raise UsageError(f"respond.{name} is set without respond.url", "Set respond.url=http://HOST:PORT/v1")
         if self.url is None:
             return
         if not self.model:
-            raise UsageError("respond.url without respond.model", "the model's name on that server", "add it")
+            raise UsageError("respond.url is set without respond.model", "Set respond.model to the target's name there")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not _has_host(parts) or parts.query or parts.fragment:
-            raise UsageError("another respond.url", "http://HOST:PORT/v1 or the same with https", "correct it")
-        if "@" in parts.netloc:  # it would stand in recipe.toml and in messages
-            raise UsageError("a respond.url with a name or a key in it", "one without", "use respond.api_key_env")
+            raise UsageError("respond.url is not the URL of an API", "Write it as http://HOST:PORT/v1, or with https")
+        if "@" in parts.netloc:  # it would be in recipe.toml and in messages
+            raise UsageError("respond.url holds a name or a key", "Remove it, and set respond.api_key_env")
 
 
 def _has_host(parts: SplitResult) -> bool:
     try:
         return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # not a port
         return False
 
 
 def _at_least(least: int, where: str, **values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value < least:
-            raise UsageError(f"{where}.{name}={value}", f"a number from {least} on", "raise it")
+            raise UsageError(f"{where}.{name}={value} is below {least}", "Raise it")

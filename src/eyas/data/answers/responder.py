@@ -1,4 +1,7 @@
-"""Who answers, as `respond` sees it: questions are taken when there is room for them, answers come in any order."""
+"""The interface between `eyas respond` and the model: it pulls questions from a queue and yields answers in any order.
+
+`engine_responder.EngineResponder` and `remote_responder.RemoteResponder` implement it.
+"""
 
 import zlib
 from collections.abc import Generator, Sequence
@@ -15,8 +18,8 @@ from eyas.data.answers.respond_config import Decoding
 class Question:
     """A conversation up to the answer that is wanted.
 
-    id names it for ever ("gsm8k-train:17/0": conversation/turn), so that sampling can be seeded by it: an answer must
-    not depend on which questions are asked together. prompt_ids: what the target's template makes of the messages.
+    id: permanent ("gsm8k-train:17/0": conversation/turn). It seeds sampling, so an answer does not depend on the other
+    questions in flight. prompt_ids: the messages after the target's chat template.
     """
 
     id: str
@@ -26,30 +29,30 @@ class Question:
 
 
 class QuestionQueue(Protocol):
-    """What is to be asked, in order."""
+    """The open questions, in order."""
 
     def next(self) -> Question | None:
-        """The next question; None: none now. A finished answer may bring the next turn of its conversation."""
+        """Returns the next question, None for none now: an answer may add the next turn of its conversation."""
         ...
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer to a question. token_ids as generated, the end-of-turn token included where finish is "stop".
+    """The answer to a question. token_ids: as generated, with the end-of-turn token if finish is "stop".
 
-    message: the answer as a server split it; None: the text of the ids. ids: "rendered" where a server gave none.
+    message: the answer as a server split it; None: the text of the ids. ids_source: "rendered" if a server sent no ids.
     """
 
     id: str
     token_ids: Sequence[int]
     finish: Finish
     message: Message | None = None
-    ids: IdsSource = "generated"
+    ids_source: IdsSource = "generated"
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A question that gets no answer that could be used: its conversation is dropped for this reason."""
+    """A question without a usable answer: its conversation is dropped for this reason."""
 
     id: str
     reason: str
@@ -57,7 +60,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Retried:
-    """An attempt that failed and is made again; why in a few words, for the progress line."""
+    """A failed attempt that is repeated; why: a few words for the progress line."""
 
     why: str
 
@@ -66,39 +69,43 @@ ResponderEvent = Answered | Refused | Retried
 
 
 class AnswerFunction(Protocol):
-    """Answers every question and ends when there is none left and none open.
+    """A function that answers every question, and ends when none is left and none is in flight.
 
-    It asks for the next question only between two events, when the events before are dealt with. StageError where it
-    cannot go on; what was answered has then been yielded.
+    It takes the next question only between two events, after the caller has processed them. It raises StageError if it
+    cannot continue; all finished answers have been yielded then.
     """
 
-    def __call__(self, questions: QuestionQueue) -> Generator[ResponderEvent, None, None]: ...
+    def __call__(self, questions: QuestionQueue) -> Generator[ResponderEvent, None, None]:
+        """Yields the events of all questions."""
+        ...
 
 
 class AnswerScanner(Protocol):
-    """Personal data and secrets in answers: for each text how many of each kind were found, never what."""
+    """A scanner for personal data and secrets in answers. It returns counts by kind for each text, never a value."""
 
     @property
     def digest(self) -> str:
-        """Of its settings and lists, which decide what is dropped."""
+        """The digest of its settings and lists, which decide what is dropped."""
         ...
 
-    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]: ...
+    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
+        """Returns the counts by kind of each text."""
+        ...
 
 
 @dataclass(frozen=True)
 class Responder:
-    """The target as this room sees it."""
+    """The target as `eyas respond` uses it."""
 
     answer: AnswerFunction
     tokenizer: PreTrainedTokenizerBase
-    max_positions: int  # prompt and answer together
+    max_positions: int  # of prompt and answer together
     target_digest: str
     tokenizer_digest: str
     template_digest: str
-    target_dtype: str | None = None  # decides near ties, so it decides answers; None: a server's, which is not known
+    target_dtype: str | None = None  # decides near ties, and with them answers; None: a server's, which is unknown
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """A seed of its own for each answer, whatever else is asked with it."""
+    """Returns a seed for one answer, whatever other questions are in flight."""
     return zlib.crc32(f"{seed}/{name}".encode())

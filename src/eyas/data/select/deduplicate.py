@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from eyas.base.environment import import_extra
 from eyas.base.errors import UsageError
-from eyas.data.optional_imports import import_extra
 
 NUM_ROWS = 128  # of a signature: the estimate's standard deviation is at most 0.044
 SHINGLE_CHARS = 5
@@ -47,7 +47,7 @@ def minhash_signature(texts: Sequence[str]) -> np.ndarray:
     A text shorter than a shingle is one shingle. Raises InputError if the extra `data` is not installed.
     """
     text = normalize(texts)
-    minhash = import_extra("rensa").RMinHash(num_perm=NUM_ROWS, seed=SEED)
+    minhash = import_extra("rensa", "data").RMinHash(num_perm=NUM_ROWS, seed=SEED)
     minhash.update([text[start : start + SHINGLE_CHARS] for start in range(max(1, len(text) - SHINGLE_CHARS + 1))])
     return np.array(minhash.digest(), dtype=np.uint32)
 

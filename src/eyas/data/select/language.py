@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from eyas.base.environment import import_extra
 from eyas.base.storage import convert_write_errors
-from eyas.data.optional_imports import import_extra
 
 MAX_CHARS = 1000  # of a text; 0.3 us each
 MIN_CONFIDENCE = 0.3
@@ -80,7 +80,7 @@ def detect_languages(texts: Sequence[str]) -> tuple[str, ...]:
 
 @cache
 def _load_identifier() -> Any:
-    langid = import_extra("py3langid.langid")
+    langid = import_extra("py3langid.langid", "data")
     with convert_write_errors(Path(tempfile.gettempdir())):  # py3langid unpacks the model there
         identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     identifier.set_languages(list(LABELS))

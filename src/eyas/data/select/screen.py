@@ -24,16 +24,16 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eyas.base.environment import count_cpus, poll, read_rank
-from eyas.base.errors import InputError, StageError
+from eyas.base.environment import count_cpus, import_extra, poll, read_rank
+from eyas.base.errors import StageError
 from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.chat.conversation import Conversation, Message
-from eyas.data.ledger.ledger import Ledger
+from eyas.data.ledger.ledger import PromptLedger
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select.contamination import CONTAMINATED, ContaminationFilter
 from eyas.data.select.deduplicate import NUM_ROWS, minhash_signature
@@ -106,7 +106,7 @@ class Screener:
         shard = self.job.shards[number]
         if not self.job.is_done(number):
             source = self.job.sources[shard.source_index]
-            ledger = Ledger()
+            ledger = PromptLedger()
             records = [self._parse(record, source, ledger) for record in read_shard(source, shard)]
             if not source.config.is_builtin:
                 self._apply_rules([each for each in records if each.reason is None], ledger)
@@ -116,7 +116,7 @@ class Screener:
             self._write_shard(number, source, records, ledger)
         return shard.num_records
 
-    def _parse(self, record: Record, source: Source, ledger: Ledger) -> _ScreenedRecord:
+    def _parse(self, record: Record, source: Source, ledger: PromptLedger) -> _ScreenedRecord:
         ledger.came += 1
         if record.id in self.job.forgotten_ids:
             return _ScreenedRecord(record, reason=FORGOTTEN)
@@ -129,7 +129,7 @@ class Screener:
         ledger.answers_thrown_away += parsed.num_answers
         return _ScreenedRecord(record, parsed.messages)
 
-    def _apply_rules(self, records: Sequence[_ScreenedRecord], ledger: Ledger) -> None:
+    def _apply_rules(self, records: Sequence[_ScreenedRecord], ledger: PromptLedger) -> None:
         """Sets the reason of each record that a rule drops, and replaces personal data in the others."""
         for each in records:
             each.languages = detect_languages(each.user_turns)
@@ -152,7 +152,9 @@ class Screener:
             each.changed = dict(result.changed)
             ledger.replaced.update(result.changed)
 
-    def _write_shard(self, number: int, source: Source, records: Sequence[_ScreenedRecord], ledger: Ledger) -> None:
+    def _write_shard(
+        self, number: int, source: Source, records: Sequence[_ScreenedRecord], ledger: PromptLedger
+    ) -> None:
         candidates = [each for each in records if each.reason is None]
         lines = [_to_conversation(each, source).to_line() for each in candidates]
         signatures = [] if source.config.is_builtin else [minhash_signature(each.user_turns) for each in candidates]
@@ -287,13 +289,8 @@ def _screen_one(number: int) -> int:
 
 def _screen_with_ray(job: ScreeningJob, numbers: Sequence[int]) -> Iterator[int]:
     """Runs a Ray Data job over the shards. All machines of the cluster must see the directory of the job."""
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise InputError(
-            "prompts.executor=ray needs the package ray, which is not installed", "Run: pip install 'eyas[ray]'"
-        ) from None
+    ray = import_extra("ray", "ray")
+    ray_data = import_extra("ray.data", "ray")
 
     class Worker:
         def __init__(self) -> None:
@@ -308,9 +305,9 @@ def _screen_with_ray(job: ScreeningJob, numbers: Sequence[int]) -> Iterator[int]
     if started_here:
         ray.init(log_to_driver=False)
     try:
-        items = ray.data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
+        items = ray_data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
         size = min(job.config.workers or len(numbers), len(numbers))
-        done = items.map(cast("Any", Worker), concurrency=size)  # its type accepts functions only
+        done = items.map(Worker, concurrency=size)
         yield from (int(row["count"]) for row in done.iter_rows())
     finally:
         if started_here:

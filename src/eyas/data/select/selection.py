@@ -18,7 +18,7 @@ from eyas.base.errors import InputError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import convert_write_errors
 from eyas.chat.conversation import Conversation, Message, read_conversations
-from eyas.data.ledger.ledger import Ledger
+from eyas.data.ledger.ledger import PromptLedger
 from eyas.data.select.deduplicate import NearDuplicates
 from eyas.data.select.screen import ScreeningJob
 from eyas.data.select.traffic import MAX_FITTED, TextSample, TrafficModel
@@ -73,9 +73,9 @@ def read_screened(job: ScreeningJob) -> Iterator[tuple[int, Conversation]]:
             yield shard.source_index, conversation
 
 
-def read_shard_ledger(job: ScreeningJob, number: int) -> Ledger:
+def read_shard_ledger(job: ScreeningJob, number: int) -> PromptLedger:
     """Reads the ledger of a screened shard."""
-    return Ledger.load(json.loads(job.path(number, ".json").read_bytes()))
+    return PromptLedger.load(json.loads(job.path(number, ".json").read_bytes()))
 
 
 def _load_arrays(job: ScreeningJob) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:

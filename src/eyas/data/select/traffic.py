@@ -23,8 +23,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from eyas.base.environment import import_extra
 from eyas.base.errors import InputError
-from eyas.data.optional_imports import import_extra
 
 NUM_FEATURES = 2**14
 NUM_COMPONENTS = 64
@@ -261,7 +261,7 @@ def _tokens(text: str) -> list[str]:
 
 def _features(texts: Sequence[str]) -> Any:
     """Returns log(1 + counts) of the hashed 1- and 2-grams, with punctuation: scipy CSR, float32 [n, features]."""
-    hashing = import_extra("sklearn.feature_extraction.text").HashingVectorizer(
+    hashing = import_extra("sklearn.feature_extraction.text", "data").HashingVectorizer(
         analyzer=_tokens, n_features=NUM_FEATURES, alternate_sign=False, norm=None, dtype=np.float32
     )
     return hashing.transform(texts).log1p()

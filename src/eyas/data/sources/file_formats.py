@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
+from eyas.base.environment import import_extra
 from eyas.base.errors import InputError
 from eyas.base.storage import StoragePath
 from eyas.chat.conversation import is_unicode
-from eyas.data.optional_imports import import_extra
 from eyas.data.sources.record_formats import READ_KEYS
 from eyas.data.sources.request_logs import NO_RECORD, parse_log_line
 
@@ -131,7 +131,7 @@ def _split_lines(blocks: Iterator[bytes]) -> list[Span]:
 def _split_whole(file: BinaryIO, name: str, file_format: FileFormat, size: int) -> list[Span]:
     file.seek(0)
     if file_format == "parquet":
-        parquet = import_extra("pyarrow.parquet")
+        parquet = import_extra("pyarrow.parquet", "data")
         try:
             metadata = parquet.ParquetFile(file).metadata
         except Exception as error:  # pyarrow raises classes of its own for each way to be damaged
@@ -185,7 +185,7 @@ def _read_parquet_rows(file: BinaryIO, name: str, span: Span) -> Iterator[dict[s
 
     Leaves out cells without a value: in Parquet each row has each column.
     """
-    pyarrow = import_extra("pyarrow.parquet")
+    pyarrow = import_extra("pyarrow.parquet", "data")
     try:
         parquet = pyarrow.ParquetFile(file)
         groups = range(span.begin, span.end)
