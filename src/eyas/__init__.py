@@ -1,3 +1,3 @@
-"""eyas: train an EAGLE-3 draft head for an open-weights model, prove the speed-up, serve the same words faster."""
+"""Trains an EAGLE-3 draft head for an open-weights model, measures the speed-up, and serves the pair."""
 
 __version__ = "0.1.0"

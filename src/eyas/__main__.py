@@ -1,4 +1,4 @@
-"""`python -m eyas`, which is what launchers of many processes start."""
+"""`python -m eyas`, for launchers such as torchrun that start Python modules."""
 
 import sys
 

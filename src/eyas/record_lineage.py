@@ -25,7 +25,7 @@ from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.respond import LEDGER_FILE
 from eyas.data.ledger.cards import render_card
-from eyas.data.ledger.ledger import MAX_IDS, MAX_LOCATIONS, AnswerLedger, PromptLedger
+from eyas.data.ledger.ledger import MAX_IDS, MAX_LOCATIONS, AnswerLedger
 from eyas.data.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
 from eyas.data.select.screen import FORGOTTEN
 from eyas.features import store
@@ -244,9 +244,8 @@ def _forget_conversation(run: Run, record_id: str, new_digests: dict[str, str]) 
     found = _find_conversation(run, record_id) is not None
     if not found and not _has_new_parent(directory, new_digests):
         return False
-<<<<<<< HEAD
     with _rewritten(directory, new_digests):
-        stats = ShardStats()
+        stats = AnswerLedger()
         for path in sorted(directory.glob("*.jsonl")):
             conversations = list(read_conversations(path))
             kept = [conversation for conversation in conversations if conversation.id != record_id]
@@ -260,24 +259,6 @@ def _forget_conversation(run: Run, record_id: str, new_digests: dict[str, str]) 
             entry = {"count": dropped["count"] + 1, "ids": [*dropped["ids"], record_id][:MAX_IDS]}
             ledger["dropped"][FORGOTTEN] = entry
             write_json_atomic(directory / LEDGER_FILE, ledger | stats.to_json())
-=======
-    before, origin = _reopen_directory(directory)
-    left = AnswerLedger()
-    for path in sorted(directory.glob("*.jsonl")):
-        conversations = list(read_conversations(path))
-        kept = [one for one in conversations if one.id != record_id]
-        if len(kept) < len(conversations):
-            write_atomic(path, (one.to_line() for one in kept))
-        for one in kept:
-            left.count_kept(one)
-    if found:
-        ledger = json.loads((directory / LEDGER_FILE).read_bytes())
-        dropped = ledger["dropped"].setdefault(FORGOTTEN, {"count": 0, "ids": []})
-        dropped["count"] += 1
-        dropped["ids"] = [*dropped["ids"], record_id][:MAX_IDS]
-        write_json_atomic(directory / LEDGER_FILE, ledger | left.to_json())
-    renewed[before] = finish_stage(directory, _with_new_parents(origin, renewed), time.time()).digest
->>>>>>> 4eb36fa (Say what the answers of the target go through)
     return found
 
 

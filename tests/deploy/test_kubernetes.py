@@ -16,7 +16,7 @@ from eyas.base.errors import UsageError
 from eyas.base.provenance import verify_contents
 from eyas.cli import main
 from eyas.cli.deploy import build_run_launch, write_configured_manifests
-from eyas.cli.setup import open_run
+from eyas.cli.recipes import open_run
 from eyas.deploy.config import DeployConfig, KubernetesConfig
 from eyas.deploy.kubernetes import DataStages, build_jobs, build_serving, write_manifests
 from eyas.deploy.launch import Launch, ServedModel, build_launch
@@ -216,7 +216,7 @@ def test_kubectl_runs_the_printed_commands(recipe, tmp_path, capsys):
     assert jobs == {"pair-prompts": 3, "pair-respond": 1, "pair-capture": 1, "pair-train": 1}
     for word in ("--apply", "--status", "--delete"):
         assert main(["deploy", "kubernetes", str(recipe), *out, word]) == 2
-        assert "do use kubectl" in capsys.readouterr().err
+        assert "Use kubectl" in capsys.readouterr().err
 
 
 def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
@@ -224,7 +224,7 @@ def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
     command = ["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.engine=sglang"]
     assert main(command) == 0
     said = capsys.readouterr().err
-    assert "nothing to serve yet" in said
+    assert "there is no head to serve" in said
     assert len(run_printed(said, tmp_path)) == 5
     (tmp_path / "run" / "recipe.toml").write_text('[target]\nmodel = "embedded"\n')
     told = [one for one in examine(str(tmp_path / "run"), None) if "deploy" in one.found]
@@ -254,7 +254,7 @@ def test_upload_writes_where_the_pods_read(recipe, tmp_path, capsys, engine):
     words = [f"deploy.engine={engine}", f"deploy.storage={store}", "deploy.kubernetes.accelerator_count=1"]
     assert main(["export", str(recipe), *out]) == 0
     assert main(["deploy", "kubernetes", str(recipe), *out, *words]) == 0
-    assert "the same with --upload puts head and target where the pods look for it" in capsys.readouterr().err
+    assert "The same command with --upload uploads head and target for the pods." in capsys.readouterr().err
     assert not (tmp_path / "bucket").exists()
     assert main(["deploy", "kubernetes", str(recipe), *out, *words, "--upload"]) == 0
     assert "--upload" not in capsys.readouterr().err

@@ -380,12 +380,12 @@ def test_the_command_from_writing_to_deletion(api, bucket, tmp_path, capsys):
     assert main([*command, "--upload"]) == 0
     assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair is uploaded"
     assert api.requests == []
-    assert "head and target put into gs://bucket/eyas/pair/" in capsys.readouterr().err
+    assert "head and target uploaded to gs://bucket/eyas/pair/" in capsys.readouterr().err
     bucket.objects.clear()
     assert main([*command, "--apply"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("serving\nendpoint: projects/my-project/locations/us-central1/endpoints/pair\n")
-    assert "100 % of traffic, 1 to 1 of g2-standard-12" in said.out
+    assert "100 % of traffic, 1 to 1 replicas on g2-standard-12" in said.out
     assert {name.split("/")[4] for name in bucket.objects} == {"head", "target"}, "the embedded pair is uploaded"
     assert main([*command, "--status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "serving"

@@ -32,9 +32,9 @@ def test_a_server_with_two_heads(start, finished, target, tmp_path):
     assert all(found.values())
     page = httpx.get(f"{url}/metrics").text
     for line in ("eyas_canary_share{{{}}} 0.5", 'eyas_canary_info{{{},state="running"}} 1'):
-        assert line.format('model_name="tiny",engine="0"') in page
+        assert line.format('engine="0",model_name="tiny"') in page
     for head in found:
-        assert f'eyas_head_rounds_total{{model_name="tiny",engine="0",head="{head}"}} ' in page
+        assert f'eyas_head_rounds_total{{engine="0",head="{head}",model_name="tiny"}} ' in page
     assert server.stop(signal.SIGTERM) == 0
     lines, _ = parse_records((tmp_path / "kept" / "acceptance" / "log.jsonl").read_bytes().splitlines())
     assert {one.head for one in lines} == {digest_head(finished / "head"), digest_head(second)}
@@ -63,7 +63,7 @@ def test_heads_that_cannot_be_tried(finished, target, tmp_path, capsys):
 
 def test_a_canary_without_a_head(capsys):
     assert main(["serve", "--port", "0", "--no-head", "--canary-head", "embedded"]) == 2
-    assert "--canary-head and --no-head" in capsys.readouterr().err
+    assert "--canary-head needs a head that drafts, but --no-head is given" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -84,8 +84,11 @@ def test_every_verb_explains_itself(verb, capsys):
 
 
 def test_unknown_verb_and_missing_recipe(refused):
-    assert "invalid choice: 'trian'" in refused("trian")
-    assert "RECIPE" in refused("train")
+    assert refused("trian") == "eyas: error: Unknown verb 'trian'. Did you mean train? Read `eyas --help`."
+    assert refused("train") == "eyas: error: RECIPE is missing. Read `eyas train --help`."
+    assert "Did you mean --slots?" in refused("serve", "--slotz", "3")
+    assert "--port is 'x', not a whole number" in refused("serve", "--port", "x")
+    assert "--dtype is 'int8', but must be float32 or bfloat16" in refused("serve", "--dtype", "int8")
     assert "--fast" in refused("train", "recipes/tiny.toml", "--fast")
 
 
@@ -318,7 +321,7 @@ def test_a_damaged_shard(run, recipe, refused):
     shard.write_bytes(data[:begin] + bytes(byte ^ 1 for byte in data[begin:]))
     message = refused("train", recipe, "--out", run)
     assert shard.name in message
-    assert re.search(r"row \S+ with checksum [0-9a-f]{8} instead of [0-9a-f]{8}", message)
+    assert re.search(r"[0-9a-f]{8} instead of [0-9a-f]{8}", message)
     assert not (run / "head").exists() or not any((run / "head").iterdir())
 
 
@@ -403,7 +406,8 @@ def run(parsed):
     time.sleep(5)
     return 0
 
-cli._parse = lambda arguments: type("Parsed", (), {"run": staticmethod(run)})
+cli._parse = lambda arguments: type("Parsed", (), {"function": "recipes:run_verb"})
+cli._load_function = lambda name: run
 sys.exit(cli.main([]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -461,14 +465,16 @@ def test_half_a_character_is_no_text(refused, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stage", "room", "last", "override"),
+    ("stage", "module", "function", "override"),
     [
-        ("capture", "eyas.features.capture", "write_manifest", "capture.dtype=bfloat16"),
+        ("capture", "eyas.features.store", "write_manifest", "capture.dtype=bfloat16"),
         ("train", "eyas.train.train", "finish_stage", "train.seed=9"),
         ("eval", "eyas.evaluation.evaluate", "finish_stage", "eval.seed=9"),
     ],
 )
-def test_work_on_another_recipe_stopped_half_way(recipe, finished, tmp_path, monkeypatch, stage, room, last, override):
+def test_work_on_another_recipe_stopped_half_way(
+    recipe, finished, tmp_path, monkeypatch, stage, module, function, override
+):
     # What another recipe had begun to write must not be taken for the finished work of this one.
     out = tmp_path / "copy"
     shutil.copytree(finished, out)
@@ -477,7 +483,7 @@ def test_work_on_another_recipe_stopped_half_way(recipe, finished, tmp_path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"{room}.{last}", stop)
+        patch.setattr(f"{module}.{function}", stop)
         assert main([stage, str(recipe), override, "--out", str(out)]) == 1
     assert main([stage, str(recipe), "--out", str(out)]) == 0
     assert contents(out) == contents(finished)

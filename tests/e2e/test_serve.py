@@ -101,7 +101,7 @@ def test_what_takes_too_long_gets_an_error(start, target):
 def _wait_busy(client: httpx.Client, count: int) -> None:
     """Until so many requests run or wait."""
     end_s = time.monotonic() + LONGEST_S
-    figures = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\d+)$", re.MULTILINE)
+    figures = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\d+)\.0$", re.MULTILINE)
     while sum(map(int, figures.findall(client.get("/metrics").text))) < count:
         assert time.monotonic() < end_s, "they do not come in"
         time.sleep(0.01)
@@ -113,7 +113,7 @@ def test_a_machine_without_a_compiler_is_told_of_once(start, target, tmp_path):
     assert ask(server.wait_ready(), max_tokens=3).status_code == 200
     assert server.stop(signal.SIGTERM) == 0
     said, *requests = server.err.read_text().splitlines()
-    assert ERROR.fullmatch(said.replace("warning: ", "")), said
+    assert said.startswith("eyas: warning: attention runs without its C operator, which is slower: ")
     assert "no gcc or cc" in said
     assert [json.loads(line)["path"] for line in requests] == ["/v1/completions"]
 

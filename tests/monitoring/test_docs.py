@@ -5,7 +5,6 @@ from pathlib import Path
 from eyas.engine import canary
 from eyas.monitoring import drift_report as compare
 from eyas.monitoring import prompt_sampler as sampler
-from eyas.server.observer import OUTCOMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "drift.md").read_text(encoding="utf-8")
 
@@ -21,6 +20,6 @@ def test_its_figures():
         f"fewer than {compare.MIN_REQUESTS} answers",
         f"below {1 - compare.MARGIN:.0%}".replace("%", " %"),
         f"After {canary.FIRST_ANALYSIS} answers of each head",
-        "|".join(OUTCOMES),
+        "|".join(sampler.OUTCOMES),
     ):
         assert said in PAGE, said

@@ -40,7 +40,9 @@ def write_log(directory, *groups):
         made = {"context": 20, "temperature": 0.0, "task": None, "head": HEAD, "arm": TREE16} | rest
         for _ in range(count):
             one = answer(accepted, made["arm"], made["context"], temperature=made["temperature"])
-            lines.append(build_record(one, made["head"], made["task"], SHAPES).to_line())
+            record = build_record(one, made["head"], made["task"], SHAPES)
+            assert record is not None
+            lines.append(record.to_line())
     (directory / "acceptance" / "log.jsonl").write_bytes(b"".join(lines))
     return directory
 
@@ -77,7 +79,7 @@ def test_a_slice_that_got_worse_asks_for_training(run, tmp_path, capsys):
     assert said["all", None, "0"] == "as before"
     assert main(["drift", str(run), str(log)]) == 3
     out = capsys.readouterr().out
-    assert "train again" in out
+    assert "Train again" in out
     (line,) = (line for line in out.splitlines() if line.startswith("task math, temperature 0 "))
     assert line.split()[4:] == ["12", "240", "2.50", "(2.50-2.50)", "4.50", "(4.20-4.80)", "-44.4%", "worse"]
 
@@ -193,12 +195,12 @@ def no_interval(run):
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (no_results, "no .*results.json"),
-        (another_schema, "results.json of schema 7; expected schema 1"),
-        (no_json, "results.json that is not JSON"),
+        (no_results, r"results.json cannot be read \(No such file"),
+        (another_schema, "results.json has schema 7, but this eyas reads schema 1"),
+        (no_json, "results.json is not valid JSON"),
         (no_provenance, "report is unfinished"),
-        (another_evaluation, "acceptance.json of schema 2"),
-        (no_interval, "acceptance_length and ci95"),
+        (another_evaluation, "acceptance.json has schema 2"),
+        (no_interval, "results.json has no valid value for tasks.chat.ci95"),
         (shutil.rmtree, "no directory"),
     ],
 )
@@ -217,11 +219,11 @@ def test_no_log_an_empty_one_and_wrong_usage(run, tmp_path, capsys):
     assert "--sample-low-acceptance" in capsys.readouterr().err
     log = write_log(tmp_path / "log")
     assert main(["drift", str(run), str(log)]) == 2
-    assert "no answer in the log" in capsys.readouterr().err
+    assert "no answers" in capsys.readouterr().err
     assert main(["drift", str(run), str(log), "--days", "0"]) == 2
     write_log(tmp_path / "other", (20, [4] * 20, {}))
     assert main(["drift", str(run), str(tmp_path / "other"), "--recipe", str(tmp_path / "x.toml")]) == 2
-    assert "no prompt in" in capsys.readouterr().err
+    assert "no prompts in" in capsys.readouterr().err
 
 
 BROKEN = {

@@ -12,9 +12,9 @@ from tests.monitoring.outputs import CHAIN2, HEAD, answer, body, chat
 from eyas.base.errors import InputError, StorageError, UsageError
 from eyas.chat.conversation import Conversation, Message, read_conversations
 from eyas.monitoring import prompt_sampler as sampling
-from eyas.monitoring.acceptance_log import parse_records
+from eyas.monitoring.acceptance_log import parse_records, read_log
 from eyas.monitoring.privacy_gate import PrivacyGate
-from eyas.monitoring.prompt_sampler import PromptSampler, SampleOptions, read_log
+from eyas.monitoring.prompt_sampler import PromptSampler, SampleOptions
 from eyas.server.openai_requests import CompletionRequest
 from eyas.tree.shape import TreeShape, chain_shape
 
@@ -57,7 +57,7 @@ def texts(directory: Path) -> list[str]:
 
 
 def counts(one: PromptSampler) -> dict[str, int]:
-    return {name: count for name, count in one.stats().outcomes.items() if count}
+    return {name: count for name, count in one.outcomes.items() if count}
 
 
 def test_only_prompts_that_went_badly_and_as_the_data_stage_reads_them(start, tmp_path):
@@ -136,7 +136,7 @@ def test_a_restart_goes_on_behind_a_half_written_line(start, tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"id": "own-traffic:1", "mess')
     two = start()
-    assert two.stats().prompts == 1
+    assert two.num_prompts == 1
     assert path.read_bytes() == whole
     two.observe(body(TEXT), 0, answer(BAD))
     two.observe(body("How many days does the reader need for all of the 300 pages?"), 0, answer(BAD))
@@ -149,13 +149,13 @@ def test_a_full_disk_is_counted_and_said_once(start, tmp_path):
     said: list[str] = []
     one = start(say=said.append)
     full = os.open("/dev/full", os.O_WRONLY)
-    keep = os.dup(one._prompts_file._fd)
+    keep = os.dup(one._prompts_file._file.fileno())
     wait_for(one, 20)
-    os.dup2(full, one._prompts_file._fd)
+    os.dup2(full, one._prompts_file._file.fileno())
     for number in (1, 2):
         one.observe(body(f"{TEXT} And in {number} years?"), 0, answer(BAD))
     wait_for(one, 22)
-    os.dup2(keep, one._prompts_file._fd)
+    os.dup2(keep, one._prompts_file._file.fileno())
     one.observe(body(TEXT), 0, answer(BAD))
     one.close()
     assert counts(one)["failed"] == 2
@@ -166,10 +166,10 @@ def test_a_full_disk_is_counted_and_said_once(start, tmp_path):
 
 def wait_for(one: PromptSampler, count: int) -> None:
     for _ in range(2000):
-        if sum(one.stats().outcomes.values()) >= count:
+        if sum(one.outcomes.values()) >= count:
             return
         threading.Event().wait(0.005)
-    raise AssertionError(one.stats())
+    raise AssertionError(one.outcomes)
 
 
 def test_a_queue_that_is_full_drops_and_counts(start, monkeypatch):
@@ -222,7 +222,7 @@ def test_the_log_has_rounds_for_every_tree_that_they_say_something_of(start, tmp
 
 def test_one_server_writes_at_a_time(start, tmp_path, gate):
     start()
-    with pytest.raises(InputError, match="another server"):
+    with pytest.raises(InputError, match="Another server"):
         PromptSampler(SampleOptions(tmp_path / "kept"), gate, [HEAD], SHAPES, print)
 
 

@@ -7,7 +7,7 @@ import openai
 import pytest
 import torch
 from tests.engine.pairs import shallow, shallow_target
-from tests.server.server import Server, new_service, serving
+from tests.server.server import Server, serving, start_engine
 
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.async_engine import AsyncEngine
@@ -18,15 +18,15 @@ from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.tree.shape import TreeShape
 
-__all__ = ["client", "http", "pair", "server", "service", "shallow", "shallow_target"]
+__all__ = ["async_engine", "client", "http", "pair", "server", "shallow", "shallow_target"]
 
 
 @pytest.fixture(scope="session")
 def server(shallow_target: Target) -> Iterator[Server]:
-    service = new_service(shallow_target, drafts=True)
-    with serving(service) as running:
+    async_engine = start_engine(shallow_target, drafts=True)
+    with serving(async_engine) as running:
         yield running
-    service.drain(1)
+    async_engine.drain(1)
 
 
 @pytest.fixture(scope="session")
@@ -42,18 +42,18 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[AsyncEngine]:
+def async_engine() -> Iterator[AsyncEngine]:
     """The embedded pair, trees of 16."""
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
     target = Target.load(EMBEDDED, torch.float32, stored.config.aux_layer_ids)
     draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
-    service = AsyncEngine(Engine(target, [draft], 4, 1024), 16)
-    service.start()
-    yield service
-    service.drain(1)
+    async_engine = AsyncEngine(Engine(target, [draft], 4, 1024), 16)
+    async_engine.start()
+    yield async_engine
+    async_engine.drain(1)
 
 
 @pytest.fixture(scope="module")
-def pair(service: AsyncEngine) -> Iterator[Server]:
-    with serving(service) as server:
+def pair(async_engine: AsyncEngine) -> Iterator[Server]:
+    with serving(async_engine) as server:
         yield server

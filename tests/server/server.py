@@ -25,26 +25,26 @@ MODEL = "tiny"
 CHAT = "/v1/chat/completions"
 ROSES = "Can you help me to plant 12 roses in Salmere?"  # the embedded pair knows about it
 SHAPE = TreeShape(depth=3, top_k=2, nodes=6)
-MESSAGE = re.compile(r"(found .+; expected .+; do )?.+", re.DOTALL)
+MESSAGE = re.compile(r"(found .+; expected .+; do .+|[A-Za-z0-9].+[.?])", re.DOTALL)
 
 
 @dataclass
 class Server:
-    """A running server; `lines` is its log."""
+    """A running server. lines: its access log."""
 
     api: Api
     url: str
     lines: list[str] = field(default_factory=list)
 
     def line_of(self, request_id: str) -> dict[str, Any]:
-        """What the log says about a request; it does so right after the response."""
+        """Returns the log line of a request, which is written right after the response."""
         found: list[dict[str, Any]] = []
 
-        def is_there() -> bool:
+        def is_logged() -> bool:
             found[:] = [line for line in map(json.loads, list(self.lines)) if line["id"] == request_id]
             return bool(found)
 
-        wait_until(is_there)
+        wait_until(is_logged)
         (line,) = found
         return line
 
@@ -54,48 +54,48 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    service: AsyncEngine, keys: Sequence[str] = (), vertex: VertexConfig | None = None, page: bool = True
+    async_engine: AsyncEngine, keys: Sequence[str] = (), vertex: VertexConfig | None = None, page: bool = True
 ) -> Iterator[Server]:
-    """The service's HTTP server, ready; the service itself is started by the caller."""
+    """Runs the HTTP server of a started engine, ready."""
     lines: list[str] = []
-    api = Api(service, ApiOptions(MODEL, tuple(keys), lines.append, vertex, page))
+    api = Api(async_engine, ApiOptions(MODEL, tuple(keys), lines.append, vertex, page))
     api.phase = "ready"
     config = uvicorn.Config(
         api.build_app(), http="h11", ws="none", lifespan="off", log_config=None, log_level="warning"
     )
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
-    with bind("127.0.0.1", 0) as holder:
-        thread = threading.Thread(target=server.run, args=([holder],))
+    with bind("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
             wait_until(lambda: server.started)
-            yield Server(api, server_url(holder), lines)
+            yield Server(api, server_url(listener), lines)
         finally:
             server.should_exit = True
             thread.join()
 
 
-def wait_until(holds, longest_s: float = 30.0) -> None:
-    """Wait until something is so."""
-    end_s = time.monotonic() + longest_s
-    while not holds():
-        assert time.monotonic() < end_s, "it does not happen"
+def wait_until(condition, timeout_s: float = 30.0) -> None:
+    """Waits until a condition holds."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s, "timed out"
         time.sleep(0.005)
 
 
-def new_service(
+def start_engine(
     target: Target, slots: int = 4, max_waiting: int = 16, context: int = 512, drafts: bool = False
 ) -> AsyncEngine:
-    """Started; with `drafts`, a random head drafts in trees of `SHAPE`."""
+    """Starts an engine. drafts: a random head drafts trees of `SHAPE`."""
     draft = random_draft(target, SHAPE) if drafts else None
-    service = AsyncEngine(Engine(target, [] if draft is None else [draft], slots, context), max_waiting)
-    service.start()
-    return service
+    async_engine = AsyncEngine(Engine(target, [] if draft is None else [draft], slots, context), max_waiting)
+    async_engine.start()
+    return async_engine
 
 
 def error_of(reply: httpx.Response, status: int) -> dict[str, str]:
-    """The error of a response in OpenAI's shape."""
+    """Returns the error of a response after a check of its shape."""
     assert reply.status_code == status, reply.text
     assert reply.headers["content-type"] == "application/json"
     assert list(reply.json()) == ["error"]

@@ -1,4 +1,4 @@
-"""What the server says, as OpenAI's own client reads it, against transformers' generate."""
+"""Responses as OpenAI's own client reads them, against transformers' generate."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What happens around answers: clients that leave, queues that are full, engines that end, keys, ids, logs."""
+"""Disconnects, full queues, shutdown and failure of the engine, API keys, request ids, the access log."""
 
 import hmac
 import json
@@ -9,13 +9,13 @@ import threading
 import httpx
 import openai
 import pytest
-from tests.server.server import MODEL, error_of, new_service, serving, wait_until
+from tests.server.server import MODEL, error_of, serving, start_engine, wait_until
 
 LONG = {"model": MODEL, "prompt": "hi", "max_tokens": 500, "ignore_eos": True}
 
 
 def ask_aside(server, body):
-    """Send a request from another thread; its response will be in the list."""
+    """Sends a request from another thread. Its response will be in the list."""
     replies = []
     thread = threading.Thread(
         target=lambda: replies.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=60))
@@ -24,33 +24,33 @@ def ask_aside(server, body):
     return thread, replies
 
 
-# --- clients that leave ----------------------------------------------------------------------------------------------
+# --- disconnects -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def server_of_two(shallow_target):
-    """Two at a time, and one may wait."""
-    service = new_service(shallow_target, slots=2, max_waiting=1)
-    with serving(service) as server:
+    """Two slots, and one request may wait."""
+    async_engine = start_engine(shallow_target, slots=2, max_waiting=1)
+    with serving(async_engine) as server:
         yield server
-    service.drain(0.1)
+    async_engine.drain(0.1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_client_that_leaves_frees_its_place(server_of_two, stream, n):
-    service = server_of_two.api.async_engine
+def test_a_disconnect_frees_the_slots(server_of_two, stream, n):
+    async_engine = server_of_two.api.async_engine
     body = json.dumps({**LONG, "stream": stream, "n": n}).encode()
     address = ("127.0.0.1", int(server_of_two.url.rsplit(":", 1)[1]))
     with socket.create_connection(address) as connection:
         head = ("POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json")
         connection.sendall("\r\n".join((*head, f"Content-Length: {len(body)}", "", "")).encode() + body)
-        wait_until(lambda: service.stats().running == min(n, 2))
+        wait_until(lambda: async_engine.stats().running == min(n, 2))
         if stream:
             while b"data: {" not in connection.recv(5000):
                 pass
-    wait_until(lambda: service.stats().running + service.stats().waiting == 0)
-    assert service.stats().requests_finished == {"cancelled": n}
+    wait_until(lambda: async_engine.stats().running + async_engine.stats().waiting == 0)
+    assert async_engine.stats().requests_finished == {"cancelled": n}
     wait_until(lambda: server_of_two.lines)
     (line,) = map(json.loads, server_of_two.lines)
     assert line["status"] == (200 if stream else 499)
@@ -58,13 +58,13 @@ def test_a_client_that_leaves_frees_its_place(server_of_two, stream, n):
     assert httpx.post(f"{server_of_two.url}/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
 
 
-# --- queues that are full --------------------------------------------------------------------------------------------
+# --- full queues -----------------------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_says_when_to_come_back(server_of_two):
-    service = server_of_two.api.async_engine
+def test_a_full_queue_says_when_to_retry(server_of_two):
+    async_engine = server_of_two.api.async_engine
     busy = [ask_aside(server_of_two, {**LONG, "max_tokens": 250, "n": n}) for n in (2, 1)]
-    wait_until(lambda: service.stats().running + service.stats().waiting == 3)
+    wait_until(lambda: async_engine.stats().running + async_engine.stats().waiting == 3)
     client = openai.OpenAI(base_url=f"{server_of_two.url}/v1", api_key="none", max_retries=0)
     with pytest.raises(openai.RateLimitError) as refused:
         client.completions.create(model=MODEL, prompt="hi", max_tokens=1)
@@ -77,28 +77,31 @@ def test_a_full_queue_says_when_to_come_back(server_of_two):
     assert client.completions.create(model=MODEL, prompt="hi", max_tokens=1).choices[0].text is not None
 
 
-def test_a_call_that_fits_only_in_part_leaves_nothing_behind(server_of_two):
-    service = server_of_two.api.async_engine
+def test_a_call_with_more_requests_than_the_limit_is_cancelled(server_of_two):
+    async_engine = server_of_two.api.async_engine
     reply = httpx.post(f"{server_of_two.url}/v1/completions", json={**LONG, "n": 4})
     assert reply.status_code == 429
-    wait_until(lambda: service.stats().running + service.stats().waiting == 0)
-    assert service.stats().requests_finished == {"cancelled": 3}
+    limits = "this server runs at most 3 (--slots 2 + --max-waiting 1)"
+    expected = f"n=4 needs 4 sequences, but {limits}. Lower n or raise the limits."
+    assert reply.json()["error"]["message"] == expected
+    wait_until(lambda: async_engine.stats().running + async_engine.stats().waiting == 0)
+    assert async_engine.stats().requests_finished == {"cancelled": 3}
 
 
-# --- engines that end ------------------------------------------------------------------------------------------------
+# --- shutdown and failure --------------------------------------------------------------------------------------------
 
 
-def test_nobody_hangs_when_the_service_ends(shallow_target):
-    service = new_service(shallow_target, slots=1)
-    with serving(service) as server:
+def test_no_client_hangs_when_the_engine_ends(shallow_target):
+    async_engine = start_engine(shallow_target, slots=1)
+    with serving(async_engine) as server:
         plain = ask_aside(server, LONG)
         streamed = ask_aside(server, {**LONG, "stream": True})
-        wait_until(lambda: service.stats().running + service.stats().waiting == 2)
+        wait_until(lambda: async_engine.stats().running + async_engine.stats().waiting == 2)
         server.api.phase = "draining"
         assert error_of(httpx.get(f"{server.url}/ready"), 503)["code"] == "draining"
         assert error_of(httpx.post(f"{server.url}/v1/completions", json=LONG), 503)["code"] == "draining"
         assert httpx.get(f"{server.url}/health").status_code == 200
-        assert not service.drain(0.2)
+        assert not async_engine.drain(0.2)
         for thread, _ in (plain, streamed):
             thread.join(5)
             assert not thread.is_alive()
@@ -108,40 +111,40 @@ def test_nobody_hangs_when_the_service_ends(shallow_target):
         assert events[-1] == "data: [DONE]"
 
 
-def test_what_was_accepted_finishes_in_time(shallow_target):
-    service = new_service(shallow_target)
-    with serving(service) as server:
+def test_accepted_requests_finish_before_the_end(shallow_target):
+    async_engine = start_engine(shallow_target)
+    with serving(async_engine) as server:
         thread, replies = ask_aside(server, {**LONG, "max_tokens": 50})
-        wait_until(lambda: service.stats().running == 1)
-        assert service.drain(30)
+        wait_until(lambda: async_engine.stats().running == 1)
+        assert async_engine.drain(30)
         thread.join()
         assert replies[0].json()["usage"]["completion_tokens"] == 50
         assert error_of(httpx.post(f"{server.url}/v1/completions", json=LONG), 503)["code"] == "draining"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_engine_that_fails_is_told_to_everybody(shallow_target, monkeypatch):
-    service = new_service(shallow_target)
-    with serving(service) as server:
+def test_a_failed_engine_is_reported_to_every_client(shallow_target, monkeypatch):
+    async_engine = start_engine(shallow_target)
+    with serving(async_engine) as server:
         plain, streamed = ask_aside(server, LONG), ask_aside(server, {**LONG, "stream": True})
-        wait_until(lambda: service.stats().running == 2)
+        wait_until(lambda: async_engine.stats().running == 2)
 
         def fail(*_):
-            raise ZeroDivisionError("a fault of ours")
+            raise ZeroDivisionError("a bug of eyas")
 
-        monkeypatch.setattr(service.engine, "launch", fail)
+        monkeypatch.setattr(async_engine.engine, "launch", fail)
         for thread, _ in (plain, streamed):
             thread.join(5)
             assert not thread.is_alive()
         assert error_of(plain[1][0], 500)["code"] == "internal_error"
-        assert "a fault of ours" not in plain[1][0].text
+        assert "a bug of eyas" not in plain[1][0].text
         assert '"internal_error"' in streamed[1][0].text
         assert error_of(httpx.get(f"{server.url}/health"), 503)["code"] == "engine_failed"
         assert error_of(httpx.post(f"{server.url}/v1/completions", json=LONG), 503)
 
 
-def test_a_fault_of_the_server_itself_is_told_as_any_error(server, http, monkeypatch):
-    words = "a fault of ours"
+def test_an_exception_in_a_route_is_reported_as_any_error(server, http, monkeypatch):
+    words = "a bug of eyas"
 
     def fail(*_):
         raise ZeroDivisionError(words)
@@ -156,7 +159,7 @@ def test_a_fault_of_the_server_itself_is_told_as_any_error(server, http, monkeyp
     assert words not in error + reply.text
 
 
-def test_before_the_warm_up_is_done(server, http):
+def test_the_server_before_it_is_ready(server, http):
     server.api.phase = "warming"
     try:
         assert error_of(http.get("/ready"), 503)["code"] == "warming_up"
@@ -167,18 +170,18 @@ def test_before_the_warm_up_is_done(server, http):
     assert http.get("/ready").json() == {"status": "ready"}
 
 
-# --- keys ------------------------------------------------------------------------------------------------------------
+# --- API keys---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def locked(shallow_target):
-    service = new_service(shallow_target)
-    with serving(service, keys=("first", "sécond")) as server:
+    async_engine = start_engine(shallow_target)
+    with serving(async_engine, keys=("first", "sécond")) as server:
         yield server
-    service.drain(1)
+    async_engine.drain(1)
 
 
-def test_keys_open_everything_but_the_probes(locked):
+def test_every_path_but_the_probes_needs_a_key(locked):
     wrongs = (None, "", "Bearer", "Bearer firs", "Bearer firstt", "Basic first", "first", "Bearer \xff")
 
     client = locked.client()
@@ -213,14 +216,14 @@ def test_keys_are_compared_in_constant_time(locked, monkeypatch):
     for key in ("first", "wrong"):
         compared.clear()
         httpx.get(f"{locked.url}/v1/models", headers={"Authorization": f"Bearer {key}"})
-        # Every key is looked at, wherever the right one stands.
+        # Every key is compared, wherever the right one stands.
         assert compared == [(key.encode(), b"first"), (key.encode(), "sécond".encode())]
 
 
-# --- ids and logs ----------------------------------------------------------------------------------------------------
+# --- ids and the log-------------------------------------------------------------------------------------------------
 
 
-def test_request_ids_are_taken_or_made(http):
+def test_request_ids_of_clients_and_new_ones(http):
     assert http.get("/health", headers={"X-Request-Id": "abc-1"}).headers["X-Request-Id"] == "abc-1"
     for bad in ("", "a b", "x" * 129, "é"):
         made = http.get("/health", headers={"X-Request-Id": bad.encode()}).headers["X-Request-Id"]
@@ -234,7 +237,7 @@ def test_two_calls_may_carry_the_same_id(server, http):
     assert first["id"] != second["id"]
 
 
-def test_the_log_has_figures_and_no_words(server, http):
+def test_the_log_has_figures_and_no_text(server, http):
     secret = "a secret that no log may hold"
     body = {"model": MODEL, "messages": [{"role": "user", "content": secret}], "max_tokens": 8, "ignore_eos": True}
 
@@ -259,13 +262,13 @@ def test_the_log_has_figures_and_no_words(server, http):
 
 
 def test_others_are_answered_while_one_streams(shallow_target):
-    service = new_service(shallow_target)
-    with serving(service) as server:
+    async_engine = start_engine(shallow_target)
+    with serving(async_engine) as server:
         thread, replies = ask_aside(server, {**LONG, "stream": True})
-        wait_until(lambda: service.stats().running == 1)
+        wait_until(lambda: async_engine.stats().running == 1)
         for _ in range(5):
             assert httpx.post(f"{server.url}/v1/completions", json={**LONG, "max_tokens": 1}).status_code == 200
         assert thread.is_alive()
         thread.join()
-    service.drain(1)
+    async_engine.drain(1)
     assert replies[0].text.endswith("data: [DONE]\n\n")

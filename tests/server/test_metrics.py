@@ -1,16 +1,16 @@
-"""Figures by hand, and GET /metrics as Prometheus' own parser reads it."""
+"""Figures computed by hand, and GET /metrics read by Prometheus' own parser."""
 
 from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.server import MODEL, new_service, serving
+from tests.server.server import MODEL, serving, start_engine
 
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.request import Request, RequestOutput
-from eyas.server.generation import OutputDelta
+from eyas.server.generation import OutputDelta, UsageCounter
 from eyas.server.metrics import ServerMetrics
-from eyas.server.usage import UsageCounter, build_metrics, build_speculative_stats
+from eyas.server.response_builder import build_metrics, build_speculative_stats
 from eyas.speculation.speedup import SpeedupEstimate
 
 STATS = EngineStats(
@@ -36,7 +36,7 @@ STATS = EngineStats(
 def read(text):
     """name -> {other labels: value}"""
     samples = {}
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(text.decode() if isinstance(text, bytes) else text):
         for sample in family.samples:
             labels = {key: value for key, value in sample.labels.items() if key not in ("model_name", "engine")}
             samples.setdefault(sample.name, {})[tuple(labels.values())] = sample.value
@@ -53,7 +53,7 @@ def answer_of(accepted, proposed, **rest):
 
 
 def test_the_page_has_vllms_names():
-    samples = read(ServerMetrics('odd "name"\\').render(STATS))
+    samples = read(ServerMetrics('odd "name"\\', lambda: STATS).render())
     single = {name: values[()] for name, values in samples.items() if list(values) == [()]}
     assert single == {
         "vllm:num_requests_running": 2,
@@ -78,7 +78,7 @@ def test_the_page_has_vllms_names():
 
 
 def test_a_speed_up_that_is_not_measured_is_not_told():
-    samples = read(ServerMetrics("m").render(replace(STATS, speedup=None)))
+    samples = read(ServerMetrics("m", lambda: replace(STATS, speedup=None)).render())
     assert not any(name.startswith("eyas_speedup") for name in samples)
 
 
@@ -86,19 +86,20 @@ LATENCIES = ("time_to_first_token", "inter_token_latency", "e2e_request_latency"
 
 
 def test_labels_survive_odd_names():
-    (family, *_) = text_string_to_metric_families(ServerMetrics('odd "name"\\\n').render(STATS))
+    page = ServerMetrics('odd "name"\\\n', lambda: STATS).render().decode()
+    (family, *_) = text_string_to_metric_families(page)
     assert family.samples[0].labels["model_name"] == 'odd "name"\\\n'
     assert family.documentation
 
 
 def test_latencies_of_an_answer():
-    metrics = ServerMetrics("m")
+    metrics = ServerMetrics("m", lambda: STATS)
     # First token at 0.25 s, then a round of three tokens and a round of one.
     metrics.observe(
         RequestOutput(Request("r", (1,), 9), token_ids=[1] * 5, token_times_s=[0.25, 0.625, 0.625, 0.625, 0.6875])
     )
     metrics.observe(RequestOutput(Request("r", (1,), 9), token_ids=[1], token_times_s=[3000.0]))
-    samples = read(metrics.render(STATS))
+    samples = read(metrics.render())
 
     def histogram(name):
         return {part: samples[f"vllm:{name}_seconds_{part}"] for part in ("bucket", "sum", "count")}
@@ -146,11 +147,11 @@ def test_where_there_is_nothing_to_report():
 
 def test_a_prompt_counts_once():
     requests = [Request(str(i), (1,) * length, 9) for i, length in enumerate((3, 3, 5, 5))]
-    tally = UsageCounter(requests, 2)
+    counter = UsageCounter(requests, 2)
     for index, cached in ((0, 1), (1, 2), (2, 0), (3, 4)):
-        tally.add(OutputDelta(index, (7, 8), "x", (), cached, None))
-    tally.add(OutputDelta(0, (9,), "", (), 1, "stop"))
-    usage = tally.usage
+        counter.add(OutputDelta(index, (7, 8), "x", (), cached, None))
+    counter.add(OutputDelta(0, (9,), "", (), 1, "stop"))
+    usage = counter.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (8, 9, 17)
     assert usage.prompt_tokens_details.cached_tokens == 1
 
@@ -159,14 +160,14 @@ def test_a_prompt_counts_once():
 
 
 def test_the_counters_add_up_to_what_clients_saw(shallow_target):
-    service = new_service(shallow_target, drafts=True)
-    with serving(service) as server, server.client() as client:
+    async_engine = start_engine(shallow_target, drafts=True)
+    with serving(async_engine) as server, server.client() as client:
         replies = [
             client.post("/v1/completions", json={"model": MODEL, "prompt": prompt, "max_tokens": 30}).json()
             for prompt in ("one", "one", "two of them")
         ]
         page = client.get("/metrics")
-    service.drain(1)
+    async_engine.drain(1)
     assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     samples = read(page.text)
 

@@ -1,16 +1,18 @@
-"""What reaches the chat template, read off a template that writes down all it sees."""
+"""The input of the chat template, read off a template that writes down everything it gets."""
+
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pydantic import TypeAdapter
 from tests.tiny import tiny_tokenizer
 
-from eyas.base.errors import InputError
-from eyas.server.chat_prompt import encode_chat, encode_text
 from eyas.server.http_errors import ApiError
 from eyas.server.openai_requests import Messages, Tool
-from eyas.server.token_text import TokenDecoder
+from eyas.server.request_parser import RequestParser
+from eyas.server.response_builder import TokenDecoder
 
-TELLING = (
+ECHO_TEMPLATE = (
     "{% if tools %}tools={{ tools | tojson }} {% endif %}"
     "{% for m in messages %}[{{ m.role }}{{ ':' + m.name if m.name }} {{ m.content }}"
     "{% for call in m.tool_calls or [] %} {{ call.id }}={{ call.function.name }}"
@@ -20,10 +22,16 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": [2]}'}}
 
 
-def told(messages, tools=(), tokenizer=None):
-    tokenizer = tokenizer or tiny_tokenizer(TELLING)
+def parser_of(tokenizer):
+    """A parser that has only a tokenizer of its target."""
+    return RequestParser(cast(Any, SimpleNamespace(tokenizer=tokenizer)), 1024)
+
+
+def render(messages, tools=(), tokenizer=None):
+    tokenizer = tokenizer or tiny_tokenizer(ECHO_TEMPLATE)
     parsed = TypeAdapter(Messages).validate_python(messages)
-    return tokenizer.decode(list(encode_chat(parsed, [Tool.model_validate(tool) for tool in tools], tokenizer)))
+    ids = parser_of(tokenizer).encode_messages(parsed, [Tool.model_validate(tool) for tool in tools])
+    return tokenizer.decode(list(ids))
 
 
 def test_tools_and_calls_reach_the_template():
@@ -34,26 +42,27 @@ def test_tools_and_calls_reach_the_template():
     ]
     tools = '[{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]'
     calls = '[user:Ann 1 + 2?][assistant  c1=add({"a": 1, "b": [2]})][tool 3 for c1]'
-    tokenizer = tiny_tokenizer(TELLING)
-    assert told(messages, [TOOL], tokenizer) == f"tools={tools} {calls}"
-    assert told(messages, [], tokenizer) == calls
+    tokenizer = tiny_tokenizer(ECHO_TEMPLATE)
+    assert render(messages, [TOOL], tokenizer) == f"tools={tools} {calls}"
+    assert render(messages, [], tokenizer) == calls
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[1]", "3", "[" * 100_000])
-def test_arguments_that_are_no_object_are_refused(arguments):
+def test_arguments_that_are_not_an_object_are_rejected(arguments):
     call = {**CALL, "function": {"name": "add", "arguments": arguments}}
-    with pytest.raises(ApiError) as refused:
-        told([{"role": "assistant", "tool_calls": [call]}])
-    assert refused.value.body.error.param == "messages.0.tool_calls.0.function.arguments"
+    with pytest.raises(ApiError) as rejected:
+        render([{"role": "assistant", "tool_calls": [call]}])
+    assert rejected.value.body.error.param == "messages.0.tool_calls.0.function.arguments"
 
 
-def test_a_template_that_cannot_take_a_call_refuses():
-    with pytest.raises(InputError, match="refuses"):
-        told([{"role": "assistant", "tool_calls": [CALL]}], tokenizer=tiny_tokenizer())
+def test_a_template_without_tool_calls_rejects_them():
+    with pytest.raises(ApiError) as rejected:
+        render([{"role": "assistant", "tool_calls": [CALL]}], tokenizer=tiny_tokenizer())
+    assert (rejected.value.status_code, rejected.value.body.error.param) == (400, "messages")
 
 
 def test_a_plain_prompt_begins_as_its_tokenizer_wants():
-    assert encode_text("ab", tiny_tokenizer()) == tuple(tiny_tokenizer()("ab").input_ids)
+    assert parser_of(tiny_tokenizer()).encode_prompt("ab") == tuple(tiny_tokenizer()("ab").input_ids)
 
 
 # --- single tokens ---------------------------------------------------------------------------------------------------
@@ -61,13 +70,13 @@ def test_a_plain_prompt_begins_as_its_tokenizer_wants():
 
 def test_bytes_of_single_tokens():
     tokenizer = tiny_tokenizer()
-    texts = TokenDecoder(tokenizer)
+    decoder = TokenDecoder(tokenizer)
     euro = tokenizer.encode("€", add_special_tokens=False)
-    assert [texts.decode(token).raw_bytes for token in euro] == [[0xE2], [0x82], [0xAC]]
-    assert [texts.decode(token).text for token in euro] == ["\ufffd"] * 3
-    space = texts.decode(tokenizer.encode(" ", add_special_tokens=False)[0])
+    assert [decoder.decode(token).raw_bytes for token in euro] == [[0xE2], [0x82], [0xAC]]
+    assert [decoder.decode(token).text for token in euro] == ["\ufffd"] * 3
+    space = decoder.decode(tokenizer.encode(" ", add_special_tokens=False)[0])
     assert (space.text, space.raw_bytes) == (" ", [32])
-    assert texts.decode(tokenizer.encode("<|end|>", add_special_tokens=False)[0]).text == "<|end|>"
+    assert decoder.decode(tokenizer.encode("<|end|>", add_special_tokens=False)[0]).text == "<|end|>"
 
 
 def test_bytes_of_a_sentencepiece_vocabulary():
@@ -80,8 +89,8 @@ def test_bytes_of_a_sentencepiece_vocabulary():
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    texts = TokenDecoder(PreTrainedTokenizerFast(tokenizer_object=backend))
-    assert texts.decode(2).text == " cat"  # the space is there, though a text never begins with it
-    assert texts.decode(2).raw_bytes == list(b" cat")
-    assert texts.decode(3).raw_bytes == [0xE2]
-    assert texts.decode(5).raw_bytes is None
+    decoder = TokenDecoder(PreTrainedTokenizerFast(tokenizer_object=backend))
+    assert decoder.decode(2).text == " cat"  # the space is there, though a text never begins with it
+    assert decoder.decode(2).raw_bytes == list(b" cat")
+    assert decoder.decode(3).raw_bytes == [0xE2]
+    assert decoder.decode(5).raw_bytes is None

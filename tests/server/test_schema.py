@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.server.server import MODEL, Server, new_service, serving
+from tests.server.server import MODEL, Server, serving, start_engine
 
 CHECKS = [
     not_a_server_error,
@@ -42,10 +42,10 @@ EXAMPLES = 20
 @pytest.fixture(scope="module")
 def small_server(shallow_target) -> Iterator[Server]:
     """A short context, for answers without max_tokens."""
-    service = new_service(shallow_target, max_waiting=200, context=48)
-    with serving(service) as server:
+    async_engine = start_engine(shallow_target, max_waiting=200, context=48)
+    with serving(async_engine) as server:
         yield server
-    service.drain(1)
+    async_engine.drain(1)
 
 
 @pytest.fixture(scope="module")

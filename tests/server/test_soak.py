@@ -31,20 +31,20 @@ def test_a_soak_leaves_nothing_behind(shallow_target: Target, num_requests: int,
     # Less memory than the requests want at once: some wait, some are preempted.
     engine = Engine(shallow_target, [draft], 8, 256, memory_tokens=420, stream=WorkerStream())
     engine.policies[0] = build_budget(engine, ARMS, None)
-    service = AsyncEngine(engine, max_waiting=12, loop=overlap_loop)
-    service.start()
-    with serving(service) as server:
+    async_engine = AsyncEngine(engine, max_waiting=12, loop=overlap_loop)
+    async_engine.start()
+    with serving(async_engine) as server:
         soak(server.url, cases, 50, seed=0)
         before = resident_bytes()
         report = soak(server.url, cases, num_requests, seed=2)
-        wait_until(lambda: service.stats().running == service.stats().waiting == 0)
+        wait_until(lambda: async_engine.stats().running == async_engine.stats().waiting == 0)
         grown = resident_bytes() / before - 1
-    assert service.drain(10)
-    assert service.failure is None
+    assert async_engine.drain(10)
+    assert async_engine.failure is None
     engine.check()
     assert engine.kv_cache.pool.num_free + engine.kv_cache.prefix_cache.num_slots == engine.kv_cache.pool.num_slots
     assert report.wrong == []
-    stats = service.stats()
+    stats = async_engine.stats()
     assert report.outcomes["left"] > 0
     assert report.outcomes["plain 200"] > num_requests / 20
     assert stats.preemptions > 0, "memory was short"

@@ -1,4 +1,4 @@
-"""The page that shows what was drafted: by HTTP, and in headless Chromium."""
+"""The chat page, by HTTP and in headless Chromium."""
 
 import dataclasses
 import json
@@ -30,9 +30,9 @@ LONG_MS = 30_000
 
 
 @pytest.fixture(scope="module")
-def locked(service: AsyncEngine) -> Iterator[Server]:
-    """It wants a key, one that no header can carry as it is."""
-    with serving(service, keys=["schlüssel"]) as server:
+def locked(async_engine: AsyncEngine) -> Iterator[Server]:
+    """Runs a server whose key is no Latin-1 text."""
+    with serving(async_engine, keys=["schlüssel"]) as server:
         yield server
 
 
@@ -56,8 +56,8 @@ def test_the_page_needs_no_key_and_its_calls_do(locked: Server) -> None:
             error_of(client.get(path), 401)
 
 
-def test_the_page_asks_for_nothing_from_elsewhere() -> None:
-    """But for the name space of SVG, which is never fetched, no address; no text that becomes code."""
+def test_the_page_loads_nothing_from_other_hosts() -> None:
+    """Checks that it has no URL but the SVG namespace, which is never fetched, and runs no text as code."""
     for path in files("eyas.server").joinpath("ui").iterdir():
         text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(
@@ -65,8 +65,8 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
         )
 
 
-def test_the_page_can_be_left_out(service: AsyncEngine) -> None:
-    with serving(service, page=False) as server, server.client() as client:
+def test_the_page_can_be_left_out(async_engine: AsyncEngine) -> None:
+    with serving(async_engine, page=False) as server, server.client() as client:
         for path in PATHS.values():
             assert error_of(client.get(path), 404)["code"] == "unknown_url"
 
@@ -91,18 +91,18 @@ def page(browser: Browser) -> Iterator[Page]:
         yield page
 
 
-def complaints(page: Page) -> list[str]:
+def console_errors(page: Page) -> list[str]:
     said = [message.text for message in page.console_messages() if message.type in ("error", "warning")]
     return [*map(str, page.page_errors()), *said]
 
 
 def say(page: Page, words: str, most: int = 16) -> None:
-    page.get_by_label("Most tokens").fill(str(most))
+    page.get_by_label("Max tokens").fill(str(most))
     page.get_by_label("Message", exact=True).fill(words)
     page.keyboard.press("Enter")
 
 
-def ended(page: Page, text: str = "Done|Ended") -> None:
+def ended(page: Page, text: str = "Done|Stopped at") -> None:
     expect(page.get_by_role("status")).to_have_text(re.compile(text), timeout=LONG_MS)
 
 
@@ -118,7 +118,7 @@ def test_a_chat(browser: Browser, pair: Server, width: int) -> None:
         say(page, ROSES, 24)
         ended(page)
         say(page, "And after that?", 24)
-        ended(page, "Answering")
+        ended(page, "Generating")
         ended(page)
         first, second = page.locator("article.answer > p").all()
         # Several turns, with the settings of the page.
@@ -126,7 +126,7 @@ def test_a_chat(browser: Browser, pair: Server, width: int) -> None:
         assert asked[1]["messages"] == [*talk, {"role": "user", "content": "And after that?"}]
         assert (asked[1]["temperature"], asked[1]["max_tokens"]) == (0, 24)
         # Colour, and a line below for those who see none.
-        drafted, own = second.locator(".drafted").all(), second.locator(".own").all()
+        drafted, own = second.locator(".drafted").all(), second.locator(".sampled").all()
         assert min(len(drafted), len(own)) > 3
         looks = "e => [getComputedStyle(e).color, getComputedStyle(e).borderBottomStyle]"
         (green, line), (ink, none) = drafted[0].evaluate(looks), own[0].evaluate(looks)
@@ -139,7 +139,7 @@ def test_a_chat(browser: Browser, pair: Server, width: int) -> None:
             page.emulate_media(color_scheme=scheme)
             assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
             assert page.evaluate("document.documentElement.scrollWidth") == width
-        assert complaints(page) == []
+        assert console_errors(page) == []
 
 
 def check_figures(page: Page) -> None:
@@ -168,34 +168,34 @@ def check_tree(page: Page) -> None:
 
 
 @in_chromium
-def test_the_speed_up_is_the_servers(page: Page, pair: Server, service: AsyncEngine) -> None:
-    stats = dataclasses.replace(service.stats(), speedup=SpeedupEstimate(2.314, 2.104, 2.546, 9))
-    page.route("**/metrics", lambda route: route.fulfill(body=ServerMetrics(MODEL).render(stats)))
+def test_the_speed_up_comes_from_the_server(page: Page, pair: Server, async_engine: AsyncEngine) -> None:
+    stats = dataclasses.replace(async_engine.stats(), speedup=SpeedupEstimate(2.314, 2.104, 2.546, 9))
+    page.route("**/metrics", lambda route: route.fulfill(body=ServerMetrics(MODEL, lambda: stats).render()))
     page.goto(f"{pair.url}/ui")
     expect(page.locator("#speedup")).to_have_text("2.31×")
     expect(page.locator("#interval")).to_have_text("(95 %: 2.10 to 2.55)")
 
 
 @in_chromium
-def test_a_wrong_key_is_said_and_a_right_one_goes_on(page: Page, locked: Server) -> None:
+def test_a_wrong_key_is_reported_and_a_right_one_connects(page: Page, locked: Server) -> None:
     page.goto(f"{locked.url}/ui")
     alert, key = page.get_by_role("alert"), page.get_by_label("API key")
-    expect(alert).to_contain_text("This server wants an API key.")
+    expect(alert).to_contain_text("This server needs an API key.")
     expect(key).to_be_focused()
     key.fill("wrong")
     say(page, ROSES)
-    expect(alert).to_contain_text("The server refused this API key.")
+    expect(alert).to_contain_text("The API key is not valid.")
     assert page.locator("article.question").count() == 1
     assert page.locator("article.answer").count() == 0
     key.fill("schlüssel")
     key.press("Tab")
-    expect(alert).to_contain_text("The server answers now.")
-    page.get_by_role("button", name="Ask again").click()
+    expect(alert).to_contain_text("Connected.")
+    page.get_by_role("button", name="Retry").click()
     ended(page)
     assert page.locator("article .drafted").count() > 3
     assert "schl" not in page.url
     assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
-    assert all("401" in text for text in complaints(page))
+    assert all("401" in text for text in console_errors(page))
 
 
 @pytest.fixture
@@ -205,21 +205,21 @@ def proxy(pair: Server) -> Iterator[CuttingProxy]:
 
 
 @in_chromium
-def test_a_dropped_connection_keeps_what_came(page: Page, proxy: CuttingProxy) -> None:
+def test_a_lost_connection_keeps_the_partial_answer(page: Page, proxy: CuttingProxy) -> None:
     page.goto(f"{proxy.url}/ui")
     proxy.spoil = "cut"
     say(page, ROSES)
-    expect(page.get_by_role("alert")).to_contain_text("The connection broke off. What came is kept.")
+    expect(page.get_by_role("alert")).to_contain_text("The connection was lost. The partial answer is kept.")
     kept = page.locator("article.answer > p").text_content() or ""
     assert kept
     assert page.get_by_role("button", name="Send", exact=True).is_enabled()
-    page.get_by_role("button", name="Ask again").click()
+    page.get_by_role("button", name="Retry").click()
     ended(page)
     whole = page.locator("article.answer > p").text_content() or ""
     assert whole.startswith(kept)
     assert len(whole) > len(kept)
     assert page.get_by_role("alert").count() == 0
-    assert all("ERR_INCOMPLETE_CHUNKED_ENCODING" in text or "ERR_CONN" in text for text in complaints(page))
+    assert all("ERR_INCOMPLETE_CHUNKED_ENCODING" in text or "ERR_CONN" in text for text in console_errors(page))
 
 
 @in_chromium
@@ -229,25 +229,25 @@ def test_the_stop_button(page: Page, proxy: CuttingProxy) -> None:
     say(page, ROSES)
     page.locator("article .drafted").first.wait_for()
     page.get_by_role("button", name="Stop").click()
-    ended(page, "Stopped. What came is kept.")
+    ended(page, "Stopped. The partial answer is kept.")
     assert proxy.left.wait(10), "the connection is closed, by which the server knows"
     assert page.locator("article.answer > p").text_content()
-    assert complaints(page) == []
+    assert console_errors(page) == []
 
 
 @in_chromium
 @pytest.mark.parametrize(
     ("status", "message"),
-    [(429, "The server is full. Try again in 7 s."), (503, "The server cannot answer now: found")],
+    [(429, "The server is full. Retry in 7 s."), (503, "The server is not available: It is broken. Mend it.")],
 )
-def test_a_server_that_cannot(page: Page, pair: Server, status: int, message: str) -> None:
-    body = json.dumps({"error": {"message": "found x; expected y; do z", "type": "", "param": None, "code": None}})
+def test_a_server_that_is_not_available(page: Page, pair: Server, status: int, message: str) -> None:
+    body = json.dumps({"error": {"message": "It is broken. Mend it.", "type": "", "param": None, "code": None}})
     turns = [lambda route: route.fulfill(status=status, body=body, headers={"Retry-After": "7"}), Route.continue_]
     page.route("**/v1/chat/completions", lambda route: turns.pop(0)(route))
     page.goto(f"{pair.url}/ui")
     say(page, ROSES)
     expect(page.get_by_role("alert")).to_contain_text(message)
-    page.get_by_role("button", name="Ask again").click()
+    page.get_by_role("button", name="Retry").click()
     ended(page)
     assert page.locator("article").count() == 2
 
@@ -269,7 +269,7 @@ def test_markup_stays_text(page: Page, pair: Server) -> None:
     expect(page.locator("article.question > p")).to_have_text(attack)
     expect(page.locator("article.answer > p")).to_have_text(attack)
     assert page.locator("article img, article script, #tree img, #tree script").count() == 0
-    assert complaints(page) == []
+    assert console_errors(page) == []
 
 
 @in_chromium
@@ -280,7 +280,7 @@ def test_by_keyboard_alone(page: Page, pair: Server) -> None:
     for _ in range(8):
         page.keyboard.press("Tab")
         names.append(page.evaluate("(document.activeElement.labels?.[0] ?? document.activeElement).textContent.trim()"))
-    expected = ["API key", "Temperature", "Most tokens", "Speculation", "Ask something", "Message", "Send", "New chat"]
+    expected = ["API key", "Temperature", "Max tokens", "Speculation", "Ask a question", "Message", "Send", "New chat"]
     assert [name[: len(wanted)] for name, wanted in zip(names, expected, strict=True)] == expected
     say(page, ROSES)
     ended(page)

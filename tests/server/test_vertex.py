@@ -1,11 +1,11 @@
-"""Vertex AI's contract: its routes, both kinds of body, and answers that are those of the other endpoints."""
+"""Vertex AI's contract: its routes, both kinds of body, and responses equal to those of the other routes."""
 
 import json
 from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.server.server import MODEL, Server, error_of, new_service, serving
+from tests.server.server import MODEL, Server, error_of, serving, start_engine
 
 from eyas.base.errors import UsageError
 from eyas.server.vertex import VertexConfig, read_vertex_config
@@ -17,10 +17,10 @@ SAME = {"max_tokens": 6, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def vertex(shallow_target) -> Iterator[Server]:
-    service = new_service(shallow_target, drafts=True)
-    with serving(service, ["secret"], VertexConfig(8080, HEALTH, PREDICT)) as server:
+    async_engine = start_engine(shallow_target, drafts=True)
+    with serving(async_engine, ["secret"], VertexConfig(8080, HEALTH, PREDICT)) as server:
         yield server
-    service.drain(1)
+    async_engine.drain(1)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def said(reply: dict) -> list[str]:
     return [choice.get("text") or choice["message"]["content"] for choice in reply["choices"]]
 
 
-def test_the_environment_of_a_container():
+def test_the_config_is_read_from_the_environment():
     assert read_vertex_config({}) is None
     assert read_vertex_config({"AIP_HEALTH_ROUTE": "/h"}) is None, "no port: not Vertex AI"
     assert read_vertex_config({"AIP_HTTP_PORT": "8080"}) == VertexConfig(8080)
@@ -45,25 +45,25 @@ def test_the_environment_of_a_container():
     "wrong", [{"AIP_HTTP_PORT": "http"}, {"AIP_HTTP_PORT": "70000"}, {"AIP_PREDICT_ROUTE": "predict"},
               {"AIP_HEALTH_ROUTE": "/{x}"}],
 )  # fmt: skip
-def test_an_environment_that_is_none(wrong):
+def test_invalid_environments(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         read_vertex_config({"AIP_HTTP_PORT": "8080", **wrong})
 
 
-def test_health_needs_no_key_and_means_ready(vertex):
+def test_the_health_route_needs_no_key_and_means_ready(vertex):
     assert httpx.get(f"{vertex.url}{HEALTH}").status_code == 200
     vertex.api.phase = "warming"
     try:
         assert httpx.get(f"{vertex.url}{HEALTH}").status_code == 503
-        assert httpx.get(f"{vertex.url}/health").status_code == 200, "alive, as before"
+        assert httpx.get(f"{vertex.url}/health").status_code == 200, "the process works"
     finally:
         vertex.api.phase = "ready"
     assert httpx.post(f"{vertex.url}{PREDICT}", json={"prompt": "hi"}).status_code == 401
 
 
-def test_a_health_route_that_is_one_of_ours_means_ready(shallow_target):
-    service = new_service(shallow_target)
-    with serving(service, vertex=VertexConfig(8080, "/health", "/v1/completions")) as server:
+def test_a_health_route_with_a_path_of_ours_means_ready(shallow_target):
+    async_engine = start_engine(shallow_target)
+    with serving(async_engine, vertex=VertexConfig(8080, "/health", "/v1/completions")) as server:
         server.api.phase = "warming"
         assert httpx.get(f"{server.url}/health").status_code == 503
         server.api.phase = "ready"
@@ -71,10 +71,10 @@ def test_a_health_route_that_is_one_of_ours_means_ready(shallow_target):
         plain = httpx.post(f"{server.url}/v1/completions", json={"model": MODEL, "prompt": "hi", **SAME})
         many = httpx.post(f"{server.url}/v1/completions", json={"instances": [{"prompt": "hi", **SAME}]})
         assert said(many.json()["predictions"][0]) == said(plain.json())
-    service.drain(1)
+    async_engine.drain(1)
 
 
-def test_raw_bodies_are_those_of_the_other_endpoints(http):
+def test_raw_bodies_get_the_responses_of_the_other_routes(http):
     chat = {"model": MODEL, "messages": HELLO, **SAME}
     completion = {"model": MODEL, "prompt": "what", **SAME}
     assert http.post(PREDICT, json={**chat, "model": "another"}).status_code == 404
@@ -118,7 +118,7 @@ WRONG = [
     ("text", None),
     ({"instances": []}, "instances"),
     ({"instances": "x"}, "instances"),
-    ({"instances": ["x"]}, "instances"),
+    ({"instances": ["x"]}, "instances.0"),
     ({"instances": [{"prompt": "x"}] * 129}, "instances"),
     ({"instances": [{"prompt": "x"}], "parameters": 3}, "parameters"),
     ({"instances": [{"prompt": "x"}], "seed": 3}, "seed"),
@@ -133,17 +133,17 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("body", "param"), WRONG)
-def test_a_body_that_is_refused_says_where(http, body, param):
+def test_the_error_of_a_body_names_the_parameter(http, body, param):
     assert error_of(http.post(PREDICT, json=body), 400)["param"] == param
 
 
 def test_all_instances_or_none(shallow_target):
-    service = new_service(shallow_target, slots=1, max_waiting=2)
-    with serving(service, vertex=VertexConfig(8080, HEALTH, PREDICT)) as server:
+    async_engine = start_engine(shallow_target, slots=1, max_waiting=2)
+    with serving(async_engine, vertex=VertexConfig(8080, HEALTH, PREDICT)) as server:
         instances = [{"prompt": "x", "max_tokens": 300, "ignore_eos": True}] * 9
         reply = httpx.post(f"{server.url}{PREDICT}", json={"instances": instances}, timeout=30)
         assert reply.status_code == 429
         assert reply.headers["retry-after"]
         one = httpx.post(f"{server.url}{PREDICT}", json={"instances": [{"prompt": "x", **SAME}]}, timeout=30)
-        assert one.status_code == 200, "the room of those that were refused is free again"
-    service.drain(1)
+        assert one.status_code == 200, "the slots of the rejected instances are free again"
+    async_engine.drain(1)

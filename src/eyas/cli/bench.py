@@ -1,4 +1,4 @@
-"""`eyas bench` of what runs elsewhere, or was measured by others."""
+"""`eyas bench`: of a recipe's head, of running servers, or of results that other clients have measured."""
 
 import argparse
 import json
@@ -7,76 +7,76 @@ from typing import Any
 
 from eyas.base.config import build, parse_overrides
 from eyas.base.errors import UsageError
-from eyas.bench.client import bench_server as served
+from eyas.bench.client import bench_server
 from eyas.bench.config import ClientConfig
 from eyas.bench.importers import import_results
 from eyas.bench.report import write_results
 from eyas.bench.report_tables import MISSING, describe_load
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE
 from eyas.bench.results import read_number
-from eyas.cli.setup import silence_transformers
+from eyas.cli import recipes
 
 DEFAULT_OUT = "runs/served"
+COLUMNS = {  # title -> path of the figure in results.json
+    "TPOT ms": ("tpot_ms", "p50"),
+    "p99": ("tpot_ms", "p99"),
+    "TTFT ms": ("ttft_ms", "p50"),
+    "e2e ms": ("e2e_ms", "p50"),
+    "tokens/s": ("output_tps",),
+    "goodput": ("goodput",),
+    "accepted": ("acceptance_length",),
+}
 
 
-def run(parsed: argparse.Namespace) -> int:
-    """Measure a server, or take in what others measured; writes results.json and report.html below --out."""
-    silence_transformers()
+def run_verb(parsed: argparse.Namespace) -> int:
+    """Runs the verb. Measures servers, or imports results, and writes results.json and report.html below --out."""
+    if parsed.url is None and parsed.imported is None and parsed.baseline is None:
+        if parsed.recipe is None:
+            raise UsageError("There is nothing to measure", "Pass RECIPE, --url URL or --import ARM=FILE")
+        return recipes.run_verb(parsed)
     words = ([parsed.recipe] if parsed.recipe is not None else []) + list(parsed.overrides)
     if parsed.recipe is not None and "=" not in parsed.recipe:
-        raise UsageError(
-            f"a recipe, {parsed.recipe}, beside --url, --baseline or --import",
-            "a recipe, or a server, or figures of others; keys client.* go with --url",
-            "leave one out",
-        )
+        problem = f"The recipe {parsed.recipe} cannot be combined with --url, --baseline or --import"
+        raise UsageError(problem, "Leave one out; with --url, only keys client.* are read")
     out = Path(parsed.out or DEFAULT_OUT)
     if parsed.imported is not None:
         if parsed.url is not None or parsed.baseline is not None or words:
-            raise UsageError("--import beside other arguments", "--import ARM=FILE, --out and --json", "leave them out")
-        found = import_results(parsed.imported)
-        write_results(found, None, out)
+            raise UsageError("--import can only be combined with --out and --json", "Leave the other arguments out")
+        results = import_results(parsed.imported)
+        write_results(results, None, out)
     else:
         if parsed.url is None:
-            raise UsageError("--baseline without --url", "the server with the head, too", "add --url URL")
-        found = served.run(parsed.url, parsed.baseline, _config(words), out)
-    print(
-        json.dumps(found, indent=2) if parsed.json else f"{format_measurements(found)}\nreport: {out / 'report.html'}"
-    )
+            raise UsageError("--baseline needs --url, the server with the head", "Add --url URL")
+        results = bench_server.run(parsed.url, parsed.baseline, _parse_client_keys(words), out)
+    text = f"{format_measurements(results)}\nreport: {out / 'report.html'}"
+    print(json.dumps(results, indent=2) if parsed.json else text)
     return 0
 
 
-def _config(words: list[str]) -> ClientConfig:
+def _parse_client_keys(words: list[str]) -> ClientConfig:
     tables = parse_overrides(words)
-    strangers = sorted(set(tables) - {"client"})
-    if strangers:
-        raise UsageError(f"{strangers[0]}.* beside --url", "keys client.*", "remove them; the server decides the rest")
+    others = sorted(set(tables) - {"client"})
+    if others:
+        raise UsageError(f"{others[0]}.* has no effect with --url", "Keep only keys client.*; the server sets the rest")
     return build(ClientConfig, tables.get("client", {}), "client")
 
 
-def format_measurements(found: dict[str, Any]) -> str:
-    """A line for each arm of each point."""
-    columns: dict[str, tuple[str, ...]] = {
-        "TPOT ms": ("tpot_ms", "p50"),
-        "p99": ("tpot_ms", "p99"),
-        "TTFT ms": ("ttft_ms", "p50"),
-        "e2e ms": ("e2e_ms", "p50"),
-        "tokens/s": ("output_tps",),
-        "goodput": ("goodput",),
-        "accepted": ("acceptance_length",),
-    }
-    points = [point for key in ("concurrency", "rates", "ramp") for point in found.get(key, [])]
+def format_measurements(results: dict[str, Any]) -> str:
+    """Returns a table for a terminal with a line for each arm at each load."""
+    points = [point for key in ("concurrency", "rates", "ramp") for point in results.get(key, [])]
     arms = [
-        (describe_load(point), name, figures, read_number(point, "speedup_tpot") if name == SPECULATIVE else None)
+        (point, name, figures)
         for point in points
         for name, figures in ({name: point.get(name) for name in (BASELINE, SPECULATIVE)} | point["arms"]).items()
         if figures
     ]
-    if all(read_number(figures, "goodput") is None for _, _, figures, _ in arms):  # no limit was set
-        del columns["goodput"]
-    lines = [f"{'load':<18}{'arm':<14}" + "".join(f"{name:>10}" for name in [*columns, "faster"])]
-    for load, name, figures, faster in arms:
-        cells = [*(read_number(figures, *keys) for keys in columns.values()), faster]
+    has_goodput = any(read_number(figures, "goodput") is not None for _, _, figures in arms)
+    columns = {title: keys for title, keys in COLUMNS.items() if title != "goodput" or has_goodput}
+    lines = [f"{'load':<18}{'arm':<14}" + "".join(f"{title:>10}" for title in [*columns, "faster"])]
+    for point, name, figures in arms:
+        cells = [read_number(figures, *keys) for keys in columns.values()]
+        cells.append(read_number(point, "speedup_tpot") if name == SPECULATIVE else None)
         line = "".join(f"{MISSING if value is None else f'{value:.2f}':>10}" for value in cells)
         failed = f"   {figures['failed']} of {figures['requests']} failed" if figures.get("failed") else ""
-        lines.append(f"{load:<18}{name:<14}{line}{failed}")
+        lines.append(f"{describe_load(point):<18}{name:<14}{line}{failed}")
     return "\n".join(lines)

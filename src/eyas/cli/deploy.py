@@ -1,6 +1,4 @@
-"""`eyas deploy vertex | kubernetes`: writes what a platform is asked for; --upload fills the bucket; --apply, --status
-and --delete ask Vertex AI.
-"""
+"""`eyas deploy vertex | kubernetes`: writes the files of a platform, uploads artifacts, calls Vertex AI."""
 
 import argparse
 import json
@@ -11,7 +9,7 @@ from typing import Any
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import require_finished
-from eyas.cli.setup import open_run
+from eyas.cli.recipes import open_run
 from eyas.deploy import kubernetes, vertex_deployment
 from eyas.deploy.launch import Launch, ServedModel, build_launch, upload_artifacts
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
@@ -19,101 +17,98 @@ from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import Recipe, Run
 
 
-def run(parsed: argparse.Namespace) -> int:
-    """The verb; see the parser in `eyas.cli`."""
-    work = open_run(parsed.recipe, parsed.overrides, parsed.out, "cpu")
+def run_verb(parsed: argparse.Namespace) -> int:
+    """Writes the files, and uploads, creates, prints or deletes what the arguments ask for."""
+    run = open_run(parsed.recipe, parsed.overrides, parsed.out, "cpu")
     if parsed.platform == "kubernetes" and (parsed.apply or parsed.status or parsed.delete):
-        raise UsageError("--apply, --status or --delete for kubernetes", "them for vertex", "use kubectl")
+        raise UsageError("--apply, --status and --delete are for vertex only", "Use kubectl with the written files")
     if parsed.upload:
-        launch = build_run_launch(work)
+        launch = build_run_launch(run)
         upload_artifacts(launch)
-        print(f"{_list_artifacts(launch)} put into {launch.artifact_uri}", file=sys.stderr)
-    directory = write_manifests(work, parsed.platform)
+        _log(f"{_list_artifacts(launch)} uploaded to {launch.artifact_uri}")
+    directory = write_manifests(run, parsed.platform)
     if parsed.platform == "kubernetes":
-        print("\n".join([f"{directory} is finished", *_next_commands(work, directory, parsed.upload)]), file=sys.stderr)
+        _log("\n".join([f"{directory} is written", *_next_commands(run, directory, parsed.upload)]))
         return 0
-    told = _call_vertex(work, parsed)
-    if told is None:
-        print(f"{directory} is finished: the same with --apply carries it out", file=sys.stderr)
-    elif parsed.json:
-        print(json.dumps(told, indent=2))
+    state = _call_vertex(run, parsed)
+    if state is None:
+        _log(f"{directory} is written. The same command with --apply creates the deployment.")
     else:
-        print(_format_state(told))
+        print(json.dumps(state, indent=2) if parsed.json else _format_state(state))
     return 0
 
 
-def build_run_launch(work: Run) -> Launch:
-    """How the head and its target are started elsewhere. InputError without a head, or without its export."""
-    model = work.recipe.target.model
-    # A hub id or a URL is for the container to fetch; what lies on this machine travels with the head.
-    is_here = model == EMBEDDED or Path(model).is_dir()
-    head = _head_for(work)
-    parts = ServedModel(work.recipe.name, resolve_target(model) if is_here else model, head, digest_head(head))
-    return build_launch(work.recipe.deploy, parts)
+def build_run_launch(run: Run) -> Launch:
+    """Returns how the head and the target of a run are served. Raises InputError without a head or its export."""
+    model = run.recipe.target.model
+    # A container downloads a hub id or a URL itself; a target on this machine is uploaded with the head.
+    is_local = model == EMBEDDED or Path(model).is_dir()
+    head = _head_directory(run)
+    served = ServedModel(run.recipe.name, resolve_target(model) if is_local else model, head, digest_head(head))
+    return build_launch(run.recipe.deploy, served)
 
 
-def _head_for(work: Run) -> Path:
-    """What the engine loads: the directory that was exported for it; eyas takes the head as it is."""
-    engine = work.recipe.deploy.engine
-    if engine == "eyas":
-        return work.head_directory
-    exported = work.directory("export")
-    require_finished(exported, "export")
-    if not (exported / engine / CONFIG_FILE).is_file():
-        raise InputError(
-            f"no directory for {engine} in {exported}",
-            "a head that it can be told",
-            f"read why in {exported / 'parity.json'}; deploy with another deploy.engine",
-        )
-    return exported / engine
-
-
-def write_manifests(work: Run, platform: str) -> Path:
-    """Write what a platform is asked for; the directory. UsageError where the recipe leaves something out."""
-    recipe, out = work.recipe, work.out / "deploy" / platform
+def write_manifests(run: Run, platform: str) -> Path:
+    """Writes the files of a platform and returns their directory. Raises UsageError for missing deploy keys."""
+    recipe, out = run.recipe, run.out / "deploy" / platform
     if platform == "vertex":
-        vertex_deployment.write_requests(recipe.deploy.vertex, build_run_launch(work), out)
+        vertex_deployment.write_requests(recipe.deploy.vertex, build_run_launch(run), out)
         return out
-    launch = _build_launch_if_trained(work)
-    serving = {} if launch is None else kubernetes.build_serving(recipe.deploy.kubernetes, launch)
-    parents = {} if launch is None else {"head": launch.head_digest}
+    serving, parents = {}, {}
+    try:
+        launch = build_run_launch(run)
+        serving, parents = kubernetes.build_serving(recipe.deploy.kubernetes, launch), {"head": launch.head_digest}
+    except InputError as error:
+        if recipe.deploy.jobs_image is None:
+            raise
+        _log(f"eyas: only the Jobs of the data stages are written, since there is no head to serve. {error}")
     kubernetes.write_manifests(serving | build_jobs(recipe), parents, out)
     return out
 
 
-def _build_launch_if_trained(work: Run) -> Launch | None:
-    """None where there is no head yet, and Jobs that make one. InputError without either."""
-    try:
-        return build_run_launch(work)
-    except InputError as error:
-        if work.recipe.deploy.jobs_image is None:
-            raise
-        print(f"eyas: Jobs alone, nothing to serve yet: {error}", file=sys.stderr)
-        return None
+def write_configured_manifests(run: Run) -> list[Path]:
+    """Writes the files of every platform for which the recipe has enough keys, and returns their directories."""
+    config = run.recipe.deploy
+    if config.image is None or config.storage is None:
+        return []
+    platforms = ["kubernetes"] if config.vertex.project is None else ["kubernetes", "vertex"]
+    return [write_manifests(run, platform) for platform in platforms]
 
 
 def build_jobs(recipe: Recipe) -> dict[str, kubernetes.Json]:
-    """The Jobs of the stages before the head; none without deploy.jobs_image. UsageError for what no pod could do."""
-    if recipe.deploy.jobs_image is None:
+    """Returns the Jobs of the data stages; none without deploy.jobs_image. Raises UsageError."""
+    image = recipe.deploy.jobs_image
+    if image is None:
         return {}
     worlds = {"prompts": recipe.prompts.world, "respond": 1, "capture": recipe.capture.world, "train": 1}
-    stages = kubernetes.DataStages(
-        recipe.name, recipe.deploy.jobs_image, to_toml(recipe), worlds, url=recipe.respond.url
-    )
+    stages = kubernetes.DataStages(recipe.name, image, to_toml(recipe), worlds, url=recipe.respond.url)
     return kubernetes.build_jobs(recipe.deploy.kubernetes, stages)
 
 
-def _next_commands(work: Run, directory: Path, is_uploaded: bool) -> list[str]:
-    """What is typed next."""
+def _head_directory(run: Run) -> Path:
+    """Returns the directory that the engine loads: the export for it, or the head itself for eyas."""
+    engine = run.recipe.deploy.engine
+    if engine == "eyas":
+        return run.head_directory
+    exported = run.directory("export")
+    require_finished(exported, "export")
+    if not (exported / engine / CONFIG_FILE).is_file():
+        fix = f"Read the reason in {exported / 'parity.json'}, or set another deploy.engine"
+        raise InputError(f"The head was not exported for {engine}", fix)
+    return exported / engine
+
+
+def _next_commands(run: Run, directory: Path, is_uploaded: bool) -> list[str]:
+    """Returns the commands that the user runs next."""
     lines = []
     if any(directory.glob(f"{kubernetes.SERVING}/*")):
-        launch = build_run_launch(work)
+        launch = build_run_launch(run)
         if launch.artifacts and not is_uploaded:
-            lines.append(f"the same with --upload puts {_list_artifacts(launch)} where the pods look for it; then")
+            lines.append(f"The same command with --upload uploads {_list_artifacts(launch)} for the pods. Then run:")
         lines.append(f"    {kubernetes.apply_command(directory)}")
-    commands = kubernetes.job_commands(build_jobs(work.recipe), directory)
+    commands = kubernetes.job_commands(build_jobs(run.recipe), directory)
     if commands:
-        lines += ["the data stages, each when the one before has ended:", "    " + " &&\n    ".join(commands)]
+        lines += ["Run the data stages one after the other:", "    " + " &&\n    ".join(commands)]
     return lines
 
 
@@ -121,36 +116,26 @@ def _list_artifacts(launch: Launch) -> str:
     return " and ".join(launch.artifacts) or "nothing"
 
 
-def write_configured_manifests(work: Run) -> list[Path]:
-    """What the recipe has enough about: none without an image and a bucket, Vertex AI's with a project alone."""
-    config = work.recipe.deploy
-    if config.image is None or config.storage is None:
-        return []
-    platforms = ["kubernetes"] if config.vertex.project is None else ["kubernetes", "vertex"]
-    return [write_manifests(work, platform) for platform in platforms]
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
-def _call_vertex(work: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
-    config, launch = work.recipe.deploy.vertex, build_run_launch(work)
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    if parsed.apply:
-        return vertex_deployment.apply(config, launch, say)
+def _call_vertex(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
+    config, launch = run.recipe.deploy.vertex, build_run_launch(run)
     if parsed.status:
         return vertex_deployment.status(config, launch)
-    if parsed.delete:
-        return vertex_deployment.delete(config, launch, say)
+    if parsed.apply or parsed.delete:
+        return (vertex_deployment.apply if parsed.apply else vertex_deployment.delete)(config, launch, _log)
     return None
 
 
-def _format_state(told: dict[str, Any]) -> str:
-    """What is there, in a few lines."""
-    lines = [told["state"]]
-    lines += [f"{key}: {told[key]}" for key in ("endpoint", "dns", "model") if told[key] is not None]
-    for one in told["deployed"]:
-        least, most = one["replicas"]
-        old = "" if one["is_wanted"] else ", of another recipe"
-        lines.append(f"{one['name']}: {one['traffic']} % of traffic, {least} to {most} of {one['machine']}{old}")
+def _format_state(state: dict[str, Any]) -> str:
+    """Returns a deployment in a few lines for the terminal."""
+    lines = [state["state"]]
+    lines += [f"{key}: {state[key]}" for key in ("endpoint", "dns", "model") if state[key] is not None]
+    for model in state["deployed"]:
+        low, high = model["replicas"]
+        other = "" if model["is_wanted"] else ", from another recipe"
+        replicas = f"{low} to {high} replicas on {model['machine']}"
+        lines.append(f"{model['name']}: {model['traffic']} % of traffic, {replicas}{other}")
     return "\n".join(lines)

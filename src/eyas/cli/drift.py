@@ -1,4 +1,4 @@
-"""`eyas drift`: live acceptance beside a run's report, and a recipe to go on from its head."""
+"""`eyas drift`: compares live acceptance with the report of a run, and writes a recipe that trains the head further."""
 
 import argparse
 import datetime
@@ -8,46 +8,41 @@ import sys
 from pathlib import Path
 
 from eyas.base.errors import InputError, UsageError
-from eyas.cli.setup import silence_transformers
-from eyas.monitoring.acceptance_log import parse_records
-from eyas.monitoring.drift_report import compare_acceptance, format_report
-from eyas.monitoring.prompt_sampler import LOG_FILE, read_log
+from eyas.monitoring.acceptance_log import LOG_FILE, parse_records, read_log
+from eyas.monitoring.drift_report import compare_acceptance, read_report
 from eyas.monitoring.refresh import write_recipe
-from eyas.monitoring.reported_acceptance import read_report
 
 RETRAIN_EXIT_CODE = 3
 
 
-def run(parsed: argparse.Namespace) -> int:
-    """The verb; see the parser in `eyas.cli`. 0: no reason to train, or none that can be told yet; 3: train again."""
+def run_verb(parsed: argparse.Namespace) -> int:
+    """Runs the verb. The exit code is RETRAIN_EXIT_CODE if training is recommended, else 0."""
     if parsed.days is not None and not 0 < parsed.days < math.inf:
-        raise UsageError(f"--days {parsed.days}", "a number above 0", "choose another one")
-    silence_transformers()
+        raise UsageError(f"--days {parsed.days} is out of range", "Use a number above 0")
     run_directory, sampled = Path(parsed.run_directory), Path(parsed.log)
-    report = read_report(run_directory)
+    reported = read_report(run_directory)
     try:
-        lines, num_bad = parse_records(read_log(sampled))
+        records, num_damaged = parse_records(read_log(sampled))
     except OSError as error:
-        do = "name the directory of `eyas serve --sample-low-acceptance`"
-        raise InputError(f"{sampled / LOG_FILE}: {error.strerror}", "the log of a server", do) from None
-    if num_bad:
-        print(f"eyas: {num_bad} lines of {sampled / LOG_FILE} are damaged and left out", file=sys.stderr)
-    drift = compare_acceptance(report, lines, None if parsed.days is None else _days_ago(parsed.days))
-    if drift.num_other_heads:
-        print(f"eyas: {drift.num_other_heads} answers of other heads are left out", file=sys.stderr)
-    print(json.dumps(drift.to_json(), indent=2) if parsed.json else format_report(drift))
+        problem = f"{sampled / LOG_FILE} cannot be read ({error.strerror})"
+        raise InputError(problem, "Pass the directory of `eyas serve --sample-low-acceptance`") from None
+    if num_damaged:
+        print(f"eyas: {num_damaged} lines of {sampled / LOG_FILE} are damaged and left out", file=sys.stderr)
+    report = compare_acceptance(reported, records, None if parsed.days is None else _days_ago(parsed.days))
+    if report.num_other_heads:
+        print(f"eyas: {report.num_other_heads} outputs of other heads are left out", file=sys.stderr)
+    print(json.dumps(report.to_json(), indent=2) if parsed.json else report.to_text())
     if parsed.recipe is not None:
-        count = write_recipe(report.recipe, run_directory, sampled, Path(parsed.recipe))
+        count = write_recipe(reported.recipe, run_directory, sampled, Path(parsed.recipe))
+        command = f"eyas run {parsed.recipe} --acknowledge 'YOUR NAME'"
         print(
-            f"eyas: {count} prompts beside {parsed.recipe}; read their licence, then: "
-            f"eyas run {parsed.recipe} --acknowledge 'YOUR NAME'",
-            file=sys.stderr,
+            f"eyas: {count} prompts beside {parsed.recipe}. Check their license, then run: {command}", file=sys.stderr
         )
-    return RETRAIN_EXIT_CODE if drift.recommendation == "retrain" else 0
+    return RETRAIN_EXIT_CODE if report.recommendation == "retrain" else 0
 
 
 def _days_ago(days: float) -> datetime.datetime | None:
-    """None: before there were dates, so before all answers."""
+    """Returns the time so many days ago; None for a time before the year 1."""
     try:
         return datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
     except OverflowError:

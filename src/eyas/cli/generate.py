@@ -1,4 +1,4 @@
-"""`eyas generate`: one answer, streamed with accepted draft tokens in colour, or many, batched."""
+"""`eyas generate`: streams one answer with accepted draft tokens in green, or answers a file of prompts in batches."""
 
 import argparse
 import json
@@ -11,75 +11,66 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import render_prompt
-from eyas.cli.setup import silence_transformers
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.detokenizer import Detokenizer
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.formats.fit import check_embedding, require_fit
-from eyas.formats.head_dir import StoredHead, read_head
+from eyas.formats.head_dir import StoredHead, read_head, resolve_head
 from eyas.model.devices import DTYPES, check_one_device, default_device
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, read_num_layers
-from eyas.recipe import resolve_head
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import acceptance_length
 
-DRAFTED, RESET = "\x1b[32m", "\x1b[0m"
+GREEN, RESET = "\x1b[32m", "\x1b[0m"
 SLOTS = 8
 MAX_NODES = 256  # more is slower than no speculation on any machine
 
 
-def run(parsed: argparse.Namespace) -> int:
-    """The verb; see the parser in `eyas.cli`."""
+def run_verb(parsed: argparse.Namespace) -> int:
+    """Generates the outputs and prints them."""
     if (parsed.prompt is None) == (parsed.input is None):
-        raise UsageError("a prompt and --input, or neither", "one of the two", 'eyas generate "your words"')
+        raise UsageError("Pass either a prompt or --input FILE.jsonl", 'For example: eyas generate "What is a falcon?"')
     if parsed.max_tokens < 1:
-        raise UsageError(f"--max-tokens {parsed.max_tokens}", "a number from 1 on", "raise it")
+        raise UsageError(f"--max-tokens {parsed.max_tokens} is out of range", "Use a number from 1 on")
     if not 0 <= parsed.seed < 2**62:
-        raise UsageError(f"--seed {parsed.seed}", "a number from 0 to 2**62", "choose a smaller one")
+        raise UsageError(f"--seed {parsed.seed} is out of range", "Use a number from 0 to 2**62 - 1")
     sampling = SamplingParams(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
-    silence_transformers()
     target, draft = load_pair(parsed)
     target.require_chat_template()
-    conversations = (
-        [(Message("user", parsed.prompt),)] if parsed.prompt is not None else _read_prompts(Path(parsed.input))
-    )
+    prompts = [(Message("user", parsed.prompt),)] if parsed.input is None else _read_prompts(Path(parsed.input))
+    encoded = [tuple(render_prompt(messages, target.tokenizer)) for messages in prompts]
     requests = [
-        # Each line has coins of its own: equal prompts get independent samples.
-        Request(
-            str(number),
-            tuple(render_prompt(messages, target.tokenizer)),
-            parsed.max_tokens,
-            sampling,
-            parsed.seed + number,
-        )
-        for number, messages in enumerate(conversations)
+        # A seed for each line: equal prompts get independent samples.
+        Request(str(number), prompt_ids, parsed.max_tokens, sampling, parsed.seed + number)
+        for number, prompt_ids in enumerate(encoded)
     ]
-    context = max(len(request.prompt_ids) for request in requests) + parsed.max_tokens
-    engine = Engine(target, [] if draft is None else [draft], min(SLOTS, len(requests)), context)
+    engine = Engine(
+        target, [] if draft is None else [draft], min(SLOTS, len(requests)), max(map(len, encoded)) + parsed.max_tokens
+    )
     for request in requests:
-        engine.max_new_tokens(request)  # a prompt that cannot fit is refused before anything is answered
+        engine.max_new_tokens(request)  # raises before anything is generated if a prompt does not fit
     if parsed.json or parsed.input is not None:
-        _answer_all(engine, requests, parsed.json)
+        _print_outputs(engine, requests, parsed.json)
     else:
-        _stream_answer(engine, requests[0])
+        _stream_output(engine, requests[0])
     return 0
 
 
 def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
-    """The target and what to draft with: --head, the embedded head, or nothing with --no-head."""
+    """Loads the target and the head of the arguments: --head, the embedded head, or None with --no-head."""
     if parsed.no_head and parsed.head is not None:
-        raise UsageError("--head and --no-head", "one of the two", "leave one out")
+        raise UsageError("--head and --no-head exclude each other", "Leave one out")
     name = parsed.head or (EMBEDDED if parsed.target == EMBEDDED else None)
     dtype, device = DTYPES[parsed.dtype], parsed.device or default_device()
     check_one_device(device)
     if parsed.no_head:
-        return Target.load(parsed.target, dtype, (0,), device), None  # nothing is captured, so any depth will do
+        return Target.load(parsed.target, dtype, (0,), device), None  # no layer is captured, so any id will do
     if name is None:
-        raise UsageError(f"--target {parsed.target} without a head", "--head DIR or --no-head", "add one of them")
+        raise UsageError(f"No head is given for the target {parsed.target}", "Add --head DIR, or --no-head")
     stored = read_head(resolve_head(name), dtype, read_num_layers(parsed.target))
     target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
     _check_fit(stored, target)
@@ -87,116 +78,113 @@ def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
 
 
 def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
-    """Returns another head beside the main one. InputError where it reads other layers."""
+    """Loads a second head. Raises InputError if it does not fit the target or reads other layers than the main head."""
     stored = read_head(resolve_head(name), target.model.dtype, target.info.num_layers)
     _check_fit(stored, target)
-    layers, first = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
-    if layers != first:
-        found = f"a canary head that reads layers {layers} in {name}"
-        raise InputError(found, f"{first}, as the main head does: they are captured once for both", "train it on these")
+    layers, main_layers = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
+    if layers != main_layers:
+        problem = f"The canary head {name} reads layers {layers}, but the main head reads {main_layers}"
+        raise InputError(problem, f"Train it with capture.aux_layer_ids={main_layers}: both share the captured layers")
     return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape)
 
 
 def _check_fit(stored: StoredHead, target: Target) -> None:
-    """Warnings on stderr; InputError for a misfit."""
-    found = [*stored.findings, *require_fit(stored, target.info, target.digest, target.text_digests)]
-    for finding in [*found, *check_embedding(stored, target.embedding.weight)]:
+    """Prints warnings to stderr. Raises InputError for a head that does not fit the target."""
+    findings = [*stored.findings, *require_fit(stored, target.info, target.digest, target.text_digests)]
+    for finding in [*findings, *check_embedding(stored, target.embedding.weight)]:
         if finding.weight != "ok":
             print(f"eyas: {finding}", file=sys.stderr)
 
 
 def parse_tree(text: str) -> TreeShape:
-    """DEPTH,TOP_K,NODES. UsageError."""
+    """Parses DEPTH,TOP_K,NODES. Raises UsageError."""
     try:
         depth, top_k, nodes = (int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--tree {text}", "three numbers: depth, top-k and nodes", "--tree 6,4,16") from None
+        problem = f"--tree {text} is not DEPTH,TOP_K,NODES"
+        raise UsageError(problem, "Write three numbers, for example --tree 6,4,16") from None
     shape = TreeShape(depth, top_k, nodes)
-    if shape.top_k > MAX_NODES or shape.nodes > min(MAX_NODES, shape.candidates + 1):
-        most = min(MAX_NODES, shape.candidates + 1)
-        raise UsageError(f"--tree {text}", f"at most {most} nodes and top-k {MAX_NODES}", "choose a smaller tree")
+    max_nodes = min(MAX_NODES, shape.candidates + 1)
+    if shape.top_k > MAX_NODES or shape.nodes > max_nodes:
+        raise UsageError(f"--tree {text} is too large", f"Use at most {max_nodes} nodes and TOP_K {MAX_NODES}")
     return shape
 
 
-def _stream_answer(engine: Engine, request: Request) -> None:
-    """Stream to the terminal; green is what the head foresaw."""
+def _stream_output(engine: Engine, request: Request) -> None:
+    """Prints the tokens as they come; accepted draft tokens are green."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     detokenizer = Detokenizer(engine.target.tokenizer)
 
-    def show(answer: RequestOutput, count: int) -> None:
-        for place in range(len(answer.token_ids) - count, len(answer.token_ids)):
-            text = detokenizer.push(answer.token_ids[place])
-            sys.stdout.write(f"{DRAFTED}{text}{RESET}" if color and answer.is_draft[place] and text else text)
+    def on_tokens(output: RequestOutput, count: int) -> None:
+        for token, is_draft in zip(output.token_ids[-count:], output.is_draft[-count:], strict=True):
+            text = detokenizer.push(token)
+            sys.stdout.write(f"{GREEN}{text}{RESET}" if color and is_draft and text else text)
         sys.stdout.flush()
 
-    (answer,) = plain_loop(engine, RequestList([request]), show)
+    (output,) = plain_loop(engine, RequestList([request]), on_tokens)
     print(detokenizer.finish())
-    print(_summarize(answer), file=sys.stderr)
+    tpot = "no TPOT (one token)" if output.tpot_s is None else f"TPOT {output.tpot_s * 1000:.2f} ms"
+    length = f"acceptance length {acceptance_length([output.rounds]):.2f}" if output.accepted else "no round"
+    print(f"{len(output.token_ids)} tokens, {length}, {tpot}, TTFT {output.ttft_s * 1000:.0f} ms", file=sys.stderr)
 
 
-def _summarize(answer: RequestOutput) -> str:
-    tpot = "no TPOT (one token)" if answer.tpot_s is None else f"TPOT {answer.tpot_s * 1000:.2f} ms"
-    rounds = f"acceptance length {acceptance_length([answer.rounds]):.2f}" if answer.accepted else "no round"
-    return f"{len(answer.token_ids)} tokens, {rounds}, {tpot}, TTFT {answer.ttft_s * 1000:.0f} ms"
-
-
-def _answer_all(engine: Engine, requests: list[Request], as_json: bool) -> None:
-    """Answers on stdout in the input's order, each as soon as those before it are out."""
-    done: dict[int, RequestOutput] = {}
-    shown = 0
+def _print_outputs(engine: Engine, requests: list[Request], as_json: bool) -> None:
+    """Prints the outputs in the order of the requests, each as soon as those before it are printed."""
+    finished: dict[int, RequestOutput] = {}
+    num_printed = 0
     with Progress("generate", len(requests), "answers", enabled=len(requests) > 1) as bar:
-        for answer in plain_loop(engine, RequestList(requests)):
-            done[int(answer.request.id)] = answer
+        for finished_output in plain_loop(engine, RequestList(requests)):
+            finished[int(finished_output.request.id)] = finished_output
             bar.advance()
-            while shown in done:
-                answer = done.pop(shown)
-                text = engine.target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-                print(json.dumps(_to_json(answer, str(text)), ensure_ascii=False) if as_json else text, flush=True)
-                shown += 1
+            while num_printed in finished:
+                output = finished.pop(num_printed)
+                text = str(engine.target.tokenizer.decode(output.token_ids, skip_special_tokens=True))
+                print(json.dumps(_to_json(output, text), ensure_ascii=False) if as_json else text, flush=True)
+                num_printed += 1
 
 
-def _to_json(answer: RequestOutput, text: str) -> dict[str, Any]:
-    """One answer as design of the command line has it; null where a figure does not exist."""
+def _to_json(output: RequestOutput, text: str) -> dict[str, Any]:
+    """Returns one output as --json prints it; null where a figure does not exist."""
     return {
-        "prompt_ids": list(answer.request.prompt_ids),
-        "token_ids": answer.token_ids,
+        "prompt_ids": list(output.request.prompt_ids),
+        "token_ids": output.token_ids,
         "text": text,
-        "acceptance_length": acceptance_length([answer.rounds]) if answer.accepted else None,
-        "rounds": len(answer.accepted),
-        "ttft_ms": answer.ttft_s * 1000,
-        "tpot_ms": None if answer.tpot_s is None else answer.tpot_s * 1000,
-        "finish": answer.finish_reason,
+        "acceptance_length": acceptance_length([output.rounds]) if output.accepted else None,
+        "rounds": len(output.accepted),
+        "ttft_ms": output.ttft_s * 1000,
+        "tpot_ms": None if output.tpot_s is None else output.tpot_s * 1000,
+        "finish": output.finish_reason,
     }
 
 
 def _read_prompts(path: Path) -> list[tuple[Message, ...]]:
-    """Conversations to answer: messages (the last one a user's), prompt, question, or turns (the first)."""
+    """Reads a JSON-lines file. A line has messages (the last one a user's), prompt, question, or turns (the first)."""
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
-        raise InputError(f"{path}, which is not UTF-8", "a JSON-lines file in UTF-8", "convert it") from None
+        raise InputError(f"--input {path} is not UTF-8", "Convert the file to UTF-8") from None
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", "a readable JSON-lines file", "check the path") from None
-    conversations = [_parse_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not conversations:
-        raise InputError(f"no record in {path}", "one JSON object a line", "check how it was made")
-    return conversations
+        raise InputError(f"--input {path} cannot be read ({error.strerror})", "Check the path") from None
+    prompts = [_parse_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise InputError(f"--input {path} has no records", "Write one JSON object a line")
+    return prompts
 
 
-def _parse_line(line: str, where: str) -> tuple[Message, ...]:
-    wanted = "an object with messages, prompt, question or turns"
+def _parse_line(line: str, location: str) -> tuple[Message, ...]:
+    fix = 'Write an object such as {"prompt": "What is a falcon?"}'
     try:
         record = json.loads(line)
     except ValueError:
-        raise InputError(f"{where} is not JSON", wanted, "mend the line") from None
+        raise InputError(f"{location} is not valid JSON", fix) from None
     record = record if isinstance(record, dict) else {}
     if "messages" in record:
-        messages = parse_messages(record["messages"], where)
+        messages = parse_messages(record["messages"], location)
         if not messages or messages[-1].role != "user":
-            raise InputError(f"{where} does not end with a user's message", wanted, "drop the last answer")
+            raise InputError(f"The messages of {location} do not end with a user message", "Drop the last answer")
         return messages
     turns = record.get("turns")
     text = record.get("prompt") or record.get("question") or (turns[0] if isinstance(turns, list) and turns else None)
     if not isinstance(text, str) or not is_unicode(text):
-        raise InputError(f"{where} without a user turn of valid text", wanted, "mend the line")
+        raise InputError(f"{location} has no prompt, question, turns or messages that is valid text", fix)
     return (Message("user", text),)

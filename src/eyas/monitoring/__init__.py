@@ -1,1 +1,1 @@
-"""Compares live acceptance with the report of a run and collects prompts for retraining."""
+"""Compares live acceptance with the report of a run, and samples prompts of live traffic for retraining."""

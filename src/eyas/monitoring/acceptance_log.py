@@ -1,109 +1,165 @@
-"""What the rounds of one finished answer say, without a word of it: the lines of acceptance/log.jsonl.
+"""The log of acceptance that the prompt sampler writes and `eyas drift` reads: acceptance/log.jsonl.
 
     {"time": "2026-11-22T10:00:00+00:00", "head": "sha256:...", "task": "math", "temperature": 0.0,
      "rounds": {"<=256": {"6,4,16": [12, 41], "3,1,4": [12, 27]}}}
 
-By context and by tree "DEPTH,TOP_K,NODES" how many rounds there were and how many tokens they accepted. A round counts
-for every tree of which it says what it would have accepted (`Evidence.tokens_with`), so that a server that runs
-one tree can be compared with a report of another.
+A line holds, for one finished output, the number of rounds and of accepted tokens by context and by tree
+"DEPTH,TOP_K,NODES", and no text. A round counts for every tree for which its trace tells what the tree would have
+accepted (`AcceptanceTrace.num_tokens_with`). So a server that runs one tree can be compared with a report of another.
 """
 
+import contextlib
 import datetime
+import fcntl
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
 
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from eyas.base.errors import InputError
+from eyas.base.storage import convert_write_errors
 from eyas.data.select.quality import is_looping_answer
 from eyas.engine.request import RequestOutput
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.shape import TreeShape
 from eyas.tree.stats import context_label
 
-TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program gives, not what a person said
-MAX_COUNT = 2**31  # of one answer's rounds or tokens
+LOG_FILE = "acceptance/log.jsonl"  # in a directory of its own, so that prompts.source=DIR finds prompts only
+OLD_LOG_FILE = "acceptance/log.old.jsonl"
+TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program sets, never text of a person
+MAX_COUNT = 2**31  # rounds or tokens of one output
 TEMPERATURES = (("0", 0.0), ("<=0.5", 0.5), ("<=1", 1.0))
 
+Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
-@dataclass(frozen=True)
-class AcceptanceRecord:
-    """One line. rounds: context -> tree -> (rounds, accepted tokens)."""
 
-    time: str
+class AcceptanceRecord(BaseModel):
+    """One line of the log. rounds: context -> tree -> (number of rounds, accepted tokens)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    time: Annotated[AwareDatetime, Field(strict=True)]  # strict: no bare numbers
     head: str
     task: str | None
     temperature: float
-    rounds: Mapping[str, Mapping[str, tuple[int, int]]]
+    rounds: dict[str, dict[str, tuple[Count, Count]]]
 
     def to_line(self) -> bytes:
-        """As JSON, line end included."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        """Returns the record as JSON with a line end."""
+        return json.dumps({**self.model_dump(), "time": self.time.isoformat()}).encode() + b"\n"
 
 
-def drafted_rounds(output: RequestOutput) -> list[tuple[AcceptanceTrace, int]]:
-    """The rounds that drafted, with the tokens that the answer took of each: less than accepted where it ended."""
-    pairs = zip(output.traces, output.accepted, strict=True)
-    return [(evidence, taken) for evidence, taken in pairs if evidence is not None]
+class AppendLog:
+    """A file of whole lines that one process appends to, readable by its owner only.
+
+    num_bytes: the size of the file, which always ends with a line end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Creates the file and its directory, and cuts off a line that a killed process has left incomplete.
+
+        Raises:
+            StorageError: the file cannot be written.
+            InputError: another process has the file open.
+        """
+        self.path = path
+        with convert_write_errors(path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)
+            self._lock()
+            path.chmod(0o600)
+            self.num_bytes = path.read_bytes().rfind(b"\n") + 1
+            self._file.truncate(self.num_bytes)
+
+    def append(self, line: bytes) -> None:
+        """Appends one line or nothing. Raises OSError."""
+        assert line.endswith(b"\n"), "a whole line"
+        done = 0
+        try:
+            while done < len(line):
+                done += self._file.write(line[done:])
+        except OSError:
+            with contextlib.suppress(OSError):  # if this fails too, the next start cuts the incomplete line off
+                self._file.truncate(self.num_bytes)
+            raise
+        self.num_bytes += len(line)
+
+    def close(self) -> None:
+        """Closes the file and releases its lock."""
+        self._file.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            problem = f"Another server writes to {self.path}"
+            raise InputError(problem, "Give each server a directory of its own: --sample-low-acceptance DIR") from None
 
 
-def is_comparable(output: RequestOutput) -> bool:
-    """Whether it was drawn as a report's answers are: no grammar, penalty or bias, and it did not get stuck."""
-    sampling = output.request.sampling
-    steered = (
-        output.request.grammar is not None
-        or sampling.repetition_penalty != 1
-        or sampling.presence_penalty
-        or sampling.frequency_penalty
-        or sampling.logit_bias
-    )
-    return not steered and not is_looping_answer(output.token_ids)
+def read_complete_lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file that may grow meanwhile, without a last one that has no line end. Raises OSError."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
 
 
-def build_record(output: RequestOutput, head: str, task: str | None, shapes: Sequence[TreeShape]) -> AcceptanceRecord:
-    """The line of an answer. shapes: trees to count for."""
-    found: dict[str, dict[str, tuple[int, int]]] = {}
-    for evidence, taken in drafted_rounds(output):
-        trees = found.setdefault(context_label(evidence.context), {})
-        for shape in shapes:
-            tokens = evidence.num_tokens_with(shape)
-            if tokens is not None:
-                rounds, accepted = trees.get(shape.name, (0, 0))
-                trees[shape.name] = rounds + 1, accepted + min(tokens, taken)
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return AcceptanceRecord(now, head, task, output.request.sampling.temperature, found)
+def read_log(directory: Path) -> list[bytes]:
+    """Returns the lines of both logs, the old one first. Raises OSError if there is none."""
+    lines: list[bytes] = []
+    with contextlib.suppress(FileNotFoundError):
+        lines += read_complete_lines(directory / OLD_LOG_FILE)
+    return [*lines, *read_complete_lines(directory / LOG_FILE)]
 
 
 def parse_records(lines: Iterable[bytes]) -> tuple[list[AcceptanceRecord], int]:
-    """What stands in a log, and how many lines are none: the last one may be half written."""
-    found, num_bad = [], 0
+    """Returns the records of a log and the number of damaged lines."""
+    records, num_damaged = [], 0
     for line in lines:
         try:
-            found.append(_parse_record(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-            num_bad += 1
-    return found, num_bad
+            records.append(AcceptanceRecord.model_validate_json(line))
+        except ValidationError:
+            num_damaged += 1
+    return records, num_damaged
+
+
+def build_record(
+    output: RequestOutput, head: str, task: str | None, shapes: Sequence[TreeShape]
+) -> AcceptanceRecord | None:
+    """Counts the rounds of a finished output for each of the trees `shapes`.
+
+    Returns:
+        The record with the digest of the head; None if the output was not sampled as those of a report: with a
+        grammar, a penalty or a bias, or in a loop.
+    """
+    if (
+        output.request.grammar is not None
+        or output.request.sampling.adjusts_logits
+        or is_looping_answer(output.token_ids)
+    ):
+        return None
+    rounds: dict[str, dict[str, tuple[int, int]]] = {}
+    for trace, num_taken in drafted_rounds(output):
+        trees = rounds.setdefault(context_label(trace.context), {})
+        for shape in shapes:
+            tokens = trace.num_tokens_with(shape)
+            if tokens is not None:
+                num_rounds, accepted = trees.get(shape.name, (0, 0))
+                trees[shape.name] = num_rounds + 1, accepted + min(tokens, num_taken)
+    time, temperature = datetime.datetime.now(datetime.UTC).replace(microsecond=0), output.request.sampling.temperature
+    return AcceptanceRecord(time=time, head=head, task=task, temperature=temperature, rounds=rounds)
+
+
+def drafted_rounds(output: RequestOutput) -> list[tuple[AcceptanceTrace, int]]:
+    """Returns the rounds that drafted, each with its tokens in the output. The last round may have lost some."""
+    pairs = zip(output.traces, output.accepted, strict=True)
+    return [(trace, num_taken) for trace, num_taken in pairs if trace is not None]
 
 
 def temperature_slice(value: float) -> str:
-    """The slice of a temperature."""
+    """Returns the name of the slice of a temperature."""
     return next((name for name, high in TEMPERATURES if value <= high), ">1")
-
-
-def _parse_record(value: dict[str, Any]) -> AcceptanceRecord:
-    if datetime.datetime.fromisoformat(value["time"]).utcoffset() is None:
-        raise ValueError("a time without its zone")
-    rounds = {
-        context: {tree: (_check_count(counts[0]), _check_count(counts[1])) for tree, counts in trees.items()}
-        for context, trees in value["rounds"].items()
-    }
-    task = value["task"]
-    return AcceptanceRecord(
-        value["time"], str(value["head"]), None if task is None else str(task), float(value["temperature"]), rounds
-    )
-
-
-def _check_count(value: Any) -> int:
-    if int(value) not in range(MAX_COUNT):
-        raise ValueError("no count")
-    return int(value)

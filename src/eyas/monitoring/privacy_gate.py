@@ -1,8 +1,8 @@
-"""What a client asked -> what may be kept of it: the rules and the privacy filter of `eyas prompts`, record by record.
+"""The prompt of one request -> what may be stored of it, by the rules and the privacy filter of `eyas prompts`.
 
-    request -> what users said (and a leading system message) -> language -> quality -> personal data -> Conversation
+    request -> messages of users (and a leading system message) -> language -> quality -> personal data -> Conversation
 
-Nothing is stored that has not come out of the far end. Evaluation sets, duplicates and licence are left to `eyas run`.
+The prompt sampler stores nothing else. Evaluation sets, duplicates and the license are checked later, by `eyas run`.
 """
 
 import hashlib
@@ -26,41 +26,44 @@ SELF_TEST_PROMPT = ("What is the sum of 12 and 30?",)
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why nothing of a request is kept: "unreadable" (no text, tools), or "refused" by a rule or the filter."""
+    """A prompt that is not stored. reason: "unreadable" (no text, tools), or "refused" by a rule or the filter."""
 
     reason: str
 
 
 class PrivacyGate:
-    """Loads everything at once, so that what is missing shows before the server is up.
-
-    InputError without the extra `data`.
-    """
+    """The rules and the privacy filter. They are loaded at once, so that a missing package shows at the start."""
 
     def __init__(self) -> None:
+        """Loads everything and cleans one prompt. Raises InputError without the extra `data`."""
         self._quality = QualityConfig()
         self._privacy = PrivacyFilter(PrivacyConfig(), load_surrogate_key(None))
         self._privacy.clean([(SELF_TEST_PROMPT, detect_languages(SELF_TEST_PROMPT)[0])])
 
     def __call__(self, record: Any, task: str | None) -> Conversation | Rejection:
-        """asked: a JSON value in one of the shapes of `data.sources.record_formats`."""
-        shaped = parse_record(record, keep_system=True)
-        if isinstance(shaped, RejectedRecord):
+        """Returns the prompt with personal data replaced, or why it is not stored.
+
+        Args:
+            record: a JSON value in one of the shapes of `data.sources.record_formats`.
+            task: the tag of the prompt.
+        """
+        parsed = parse_record(record, keep_system=True)
+        if isinstance(parsed, RejectedRecord):
             return Rejection("unreadable")
-        users = [message.content for message in shaped.messages if message.role == "user"]
+        users = [message.content for message in parsed.messages if message.role == "user"]
         languages = detect_languages(users)
         if find_quality_issue(self._quality, users, languages[0]) is not None:
             return Rejection("refused")
-        texts = [message.content for message in shaped.messages]
-        (found,) = self._privacy.clean([(texts, pick_screening_language(languages, self._privacy.name_languages))])
-        if isinstance(found, DroppedRecord):
+        texts = [message.content for message in parsed.messages]
+        (cleaned,) = self._privacy.clean([(texts, pick_screening_language(languages, self._privacy.name_languages))])
+        if isinstance(cleaned, DroppedRecord):
             return Rejection("refused")
-        messages = tuple(Message(old.role, text) for old, text in zip(shaped.messages, found.texts, strict=True))
+        messages = tuple(Message(old.role, text) for old, text in zip(parsed.messages, cleaned.texts, strict=True))
         tags = {"task": task or SOURCE, "language": languages[0]}
-        return Conversation(f"{SOURCE}:{digest_messages(messages)}", SOURCE, messages, tags, found.changed)
+        return Conversation(f"{SOURCE}:{digest_messages(messages)}", SOURCE, messages, tags, cleaned.changed)
 
 
 def digest_messages(messages: tuple[Message, ...]) -> str:
-    """Equal ones are one prompt."""
+    """Returns a digest by which repeated prompts are recognized."""
     text = json.dumps([message.to_json() for message in messages]).encode()
     return hashlib.blake2b(text, digest_size=8).hexdigest()

@@ -1,49 +1,48 @@
-"""Beside a server: what each answer's rounds were like goes to a log, prompts that went badly go through the gate.
+"""Writes the acceptance of every output to a log, and prompts with low acceptance through the privacy gate to a file.
 
-    event loop   hear(asked, task, answer) -> queue, at most QUEUE; full: dropped and counted
-    thread                                      -> acceptance/log.jsonl          of answers drawn as a report's are
-                                                -> badly? -> gate -> prompts.jsonl
+    event loop   observe(body, index, output) -> queue of QUEUE_SIZE; if it is full, the output is dropped and counted
+    thread                                           -> acceptance/log.jsonl          outputs comparable with a report
+                                                     -> low? -> PrivacyGate -> prompts.jsonl
 
-Badly: fewer than `below` of the tokens that rounds of the same arms accept on average on this server, over LEAST_ROUNDS
-drafted rounds or more. A figure would not do: a chain of two accepts three tokens at most, so a busy server would keep
-everything, and an idle one with deep trees nothing. The averages forget slowly (HALF_LIFE): when all traffic turns
-bad at once, its prompts are kept for as long.
+Acceptance is low if the output has, over MIN_ROUNDS drafted rounds or more, fewer than `below` times the tokens that
+rounds of the same arms accept on average on this server. A fixed number would not do: a chain of two accepts three
+tokens at most, so a busy server would store every prompt, and an idle one with deep trees none. The averages decay
+slowly (HALF_LIFE): if all traffic gets worse at once, its prompts are stored for as long.
 """
 
-import contextlib
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from eyas.base.errors import UsageError
 from eyas.chat.conversation import Conversation, read_conversations
 from eyas.engine.request import RequestOutput
-from eyas.monitoring.acceptance_log import TASK_NAME, build_record, drafted_rounds, is_comparable
-from eyas.monitoring.append_log import AppendLog, read_complete_lines
+from eyas.monitoring.acceptance_log import LOG_FILE, OLD_LOG_FILE, TASK_NAME, AppendLog, build_record, drafted_rounds
 from eyas.monitoring.privacy_gate import Rejection, digest_messages
-from eyas.server.observer import OUTCOMES, SamplingStats, read_prompt
-from eyas.server.openai_requests import GenerationRequest
+from eyas.server.openai_requests import ChatRequest, GenerationRequest
 from eyas.tree.shape import TreeShape
 
 PROMPTS_FILE = "prompts.jsonl"
-LOG_FILE = "acceptance/log.jsonl"  # below, so that `prompts.source=DIR` finds prompts alone
-OLD_LOG_FILE = "acceptance/log.old.jsonl"
-QUEUE_SIZE = 256  # answers that wait for the thread
-MIN_ROUNDS = 8  # of an answer, before it is judged
-MIN_ARM_ROUNDS = 100  # of an arm, before answers are judged by it
+QUEUE_SIZE = 256  # outputs that wait for the thread
+MIN_ROUNDS = 8  # of an output, before it is judged
+MIN_ARM_ROUNDS = 100  # of an arm, before outputs are judged by its average
 HALF_LIFE = 20_000  # rounds
 PROMPTS_BYTES = 64 * 2**20
 LOG_BYTES = 16 * 2**20  # of each of two files
-MAX_TASKS = 64  # names of tasks; those beyond count as none
+MAX_TASKS = 64  # names of tasks; further ones count as none
+OUTCOMES = ("unjudged", "well", "kept", "repeated", "refused", "unreadable", "full", "missed", "failed")
+"""unjudged: too few drafted rounds. well: acceptance was not low. missed: the queue was full. failed: e.g. the disk."""
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """directory: where everything goes. below: share of the average, above 0 and up to 1. limit: prompts at most."""
+    """Options of the sampler. below: share of the average acceptance, above 0 and up to 1. limit: most prompts."""
 
     directory: Path
     below: float = 0.75
@@ -51,24 +50,24 @@ class SampleOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.below <= 1:
-            raise UsageError(f"--sample-below {self.below}", "a share above 0 and up to 1", "choose another one")
+            raise UsageError(f"--sample-below {self.below} is out of range", "Use a share above 0 and up to 1")
         if self.limit < 1:
-            raise UsageError(f"--sample-limit {self.limit}", "at least 1", "raise --sample-limit")
+            raise UsageError(f"--sample-limit {self.limit} is out of range", "Use a number from 1 on")
 
 
 @dataclass
 class _DecayingMean:
-    """Tokens of a round of one arm; old rounds fade. rounds: all that were seen."""
+    """The mean number of tokens of a round of one arm, with exponential decay. rounds: the number of all rounds."""
 
     rounds: int = 0
     weight: float = 0.0
     tokens: float = 0.0
 
     def add(self, tokens: int) -> None:
-        fade = 0.5 ** (1 / HALF_LIFE)
+        decay = 0.5 ** (1 / HALF_LIFE)
         self.rounds += 1
-        self.weight = self.weight * fade + 1
-        self.tokens = self.tokens * fade + tokens
+        self.weight = self.weight * decay + 1
+        self.tokens = self.tokens * decay + tokens
 
     @property
     def value(self) -> float:
@@ -76,27 +75,30 @@ class _DecayingMean:
 
 
 class AcceptanceBaseline:
-    """What rounds of each arm accept on average here."""
+    """The mean acceptance of each arm on this server."""
 
     def __init__(self) -> None:
         self._means: dict[str, _DecayingMean] = {}
 
     def relative_acceptance(self, output: RequestOutput) -> float | None:
-        """Tokens of an answer over those of average rounds of the same arms; None where too little is known."""
-        rounds = [(self._means.get(evidence.arm.name), taken) for evidence, taken in drafted_rounds(output)]
+        """Returns the tokens of an output over those of average rounds of the same arms; None without enough rounds."""
+        rounds = [(self._means.get(trace.arm.name), num_taken) for trace, num_taken in drafted_rounds(output)]
         known = [(mean.value, taken) for mean, taken in rounds if mean is not None and mean.rounds >= MIN_ARM_ROUNDS]
         if len(known) < MIN_ROUNDS:
             return None
-        return sum(taken for _, taken in known) / sum(value for value, _ in known)
+        return sum(taken for _, taken in known) / sum(mean for mean, _ in known)
 
     def add(self, output: RequestOutput) -> None:
-        """Learn from an answer."""
-        for evidence, taken in drafted_rounds(output):
-            self._means.setdefault(evidence.arm.name, _DecayingMean()).add(taken)
+        """Updates the means with the rounds of an output."""
+        for trace, num_taken in drafted_rounds(output):
+            self._means.setdefault(trace.arm.name, _DecayingMean()).add(num_taken)
 
 
-class PromptSampler:
-    """A `server.observer.Watch`. One server writes to a directory at a time; another run of it goes on there."""
+class PromptSampler(Collector):
+    """An `OutputObserver` of the server. It owns its directory: one server writes there at a time.
+
+    outcomes: the number of outputs by what was done with their prompts.
+    """
 
     def __init__(
         self,
@@ -106,34 +108,57 @@ class PromptSampler:
         shapes: Sequence[TreeShape],
         log: Callable[[str], None],
     ) -> None:
-        """heads: digests of the heads by index. StorageError, InputError."""
+        """Opens the files and starts the thread.
+
+        Args:
+            options: what is stored, and where.
+            gate: screens a record and its task.
+            heads: digests of the heads, by index of the drafter.
+            shapes: the trees that rounds are counted for.
+            log: receives warnings.
+
+        Raises:
+            StorageError: the directory cannot be written.
+            InputError: another server writes to it.
+        """
         self.options = options
-        self._gate, self._heads, self._shapes, self._log_line = gate, tuple(heads), tuple(shapes), log
+        self._gate, self._heads, self._shapes, self._log = gate, tuple(heads), tuple(shapes), log
         root = options.directory
         self._prompts_file, self._acceptance_log = AppendLog(root / PROMPTS_FILE), AppendLog(root / LOG_FILE)
         self._digests = {digest_messages(prompt.messages) for prompt in read_conversations(root / PROMPTS_FILE)}
         self._baseline = AcceptanceBaseline()
         self._tasks: set[str] = set()
-        self._counts: Counter[str] = Counter()
-        self._has_failed = False
+        self.outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self._queue: queue.Queue[tuple[GenerationRequest, int, RequestOutput] | None] = queue.Queue(QUEUE_SIZE)
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
+    @property
+    def num_prompts(self) -> int:
+        """The number of stored prompts."""
+        return len(self._digests)
+
     def observe(self, body: GenerationRequest, index: int, output: RequestOutput) -> None:
-        if not any(output.traces):  # nothing was drafted
+        """Queues the finished output of request `index` of a body, if anything was drafted. Returns at once."""
+        if not any(output.traces):
             return
         try:
             self._queue.put_nowait((body, index, output))
         except queue.Full:
-            self._counts["missed"] += 1
+            self.outcomes["missed"] += 1
 
-    def stats(self) -> SamplingStats:
-        counts = {name: self._counts[name] for name in OUTCOMES}
-        return SamplingStats(counts, len(self._digests), self._prompts_file.num_bytes)
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics of the sampler."""
+        text = "Outputs with drafted rounds by what was done with their prompts: kept, or why not."
+        outputs = CounterMetricFamily("eyas_sampled_answers", text, labels=["outcome"])
+        for outcome, count in self.outcomes.items():
+            outputs.add_metric([outcome], count)
+        yield outputs
+        yield GaugeMetricFamily("eyas_sampled_prompts", "Prompts that were stored.", self.num_prompts)
+        yield GaugeMetricFamily("eyas_sampled_bytes", "Bytes of their file.", self._prompts_file.num_bytes)
 
     def close(self) -> None:
-        """Finish what was heard. Nothing is heard afterwards."""
+        """Processes what is queued and closes the files. The caller observes nothing afterwards."""
         self._queue.put(None)
         self._thread.join()
         self._prompts_file.close()
@@ -142,39 +167,36 @@ class PromptSampler:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             try:
-                self._counts[self._process(*item)] += 1
+                self.outcomes[self._process(*item)] += 1
             except OSError as error:
                 self._count_failure(f"{self.options.directory} cannot be written ({error.strerror})")
-            except Exception as error:  # its message may quote the text
-                self._count_failure(f"{type(error).__name__} while a prompt was looked at")
+            except Exception as error:  # its message may quote the prompt
+                self._count_failure(f"screening a prompt failed ({type(error).__name__})")
 
-    def _count_failure(self, what: str) -> None:
-        """The server goes on; the first time is said, all are counted."""
-        self._counts["failed"] += 1
-        if not self._has_failed:
-            self._log_line(
-                f"eyas: warning: {what}; prompts are not kept meanwhile, answers go on (counted in /metrics)"
-            )
-        self._has_failed = True
+    def _count_failure(self, problem: str) -> None:
+        if not self.outcomes["failed"]:
+            self._log(f"eyas: warning: {problem}. Prompts are lost meanwhile; /metrics counts them as failed.")
+        self.outcomes["failed"] += 1
 
-    def _process(self, body: GenerationRequest, place: int, answer: RequestOutput) -> str:
-        """What became of an answer, one of OUTCOMES. OSError."""
-        asked = read_prompt(body, place)
-        share = self._baseline.relative_acceptance(answer)
-        self._baseline.add(answer)
-        task = self._check_task(asked.task)
-        if is_comparable(answer):
-            self._append_record(build_record(answer, self._heads[answer.drafter], task, self._shapes).to_line())
-        if share is None:
+    def _process(self, body: GenerationRequest, index: int, output: RequestOutput) -> str:
+        """Logs an output, stores its prompt if its acceptance is low, and returns one of OUTCOMES. Raises OSError."""
+        relative = self._baseline.relative_acceptance(output)
+        self._baseline.add(output)
+        task = self._check_task((body.metadata or {}).get("task"))
+        record = build_record(output, self._heads[output.drafter], task, self._shapes)
+        if record is not None:
+            self._append_record(record.to_line())
+        if relative is None:
             return "unjudged"
-        if share >= self.options.below:
+        if relative >= self.options.below:
             return "well"
-        if self._is_full:
+        if self.num_prompts >= self.options.limit:
             return "full"
-        kept = Rejection("unreadable") if asked.record is None else self._gate(asked.record, task)
-        if isinstance(kept, Rejection):
-            return kept.reason
-        digest, line = digest_messages(kept.messages), kept.to_line()
+        source = read_prompt(body, index)
+        prompt = Rejection("unreadable") if source is None else self._gate(source, task)
+        if isinstance(prompt, Rejection):
+            return prompt.reason
+        digest, line = digest_messages(prompt.messages), prompt.to_line()
         if digest in self._digests:
             return "repeated"
         if self._prompts_file.num_bytes + len(line) > PROMPTS_BYTES:
@@ -183,23 +205,16 @@ class PromptSampler:
         self._digests.add(digest)
         return "kept"
 
-    @property
-    def _is_full(self) -> bool:
-        return len(self._digests) >= self.options.limit
-
     def _check_task(self, name: str | None) -> str | None:
-        """The name where it is one; a client may send anything."""
-        if (
-            name is None
-            or TASK_NAME.fullmatch(name) is None
-            or (len(self._tasks) >= MAX_TASKS and name not in self._tasks)
-        ):
+        """Returns the name if it is a valid one and not one too many. A client may send anything."""
+        is_one_too_many = len(self._tasks) >= MAX_TASKS and name not in self._tasks
+        if name is None or TASK_NAME.fullmatch(name) is None or is_one_too_many:
             return None
         self._tasks.add(name)
         return name
 
     def _append_record(self, line: bytes) -> None:
-        """To the log; a full one becomes the old one. OSError."""
+        """Appends a line to the log. A full log replaces the old one. Raises OSError."""
         if self._acceptance_log.num_bytes + len(line) > LOG_BYTES:
             path = self._acceptance_log.path
             path.replace(self.options.directory / OLD_LOG_FILE)
@@ -208,9 +223,11 @@ class PromptSampler:
         self._acceptance_log.append(line)
 
 
-def read_log(directory: Path) -> list[bytes]:
-    """The lines of both logs, the old one first. OSError where there is none."""
-    found: list[bytes] = []
-    with contextlib.suppress(FileNotFoundError):
-        found += read_complete_lines(directory / OLD_LOG_FILE)
-    return [*found, *read_complete_lines(directory / LOG_FILE)]
+def read_prompt(body: GenerationRequest, index: int) -> dict[str, Any] | None:
+    """Returns the prompt of request `index` of a body as a record for the gate; None for token ids."""
+    if isinstance(body, ChatRequest):
+        return {"messages": [message.model_dump(exclude_none=True) for message in body.messages]}
+    prompt = getattr(body, "prompt", None)
+    if isinstance(prompt, list):
+        prompt = prompt[index // (body.n or 1)] if isinstance(prompt[0], str) else None
+    return None if prompt is None else {"rendered": prompt}

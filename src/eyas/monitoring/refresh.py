@@ -1,4 +1,4 @@
-"""A recipe that goes on from a run's head with the prompts that a server kept."""
+"""Writes a recipe that trains a run's head further, on the prompts that a server has stored (`eyas drift --recipe`)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from eyas.data.sources.source import SourceConfig
 from eyas.deploy.config import NAME, DeployConfig
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target_dir import read_num_layers
-from eyas.monitoring.append_log import read_complete_lines
+from eyas.monitoring.acceptance_log import read_complete_lines
 from eyas.monitoring.privacy_gate import LICENSE, SOURCE
 from eyas.monitoring.prompt_sampler import PROMPTS_FILE
 from eyas.recipe import Recipe
@@ -20,24 +20,30 @@ SNAPSHOT_SUFFIX = ".prompts.jsonl"
 
 
 def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
-    """Writes `out` and, beside it, a copy of the prompts, for the server goes on adding to them. How many those are.
+    """Writes a recipe and, beside it, a copy of the prompts, since the server goes on appending to them.
 
-    InputError where there is no prompt yet, StorageError.
+    Args:
+        recipe: the recipe of the run.
+        run: the run directory with the head.
+        sampled: the directory of `eyas serve --sample-low-acceptance`.
+        out: the new recipe, a .toml file.
+
+    Returns:
+        The number of prompts.
+
+    Raises:
+        InputError: there are no prompts yet.
+        StorageError: `out` cannot be written.
     """
     if out.suffix != ".toml":
-        raise UsageError(f"--recipe {out}", "a .toml file", "name it so")
+        raise UsageError(f"--recipe {out} is not a .toml file", "Name a file that ends with .toml")
+    source, reason = sampled / PROMPTS_FILE, ""
     try:
-        lines = list(read_complete_lines(sampled / PROMPTS_FILE))
+        lines = list(read_complete_lines(source))
     except OSError as error:
         lines, reason = [], f" ({error.strerror})"
-    else:
-        reason = ""
     if not lines:
-        raise InputError(
-            f"no prompt in {sampled / PROMPTS_FILE}{reason}",
-            "prompts that went badly",
-            "serve on, or raise --sample-below",
-        )
+        raise InputError(f"There are no prompts in {source}{reason}", "Serve for longer, or raise --sample-below")
     copy = out.with_name(out.stem + SNAPSHOT_SUFFIX).absolute()
     write_atomic(copy, lines)
     with convert_write_errors(copy):
@@ -47,8 +53,9 @@ def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
 
 
 def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
-    """The run's recipe with other prompts and a name of its own; the run's head to start from, of the same sizes; to be
-    deployed where the run's was.
+    """Returns the recipe of a run with other prompts and another name.
+
+    Training starts from the head of the run and keeps its sizes. The new head is deployed where the old one is.
     """
     head = (run / "head") if recipe.target.head is None else resolve_head(recipe.target.head)
     sizes = read_head(head, None, read_num_layers(recipe.target.model)).config
@@ -56,26 +63,22 @@ def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
     options = HeadOptions(
         sizes.intermediate_size, sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.fc_norm, sizes.norm_output
     )
+    checkpoints = _sibling_url(recipe.train.checkpoint_url, name)
     return replace(
         recipe,
         name=name,
         target=replace(recipe.target, head=None),
         prompts=replace(recipe.prompts, source=None, license=None, limit=None, sources=(source,)),
         capture=replace(recipe.capture, aux_layer_ids=tuple(sizes.aux_layer_ids)),
-        # Places that belong to the other run alone.
+        # These URLs hold the files of one run each.
         features=replace(recipe.features, url=_sibling_url(recipe.features.url, name)),
-        train=replace(
-            recipe.train,
-            init=str(head.absolute()),
-            head=options,
-            checkpoint_url=_sibling_url(recipe.train.checkpoint_url, name),
-        ),
+        train=replace(recipe.train, init=str(head.absolute()), head=options, checkpoint_url=checkpoints),
         deploy=_keep_endpoint(recipe),
     )
 
 
 def _keep_endpoint(recipe: Recipe) -> DeployConfig:
-    """The new head takes the old one's place: endpoint and service are called after the first recipe for good."""
+    """Returns the deploy keys under which the new head replaces the old one: the name of the first recipe stays."""
     name = recipe.deploy.name or recipe.name
     return replace(recipe.deploy, name=name) if NAME.fullmatch(name) else recipe.deploy
 

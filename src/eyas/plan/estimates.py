@@ -54,15 +54,9 @@ def finished_stages(run: Run, prompts: StageInputs) -> set[str]:
     finished: set[str] = set()
     for stage in STAGES:
         try:
-<<<<<<< HEAD
-            is_needed = stage != "train" or run.recipe.target.head is None
-            origin = prompts if stage == "prompts" else run.origin(stage)
-            if is_needed and not is_finished(run.place(stage), origin):
-=======
             needed = stage != "train" or run.recipe.target.head is None
             origin = prompts if stage == "prompts" else run.build_inputs(stage)
             if needed and not is_finished(run.storage_path(stage), origin):
->>>>>>> fea88bf (Read recipe.py as a table of stages, and join export with its README)
                 return finished
         except InputError:  # an input of the stage is damaged, so `eyas run` stops or works there
             return finished

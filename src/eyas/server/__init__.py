@@ -1,1 +1,1 @@
-"""OpenAI-compatible HTTP server on top of the engine."""
+"""The OpenAI-compatible HTTP server in front of the engine."""

@@ -1,53 +1,39 @@
-"""The endpoints."""
+"""The HTTP routes.
+
+POST /v1/chat/completions, /v1/completions
+    request_body (limits) -> openai_requests (schema) -> request_parser -> generation (engine) -> response_builder
+                                                                       -> JSON, or events of sse with stream=true
+POST /tokenize      GET /v1/models  /health  /ready  /metrics  /ui      Vertex AI's routes, if it starts the server
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from prometheus_client.core import Metric
 
 from eyas import __version__
-from eyas.base.errors import EyasError
 from eyas.engine.async_engine import AsyncEngine
-from eyas.engine.request import Request as EngineRequest
-from eyas.server.access_log import AccessLogRecord
-from eyas.server.auth import RECORD_KEY, AuthMiddleware
+from eyas.engine.request import RequestOutput
+from eyas.server import openai_responses as responses
+from eyas.server.auth import RECORD_KEY, AccessLogRecord, AuthMiddleware
 from eyas.server.chat_page import add_ui_routes
 from eyas.server.generation import Generation, cancel_on_disconnect
-from eyas.server.http_errors import ApiError, install_error_handlers, shutting_down_error
+from eyas.server.http_errors import ApiError, install_error_handlers, shutting_down, unavailable
 from eyas.server.metrics import CONTENT_TYPE, ServerMetrics
-from eyas.server.observer import OutputObserver
-from eyas.server.openai_requests import (
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    StreamOptions,
-    TokenizeRequest,
-)
-from eyas.server.openai_responses import (
-    ChatResponse,
-    CompletionResponse,
-    ErrorResponse,
-    HealthResponse,
-    ModelCard,
-    ModelList,
-    ResponseModel,
-    TokenizeResponse,
-)
+from eyas.server.openai_requests import ChatRequest, CompletionRequest, GenerationRequest, TokenizeRequest
 from eyas.server.request_body import JsonRoute
 from eyas.server.request_parser import RequestParser, check_model
-from eyas.server.response_builder import ChatResponseBuilder, CompletionResponseBuilder, ResponseBuilder, ResponseHeader
+from eyas.server.response_builder import ChatResponseBuilder, CompletionResponseBuilder, ResponseBuilder, ServedModel
 from eyas.server.sse import EventStreamResponse, stream_events
-from eyas.server.token_text import TokenDecoder
-from eyas.server.usage import UsageCounter, build_metrics
-from eyas.server.vertex import Instances, VertexConfig, is_predict_body, parse_body, parse_instances
+from eyas.server.vertex import VertexConfig, is_predict_body, parse_body, parse_instances
 
 Result = TypeVar("Result")
-Body = TypeVar("Body", bound=GenerationRequest)
 Phase = Literal["warming", "ready", "draining"]
 
 REQUEST_MODELS = {
@@ -55,34 +41,54 @@ REQUEST_MODELS = {
     "/v1/completions": CompletionRequest,
     "/tokenize": TokenizeRequest,
 }
-COMMON_ERRORS: dict[int | str, dict[str, Any]] = {
-    401: {"model": ErrorResponse, "description": "No valid API key."},
-    500: {"model": ErrorResponse, "description": "The server failed."},
-}
-BODY_ERRORS = COMMON_ERRORS | {
-    400: {"model": ErrorResponse, "description": "A wrong parameter; the message says what to do."},
-    404: {"model": ErrorResponse, "description": "Another model than the one that is served."},
-    413: {"model": ErrorResponse, "description": "The body is too large."},
-    415: {"model": ErrorResponse, "description": "The body is not declared as JSON."},
-    "4XX": {"model": ErrorResponse, "description": "Any other refusal."},
-}
-GENERATION_ERRORS = BODY_ERRORS | {
-    429: {"model": ErrorResponse, "description": "Too many requests wait; Retry-After says when to come back."},
-    503: {"model": ErrorResponse, "description": "Not ready yet, or about to stop."},
-}
-NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorResponse, "description": "Not now."}}
+
+
+def _describe_errors(descriptions: dict[int | str, str]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": responses.ErrorResponse, "description": text} for status, text in descriptions.items()}
+
+
+COMMON_ERRORS = _describe_errors({401: "No valid API key.", 500: "The server failed."})
+BODY_ERRORS = COMMON_ERRORS | _describe_errors(
+    {
+        400: "A wrong parameter. The message says what to do.",
+        404: "Another model than the served one.",
+        413: "The body is too large.",
+        415: "The content type is not JSON.",
+        "4XX": "Any other error of the request.",
+    }
+)
+GENERATION_ERRORS = BODY_ERRORS | _describe_errors(
+    {429: "Too many requests wait. Retry-After says when to retry.", 503: "Not ready yet, or shutting down."}
+)
+NOT_READY = _describe_errors({503: "Not ready, or failed."})
 EVENT_SCHEMA = {"type": "string", "description": "A chunk as JSON; the last event is [DONE]."}
 STREAM_CONTENT = {  # itemSchema is OpenAPI 3.2's, for one event
     "text/event-stream": {"itemSchema": {"type": "object", "properties": {"data": EVENT_SCHEMA}, "required": ["data"]}}
 }
 
 
+class OutputObserver(Protocol):
+    """An object that reads finished outputs, and has metrics of its own (`monitoring.prompt_sampler`)."""
+
+    def observe(self, body: GenerationRequest, index: int, output: RequestOutput) -> None:
+        """Takes the finished output of request `index` of a body. Returns at once."""
+        ...
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields its metrics, as a collector of prometheus_client."""
+        ...
+
+
 @dataclass(frozen=True)
 class ApiOptions:
-    """served_name: the model's name for clients. keys: none lets everybody in. write: takes the lines of the log.
+    """Options of the HTTP server, from the command line.
 
-    vertex: the routes that Vertex AI asks for beside the others. page: whether there is GET /ui. watch: hears of every
-    finished answer.
+    served_name    the name of the model for clients
+    api_keys       the valid keys; without any, every request is let in
+    log            receives the lines of the access log
+    vertex         the routes that Vertex AI calls beside the others
+    has_ui         serve the chat page at /ui
+    observer       receives every finished output
     """
 
     served_name: str
@@ -95,53 +101,55 @@ class ApiOptions:
 
 @dataclass(frozen=True)
 class _PreparedCall:
-    """What one body asks for, read but not handed in."""
+    """A parsed body with its engine requests, which are not submitted yet."""
 
     body: GenerationRequest
     generation: Generation
-    usage: UsageCounter
     builder: ResponseBuilder
 
 
 class Api:
-    """The server's state beside the engine: its phase, its metrics, the thread that reads bodies."""
+    """The routes and their state: the phase of the server, its metrics, and the thread that parses bodies."""
 
     def __init__(self, async_engine: AsyncEngine, options: ApiOptions) -> None:
         target = async_engine.engine.target
+        observers = () if options.observer is None else (options.observer,)
         self.async_engine = async_engine
         self.options = options
         self.phase: Phase = "warming"
         self.parser = RequestParser(target, async_engine.engine.max_context)
-        self.token_decoder = TokenDecoder(target.tokenizer)
-        self.metrics = ServerMetrics(options.served_name)
+        self.model = ServedModel(options.served_name, target.tokenizer, async_engine.max_draft_tokens)
+        self.metrics = ServerMetrics(options.served_name, lambda: async_engine.stats(), observers)
         self.created = int(time.time())
-        self._parser_thread = ThreadPoolExecutor(1, "reader")
+        self._parser_thread = ThreadPoolExecutor(1, "request-parser")
 
     def build_app(self) -> AuthMiddleware:
-        """The ASGI application."""
+        """Builds the ASGI application."""
         app = FastAPI(title="eyas", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
         app.router.route_class = JsonRoute
         install_error_handlers(app, REQUEST_MODELS)
         add = app.add_api_route
-        open_paths = [*self._add_vertex(app), *(add_ui_routes(app) if self.options.has_ui else ())]
-        chat = GENERATION_ERRORS | {
-            200: {"model": ChatResponse, "content": STREAM_CONTENT, "description": "The answer."}
-        }
-        completion = GENERATION_ERRORS | {
-            200: {"model": CompletionResponse, "content": STREAM_CONTENT, "description": "The answer."}
-        }
+        public_paths = [*self._add_vertex_routes(app), *(add_ui_routes(app) if self.options.has_ui else ())]
+        success = {"content": STREAM_CONTENT, "description": "The response, or a stream of chunks."}
+        chat = GENERATION_ERRORS | {200: {"model": responses.ChatResponse, **success}}
+        completion = GENERATION_ERRORS | {200: {"model": responses.CompletionResponse, **success}}
         add("/v1/chat/completions", self.chat, methods=["POST"], responses=chat, response_model=None)
         add("/v1/completions", self.completions, methods=["POST"], responses=completion, response_model=None)
-        add("/tokenize", self.tokenize, methods=["POST"], responses=BODY_ERRORS, response_model=TokenizeResponse)
-        add("/v1/models", self.models, methods=["GET"], responses=COMMON_ERRORS, response_model=ModelList)
-        add("/health", self.health, methods=["GET"], responses=NOT_READY, response_model=HealthResponse)
-        add("/ready", self.ready, methods=["GET"], responses=NOT_READY, response_model=HealthResponse)
-        page = COMMON_ERRORS | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Now."}}
+        tokens = responses.TokenizeResponse
+        add("/tokenize", self.tokenize, methods=["POST"], responses=BODY_ERRORS, response_model=tokens)
+        add("/v1/models", self.models, methods=["GET"], responses=COMMON_ERRORS, response_model=responses.ModelList)
+        add("/health", self.health, methods=["GET"], responses=NOT_READY, response_model=responses.HealthResponse)
+        add("/ready", self.ready, methods=["GET"], responses=NOT_READY, response_model=responses.HealthResponse)
+        text = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}
+        page = COMMON_ERRORS | {200: text}
         add("/metrics", self.render_metrics, methods=["GET"], responses=page, response_model=None)
-        return AuthMiddleware(app, self.options.api_keys, self.options.log, open_paths)
+        return AuthMiddleware(app, self.options.api_keys, self.options.log, public_paths)
 
-    def _add_vertex(self, app: FastAPI) -> tuple[str, ...]:
-        """Vertex AI's routes, first of all: it may ask for /health, and means by it that requests are welcome."""
+    def _add_vertex_routes(self, app: FastAPI) -> tuple[str, ...]:
+        """Adds Vertex AI's routes and returns those that need no key.
+
+        They come first, because Vertex AI may call /health and expects 503 there until the server is ready.
+        """
         vertex = self.options.vertex
         if vertex is None:
             return ()
@@ -153,161 +161,131 @@ class Api:
         return (vertex.health_route,)
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
-        """Answer a conversation."""
-        return await self._generate(body, request, self.parser.parse_chat, ChatResponseBuilder)
+        """Generates the next message of a conversation."""
+        return await self._generate(body, request)
 
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
-        """Continue a text."""
-        return await self._generate(body, request, self.parser.parse_completion, CompletionResponseBuilder)
+        """Continues a text."""
+        return await self._generate(body, request)
 
     async def tokenize(self, body: TokenizeRequest) -> Response:
-        """The ids that the other endpoints would feed."""
+        """Returns the token ids of a prompt or of rendered messages."""
         check_model(body.model, self.options.served_name)
         if body.messages is not None:
-            ids = await self._run_parser(self.parser.encode_messages, body.messages, body.tools or [])
+            ids = await self._on_parser_thread(self.parser.encode_messages, body.messages, body.tools or [])
         else:
-            ids = await self._run_parser(self.parser.encode_prompt, body.prompt or "")
-        return _json(TokenizeResponse(tokens=list(ids), count=len(ids), max_model_len=self.parser.context))
+            ids = await self._on_parser_thread(self.parser.encode_prompt, body.prompt or "")
+        return _json(responses.TokenizeResponse(tokens=list(ids), count=len(ids), max_model_len=self.parser.context))
 
     async def models(self) -> Response:
-        """The one model that is served."""
-        model = ModelCard(
+        """Returns the served model."""
+        card = responses.ModelCard(
             id=self.options.served_name,
             object="model",
             created=self.created,
             owned_by="eyas",
             max_model_len=self.parser.context,
         )
-        return _json(ModelList(object="list", data=[model]))
+        return _json(responses.ModelList(object="list", data=[card]))
 
     async def health(self) -> Response:
-        """Whether the process works: 503 when the engine has failed and only a restart helps."""
+        """Returns 200 while the process works, 503 once the engine has failed and only a restart helps."""
         if self.async_engine.failure is not None:
-            message = EyasError("an engine that failed", "one that runs", "restart the server")
-            raise ApiError(503, str(message), kind="server_error", code="engine_failed")
-        return _json(HealthResponse(status="up"))
+            text = "The engine stopped after an error. Restart the server; its log has the traceback."
+            raise ApiError(503, text, kind="server_error", code="engine_failed")
+        return _json(responses.HealthResponse(status="up"))
 
     async def ready(self) -> Response:
-        """Whether it takes requests."""
+        """Returns 200 while the server accepts requests."""
         self._require_ready()
-        return _json(HealthResponse(status="ready"))
+        return _json(responses.HealthResponse(status="ready"))
 
     async def render_metrics(self) -> Response:
-        """Metrics in Prometheus' text format."""
-        sampled = None if self.options.observer is None else self.options.observer.stats()
-        return Response(self.metrics.render(self.async_engine.stats(), sampled), headers={"Content-Type": CONTENT_TYPE})
+        """Returns the metrics in Prometheus' text format."""
+        return Response(self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
-        """Vertex AI's predict and rawPredict, which come by one route and differ by their bodies."""
+        """Handles Vertex AI's predict and rawPredict, which share a route and differ by their bodies."""
         raw = await request.json()
         if not is_predict_body(raw):
-            body = parse_body(raw, self.options.served_name)
-            if isinstance(body, ChatRequest):
-                return await self.chat(body, request)
-            return await self.completions(body, request)
+            return await self._generate(parse_body(raw, self.options.served_name), request)
         self._require_ready()
-        instances: Instances = parse_instances(raw, self.options.served_name)
-        work = []
-        for body in instances:
-            if isinstance(body, ChatRequest):
-                work.append(await self._prepare(body, self.parser.parse_chat, ChatResponseBuilder))
-            else:
-                work.append(await self._prepare(body, self.parser.parse_completion, CompletionResponseBuilder))
-        replies = await self._run_all(work, request)
-        return Response(b'{"predictions":[' + b",".join(replies) + b"]}", media_type="application/json")
+        calls = [await self._prepare(body) for body in parse_instances(raw, self.options.served_name)]
+        responses = await self._run_all(calls, request)
+        return Response(b'{"predictions":[' + b",".join(responses) + b"]}", media_type="application/json")
 
-    async def _generate(
-        self,
-        body: Body,
-        request: Request,
-        read: Callable[[Body, str], list[EngineRequest]],
-        form_of: Callable[[ResponseHeader], ResponseBuilder],
-    ) -> Response:
+    async def _generate(self, body: GenerationRequest, request: Request) -> Response:
         self._require_ready()
-        work = await self._prepare(body, read, form_of)
+        call = await self._prepare(body)
         if not body.stream:
-            (reply,) = await self._run_all([work], request)
-            return Response(reply, media_type="application/json")
-        call = work.generation
-        call.submit()
-        options = body.stream_options or StreamOptions()
-        parts = stream_events(
-            call,
-            work.builder,
-            work.usage,
-            options,
-            lambda: build_metrics(call.outputs, self.async_engine.max_draft_tokens),
-        )
-        return EventStreamResponse(parts, lambda: self._finish([work], request))
+            (content,) = await self._run_all([call], request)
+            return Response(content, media_type="application/json")
+        call.generation.submit()
+        events = stream_events(call.generation, call.builder, body.stream_options)
+        return EventStreamResponse(events, lambda: self._finish([call], request))
 
-    async def _prepare(
-        self,
-        body: Body,
-        read: Callable[[Body, str], list[EngineRequest]],
-        form_of: Callable[[ResponseHeader], ResponseBuilder],
-    ) -> _PreparedCall:
+    async def _prepare(self, body: GenerationRequest) -> _PreparedCall:
         check_model(body.model, self.options.served_name)
-        envelope = ResponseHeader(self.options.served_name, bool(body.return_token_ids), self.token_decoder)
-        requests = await self._run_parser(read, body, envelope.id)
-        return _PreparedCall(
-            body, Generation(self.async_engine, requests), UsageCounter(requests, body.n or 1), form_of(envelope)
-        )
+        builder_class = ChatResponseBuilder if isinstance(body, ChatRequest) else CompletionResponseBuilder
+        builder = builder_class(self.model, bool(body.return_token_ids))
+        requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id)
+        return _PreparedCall(body, Generation(self.async_engine, requests, body.n or 1), builder)
 
-    async def _run_all(self, work: Sequence[_PreparedCall], request: Request) -> list[bytes]:
-        """The replies to all bodies of one HTTP call, in order; all or none are handed in."""
+    async def _run_all(self, calls: Sequence[_PreparedCall], request: Request) -> list[bytes]:
+        """Submits all calls or none, and returns their response bodies in order."""
 
-        async def answers() -> list[bytes]:
-            replies = []
-            for one in work:  # the engine works on all of them at once
-                done = await one.generation.collect(one.usage.add)
-                metrics = build_metrics(done, self.async_engine.max_draft_tokens)
-                replies.append(one.builder.build_response(done, one.usage.usage, metrics).json_bytes())
-            return replies
+        async def collect() -> list[bytes]:
+            bodies = []
+            for call in calls:  # the engine runs them all at once
+                outputs = await call.generation.collect()
+                bodies.append(call.builder.build_response(outputs, call.generation.usage).json_bytes())
+            return bodies
 
-        for number, one in enumerate(work):
+        for number, call in enumerate(calls):
             try:
-                one.generation.submit()
+                call.generation.submit()
             except ApiError:
-                for earlier in work[:number]:
+                for earlier in calls[:number]:
                     earlier.generation.cancel()
                 raise
         try:
-            return await cancel_on_disconnect(request.receive, answers())
+            return await cancel_on_disconnect(request.receive, collect())
         finally:
-            self._finish(work, request)
+            self._finish(calls, request)
 
-    def _finish(self, work: Sequence[_PreparedCall], request: Request) -> None:
-        """Cancel what is not finished, and tell the log and the metrics of what is."""
-        for one in work:
-            one.generation.cancel()
-        usages = [one.usage.usage for one in work]
-        done = [answer for one in work for answer in one.generation.outputs]
+    def _finish(self, calls: Sequence[_PreparedCall], request: Request) -> None:
+        """Cancels what still runs, and passes the finished outputs to the access log, the metrics and the observer."""
+        for call in calls:
+            call.generation.cancel()
+        generations = [call.generation for call in calls]
+        outputs = [output for generation in generations for output in generation.finished_outputs]
+        usages = [generation.usage for generation in generations]
         record: AccessLogRecord = request.scope[RECORD_KEY]
         record.add_outputs(
             sum(usage.prompt_tokens for usage in usages),
             sum(usage.completion_tokens for usage in usages),
-            done,
-            len(done) == sum(len(one.generation.requests) for one in work),
+            outputs,
+            len(outputs) == sum(len(generation.requests) for generation in generations),
         )
-        for answer in done:
-            self.metrics.observe(answer)
-        watch = self.options.observer
-        if watch is not None:
-            for one in work:
-                for place, answer in one.generation.indexed_outputs:
-                    watch.observe(one.body, place, answer)
+        for output in outputs:
+            self.metrics.observe(output)
+        if self.options.observer is None:
+            return
+        for call in calls:
+            for index, output in enumerate(call.generation.outputs):
+                if output is not None:
+                    self.options.observer.observe(call.body, index, output)
 
-    async def _run_parser(self, read: Callable[..., Result], *arguments: object) -> Result:
-        """Read on the reader's thread, so that a long prompt holds up no other client's tokens."""
-        return await asyncio.get_running_loop().run_in_executor(self._parser_thread, read, *arguments)
+    async def _on_parser_thread(self, parse: Callable[..., Result], *arguments: object) -> Result:
+        """Runs a method of the parser on its thread, so that a long prompt delays no other client's tokens."""
+        return await asyncio.get_running_loop().run_in_executor(self._parser_thread, parse, *arguments)
 
     def _require_ready(self) -> None:
         if self.phase == "draining":
-            raise shutting_down_error()
+            raise shutting_down()
         if self.phase == "warming":
-            message = EyasError("a server that warms up", "one that is ready", "wait for GET /ready")
-            raise ApiError(503, str(message), kind="server_error", code="warming_up", headers={"Retry-After": "1"})
+            raise unavailable("The server is warming up. Wait until GET /ready returns 200.", "warming_up")
 
 
-def _json(reply: ResponseModel) -> Response:
-    return Response(reply.json_bytes(), media_type="application/json")
+def _json(response: responses.ResponseModel) -> Response:
+    return Response(response.json_bytes(), media_type="application/json")

@@ -1,25 +1,80 @@
-"""What every request passes on its way in and out: an id, the keys, a line in the log."""
+"""The outermost ASGI application: API keys, request ids and the access log.
+
+request -> X-Request-Id (taken from the client or new) -> API key -> app -> response with X-Request-Id -> log line
+"""
 
 import hmac
+import json
 import re
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eyas.base.errors import EyasError
-from eyas.server.access_log import AccessLogRecord
+from eyas.engine.request import RequestOutput
 from eyas.server.http_errors import ApiError
+from eyas.tree.stats import acceptance_length
 
-PUBLIC_PATHS = ("/health", "/ready")  # probes carry no key
+PUBLIC_PATHS = ("/health", "/ready")  # probes send no key
 REQUEST_ID = re.compile(r"[!-~]{1,128}")
-RECORD_KEY = "eyas.record"  # where the endpoint finds the record, in the ASGI scope
+RECORD_KEY = "eyas.record"  # of the ASGI scope, through which the routes reach the access log record
+
+
+@dataclass
+class AccessLogRecord:
+    """A request as one JSON line, without any text of prompts or answers.
+
+    Created by `AuthMiddleware`; the route adds what the engine did. ttft_ms and tpot_ms are those of the first output.
+    error: the type and the stack of an exception of the server.
+    """
+
+    id: str
+    method: str
+    path: str
+    status: int | None = None
+    duration_ms: float | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    acceptance: float | None = None
+    finish: str | None = None
+    error: str | None = None
+    started_s: float = field(default_factory=time.perf_counter)
+
+    def add_outputs(
+        self, prompt_tokens: int, output_tokens: int, outputs: Sequence[RequestOutput], is_complete: bool
+    ) -> None:
+        """Adds the figures of the finished outputs. is_complete: no other request of the call was cancelled."""
+        self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
+        reasons = {str(output.finish_reason) for output in outputs} | (set() if is_complete else {"cancelled"})
+        self.finish = ",".join(sorted(reasons))
+        if outputs:
+            self.ttft_ms = outputs[0].ttft_s * 1000
+            self.tpot_ms = None if outputs[0].tpot_s is None else outputs[0].tpot_s * 1000
+        rounds = [output.rounds for output in outputs if output.accepted]
+        self.acceptance = acceptance_length(rounds) if rounds else None
+
+    def to_line(self) -> str:
+        """Returns the JSON line, without keys that do not apply."""
+        self.duration_ms = (time.perf_counter() - self.started_s) * 1000
+        values = {key: value for key, value in asdict(self).items() if value is not None and key != "started_s"}
+        rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in values.items()}
+        return json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **rounded})
 
 
 class AuthMiddleware:
-    """The outermost ASGI application. write takes the lines of the log. open_paths: further ones that need no key."""
+    """Checks the API key of every request, gives it an id, and writes its line of the access log.
+
+    Args:
+        keys: the valid API keys; without any, every request is let in.
+        log: receives each line of the access log.
+        public_paths: further paths that need no key.
+    """
 
     def __init__(
         self, app: ASGIApp, keys: Sequence[str], log: Callable[[str], None], public_paths: Sequence[str] = ()
@@ -30,6 +85,7 @@ class AuthMiddleware:
         self.log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -50,7 +106,7 @@ class AuthMiddleware:
             else:
                 await _invalid_key().response()(scope, receive, send_with_id)
         except Exception as error:
-            # The type and the place, not the message: that may hold what the client said.
+            # The type and the stack, but not the message: it may contain text of the client.
             record.error = f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"
             if record.status is None:
                 raise
@@ -58,15 +114,15 @@ class AuthMiddleware:
             self.log(record.to_line())
 
     def _is_authorized(self, authorization: str) -> bool:
-        """Whether there are no keys, or one of them was given. Takes as long for a wrong key as for a right one."""
+        """Compares the key with every valid one, in constant time."""
         if not self.keys:
             return True
         scheme, _, token = authorization.partition(" ")
-        given = token.strip().encode("latin-1")  # as the bytes came in
+        given = token.strip().encode("latin-1")  # the bytes of the header
         matches = [hmac.compare_digest(given, key) for key in self.keys]
         return any(matches) and scheme.lower() == "bearer"
 
 
 def _invalid_key() -> ApiError:
-    message = EyasError("no valid API key", "a key of this server", "send Authorization: Bearer KEY")
-    return ApiError(401, str(message), code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+    text = "The request has no valid API key. Send the header Authorization: Bearer KEY."
+    return ApiError(401, text, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

@@ -1,6 +1,6 @@
-"""GET /ui: a chat page that shows what was drafted. Static files of the package, which need no key and hold nothing.
+"""GET /ui: a chat page that shows the draft tree of each round. Static files of the package, served without a key.
 
-The page asks /v1/models, /v1/chat/completions and /metrics of the same server, with the key that its reader types in.
+The page calls /v1/models, /v1/chat/completions and /metrics of the same server with the key that the user types in.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ FILES = {
     "/ui/ui.js": ("ui.js", "text/javascript"),
     "/ui/tree.js": ("tree.js", "text/javascript"),
 }
-# Its own two scripts and its style, questions to its own server, and nothing else: text can never become code.
+# Only the page's own scripts, style and server: text of a model or a user can never run as code.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -29,16 +29,16 @@ HEADERS = {
 
 
 def add_ui_routes(app: FastAPI) -> tuple[str, ...]:
-    """Add the page's routes; their paths, which need no key."""
-    for path, (name, kind) in FILES.items():
-        app.add_api_route(path, _file_route(name, kind), methods=["GET"], include_in_schema=False)
+    """Adds the routes of the page and returns their paths, which need no API key."""
+    for path, (name, media_type) in FILES.items():
+        app.add_api_route(path, _file_route(name, media_type), methods=["GET"], include_in_schema=False)
     return tuple(FILES)
 
 
-def _file_route(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
+def _file_route(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
     content = files("eyas.server").joinpath("ui", name).read_bytes()
 
     async def send() -> Response:
-        return Response(content, headers=HEADERS, media_type=kind)
+        return Response(content, headers=HEADERS, media_type=media_type)
 
     return send

@@ -1,7 +1,10 @@
-"""One HTTP call as requests of the engine: from the engine's thread to the server's event loop and back.
+"""The engine requests of one HTTP call: from the event loop to the engine's thread and back.
 
-event loop          submit --------+                      pieces <- queue <- loop.call_soon_threadsafe
-engine's thread                    +-> round -> on_tokens(answer, count) ------------^
+    event loop         submit ------+                       deltas <- queue <- loop.call_soon_threadsafe
+    engine's thread                 +-> round -> on_tokens(output, count) -------------^
+
+The result of a request changes its class twice: RequestOutput (engine) -> OutputDelta -> a response of
+`openai_responses`.
 """
 
 import asyncio
@@ -14,29 +17,23 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from eyas.base.errors import EyasError
-from eyas.engine.async_engine import AsyncEngine
+from eyas.engine.async_engine import AsyncEngine, QueueFull
 from eyas.engine.request import DraftTree, FinishReason, Request, RequestOutput, TokenLogprob
-from eyas.server.http_errors import ApiError, internal_error, shutting_down_error, to_api_error
+from eyas.server.http_errors import ApiError, internal_error, shutting_down, to_api_error
+from eyas.server.openai_responses import PromptDetails, Usage
 
 Result = TypeVar("Result")
 
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only the log sees it
-
-
-@dataclass(frozen=True)
-class RoundTokens:
-    """The tokens of a piece one by one: text, and whether it was drafted. tree: of the round."""
-
-    texts: tuple[str, ...]
-    drafted: tuple[bool, ...]
-    tree: DraftTree | None
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; it appears in the log only
 
 
 @dataclass(frozen=True)
 class OutputDelta:
-    """What one round added to the answer of request `index`; finish with its last piece.
+    """The tokens that one round added to the output of one request.
 
-    cached: how much of the prompt was found in memory. part: if the request wants rounds.
+    index: the number of the request in the HTTP call. finish_reason: set in the last delta of a request.
+    token_texts, is_draft, draft_tree: text and origin of each token, and the tree of the round. token_texts is None
+    unless the request wants rounds.
     """
 
     index: int
@@ -44,105 +41,162 @@ class OutputDelta:
     text: str
     logprobs: tuple[TokenLogprob, ...]
     num_cached_tokens: int
-    finish: FinishReason | None
-    round: RoundTokens | None = None
+    finish_reason: FinishReason | None
+    token_texts: tuple[str, ...] | None = None
+    is_draft: tuple[bool, ...] = ()
+    draft_tree: DraftTree | None = None
+
+
+class UsageCounter:
+    """Token counts of one HTTP call, updated with every delta.
+
+    Args:
+        requests: prompt by prompt, num_choices for each prompt; a prompt counts once.
+    """
+
+    def __init__(self, requests: Sequence[Request], num_choices: int) -> None:
+        self.num_choices = num_choices
+        self.prompt_tokens = sum(len(request.prompt_ids) for request in requests[::num_choices])
+        self._output = [0] * len(requests)
+        self._cached = [0] * len(requests)
+
+    def add(self, delta: OutputDelta) -> None:
+        """Counts the tokens of a delta."""
+        self._output[delta.index] += len(delta.token_ids)
+        self._cached[delta.index] = delta.num_cached_tokens
+
+    @property
+    def usage(self) -> Usage:
+        """The counts so far. Of the choices of a prompt the first one's cache hit counts: the others always hit."""
+        output = sum(self._output)
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=output,
+            total_tokens=self.prompt_tokens + output,
+            prompt_tokens_details=PromptDetails(cached_tokens=sum(self._cached[:: self.num_choices])),
+        )
 
 
 class Generation:
-    """The requests of one HTTP call; whoever submits it cancels it at the end, whatever the end was."""
+    """The requests of one HTTP call. The caller that submits them calls `cancel` at the end, however it ends.
 
-    def __init__(self, async_engine: AsyncEngine, requests: Sequence[Request]) -> None:
+    outputs: the finished output of each request, None for one that still runs.
+    """
+
+    def __init__(self, async_engine: AsyncEngine, requests: Sequence[Request], num_choices: int = 1) -> None:
         self.async_engine = async_engine
         self.requests = requests
-        self._outputs: list[RequestOutput | None] = [None] * len(requests)  # an answer is here once it is finished
+        self.outputs: list[RequestOutput | None] = [None] * len(requests)
+        self._counter = UsageCounter(requests, num_choices)
         self._deltas: asyncio.Queue[tuple[OutputDelta, RequestOutput]] = asyncio.Queue()
         self._num_submitted = 0
         self._loop = asyncio.get_running_loop()
 
     @property
-    def outputs(self) -> list[RequestOutput]:
-        """The finished answers, in order."""
-        return [answer for _, answer in self.indexed_outputs]
+    def finished_outputs(self) -> list[RequestOutput]:
+        """The outputs that are complete, in the order of the requests."""
+        return [output for output in self.outputs if output is not None]
 
     @property
-    def indexed_outputs(self) -> list[tuple[int, RequestOutput]]:
-        """The finished answers with their places among all."""
-        return [(place, answer) for place, answer in enumerate(self._outputs) if answer is not None]
+    def usage(self) -> Usage:
+        """The token counts of the deltas that were read so far."""
+        return self._counter.usage
 
     def submit(self) -> None:
-        """Hand all requests in, or none. ApiError."""
+        """Submits all requests or none. Raises ApiError."""
         for index, request in enumerate(self.requests):
             try:
                 self.async_engine.submit(request, self._on_tokens(index))
             except EyasError as error:
                 self.cancel()
-                raise to_api_error(error) from None
+                raise to_api_error(self._explain(error)) from None
             self._num_submitted += 1
 
     def cancel(self) -> None:
-        """End what is not finished."""
-        for request, answer in zip(self.requests[: self._num_submitted], self._outputs, strict=False):
-            if answer is None:
+        """Cancels the requests that still run."""
+        for request, output in zip(self.requests[: self._num_submitted], self.outputs, strict=False):
+            if output is None:
                 self.async_engine.cancel(request.id)
 
     async def deltas(self) -> AsyncIterator[OutputDelta]:
-        """Everything, as it comes, until all answers are finished. ApiError if the server stops before."""
-        while any(answer is None for answer in self._outputs):
-            piece, answer = await self._deltas.get()
-            if piece.finish == "cancelled":
-                raise shutting_down_error()
-            if piece.finish == "error":
+        """Yields every delta as it comes, until all requests have finished. Raises ApiError if the server stops."""
+        while any(output is None for output in self.outputs):
+            delta, output = await self._deltas.get()
+            if delta.finish_reason == "cancelled":
+                raise shutting_down()
+            if delta.finish_reason == "error":
                 raise internal_error()
-            if piece.finish is not None:
-                self._outputs[piece.index] = answer
-            yield piece
+            if delta.finish_reason is not None:
+                self.outputs[delta.index] = output
+            self._counter.add(delta)
+            yield delta
 
-    async def collect(self, on_delta: Callable[[OutputDelta], None]) -> list[RequestOutput]:
-        """All answers, finished; `add` sees each piece. ApiError as above."""
-        async for piece in self.deltas():
-            on_delta(piece)
-        return self.outputs
+    async def collect(self) -> list[RequestOutput]:
+        """Returns all outputs when they have finished. Raises ApiError if the server stops."""
+        async for _ in self.deltas():
+            pass
+        return self.finished_outputs
+
+    def _explain(self, error: EyasError) -> EyasError:
+        """Returns an error that names the limits, if the call has more requests than the server can ever take."""
+        engine, num_requests = self.async_engine, len(self.requests)
+        slots, waiting, n = engine.engine.max_running, engine.max_waiting, self._counter.num_choices
+        if not isinstance(error, QueueFull) or num_requests <= slots + waiting:
+            return error
+        needed = f"n={n} needs" if num_requests == n else f"{num_requests // n} prompts with n={n} need"
+        limits = f"{slots + waiting} (--slots {slots} + --max-waiting {waiting})"
+        problem = f"{needed} {num_requests} sequences, but this server runs at most {limits}"
+        return QueueFull(problem, "Lower n or raise the limits")
 
     def _on_tokens(self, index: int) -> Callable[[RequestOutput, int], None]:
-        """Runs on the engine's thread, which goes on changing the answer: what is new is copied here."""
+        """Returns the callback of one request. It runs on the engine's thread and copies what is new.
+
+        The engine's thread keeps changing the output, so the event loop reads no more than the delta until the end.
+        """
         num_tokens = num_chars = 0
 
-        def receive(answer: RequestOutput, _: int) -> None:
+        def on_tokens(output: RequestOutput, _: int) -> None:
             nonlocal num_tokens, num_chars
-            tokens, logprobs = tuple(answer.token_ids[num_tokens:]), tuple(answer.logprobs[num_tokens:])
-            part = _round_tokens(answer, num_tokens, num_chars) if answer.request.wants_rounds else None
-            piece = OutputDelta(
-                index, tokens, answer.text[num_chars:], logprobs, answer.num_cached_tokens, answer.finish_reason, part
+            token_ids = tuple(output.token_ids[num_tokens:])
+            delta = OutputDelta(
+                index,
+                token_ids,
+                output.text[num_chars:],
+                tuple(output.logprobs[num_tokens:]),
+                output.num_cached_tokens,
+                output.finish_reason,
+                _token_texts(output, num_tokens, num_chars) if output.request.wants_rounds else None,
+                tuple(output.is_draft[num_tokens:]),
+                output.draft_tree,
             )
-            num_tokens, num_chars = num_tokens + len(tokens), len(answer.text)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended, nobody waits
-                self._loop.call_soon_threadsafe(self._deltas.put_nowait, (piece, answer))
+            num_tokens, num_chars = num_tokens + len(token_ids), len(output.text)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+                self._loop.call_soon_threadsafe(self._deltas.put_nowait, (delta, output))
 
-        return receive
+        return on_tokens
 
 
-def _round_tokens(answer: RequestOutput, num_tokens: int, num_chars: int) -> RoundTokens:
-    """What is new behind so many tokens and characters. What the end of the answer released is the last token's."""
-    ends = [num_chars, *answer.text_ends[num_tokens:-1], len(answer.text)]
-    texts = tuple(answer.text[begin:end] for begin, end in pairwise(ends))
-    return RoundTokens(texts, tuple(answer.is_draft[num_tokens:]), answer.draft_tree)
+def _token_texts(output: RequestOutput, num_tokens: int, num_chars: int) -> tuple[str, ...]:
+    """Returns the text of each new token. Text that was held back for a stop string belongs to the last one."""
+    ends = [num_chars, *output.text_ends[num_tokens:-1], len(output.text)]
+    return tuple(output.text[begin:end] for begin, end in pairwise(ends))
 
 
 async def cancel_on_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The result of the work; if the client leaves first, the work is cancelled and ApiError raised."""
+    """Returns the result of the coroutine. If the client disconnects first, cancels it and raises ApiError 499."""
     working, leaving = asyncio.ensure_future(coroutine), asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ApiError(CLIENT_CLOSED_REQUEST, "the client left", code="client_left")
+            raise ApiError(CLIENT_CLOSED_REQUEST, "The client closed the connection.", code="client_left")
         return working.result()
     finally:
         working.cancel()
         leaving.cancel()
-        await asyncio.wait({working, leaving})  # cancelled work has ended when this returns
+        await asyncio.wait({working, leaving})  # a cancelled task has ended when this returns
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has closed the connection; the body has been read."""
+    """Returns when the client has closed the connection. The body has been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass

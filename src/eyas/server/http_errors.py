@@ -1,6 +1,6 @@
-"""Every refusal in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
+"""HTTP errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
 
-The message says what was found, what was expected and what to do, like every other error for users.
+Every message says what is wrong and, where something helps, what to do. It never contains text of pydantic or jinja.
 """
 
 import difflib
@@ -19,13 +19,38 @@ from eyas.base.errors import EyasError
 from eyas.engine.async_engine import Draining, QueueFull
 from eyas.server.openai_responses import ErrorBody, ErrorResponse
 
-MAX_VALUE_CHARS = 60  # characters of a wrong value that a message repeats
+MAX_VALUE_CHARS = 60  # a message quotes a wrong value up to this length
 INVALID_REQUEST = "invalid_request_error"
-RETRY_AFTER_S = "1"  # a slot frees up within about an answer's length; clients back off further by themselves
+RETRY_AFTER_S = "1"  # a slot frees up within about the time of one response; clients back off further by themselves
+REQUIREMENTS = {
+    # pydantic's error type -> what the value must be
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "none_required": "null",
+    "list_type": "a list",
+    "dict_type": "a JSON object",
+    "model_type": "a JSON object",
+    "model_attributes_type": "a JSON object",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "literal_error": "one of {expected}",
+    "string_pattern_mismatch": "a string that matches {pattern}",
+    "string_too_short": "a string with at least {min_length} character",
+    "too_short": "a list with at least {min_length} item",
+    "too_long": "a list with at most {max_length} items",
+    "union_tag_invalid": "an object whose {discriminator} is one of {expected_tags}",
+    "union_tag_not_found": "an object with the key {discriminator}",
+}
 
 
 class ApiError(HTTPException):
-    """An answer with an error status. FastAPI passes an HTTPException on where it would hide another exception."""
+    """A response with an error status. It is an HTTPException because FastAPI hides other exceptions."""
 
     def __init__(
         self,
@@ -41,67 +66,82 @@ class ApiError(HTTPException):
         self.body = ErrorResponse(error=ErrorBody(message=message, type=kind, param=param, code=code))
 
     def response(self) -> Response:
-        """The HTTP response."""
+        """Returns the HTTP response."""
         content = self.body.model_dump_json()
         return Response(content, self.status_code, self.headers, "application/json")
 
 
-def bad_request(found: str, expected: str, do: str, *, param: str | None = None, code: str | None = None) -> ApiError:
-    """Status 400: a request that is not as it should be."""
-    return ApiError(400, str(EyasError(found, expected, do)), param=param, code=code)
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """Builds an error with status 400."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, code: str) -> ApiError:
+    """Builds an error with status 503. The client may retry."""
+    return ApiError(503, message, kind="server_error", code=code, headers={"Retry-After": RETRY_AFTER_S})
+
+
+def shutting_down() -> ApiError:
+    """Builds the error of a request that arrives, or still runs, while the server drains."""
+    return unavailable("The server is shutting down. Retry on another replica.", "draining")
+
+
+def internal_error() -> ApiError:
+    """Builds an error with status 500. The reason goes to the log, not to the client."""
+    message = "The server failed. Its log has the reason, at the X-Request-Id of this response."
+    return ApiError(500, message, kind="server_error", code="internal_error")
 
 
 def to_api_error(error: EyasError, param: str | None = None) -> ApiError:
-    """What the engine or the chat template refuses: 429 for a full queue, 503 while draining, else 400."""
+    """Converts an error of the engine or the chat template: 429 for a full queue, 503 while draining, else 400."""
     if isinstance(error, QueueFull):
         headers = {"Retry-After": RETRY_AFTER_S}
         return ApiError(429, str(error), kind="rate_limit_error", code="queue_full", headers=headers)
     if isinstance(error, Draining):
-        return shutting_down_error()
+        return shutting_down()
     return ApiError(400, str(error), param=param)
 
 
-def shutting_down_error() -> ApiError:
-    """Status 503: this server takes no more work."""
-    message = str(EyasError("a server that shuts down", "one that goes on", "send the request to another one"))
-    return ApiError(503, message, kind="server_error", code="draining", headers={"Retry-After": RETRY_AFTER_S})
-
-
-def internal_error() -> ApiError:
-    """Status 500: our own mistake; the reason is not the client's business."""
-    message = str(EyasError("a server that failed", "an answer", "read the server's log, at this X-Request-Id"))
-    return ApiError(500, message, kind="server_error", code="internal_error")
-
-
 def to_validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Iterable[str]) -> ApiError:
-    """The first wrong parameter of a body, with everything that it may be. known: the parameters that there are."""
-    places = [_parameter_path(error, body) for error in errors]
-    first, place = errors[0], places[0]
-    param = ".".join(place) or None
+    """Builds the error of the first wrong parameter of a body.
+
+    Args:
+        errors: pydantic's errors, with locations below ("body",).
+        body: the JSON value that was sent.
+        known: the names of the top-level parameters.
+    """
+    paths = [_parameter_path(error, body) for error in errors]
+    first, path = errors[0], paths[0]
+    param = ".".join(path) or None
     if first["type"] == "extra_forbidden":
-        return _unknown_parameter(place, known)
+        return _unknown_parameter(path, known)
     if first["type"] == "missing":
-        return bad_request(
-            f"no {param or 'JSON body'}", "it to be there", "add it", param=param, code="missing_parameter"
-        )
+        text = f"The parameter {param} is missing." if param else "The request body is empty. Send a JSON object."
+        return bad_request(text, param=param, code="missing_parameter")
+    if first["type"] == "value_error":  # raised by our own validators, with a whole sentence
+        return bad_request(str(first["ctx"]["error"]), param=param, code="invalid_value")
     # A union gives one error for each of its branches, all about the same parameter.
-    expected = [_requirement(error) for error, other in zip(errors, places, strict=True) if other[:1] == place[:1]]
-    found = f"{param or 'a body'} = {_format_value(first['input'])}"
-    return bad_request(found, " or ".join(dict.fromkeys(expected)), "correct it", param=param, code="invalid_value")
+    wanted = [_requirement(error) for error, other in zip(errors, paths, strict=True) if other[:1] == path[:1]]
+    text = f"{param or 'The request body'} is {_format_value(first['input'])}, but must be "
+    return bad_request(f"{text}{' or '.join(dict.fromkeys(wanted))}.", param=param, code="invalid_value")
 
 
 def install_error_handlers(app: FastAPI, request_models: Mapping[str, type[BaseModel]]) -> None:
-    """Have every error of the framework answered in OpenAI's shape. bodies: what each path takes."""
+    """Makes the app answer every error in OpenAI's shape.
+
+    Args:
+        app: gets the exception handlers.
+        request_models: path -> the model of its request body.
+    """
 
     async def on_validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return to_validation_error(error.errors(), error.body, request_models[request.url.path].model_fields).response()
+        fields = request_models[request.url.path].model_fields
+        return to_validation_error(error.errors(), error.body, fields).response()
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if isinstance(error, ApiError):
-            return error.response()
-        return _framework_error(request, error).response()
+        return (error if isinstance(error, ApiError) else _framework_error(request, error)).response()
 
     async def on_failure(request: Request, error: Exception) -> Response:
         return internal_error().response()
@@ -112,56 +152,49 @@ def install_error_handlers(app: FastAPI, request_models: Mapping[str, type[BaseM
 
 
 def _framework_error(request: Request, error: HTTPException) -> ApiError:
-    """Errors of the framework itself: an unknown path, another method, a body that cannot be read."""
-    found = f"{request.method} {request.url.path}"
-    if error.status_code == 404:
-        return ApiError(404, str(EyasError(found, "a path of this API", "read /openapi.json")), code="unknown_url")
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        message = str(EyasError(found, allowed, "read /openapi.json"))
-        return ApiError(405, message, code="method_not_allowed", headers=error.headers)
-    kind = INVALID_REQUEST if error.status_code < 500 else "server_error"
-    code = HTTPStatus(error.status_code).name.lower()
-    return ApiError(error.status_code, error.detail, kind=kind, code=code, headers=error.headers)
+    """Converts an error of Starlette: an unknown path, a wrong method, or anything else."""
+    called, status = f"{request.method} {request.url.path}", HTTPStatus(error.status_code)
+    code, text = status.name.lower(), f"{called} failed: {status.phrase}."
+    if status == HTTPStatus.NOT_FOUND:
+        code, text = "unknown_url", f"{called} does not exist. GET /openapi.json lists all paths."
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        text = f"{called} does not exist. Use {(error.headers or {}).get('Allow', 'another method')}."
+    kind = INVALID_REQUEST if status < 500 else "server_error"
+    return ApiError(status, text, kind=kind, code=code, headers=error.headers)
 
 
-def _unknown_parameter(place: Sequence[str], known: Iterable[str]) -> ApiError:
-    """An unknown parameter, with those of a similar name."""
-    param, expected = ".".join(place), "the keys that /openapi.json lists"
-    if len(place) == 1:
-        names = list(known)
-        expected = f"one of {', '.join(difflib.get_close_matches(param, names) or names)}"
-    found = f"the unknown parameter {_format_value(param)}"
-    return bad_request(found, expected, "correct or drop it", param=param, code="unknown_parameter")
+def _unknown_parameter(path: Sequence[str], known: Iterable[str]) -> ApiError:
+    param = ".".join(path)
+    near = difflib.get_close_matches(param, list(known), n=1)
+    fix = f"Did you mean {near[0]}?" if near else "GET /openapi.json lists all parameters."
+    return bad_request(f"Unknown parameter {_format_value(param)}. {fix}", param=param, code="unknown_parameter")
 
 
 def _parameter_path(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:
-    """Where in the body: ("body", "messages", 0, "user", "content") without pydantic's own steps, here "user"."""
+    """Returns where in the body an error is, without the steps that only pydantic knows.
+
+    ("body", "messages", 0, "user", "content") -> ("messages", "0", "content"), since "user" is the tag of a union.
+    """
     parts, value = [], body
     for part in error["loc"][1:]:
-        is_there = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
-        if is_there:
+        is_key = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
+        if is_key:
             value = value[part]
-        if is_there or (error["type"] == "missing" and part == error["loc"][-1]):
+        if is_key or (error["type"] == "missing" and part == error["loc"][-1]):
             parts.append(str(part))
     return tuple(parts)
 
 
 def _requirement(error: Mapping[str, Any]) -> str:
-    """What pydantic asks for, as the end of "expected ..."."""
-    if error["type"] in ("model_type", "model_attributes_type"):
-        return "a JSON object"
-    if error["type"] == "union_tag_invalid":
-        return f"{error['ctx']['discriminator']} to be one of {error['ctx']['expected_tags']}"
+    """Returns what a value must be, as the end of the sentence "x is 3, but must be ..."."""
     if error["type"] == "missing":
-        return f"an object with {error['loc'][-1]}"
-    message: str = error["msg"]
-    message = message.removeprefix("Value error, ").removeprefix("Input should be ")
-    return message[:1].lower() + message[1:]
+        return f"an object with the key {error['loc'][-1]}"
+    limits = {key: f"{limit:g}" if isinstance(limit, float) else limit for key, limit in error.get("ctx", {}).items()}
+    return REQUIREMENTS.get(error["type"], "another value").format(**limits)
 
 
 def _format_value(value: Any) -> str:
-    """A wrong value, if it is short; else only what it is."""
+    """Returns a short value as JSON, and only the kind of a long one."""
     text = json.dumps(value, default=repr)
     if len(text) <= MAX_VALUE_CHARS:
         return text

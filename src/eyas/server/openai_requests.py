@@ -1,4 +1,4 @@
-"""What clients may send: OpenAI's parameters, and those that vLLM adds under its names. Unknown ones are refused.
+"""Request bodies: OpenAI's parameters, and those that vLLM adds under its names. Unknown parameters are rejected.
 
 A parameter that is null counts as left out, as with OpenAI.
 """
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from eyas.engine.request import Speculation
 
-MAX_CHOICES = 128  # OpenAI's bound on n; here on all answers of one call
+MAX_CHOICES = 128  # OpenAI's bound on n; here on all outputs of one call
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
@@ -17,7 +17,7 @@ MAX_TOKENS = 2**31 - 1  # no context is longer
 
 
 class StrictModel(BaseModel):
-    """No unknown keys, no text for numbers, no infinities."""
+    """A JSON object without unknown keys, with numbers that are numbers and finite."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
@@ -26,7 +26,7 @@ class StrictModel(BaseModel):
 
 
 class TextPart(StrictModel):
-    """A piece of a message."""
+    """A text part of a message."""
 
     type: Literal["text"]
     text: str
@@ -34,26 +34,26 @@ class TextPart(StrictModel):
 
 Content = Annotated[
     str | Annotated[list[TextPart], Field(min_length=1)],
-    Field(description="Text, or text parts; the template gets the parts joined with line breaks."),
+    Field(description="Text, or text parts. The chat template gets the parts joined with line breaks."),
 ]
 
 
 def content_text(content: Content | None) -> str | None:
-    """The content as the template gets it."""
+    """Returns the content as one text, with line breaks between its parts."""
     if content is None or isinstance(content, str):
         return content
     return "\n".join(part.text for part in content)
 
 
 class FunctionCall(StrictModel):
-    """arguments: a JSON object as text; the template gets the object."""
+    """The function of a tool call. arguments: a JSON object as text; the chat template gets the object."""
 
     name: str
     arguments: str
 
 
 class ToolCall(StrictModel):
-    """A call that the assistant made earlier."""
+    """A tool call that the assistant made earlier."""
 
     id: str
     type: Literal["function"] = "function"
@@ -65,21 +65,21 @@ class _NamedMessage(StrictModel):
 
 
 class SystemMessage(_NamedMessage):
-    """Instructions; a developer's message is rendered as the system's."""
+    """Instructions. A developer message is rendered as a system message."""
 
     role: Literal["system", "developer"]
     content: Content
 
 
 class UserMessage(_NamedMessage):
-    """What the user said."""
+    """A message of the user."""
 
     role: Literal["user"]
     content: Content
 
 
 class AssistantMessage(_NamedMessage):
-    """An earlier answer: text, tool calls, or both. Clients send it back with null for what it did not have."""
+    """An earlier response: text, tool calls, or both. Clients send it back with null for the keys it did not have."""
 
     role: Literal["assistant"]
     content: Content | None = None
@@ -92,12 +92,12 @@ class AssistantMessage(_NamedMessage):
     @model_validator(mode="after")
     def _check_content(self) -> Self:
         if self.content is None and self.tool_calls is None:
-            raise ValueError("an assistant's message with content or tool_calls")
+            raise ValueError("An assistant message has neither content nor tool_calls. Add one of them.")
         return self
 
 
 class ToolMessage(_NamedMessage):
-    """What a tool gave back."""
+    """The result of a tool call."""
 
     role: Literal["tool"]
     content: Content
@@ -109,7 +109,7 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1)]
 
 
 class Function(StrictModel):
-    """A function that the model may call. strict cannot be promised, so only false is taken."""
+    """A function that the model may call. Only strict = false is accepted, since arguments are not constrained."""
 
     name: str
     description: str | None = None
@@ -118,7 +118,7 @@ class Function(StrictModel):
 
 
 class Tool(StrictModel):
-    """A tool as the template renders it."""
+    """A tool, as the chat template renders it."""
 
     type: Literal["function"] = "function"
     function: Function
@@ -128,9 +128,10 @@ class Tool(StrictModel):
 
 
 class StreamOptions(StrictModel):
-    """include_usage: a last chunk with the usage. continuous_usage_stats (vLLM's): the usage so far in every chunk.
+    """Options of a streamed response.
 
-    include_rounds (eyas's): a chunk for every round, with what it drafted and what of that was accepted.
+    include_usage: a last chunk with the usage. continuous_usage_stats (vLLM's): the usage so far in every chunk.
+    include_rounds (eyas's): a chunk for every round, with its draft tree and the accepted nodes.
     """
 
     include_usage: bool | None = None
@@ -139,7 +140,7 @@ class StreamOptions(StrictModel):
 
 
 class JsonSchema(StrictModel):
-    """A JSON Schema that the answer must obey."""
+    """A JSON Schema for the output."""
 
     name: str
     description: str | None = None
@@ -148,19 +149,19 @@ class JsonSchema(StrictModel):
 
 
 class TextFormat(StrictModel):
-    """No constraint."""
+    """Output without a constraint."""
 
     type: Literal["text"]
 
 
 class JsonObjectFormat(StrictModel):
-    """Any JSON object."""
+    """Output that is any JSON object."""
 
     type: Literal["json_object"]
 
 
 class JsonSchemaFormat(StrictModel):
-    """JSON of one schema."""
+    """Output that is JSON of a given schema."""
 
     type: Literal["json_schema"]
     json_schema: JsonSchema
@@ -168,20 +169,22 @@ class JsonSchemaFormat(StrictModel):
 
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 Schema = dict[str, Any] | str
+StopString = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0)]
 
 
 class StructuredOutputs(StrictModel):
-    """vLLM's name for constraints on the answer: one of json (a schema) and regex."""
+    """vLLM's name for constraints on the output: one of json (a schema) and regex."""
 
     json_: Annotated[Schema | None, Field(alias="json")] = None
     regex: str | None = None
 
 
 class GenerationRequest(StrictModel):
-    """What chat and completions share."""
+    """The parameters that chat and completions share."""
 
-    model: Annotated[str, Field(description="The served model's name, as GET /v1/models has it.")]
-    temperature: Annotated[float, Field(ge=0, le=2, description="Default 1, as OpenAI's; 0 is greedy.")] | None = None
+    model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]
+    temperature: Annotated[float, Field(ge=0, le=2, description="Default 1, as OpenAI's. 0 is greedy.")] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, description="0 or -1: all tokens.")] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -190,25 +193,23 @@ class GenerationRequest(StrictModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: (
         dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
-    ) = Field(None, description="Token id (as a string) to what is added to its logit.")
+    ) = Field(None, description="Token id (as a string) -> value that is added to its logit.")
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED, description="Choice i uses seed + i.")] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Answers for each prompt.")] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Most tokens of the answer.")] | None = None
-    stop: (
-        Annotated[str, Field(min_length=1)]
-        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOP_STRINGS)]
-        | None
-    ) = Field(None, description=f"Texts, at most {MAX_STOP_STRINGS}, before the first of which the answer is cut.")
-    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1000)] | None = None
-    ignore_eos: bool | None = Field(None, description="Go on behind the end of turn; for measurements.")
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Choices for each prompt.")] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Maximum number of output tokens.")] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
+        None, description=f"At most {MAX_STOP_STRINGS} texts. The output is cut before the first of them."
+    )
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=1000)] | None = None
+    ignore_eos: bool | None = Field(None, description="Continue after the end of turn; for measurements.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    guided_json: Schema | None = Field(None, description="vLLM's: a JSON Schema for the answer.")
-    guided_regex: str | None = Field(None, description="vLLM's: a regular expression for the answer.")
+    guided_json: Schema | None = Field(None, description="vLLM's: a JSON Schema for the output.")
+    guided_regex: str | None = Field(None, description="vLLM's: a regular expression for the output.")
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool | None = Field(None, description="vLLM's: prompt_token_ids and token_ids in the response.")
-    speculation: Speculation | None = Field(None, description="auto (default): measured; off: none; max: always.")
+    speculation: Speculation | None = Field(None, description="auto (default): by measured speed-up; off; max.")
     user: str | None = Field(None, description="Ignored.")
     metadata: dict[str, str] | None = Field(None, description="Ignored.")
 
@@ -216,7 +217,7 @@ class GenerationRequest(StrictModel):
     @classmethod
     def _needs_stream(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
         if value is not None and not info.data.get("stream"):
-            raise ValueError("stream = true where stream_options are given")
+            raise ValueError("stream_options works only with stream=true. Set stream=true or remove stream_options.")
         return value
 
 
@@ -224,30 +225,28 @@ class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
     messages: Messages
-    max_completion_tokens: (
-        Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Another name of max_tokens.")] | None
-    ) = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Alias of max_tokens.")] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS, description="Needs logprobs.")] | None = None
-    tools: list[Tool] | None = Field(None, description="For the template. The answer's text is not parsed for calls.")
-    tool_choice: Literal["auto", "none"] | None = Field(None, description="none: the template sees no tools.")
+    tools: list[Tool] | None = Field(None, description="For the chat template. Tool calls in the output stay text.")
+    tool_choice: Literal["auto", "none"] | None = Field(None, description="none: the chat template gets no tools.")
 
     @field_validator("top_logprobs")
     @classmethod
     def _needs_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and not info.data.get("logprobs"):
-            raise ValueError("logprobs = true where top_logprobs is given")
+            raise ValueError("top_logprobs works only with logprobs=true. Set logprobs=true or remove top_logprobs.")
         return value
 
     @field_validator("max_completion_tokens")
     @classmethod
     def _equals_max_tokens(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("max_tokens") not in (None, value):
-            raise ValueError("the same as max_tokens where both are given")
+            raise ValueError("max_completion_tokens and max_tokens differ. Remove max_tokens.")
         return value
 
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
 IdPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
 
@@ -255,7 +254,7 @@ IdPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
-    prompt: Annotated[str | Prompts | TokenIds | IdPrompts, Field(description="Text, texts, token ids, or lists of.")]
+    prompt: Annotated[str | Prompts | TokenIds | IdPrompts, Field(description="Texts, or lists of token ids.")]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: Literal[False] | None = Field(None, description="Not supported.")
     suffix: None = Field(None, description="Not supported.")
@@ -263,7 +262,7 @@ class CompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(StrictModel):
-    """POST /tokenize, as vLLM has it: a prompt as /v1/completions would read it, or messages as the chat would."""
+    """POST /tokenize, as in vLLM: a prompt as /v1/completions reads it, or messages as the chat route does."""
 
     model: str | None = None
     prompt: str | None = None
@@ -273,5 +272,12 @@ class TokenizeRequest(StrictModel):
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("a prompt or messages")
+            raise ValueError("The request needs either prompt or messages. Send one of the two.")
         return self
+
+
+class PredictRequest(StrictModel):
+    """The body of Vertex AI's predict. Each instance is a body of one of the other routes."""
+
+    instances: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_CHOICES)]
+    parameters: dict[str, Any] | None = None

@@ -1,6 +1,6 @@
-"""What the server answers: OpenAI's shapes, with vLLM's additions under its names.
+"""Response bodies: OpenAI's shapes, and what vLLM adds under its names.
 
-Replies are written with `exclude_unset`: a key appears if it was given, also where its value is null.
+They are written with `exclude_unset`: a key appears if it was passed, also where its value is null.
 """
 
 from typing import Literal
@@ -9,16 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ResponseModel(BaseModel):
-    """A part of an answer."""
+    """A JSON object of a response."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def json_bytes(self) -> bytes:
-        """As it goes out."""
+        """Returns the object as JSON, without keys that were not passed."""
         return self.model_dump_json(exclude_unset=True).encode()
 
 
 class ErrorBody(ResponseModel):
+    """The error of a response. type: OpenAI's class of errors; code: a name for programs."""
+
     message: str
     type: str
     param: str | None
@@ -35,11 +37,13 @@ class ErrorResponse(ResponseModel):
 
 
 class PromptDetails(ResponseModel):
+    """The part of the prompts that was found in the prefix cache."""
+
     cached_tokens: int
 
 
 class Usage(ResponseModel):
-    """Tokens as the server counted them. A prompt counts once, whatever n is."""
+    """Token counts of the server. A prompt counts once, whatever n is."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -48,11 +52,11 @@ class Usage(ResponseModel):
 
 
 class SpeculativeStats(ResponseModel):
-    """How drafting went for one answer, in vLLM's words; AIPerf reads it. Steps are rounds in which nodes were drafted.
+    """Speculative decoding of one output, under vLLM's names; AIPerf reads it. A step is a round that drafted.
 
     mean_acceptance_length: 1 + accepted / steps. acceptance_histogram[j]: steps that accepted j draft tokens.
-    num_spec_tokens: the deepest that a round may draft. A tree's draft tokens are its nodes, the root left out: on
-    average those of the round's arm, for the batch shares them.
+    num_spec_tokens: the deepest that a round may draft. The draft tokens of a tree are its nodes without the root,
+    averaged over the batch, because the requests of a batch share the nodes of a round.
     """
 
     mean_acceptance_length: float
@@ -67,13 +71,13 @@ class SpeculativeStats(ResponseModel):
 
 
 class CanarySpeculativeStats(SpeculativeStats):
-    """The same, of an answer for which a canary head drafted: the key is ours."""
+    """The same for an output that the canary head drafted. The key `head` is eyas's own."""
 
     head: Literal["canary"]
 
 
 class ResponseMetrics(ResponseModel):
-    """Null where there is no head, speculation is off, or the call has more than one answer."""
+    """vLLM's `metrics`. Null without a head, with speculation off, and for more than one output."""
 
     speculative_decoding: CanarySpeculativeStats | SpeculativeStats | None
 
@@ -84,8 +88,8 @@ class ResponseMetrics(ResponseModel):
 class TreeInfo(ResponseModel):
     """The draft tree that the target verified. A parent comes before its children; node 0 is the root, its own parent.
 
-    The root is the token before those of the round. path: the accepted nodes below it that are part of the answer.
-    texts: what each node reads by itself.
+    The root is the token before those of the round. path: the accepted nodes below it that are part of the output.
+    texts: the text of each node by itself.
     """
 
     token_ids: list[int]
@@ -95,10 +99,10 @@ class TreeInfo(ResponseModel):
 
 
 class RoundInfo(ResponseModel):
-    """The tokens of a chunk one by one: eyas's answer to `include_rounds`. The first chunk's token is no round's.
+    """The tokens of a chunk one by one, sent with `include_rounds`. The first chunk holds the token of the prefill.
 
-    texts: joined, they are the chunk's text. drafted: an accepted draft token; else the target's own, the first of all
-    or a round's bonus. tree: null where nothing was drafted.
+    texts: joined, they are the text of the chunk. drafted: true for an accepted draft token, false for a token that
+    the target sampled (the first one, or the bonus token of a round). tree: null where the round drafted nothing.
     """
 
     texts: list[str]
@@ -109,22 +113,39 @@ class RoundInfo(ResponseModel):
 # --- chat ------------------------------------------------------------------------------------------------------------
 
 
+class ResponseHeader(ResponseModel):
+    """The keys with which every response and chunk begins. object: the name of its kind."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+
+
 class TopLogprob(ResponseModel):
+    """A token with its log-probability. bytes: null if the tokenizer hides the bytes of a partial character."""
+
     token: str
     logprob: float
     bytes: list[int] | None
 
 
 class TokenLogprobs(TopLogprob):
+    """An output token with the likeliest tokens at its position."""
+
     top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(ResponseModel):
+    """Log-probabilities of a chat choice."""
+
     content: list[TokenLogprobs]
     refusal: None
 
 
 class ResponseMessage(ResponseModel):
+    """The message of a chat choice."""
+
     role: Literal["assistant"]
     content: str
     refusal: None
@@ -134,6 +155,8 @@ ReplyFinishReason = Literal["stop", "length"]
 
 
 class ChatChoice(ResponseModel):
+    """One output of a chat request."""
+
     index: int
     message: ResponseMessage
     logprobs: ChatLogprobs | None
@@ -141,13 +164,10 @@ class ChatChoice(ResponseModel):
     token_ids: list[int] = Field(default=[])
 
 
-class ChatResponse(ResponseModel):
+class ChatResponse(ResponseHeader):
     """POST /v1/chat/completions without stream."""
 
-    id: str
     object: Literal["chat.completion"]
-    created: int
-    model: str
     choices: list[ChatChoice]
     usage: Usage
     metrics: ResponseMetrics | None
@@ -155,11 +175,15 @@ class ChatResponse(ResponseModel):
 
 
 class Delta(ResponseModel):
+    """The new part of a streamed message."""
+
     role: Literal["assistant"] = "assistant"
     content: str = ""
 
 
 class ChatChunkChoice(ResponseModel):
+    """The new part of one output."""
+
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
@@ -168,13 +192,10 @@ class ChatChunkChoice(ResponseModel):
     round: RoundInfo | None = None
 
 
-class ChatChunk(ResponseModel):
+class ChatChunk(ResponseHeader):
     """One event of POST /v1/chat/completions with stream."""
 
-    id: str
     object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
     metrics: ResponseMetrics | None = None
@@ -185,6 +206,8 @@ class ChatChunk(ResponseModel):
 
 
 class CompletionLogprobs(ResponseModel):
+    """Log-probabilities of a completion choice. text_offset: where each token begins, in characters of the output."""
+
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
@@ -192,6 +215,8 @@ class CompletionLogprobs(ResponseModel):
 
 
 class CompletionChoice(ResponseModel):
+    """One output of a completion request."""
+
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -200,19 +225,18 @@ class CompletionChoice(ResponseModel):
     prompt_token_ids: list[int] = Field(default=[])
 
 
-class CompletionResponse(ResponseModel):
+class CompletionResponse(ResponseHeader):
     """POST /v1/completions without stream."""
 
-    id: str
     object: Literal["text_completion"]
-    created: int
-    model: str
     choices: list[CompletionChoice]
     usage: Usage
     metrics: ResponseMetrics | None
 
 
 class CompletionChunkChoice(ResponseModel):
+    """The new part of one output."""
+
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -222,22 +246,21 @@ class CompletionChunkChoice(ResponseModel):
     round: RoundInfo | None = None
 
 
-class CompletionChunk(ResponseModel):
+class CompletionChunk(ResponseHeader):
     """One event of POST /v1/completions with stream."""
 
-    id: str
     object: Literal["text_completion"]
-    created: int
-    model: str
     choices: list[CompletionChunkChoice]
     usage: Usage | None = None
     metrics: ResponseMetrics | None = None
 
 
-# --- the rest --------------------------------------------------------------------------------------------------------
+# --- the other routes ------------------------------------------------------------------------------------------------
 
 
 class ModelCard(ResponseModel):
+    """The served model. max_model_len: its context in tokens."""
+
     id: str
     object: Literal["model"]
     created: int

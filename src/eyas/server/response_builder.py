@@ -1,225 +1,271 @@
-"""Answers of the engine -> replies, whole or in pieces: one class for each of the two endpoints."""
+"""Outputs of the engine -> response bodies and chunks. One class for each of the two generation routes."""
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, cast
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
-from eyas.engine.request import FinishReason, Request, RequestOutput, TokenLogprob
-from eyas.server.generation import OutputDelta, RoundTokens
-from eyas.server.openai_responses import (
-    ChatChoice,
-    ChatChunk,
-    ChatChunkChoice,
-    ChatLogprobs,
-    ChatResponse,
-    CompletionChoice,
-    CompletionChunk,
-    CompletionChunkChoice,
-    CompletionLogprobs,
-    CompletionResponse,
-    Delta,
-    ReplyFinishReason,
-    ResponseMessage,
-    ResponseMetrics,
-    ResponseModel,
-    RoundInfo,
-    TokenLogprobs,
-    TopLogprob,
-    TreeInfo,
-    Usage,
-)
-from eyas.server.token_text import TokenDecoder
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from eyas.engine.canary import CANARY
+from eyas.engine.request import Request, RequestOutput, TokenLogprob
+from eyas.server import openai_responses as responses
+from eyas.server.generation import OutputDelta
+from eyas.server.openai_responses import ResponseMetrics, SpeculativeStats, Usage
 
 MIN_LOGPROB = -9999.0  # OpenAI's number for "very unlikely"; JSON has no minus infinity
+REPLACEMENT_CHARACTER = "\ufffd"
 
 
 @dataclass(frozen=True)
-class ResponseHeader:
-    """What every reply and chunk of a call begins with, and whether the client wants token ids in it."""
+class TokenText:
+    """A token as text and as bytes; None where the tokenizer does not tell the bytes of a partial character."""
 
-    model: str
-    wants_token_ids: bool
-    token_decoder: TokenDecoder
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    created: int = field(default_factory=lambda: int(time.time()))
+    text: str
+    raw_bytes: list[int] | None
 
-    def fields(self, prefix: Literal["chatcmpl", "cmpl"]) -> dict[str, Any]:
-        """id, created and model."""
-        return {"id": f"{prefix}-{self.id}", "created": self.created, "model": self.model}
 
-    def token_fields(self, delta: OutputDelta) -> dict[str, Any]:
-        """What a chunk's choice says beyond its text, where the client wants it."""
-        found: dict[str, Any] = {"token_ids": delta.token_ids} if self.wants_token_ids else {}
-        return found if delta.round is None else {**found, "round": self._round_info(delta.round)}
+class TokenDecoder:
+    """Decodes single tokens, for log-probabilities and draft trees. The engine detokenizes whole outputs.
 
-    def _round_info(self, part: RoundTokens) -> RoundInfo:
+    Some tokenizers strip the space of the first token of a text. So each token is decoded behind an anchor, which is
+    cut off again:
+
+        decode("a" " cat")  ->  "a cat"  ->  " cat"
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self.anchor: list[int] = tokenizer.encode("a", add_special_tokens=False)
+
+    def decode(self, token: int) -> TokenText:
+        """Returns text and bytes of a token. The text of a partial character is the replacement character."""
+        text = self._decode_ids([*self.anchor, token]).removeprefix(self._anchor_text)
+        return TokenText(text, self._partial_bytes(token) if REPLACEMENT_CHARACTER in text else list(text.encode()))
+
+    def _partial_bytes(self, token: int) -> list[int] | None:
+        name = self.tokenizer.convert_ids_to_tokens(token)
+        assert isinstance(name, str), "one id names one token"
+        if len(name) == 6 and name.startswith("<0x"):  # a byte token of SentencePiece: <0xE2>
+            return [int(name[3:5], 16)]
+        if all(letter in self._byte_of for letter in name):  # byte-level BPE: a letter for each byte
+            return [self._byte_of[letter] for letter in name]
+        return None
+
+    @cached_property
+    def _anchor_text(self) -> str:
+        return self._decode_ids(self.anchor)
+
+    @cached_property
+    def _byte_of(self) -> dict[str, int]:
+        return {letter: byte for byte, letter in bytes_to_unicode().items()}
+
+    def _decode_ids(self, ids: list[int]) -> str:
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str), "one list of ids gives one text"
+        return text
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The model as responses describe it. max_draft_tokens: the deepest that a round may draft; 0 without a head."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+    max_draft_tokens: int
+
+    @cached_property
+    def decoder(self) -> TokenDecoder:
+        """Decodes single tokens."""
+        return TokenDecoder(self.tokenizer)
+
+
+class ResponseBuilder(ABC):
+    """Builds the response or the chunks of one HTTP call, and owns the id that they share."""
+
+    id_prefix: ClassVar[str]
+
+    def __init__(self, model: ServedModel, wants_token_ids: bool) -> None:
+        self.model = model
+        self.wants_token_ids = wants_token_ids
+        self.call_id = uuid.uuid4().hex
+        self.header: dict[str, Any] = {"id": f"{self.id_prefix}-{self.call_id}", "created": int(time.time())}
+        self.header["model"] = model.name
+
+    @abstractmethod
+    def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.ResponseModel:
+        """Builds the response of a call without stream."""
+
+    @abstractmethod
+    def build_chunk(self, delta: OutputDelta, request: Request, extra: dict[str, Any]) -> responses.ResponseModel:
+        """Builds the chunk of a delta. extra: further keys of the chunk."""
+
+    @abstractmethod
+    def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.ResponseModel:
+        """Builds the chunk after all outputs, which has no choice."""
+
+    @abstractmethod
+    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.ResponseModel:
+        """Builds the log-probabilities of a choice."""
+
+    def _metrics(self, outputs: Sequence[RequestOutput]) -> ResponseMetrics | None:
+        return build_metrics(outputs, self.model.max_draft_tokens)
+
+    def _prompt_ids(self, request: Request) -> dict[str, Any]:
+        return {"prompt_token_ids": request.prompt_ids} if self.wants_token_ids else {}
+
+    def _choice_fields(self, index: int, source: RequestOutput | OutputDelta, request: Request) -> dict[str, Any]:
+        """Returns the keys that every choice has, of a response and of a chunk."""
+        fields: dict[str, Any] = {"index": index, "finish_reason": source.finish_reason}
+        fields["logprobs"] = None if request.logprobs is None else self._logprobs(index, source.logprobs)
+        if self.wants_token_ids:
+            fields["token_ids"] = source.token_ids
+        if isinstance(source, OutputDelta) and source.token_texts is not None:
+            fields["round"] = self._round_info(source, source.token_texts)
+        return fields
+
+    def _round_info(self, delta: OutputDelta, token_texts: tuple[str, ...]) -> responses.RoundInfo:
         tree = None
-        if part.tree is not None:
-            texts = [self.token_decoder.decode(token).text for token in part.tree.tokens]
-            tree = TreeInfo(
-                token_ids=list(part.tree.tokens),
-                texts=texts,
-                parents=list(part.tree.parents),
-                path=list(part.tree.path),
+        if delta.draft_tree is not None:
+            ids = delta.draft_tree.tokens
+            tree = responses.TreeInfo(
+                token_ids=list(ids),
+                texts=[self.model.decoder.decode(token).text for token in ids],
+                parents=list(delta.draft_tree.parents),
+                path=list(delta.draft_tree.path),
             )
-        return RoundInfo(texts=list(part.texts), drafted=list(part.drafted), tree=tree)
+        return responses.RoundInfo(texts=list(token_texts), drafted=list(delta.is_draft), tree=tree)
 
 
-class ResponseBuilder(Protocol):
-    """The shape of an endpoint's replies. usage: the keys `usage` and `metrics` of a chunk that has them."""
+class ChatResponseBuilder(ResponseBuilder):
+    """Builds the bodies of /v1/chat/completions."""
 
-    header: ResponseHeader
+    id_prefix = "chatcmpl"
 
-    def build_response(
-        self, answers: Sequence[RequestOutput], usage: Usage, metrics: ResponseMetrics | None
-    ) -> ResponseModel:
-        """The reply of a call that does not stream."""
-        ...
+    def __init__(self, model: ServedModel, wants_token_ids: bool) -> None:
+        super().__init__(model, wants_token_ids)
+        self._started: set[int] = set()  # the outputs whose first chunk has been built
 
-    def build_chunk(self, piece: OutputDelta, request: Request, usage: dict[str, Any]) -> ResponseModel:
-        """A chunk with what is new of one answer."""
-        ...
+    def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.ChatResponse:
+        """Builds a chat.completion."""
+        choices = [
+            responses.ChatChoice(
+                **self._choice_fields(index, output, output.request),
+                message=responses.ResponseMessage(role="assistant", content=output.text, refusal=None),
+            )
+            for index, output in enumerate(outputs)
+        ]
+        keys = {**self.header, "object": "chat.completion", **self._prompt_ids(outputs[0].request)}
+        return responses.ChatResponse(**keys, choices=choices, usage=usage, metrics=self._metrics(outputs))
 
-    def build_usage_chunk(self, usage: dict[str, Any]) -> ResponseModel:
-        """The chunk after all answers, which has no choice."""
-        ...
-
-
-class ChatResponseBuilder:
-    """/v1/chat/completions."""
-
-    def __init__(self, envelope: ResponseHeader) -> None:
-        self.header = envelope
-        self._started: set[int] = set()
-
-    def build_response(
-        self, answers: Sequence[RequestOutput], usage: Usage, metrics: ResponseMetrics | None
-    ) -> ChatResponse:
-        rest: dict[str, Any] = {}
-        if self.header.wants_token_ids:
-            rest = {"prompt_token_ids": answers[0].request.prompt_ids}
-        return ChatResponse(
-            **self.header.fields("chatcmpl"),
-            **rest,
-            object="chat.completion",
-            choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
-            usage=usage,
-            metrics=metrics,
-        )
-
-    def _choice(self, index: int, answer: RequestOutput) -> ChatChoice:
-        rest = {"token_ids": answer.token_ids} if self.header.wants_token_ids else {}
-        return ChatChoice(
-            **rest,
-            index=index,
-            message=ResponseMessage(role="assistant", content=answer.text, refusal=None),
-            logprobs=self._logprobs(answer.request, answer.logprobs),
-            finish_reason=_finish_reason(answer.finish_reason),
-        )
-
-    def build_chunk(self, piece: OutputDelta, request: Request, usage: dict[str, Any]) -> ChatChunk:
-        is_first = piece.index not in self._started
-        self._started.add(piece.index)
+    def build_chunk(self, delta: OutputDelta, request: Request, extra: dict[str, Any]) -> responses.ChatChunk:
+        """Builds a chat.completion.chunk. The first one of an output has the role, the very first the prompt's ids."""
+        is_first = delta.index not in self._started
+        self._started.add(delta.index)
         role: dict[str, Any] = {"role": "assistant"} if is_first else {}
-        if self.header.wants_token_ids and len(self._started) == 1 and is_first:
-            usage = {**usage, "prompt_token_ids": request.prompt_ids}
-        choice = ChatChunkChoice(
-            **self.header.token_fields(piece),
-            index=piece.index,
-            delta=Delta(**role, content=piece.text),
-            logprobs=self._logprobs(request, piece.logprobs),
-            finish_reason=None if piece.finish is None else _finish_reason(piece.finish),
-        )
-        fields = self.header.fields("chatcmpl")
-        return ChatChunk(**fields, **usage, object="chat.completion.chunk", choices=[choice])
+        keys = {**self.header, "object": "chat.completion.chunk", **extra}
+        if is_first and len(self._started) == 1:
+            keys |= self._prompt_ids(request)
+        fields = self._choice_fields(delta.index, delta, request)
+        choice = responses.ChatChunkChoice(**fields, delta=responses.Delta(**role, content=delta.text))
+        return responses.ChatChunk(**keys, choices=[choice])
 
-    def build_usage_chunk(self, usage: dict[str, Any]) -> ChatChunk:
-        return ChatChunk(**self.header.fields("chatcmpl"), **usage, object="chat.completion.chunk", choices=[])
+    def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.ChatChunk:
+        """Builds a chat.completion.chunk without a choice."""
+        keys = {**self.header, "object": "chat.completion.chunk"}
+        return responses.ChatChunk(**keys, choices=[], usage=usage, metrics=self._metrics(outputs))
 
-    def _logprobs(self, request: Request, logprobs: Sequence[TokenLogprob]) -> ChatLogprobs | None:
-        if request.logprobs is None:
-            return None
-        content = []
-        for one in logprobs:
-            top = [self._top(token, value) for token, value in one.top]
-            content.append(TokenLogprobs(**self._top(one.token, one.logprob).model_dump(), top_logprobs=top))
-        return ChatLogprobs(content=content, refusal=None)
+    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.ChatLogprobs:
+        content = [
+            responses.TokenLogprobs(
+                **self._top_logprob(entry.token, entry.logprob).model_dump(),
+                top_logprobs=[self._top_logprob(token, value) for token, value in entry.top],
+            )
+            for entry in logprobs
+        ]
+        return responses.ChatLogprobs(content=content, refusal=None)
 
-    def _top(self, token: int, logprob: float) -> TopLogprob:
-        read = self.header.token_decoder.decode(token)
-        return TopLogprob(token=read.text, logprob=max(logprob, MIN_LOGPROB), bytes=read.raw_bytes)
+    def _top_logprob(self, token: int, logprob: float) -> responses.TopLogprob:
+        decoded = self.model.decoder.decode(token)
+        return responses.TopLogprob(token=decoded.text, logprob=max(logprob, MIN_LOGPROB), bytes=decoded.raw_bytes)
 
 
-class CompletionResponseBuilder:
-    """/v1/completions."""
+class CompletionResponseBuilder(ResponseBuilder):
+    """Builds the bodies of /v1/completions."""
 
-    def __init__(self, envelope: ResponseHeader) -> None:
-        self.header = envelope
-        self._offsets: dict[int, int] = {}  # answer -> characters of the tokens that went out
+    id_prefix = "cmpl"
 
-    def build_response(
-        self, answers: Sequence[RequestOutput], usage: Usage, metrics: ResponseMetrics | None
-    ) -> CompletionResponse:
-        return CompletionResponse(
-            **self.header.fields("cmpl"),
-            object="text_completion",
-            choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
-            usage=usage,
-            metrics=metrics,
-        )
+    def __init__(self, model: ServedModel, wants_token_ids: bool) -> None:
+        super().__init__(model, wants_token_ids)
+        self.header["object"] = "text_completion"
+        self._num_chars: dict[int, int] = {}  # index of an output -> characters of its tokens so far
 
-    def _choice(self, index: int, answer: RequestOutput) -> CompletionChoice:
-        rest: dict[str, Any] = {}
-        if self.header.wants_token_ids:
-            rest = {"token_ids": answer.token_ids, "prompt_token_ids": answer.request.prompt_ids}
-        return CompletionChoice(
-            **rest,
-            index=index,
-            text=answer.text,
-            logprobs=self._logprobs(index, answer.request, answer.logprobs),
-            finish_reason=_finish_reason(answer.finish_reason),
-        )
+    def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.CompletionResponse:
+        """Builds a text_completion."""
+        choices = []
+        for index, output in enumerate(outputs):
+            fields = {**self._choice_fields(index, output, output.request), **self._prompt_ids(output.request)}
+            choices.append(responses.CompletionChoice(**fields, text=output.text))
+        return responses.CompletionResponse(**self.header, choices=choices, usage=usage, metrics=self._metrics(outputs))
 
-    def build_chunk(self, piece: OutputDelta, request: Request, usage: dict[str, Any]) -> CompletionChunk:
-        ids = self.header.token_fields(piece)
-        if self.header.wants_token_ids and piece.index not in self._offsets:
-            ids["prompt_token_ids"] = request.prompt_ids
-        self._offsets.setdefault(piece.index, 0)
-        choice = CompletionChunkChoice(
-            **ids,
-            index=piece.index,
-            text=piece.text,
-            logprobs=self._logprobs(piece.index, request, piece.logprobs),
-            finish_reason=None if piece.finish is None else _finish_reason(piece.finish),
-        )
-        return CompletionChunk(**self.header.fields("cmpl"), **usage, object="text_completion", choices=[choice])
+    def build_chunk(self, delta: OutputDelta, request: Request, extra: dict[str, Any]) -> responses.CompletionChunk:
+        """Builds a chunk. The first one of an output has the ids of its prompt."""
+        prompt_ids = {} if delta.index in self._num_chars else self._prompt_ids(request)
+        self._num_chars.setdefault(delta.index, 0)
+        fields = {**self._choice_fields(delta.index, delta, request), **prompt_ids}
+        choice = responses.CompletionChunkChoice(**fields, text=delta.text)
+        return responses.CompletionChunk(**self.header, **extra, choices=[choice])
 
-    def build_usage_chunk(self, usage: dict[str, Any]) -> CompletionChunk:
-        return CompletionChunk(**self.header.fields("cmpl"), **usage, object="text_completion", choices=[])
+    def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.CompletionChunk:
+        """Builds a chunk without a choice."""
+        return responses.CompletionChunk(**self.header, choices=[], usage=usage, metrics=self._metrics(outputs))
 
-    def _logprobs(self, index: int, request: Request, logprobs: Sequence[TokenLogprob]) -> CompletionLogprobs | None:
-        if request.logprobs is None:
-            return None
-        read = self.header.token_decoder.decode
-        tokens = [read(one.token).text for one in logprobs]
+    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.CompletionLogprobs:
+        decode = self.model.decoder.decode
+        tokens = [decode(entry.token).text for entry in logprobs]
         offsets = []
         for token in tokens:
-            offsets.append(self._offsets.get(index, 0))
-            self._offsets[index] = offsets[-1] + len(token)
-        # Two tokens may read the same, parts of characters mostly: the likelier one has the key. The chosen one is in.
+            offsets.append(self._num_chars.get(index, 0))
+            self._num_chars[index] = offsets[-1] + len(token)
+        # Two tokens may have the same text, partial characters mostly: the likelier one gets the key.
         tops = [
             {
-                read(token).text: max(value, MIN_LOGPROB)
-                for token, value in reversed([*one.top, (one.token, one.logprob)])
+                decode(token).text: max(value, MIN_LOGPROB)
+                for token, value in reversed([*entry.top, (entry.token, entry.logprob)])
             }
-            for one in logprobs
+            for entry in logprobs
         ]
-        values = [max(one.logprob, MIN_LOGPROB) for one in logprobs]
-        return CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=offsets)
+        values = [max(entry.logprob, MIN_LOGPROB) for entry in logprobs]
+        return responses.CompletionLogprobs(
+            tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=offsets
+        )
 
 
-def _finish_reason(finish: FinishReason | None) -> ReplyFinishReason:
-    assert finish in ("stop", "length"), finish
-    return cast(ReplyFinishReason, finish)
+def build_metrics(outputs: Sequence[RequestOutput], max_draft_tokens: int) -> ResponseMetrics | None:
+    """Builds vLLM's metrics of a single output; None for several, without a head and with speculation off."""
+    if max_draft_tokens == 0 or len(outputs) != 1 or outputs[0].request.speculation == "off":
+        return None
+    return ResponseMetrics(speculative_decoding=build_speculative_stats(outputs[0], max_draft_tokens))
+
+
+def build_speculative_stats(output: RequestOutput, max_draft_tokens: int) -> SpeculativeStats:
+    """Summarizes the rounds that drafted. A round without a draft is no step in vLLM's sense."""
+    steps = [(kept - 1, nodes) for kept, nodes in zip(output.accepted, output.proposed, strict=True) if nodes]
+    accepted, drafted = [step[0] for step in steps], [step[1] for step in steps]
+    stats = SpeculativeStats(
+        mean_acceptance_length=1 + sum(accepted) / max(len(steps), 1),
+        draft_acceptance_rate=sum(accepted) / max(sum(drafted), 1),
+        acceptance_histogram=np.bincount(accepted, minlength=max_draft_tokens + 1).tolist(),
+        num_spec_steps=len(steps),
+        num_accepted_draft_tokens=sum(accepted),
+        num_draft_tokens=sum(drafted),
+        num_spec_tokens=max_draft_tokens,
+        per_step_accepted=accepted,
+        per_step_drafted=drafted,
+    )
+    return responses.CanarySpeculativeStats(**stats.model_dump(), head="canary") if output.drafter == CANARY else stats

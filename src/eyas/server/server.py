@@ -1,8 +1,9 @@
-"""The server's life.
+"""The lifecycle of the server process.
 
-    bind -> listen, warm up -> ready -> (SIGTERM, SIGINT) draining: what was accepted ends -> closed
+    bind -> listen, warm up -> ready -> (SIGTERM, SIGINT) draining: accepted requests finish -> closed
 
-The port is taken before a target is loaded, so that a mistake shows at once; connections are refused until it listens.
+The port is bound before a target is loaded, so that a port in use is reported at once. Connections are refused until
+the server listens.
 """
 
 import asyncio
@@ -19,13 +20,13 @@ from eyas.server.app import Api
 from eyas.server.generation import Generation
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-FLUSH_TIMEOUT_S = 2  # for the last bytes of answers that are finished; a client that does not read is cut off
+FLUSH_TIMEOUT_S = 2  # to send the last bytes of finished responses; a client that does not read is disconnected
 POLL_S = 0.5
 WARM_UP_TOKENS = 4
 
 
 class _UvicornServer(uvicorn.Server):
-    """Leaves the signals to `serve`: uvicorn would close the port at once, and nobody could ask /ready."""
+    """A uvicorn server without signal handlers, since uvicorn's would close the port before /ready can say 503."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -33,31 +34,38 @@ class _UvicornServer(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that holds the port and does not listen yet. UsageError for a port in use and a host that is none."""
+    """Binds a socket that does not listen yet. Raises UsageError for a port in use and an address that is not ours."""
     with contextlib.ExitStack() as on_failure:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, kind, protocol, _, address = found[0]
-            holder = on_failure.enter_context(socket.socket(family, kind, protocol))
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind(address)
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, address = addresses[0]
+            listener = on_failure.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
         except OSError as error:
-            place = f"--host {host} --port {port} ({error.strerror})"
-            raise UsageError(place, "a free port of this machine", "choose another one") from None
+            problem = f"The server cannot listen at --host {host} --port {port} ({error.strerror})"
+            raise UsageError(problem, "Choose another port, or --port 0 for any free one") from None
         on_failure.pop_all()
-    return holder
+    return listener
 
 
 def server_url(listener: socket.socket) -> str:
-    """Where clients find the server."""
+    """Returns the URL of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def serve(api: Api, listener: socket.socket, drain_s: float, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT. Then, within drain_s, what was accepted finishes, and the rest gets an error.
+    """Serves until SIGTERM or SIGINT, then drains. Starts and stops the engine.
 
-    Starts and ends the service. StageError if the engine fails.
+    Args:
+        api: the routes, with an engine that has not started yet.
+        listener: the bound socket.
+        drain_s: seconds that accepted requests have to finish after the signal; then they get an error.
+        on_ready: called once the server has warmed up.
+
+    Raises:
+        StageError: the engine failed.
     """
     asyncio.run(_serve(api, listener, drain_s, on_ready))
 
@@ -101,21 +109,21 @@ async def _serve(api: Api, listener: socket.socket, drain_s: float, on_ready: Ca
         stopping.cancel()
         await asyncio.wait({serving, warming, stopping})
     if api.async_engine.failure is not None:
-        reason = f"{type(api.async_engine.failure).__name__}: {api.async_engine.failure}"
-        raise StageError(f"an engine that failed ({reason})", "one that runs", "read the traceback above")
+        name = type(api.async_engine.failure).__name__
+        raise StageError(f"The engine stopped after a {name}", "Read the traceback above and restart the server")
     await serving
 
 
 async def _warm_up(api: Api) -> None:
-    """Answer one short request, so that the first client does not pay for what happens only once."""
+    """Runs one short request, so that the first client does not wait for what happens only once."""
     num_tokens = min(WARM_UP_TOKENS, api.async_engine.engine.max_context - 1)
-    call = Generation(api.async_engine, [Request("warm-up", (0,), num_tokens, wants_text=True)])
-    call.submit()
-    await call.collect(lambda piece: None)
+    generation = Generation(api.async_engine, [Request("warm-up", (0,), num_tokens, wants_text=True)])
+    generation.submit()
+    await generation.collect()
 
 
 async def _wait_for_stop(api: Api, stop: asyncio.Event) -> None:
-    """Return on a signal, or when the engine has failed."""
+    """Returns on a signal, or when the engine has failed."""
     while not stop.is_set() and api.async_engine.failure is None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), POLL_S)

@@ -1,4 +1,4 @@
-"""Server-sent events: `data: {...}` for each piece, the usage if wanted, `data: [DONE]`."""
+"""Server-sent events: `data: {...}` for each chunk, a chunk with the usage if wanted, `data: [DONE]`."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -9,15 +9,19 @@ from starlette.types import Receive, Scope, Send
 from eyas.server.generation import Generation, cancel_on_disconnect
 from eyas.server.http_errors import ApiError
 from eyas.server.openai_requests import StreamOptions
-from eyas.server.openai_responses import ResponseMetrics, ResponseModel
+from eyas.server.openai_responses import ResponseModel
 from eyas.server.response_builder import ResponseBuilder
-from eyas.server.usage import UsageCounter
 
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
 class EventStreamResponse(Response):
-    """Sends events as they come. The client leaving ends `events` and runs `at_end`, like the last event does."""
+    """A response that sends events as they come.
+
+    Args:
+        events: ended early if the client disconnects.
+        on_close: called once, after the last event or the disconnect.
+    """
 
     media_type = "text/event-stream"
 
@@ -28,10 +32,11 @@ class EventStreamResponse(Response):
         self.on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the response."""
         try:
             await cancel_on_disconnect(receive, self._send_all(send))
         except ApiError:
-            pass  # the client left: there is nobody to tell
+            pass  # the client has disconnected, so nothing can be sent
         finally:
             self.on_close()
 
@@ -43,29 +48,24 @@ class EventStreamResponse(Response):
 
 
 async def stream_events(
-    call: Generation,
-    form: ResponseBuilder,
-    tally: UsageCounter,
-    options: StreamOptions,
-    metrics: Callable[[], ResponseMetrics | None],
+    generation: Generation, builder: ResponseBuilder, options: StreamOptions | None
 ) -> AsyncIterator[bytes]:
-    """The events of a call. A shutdown before its end is told as an event, as vLLM does."""
+    """Yields the events of a submitted generation. A shutdown before its end becomes an event, as in vLLM."""
+    options = options or StreamOptions()
     extra: dict[str, Any] = {"usage": None} if options.include_usage else {}
     try:
-        async for piece in call.deltas():
-            tally.add(piece)
-            request = call.requests[piece.index]
+        async for delta in generation.deltas():
             if options.continuous_usage_stats:
-                extra = {"usage": tally.usage}
-            says_something = piece.text or piece.finish is not None or extra.get("usage") is not None
-            if says_something or form.header.wants_token_ids or piece.logprobs or piece.round is not None:
-                yield _to_event(form.build_chunk(piece, request, extra))
+                extra = {"usage": generation.usage}
+            has_news = delta.text or delta.logprobs or delta.finish_reason is not None or delta.token_texts is not None
+            if has_news or builder.wants_token_ids or extra.get("usage") is not None:
+                yield _to_event(builder.build_chunk(delta, generation.requests[delta.index], extra))
         if options.include_usage:
-            yield _to_event(form.build_usage_chunk({"usage": tally.usage, "metrics": metrics()}))
+            yield _to_event(builder.build_usage_chunk(generation.usage, generation.finished_outputs))
     except ApiError as error:
         yield _to_event(error.body)
     yield DONE_EVENT
 
 
-def _to_event(reply: ResponseModel) -> bytes:
-    return b"data: " + reply.json_bytes() + b"\n\n"
+def _to_event(message: ResponseModel) -> bytes:
+    return b"data: " + message.json_bytes() + b"\n\n"

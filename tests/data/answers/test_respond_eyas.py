@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.data.answers.prompts_dir import write_prompts
-from tests.server.server import MODEL, new_service, serving
+from tests.server.server import MODEL, serving, start_engine
 from tests.tiny import tiny_target
 
 from eyas.chat.conversation import read_conversation_dir
@@ -27,7 +27,7 @@ def target(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(target):
-    service = new_service(Target.load(target, torch.float32, layers=(1, 2, 3)), drafts=True)
+    service = start_engine(Target.load(target, torch.float32, layers=(1, 2, 3)), drafts=True)
     with serving(service) as server:
         yield f"{server.url}/v1"
     service.drain(1)
