@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern, letter_runs, lower_text
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import load_lexicon, read_phrases
+from eyas.privacy.word_lists import load_lexicon, read_words
 
 
 def _any_of(*tables: str) -> str:
     """Returns a pattern of these kinds of streets, the longest first."""
-    kinds = sorted(read_phrases("streets", *tables), key=lambda kind: (-len(kind), kind))
+    kinds = sorted(read_words("streets", *tables), key=lambda kind: (-len(kind), kind))
     return "|".join(map(re.escape, kinds))
 
 
@@ -71,9 +71,9 @@ _FR = re.compile(
 )
 # German, Dutch and Swedish: name and kind in one word, or the kind behind the name.
 _COMPOUND_LANGUAGES = ("de", "nl", "sv")
-_COMPOUNDS_EVERYWHERE = tuple(read_phrases("streets", "in_one_word_everywhere"))
+_COMPOUNDS_EVERYWHERE = tuple(read_words("streets", "in_one_word_everywhere"))
 _COMPOUND_TABLES = ("in_one_word_everywhere", "in_one_word", "in_one_word_doubtful")
-_COMPOUNDS = tuple(read_phrases("streets", *_COMPOUND_TABLES))
+_COMPOUNDS = tuple(read_words("streets", *_COMPOUND_TABLES))
 _NUMBER_BEHIND = re.compile(r",? (?:nr\.? ?)?\d")
 _ONE_WORD = re.compile(
     rf"(?<![{_LOW}{_UP}])(?:(?:{_CAP}|Am|An|Auf|Alte|Neue|Lange|Große|Kleine|Hohe|van|der|den|de|het|op|Sankt"
@@ -89,33 +89,28 @@ _PREFIXED = re.compile(
     rf",? ?(?:n\.? ?[ºo°]?\.? ?|n[úu]mero |numero |nr\.? ?|# ?)?(?:{_NUMBER}(?![\d%€$]|[.,:]\d)|(?i:s/n\b|snc\b))"
 )
 # The first letters of each kind.
-_PREFIX_WORDS = {re.split(r"[^\w]", kind)[0] for kind in read_phrases("streets", "before_name")} | {"c", "r", "calz"}
+_PREFIX_WORDS = {re.split(r"[^\w]", kind)[0] for kind in read_words("streets", "before_name")} | {"c", "r", "calz"}
 _VIA = re.compile(
     rf"(?<![\w.])via (?:(?:dei|degli|della|delle|del|di|dell['’]) ?)?{_CAP}(?: {_CAP}){{0,3}}(?:, ?\d{{1,4}}"
     rf"| \d{{1,4}}(?=,? \d{{5}}\b))"
 )
 # Behind "I live at", a number beside capitalized words is an address, whatever kind of street it is.
-_LIVES_AT = re.compile(
-    r"(?i:\b(?:(?:i |we |he |she |they |who )?(?:live|lives|living|lived|reside|resides) (?:at|on)|address is"
-    r"|deliver (?:it |this )?to|send (?:it|this|the [a-z]{2,12}) to"
-    r"|(?:wohne|wohnt|wohnen|wohnhaft|lebe) (?:in der|in dem|im|am|an der|auf der|auf dem|in)|(?:habite|habitons|vis"
-    r"|demeure|domicilié[e]?)(?: au| à la| à l['’]| à| dans)?"
+_LIVES = (
+    r"\b(?:(?:live|lives|living|lived|reside|resides) (?:at|on)|address is|deliver (?:it |this )?to"
+    r"|send (?:it|this|the [a-z]{2,12}) to"
+    r"|(?:wohne|wohnt|wohnen|wohnhaft|lebe) (?:in der|in dem|im|am|an der|auf der|auf dem|in)"
+    r"|(?:habite|habitons|vis|demeure|domicilié[e]?)(?: au| à la| à l['’]| à| dans)?"
     r"|(?:vivo|vive|vivimos|resido|domicilio) en(?: la| el)?|(?:abito|abita|vivo|risiedo|residente) (?:in|a|al)"
-    r"|(?:moro|mora|vivo|resido) (?:na|no|em)"
-    r"|(?:woon|woont|wonen) (?:op|aan de|aan het|aan|in de|in)|(?:mieszkam|mieszka|mieszkamy) (?:przy|na)|(?:bor"
-    r"|bodde) (?:på|vid)) )"
-    rf"((?:\d{{1,5}}[A-Za-z]?,? (?:{_CAP} ?){{1,4}}|(?:(?:de|del|la|las|los|el|di|da|do|dos|das|van|der|den|les|des"
-    rf"|du|św) ){{0,2}}{_CAP}(?:[ -](?:(?:de|del|la|di|da|do|dos|das|van|der|den|e|y|des"
-    rf"|du) )?{_CAP}){{0,4}},? (?:n[.º°o ]{{1,3}})?"
-    r"(?:\d{1,5}[A-Za-z]?\b|S/N\b|s/n\b)(?! ?(?:years|months|weeks|days|minutes|Jahren?|Monate|ans|mois|años|meses"
-    r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|mph|m²|%))))"
+    r"|(?:moro|mora|vivo|resido) (?:na|no|em)|(?:woon|woont|wonen) (?:op|aan de|aan het|aan|in de|in)"
+    r"|(?:mieszkam|mieszka|mieszkamy) (?:przy|na)|(?:bor|bodde) (?:på|vid)) "
 )
-_LIVES_AT_WORDS = frozenset(
-    """
-    live lives living lived reside resides address deliver send wohne wohnt wohnen wohnhaft lebe habite habitons vis
-    demeure domicilié domiciliée vivo vive vivimos resido domicilio abito abita risiedo residente moro mora woon woont
-    wonen mieszkam mieszka mieszkamy bor bodde
-    """.split()  # noqa: SIM905
+_LIVES_AT = PrefilteredPattern(
+    rf"(?i:{_LIVES})((?:\d{{1,5}}[A-Za-z]?,? (?:{_CAP} ?){{1,4}}"
+    rf"|(?:(?:de|del|la|las|los|el|di|da|do|dos|das|van|der|den|les|des|du|św) ){{0,2}}{_CAP}"
+    rf"(?:[ -](?:(?:de|del|la|di|da|do|dos|das|van|der|den|e|y|des|du) )?{_CAP}){{0,4}},? (?:n[.º°o ]{{1,3}})?"
+    r"(?:\d{1,5}[A-Za-z]?\b|S/N\b|s/n\b)(?! ?(?:years|months|weeks|days|minutes|Jahren?|Monate|ans|mois|años|meses"
+    r"|anni|mesi|anos|jaar|maanden|lat|år|km|miles|mph|m²|%))))",
+    _LIVES,
 )
 _BOX = CaseInsensitivePattern(
     r"\b(?:p\.? ?o\.? ?box|post office box|postfach|bo[îi]te postale|b\.?p\.?|apartado(?: de correos| postal)?|apdo\.?"
@@ -192,17 +187,16 @@ def find_addresses(text: str, language: str) -> Iterator[Span]:
         yield Span(*match.span(1), "ADDRESS", 0.6)
     if not _DIGIT.search(text) and "s/n" not in text.lower():
         return
-    runs = letter_runs(text)
     for match in _EN.finditer(text):
         if not _COUNTED.search(text[max(0, match.start() - 12) : match.start()]):
             yield _with_town(text, *match.span(), 0.8)
-    if not runs.isdisjoint(_PREFIX_WORDS):
+    if not letter_runs(text).isdisjoint(_PREFIX_WORDS):
         for match in _PREFIXED.finditer(text):
             if not _is_no_street(text, match, language):
                 yield _with_town(text, *match.span(), 0.8)
     for match in _find_compounds(text, language):
         yield _with_town(text, *match.span(), 0.8)
-    for pattern in (_NO_NUMBER, *(() if runs.isdisjoint(_LIVES_AT_WORDS) else (_LIVES_AT,))):
+    for pattern in (_NO_NUMBER, _LIVES_AT):
         for match in pattern.finditer(text):
             yield _with_town(text, *match.span(1), 0.7)
     for match in _EN_LOWER.finditer(text):

@@ -64,16 +64,10 @@ class DlpDetector:
         result = self._request(rows).result
         findings = list(result.findings)
         truncated = bool(getattr(result, "findings_truncated", False)) or len(findings) >= MAX_FINDINGS
-        if truncated and len(rows) > 1:
-            half = len(rows) // 2
-            self._inspect(rows[:half], found)
-            self._inspect(rows[half:], found)
-            return
-        if truncated and len(rows[0][2]) > 2 * OVERLAP:
-            index, start, text = rows[0]
-            half = len(text) // 2
-            self._inspect([(index, start, text[: half + OVERLAP // 2])], found)
-            self._inspect([(index, start + half - OVERLAP // 2, text[half - OVERLAP // 2 :])], found)
+        halves = _halve(rows) if truncated else ()
+        for half in halves:
+            self._inspect(half, found)
+        if halves:
             return
         for finding in findings:
             kind = self._kinds.get(finding.info_type.name)
@@ -88,6 +82,7 @@ class DlpDetector:
                 found[index].append(Span(offset + start, offset + end, kind, score))
 
     def _request(self, rows: Rows) -> Any:
+        values = [{"values": [{"string_value": text}]} for *_, text in rows]
         request = {
             "parent": f"projects/{self._project}/locations/global",
             "inspect_config": {
@@ -96,12 +91,7 @@ class DlpDetector:
                 "include_quote": False,  # the response holds positions, no values
                 "limits": {"max_findings_per_request": MAX_FINDINGS},
             },
-            "item": {
-                "table": {
-                    "headers": [{"name": "text"}],
-                    "rows": [{"values": [{"string_value": text}]} for *_, text in rows],
-                }
-            },
+            "item": {"table": {"headers": [{"name": "text"}], "rows": values}},
         }
         failure = ""
         for attempt in range(MAX_TRIES):
@@ -117,6 +107,18 @@ class DlpDetector:
             f"Google Sensitive Data Protection failed with {failure} for the project {self._project}",
             "Check its permissions and quota, then run the command again",
         )
+
+
+def _halve(rows: Rows) -> tuple[Rows, ...]:
+    """Returns the rows, or the two ends of a single long row, in two halves; nothing for a short row."""
+    half = len(rows) // 2
+    if half:
+        return rows[:half], rows[half:]
+    index, start, text = rows[0]
+    first = len(text) // 2 - OVERLAP // 2
+    if len(text) <= 2 * OVERLAP:
+        return ()
+    return [(index, start, text[: first + OVERLAP])], [(index, start + first, text[first:])]
 
 
 def _batch_rows(texts: Sequence[str]) -> Iterator[Rows]:

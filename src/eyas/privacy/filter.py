@@ -5,22 +5,19 @@ No value leaves this package: results hold counts by kind, errors the name of a 
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from eyas.base.errors import EyasError, StageError, UsageError
-from eyas.privacy import coreference
 from eyas.privacy.config import BUILTIN, MIN_KEY_BYTES, PrivacyConfig
+from eyas.privacy.coreference import Mentions
 from eyas.privacy.span import KINDS, Detector, Span, merge_spans
 from eyas.privacy.surrogates import FIRST, Surrogates, name_parts
 from eyas.privacy.word_lists import code_digest
 from eyas.privacy.words import split_words
 
 UNSUPPORTED_LANGUAGE = "unsupported_language"
-_REPEATED_KINDS = ("EMAIL", "IP_ADDRESS", "LOCATION")  # their values are searched letter by letter in the whole record
-MAX_REPEATED = 100  # values of a record that are searched again: each is one pass over its texts
 
 
 @dataclass(frozen=True)
@@ -97,58 +94,43 @@ class PrivacyFilter:
         replaced = [[span for span in group if span.kind in self._config.replace] for group in spans]
         if not any(replaced):
             return CleanedRecord(tuple(texts), {})
-        return _Replacement(self._surrogates, texts, language, replaced, "PERSON" in self._config.replace).run()
+        return self._replace(texts, language, replaced)
 
-
-class _Replacement:
-    """The replacement of the values of one record, and of their further mentions in it."""
-
-    def __init__(
-        self,
-        surrogates: Surrogates,
-        texts: Sequence[str],
-        language: str,
-        spans: Sequence[Sequence[Span]],
-        replaces_names: bool,
-    ) -> None:
-        self.surrogates, self.texts, self.language, self.spans = surrogates, texts, language, spans
-        self.names = coreference.collect_names(texts, spans)
-        self.replaces_names = replaces_names and bool(self.names.roles)
-        self.digits, self.values = _collect_repeatable(texts, spans)
+    def _replace(self, texts: Sequence[str], language: str, spans: Sequence[Sequence[Span]]) -> CleanedRecord:
+        """Replaces the values of the spans and their further mentions in the record."""
+        mentions = Mentions(texts, spans)
         # No surrogate may be a word of the record.
-        self.record_words = frozenset(word for text in texts for word in split_words(text).lowers)
-
-    def run(self) -> CleanedRecord:
+        avoid = frozenset(word for text in texts for word in split_words(text).lowers)
         cleaned, changed = [], Counter[str]()
-        for text, group in zip(self.texts, self.spans, strict=True):
-            mentions = coreference.find_names(text, self.names, self.language) if self.replaces_names else []
-            if self.digits:
-                mentions += coreference.find_phone_numbers(text, self.digits)
-            mentions += coreference.find_values(text, self.values)
-            spans = _add_without_overlap(group, mentions)
-            changed.update(span.kind for span in spans)
-            cleaned.append(
-                coreference.replace_spans(text, spans, lambda span, text=text: self._replace_value(text, span))
-            )
+        for text, group in zip(texts, spans, strict=True):
+            more = mentions.find(text, language, with_names="PERSON" in self._config.replace)
+            pieces, done = [], 0
+            for span in _add_without_overlap(group, more):
+                value = text[span.start : span.end]
+                if span.kind == "PERSON":
+                    surrogate = self._replace_name(value, language, mentions, avoid)
+                else:
+                    surrogate = self._surrogates.replace_value(span.kind, value, language, avoid)
+                pieces += [text[done : span.start], surrogate]
+                done = span.end
+                changed[span.kind] += 1
+            cleaned.append("".join((*pieces, text[done:])))
         return CleanedRecord(tuple(cleaned), _in_order(changed))
 
-    def _replace_value(self, text: str, span: Span) -> str:
-        value = text[span.start : span.end]
-        if span.kind != "PERSON":
-            return self.surrogates.replace_value(span.kind, value, self.language, self.record_words)
-        user_name = self.names.user_names.get(value.casefold())
+    def _replace_name(self, value: str, language: str, mentions: Mentions, avoid: frozenset[str]) -> str:
+        def replace_part(written: str) -> str:
+            role = mentions.roles.get(written.casefold(), FIRST)
+            return self._surrogates.replace_name_part(written, role, language, avoid)
+
+        user_name = mentions.user_names.get(value.casefold())
         if user_name:
-            joined = "".join(self._replace_part(part, part) for part in user_name)
+            joined = "".join(map(replace_part, user_name))
             return joined if value.islower() else joined.title()
         pieces, done = [], 0
         for part in name_parts(value):
-            pieces += [value[done : part.start()], self._replace_part(part[0], part[0].casefold())]
+            pieces += [value[done : part.start()], replace_part(part[0])]
             done = part.end()
         return "".join((*pieces, value[done:]))
-
-    def _replace_part(self, written: str, lower: str) -> str:
-        role = self.names.roles.get(lower, FIRST)
-        return self.surrogates.replace_name_part(written, role, self.language, self.record_words)
 
 
 def build_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
@@ -191,19 +173,6 @@ def _add_without_overlap(spans: Sequence[Span], more: Iterable[Span]) -> list[Sp
         if k == len(taken) or taken[k].start >= span.end:
             result.append(span)
     return sorted(result)
-
-
-def _collect_repeatable(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> tuple[frozenset[str], dict[str, str]]:
-    """Returns the values that may stand in the record again: digits of phone numbers, other values with their kind."""
-    digits, values = set(), {}
-    for text, group in zip(texts, spans, strict=True):
-        for span in group:
-            value = text[span.start : span.end]
-            if span.kind == "PHONE":
-                digits.add(re.sub(r"\D", "", value))
-            elif span.kind in _REPEATED_KINDS and len(value) > 2 and len(values) < MAX_REPEATED:
-                values[value] = span.kind
-    return frozenset(digits), values
 
 
 def _count_kinds(spans: Iterable[Span]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from functools import cache
 
 from eyas.privacy.case_insensitive import CaseInsensitivePattern, lower_text
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import read_by_language, read_data_file
+from eyas.privacy.word_lists import read_by_language, read_data_file, read_words
 
 _WORDS_BEFORE, _WORDS_BEHIND = 8, 5  # content words before a weak form, and from its own first group on
 _REACH = 200  # characters in which those words are looked for
@@ -38,32 +38,9 @@ _OWN = CaseInsensitivePattern(
     r"|patiënt|zorg|belasting|gemeente|digid"
 )
 _NEAR = 60  # characters before such a number; half as many behind it
-# What an identifier is called: behind it, any number with letters or without is one, whatever its checksum.
-_LABEL = CaseInsensitivePattern(
-    r"(?<![A-Za-z])(?:ssn|social[ _-]?security(?:[ _-]?(?:number|no|#|num))?|itin|tax(?:payer)?[ _-]?(?:id"
-    r"|identification|file|reference)|national[ _-]?(?:id|identity|identification|insurance)|nino?|ni number"
-    r"|nhs(?: number| no)?|passport|driver'?s?[ _-]?licen[cs]e|driving[ _-]?licen[cs]e|(?:government|state|identity|id"
-    r"|resident)[ _-]?(?:id|card|permit)(?: (?:number|no))|id card|medicare|medicaid|social insurance|(?-i:SIN)"
-    r"|green card|alien (?:registration )?number|visa number|voter id|aadhaar|aadhar|pan card|emirates id|nric|curp"
-    r"|rfc|cuit|cuil|(?-i:RUT)|c[ée]dula|green ?card|health (?:card|insurance)(?: number| no| id)?|insurance (?:number"
-    r"|id|no)|member id|military id|steuer[- ]?(?:id|identifikationsnummer|nummer|nr)"
-    r"|steuerliche identifikationsnummer|idnr|sozialversicherungs(?:nummer|nr)|rentenversicherungsnummer|rvnr|svnr"
-    r"|sv-nummer|personalausweis\w*|ausweis\w*|reisepass\w*|passnummer|passnr|führerschein\w*|krankenversicher\w*"
-    r"|versicherten\w*|versicherungsnummer|ahv(?:-nummer)?|num[ée]ro de s[ée]curit[ée] sociale|s[ée]curit[ée] sociale"
-    r"|n[°º] ?(?:de )?s[ée]cu|nir|carte (?:nationale )?d['’]identit[ée]|cni|passeport|permis de conduire"
-    r"|num[ée]ro fiscal|carte vitale|num[ée]ro d['’]identit[ée]"
-    # In Polish "dni" are days and "nie" is no.
-    r"|(?-i:DNI|NIE)|(?:mi|tu|su|n[úu]mero de|n[º°]|con) (?:dni|nie)|nif|nuss|seguridad social|pasaporte"
-    r"|carn[ée]t? de conducir|permiso de conducir|documento (?:nacional )?de identidad|tarjeta sanitaria"
-    r"|documento d['’]identit[àa]|codice fiscale|cod\. ?fisc\w*|c\.f\.|carta d['’]identit[àa]|passaporto"
-    r"|patente(?: di guida)?|tessera sanitaria|partita iva|cpf|(?-i:RG)|cnh|contribuinte|cart[ãa]o (?:de )?cidad[ãa]o"
-    r"|bilhete de identidade|passaporte|carta de condu[çc][ãa]o|seguran[çc]a social|niss|t[íi]tulo de eleitor"
-    r"|(?-i:PIS)|bsn|burgerservicenummer|sofinummer|paspoort(?:nummer)?|rijbewijs(?:nummer)?"
-    r"|identiteitskaart(?:nummer)?|id-kaart|rijksregisternummer|pesel|nip|dow[óo]d(?:u|em)? (?:osobist\w+)"
-    r"|numer dowodu|paszport\w*|prawo jazdy|prawa jazdy|numer identyfikacyjny|personnummer|personnr|samordningsnummer"
-    r"|k[öo]rkort\w*|passnummer|id-kort\w*|legitimation\w*|f[øo]dselsnummer|cpr|hetu|(?-i:NIN)|mrn"
-    r"|medical record)(?![A-Za-z])"
-)
+_LABELS = "|".join(sorted(read_words("government_ids", "labels"), key=lambda label: (-len(label), label)))
+_CAPITALS = "|".join(map(str.upper, sorted(read_words("government_ids", "labels_in_capitals"))))
+_LABEL = CaseInsensitivePattern(rf"(?<![A-Za-z])(?:{_LABELS}|(?-i:{_CAPITALS}))(?![A-Za-z])")
 _BEHIND = re.compile(
     r"[^\n\d]{0,44}?(?<![A-Za-z0-9])(?P<value>(?:[A-Za-z]{1,6}-?|[A-Z]{1,3} )?\d(?:[ ./-]{0,1}[A-Za-z]{0,3}\d"
     r"|[A-Za-z]){4,24}(?:[ -]?[A-Za-z]{1,2}(?![A-Za-z]))?)(?![A-Za-z0-9])"
@@ -74,24 +51,12 @@ _FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands behi
 
 
 @dataclass(frozen=True)
-class Form:
+class _Form:
     """A form of identifier: a pattern, its checksum, and for a weak one the words that must stand beside it."""
 
     pattern: re.Pattern[str]
     check: Callable[[str], bool] | None
     context: tuple[str, ...]
-
-    def find(self, text: str, start: int) -> Iterator[re.Match[str]]:
-        """Yields the matches from `start` on that pass the checksum."""
-        return (match for match in self.pattern.finditer(text, start) if self.check is None or self.check(match[0]))
-
-
-@dataclass(frozen=True)
-class Forms:
-    """The forms of one strength, and a pattern that finds where the first of them may stand."""
-
-    forms: tuple[Form, ...]
-    first: re.Pattern[str]
 
 
 def find_government_ids(text: str, language: str) -> Iterator[Span]:
@@ -112,22 +77,21 @@ def find_government_ids(text: str, language: str) -> Iterator[Span]:
 
 
 def _find_forms(text: str) -> Iterator[Span]:
-    strong, weak = _load_forms()
-    if first := strong.first.search(text):
-        for form in strong.forms:
-            for match in form.find(text, first.start()):
-                yield Span(match.start(), match.end(), "GOVERNMENT_ID")
-    if first := weak.first.search(text):
-        lower = lower_text(text)
-        for form in weak.forms:
-            if any(word in lower for word in form.context):  # most texts hold none of them
-                for match in form.find(text, first.start()):
-                    if _has_context(lower, match, form.context):
-                        yield Span(match.start(), match.end(), "GOVERNMENT_ID", 0.65)
+    lower = lower_text(text)
+    for any_of_them, forms in _load_forms():
+        first = any_of_them.search(text)
+        for form in forms if first else ():
+            if form.context and not any(word in lower for word in form.context):
+                continue  # most texts hold no word of a weak form
+            for match in form.pattern.finditer(text, first.start() if first else 0):
+                if (form.check is None or form.check(match[0])) and _has_context(lower, match, form.context):
+                    yield Span(*match.span(), "GOVERNMENT_ID", 0.65 if form.context else 1.0)
 
 
 def _has_context(lower: str, match: re.Match[str], context: tuple[str, ...]) -> bool:
-    """Returns True where a word beside the match holds a word of the context; function words do not count as words."""
+    """Returns True without a context, or where a word beside the match holds one of it; function words do not count."""
+    if not context:
+        return True
     skipped = _english_function_words()
     before = [word[0] for word in _WORD.finditer(lower, max(0, match.start() - _REACH), match.start())]
     behind = [word[0] for word in _WORD.finditer(lower, match.start(), match.start() + _REACH)]
@@ -154,24 +118,18 @@ def load_checksum(module: str) -> Callable[[str], bool]:
 
 
 @cache
-def _load_forms() -> tuple[Forms, Forms]:
-    """Returns the strong forms and the weak ones."""
-    rows = read_data_file("government_ids")["forms"].values()
-    forms = [
-        Form(
-            re.compile(row["pattern"]),
-            load_checksum(row["check"]) if "check" in row else None,
-            tuple(row.get("context", "").split()),
-        )
-        for row in rows
-    ]
-    # In every strong form a digit stands behind six letters at most.
-    strong = _join(r"(?=[A-Za-zÑ]{0,6}[ -]?\d)", [form for form in forms if not form.context])
-    return strong, _join(r"(?=[A-Z\d])", [form for form in forms if form.context])
-
-
-def _join(start: str, forms: list[Form]) -> Forms:
-    return Forms(tuple(forms), re.compile(rf"\b{start}(?:{'|'.join(form.pattern.pattern for form in forms)})"))
+def _load_forms() -> tuple[tuple[re.Pattern[str], list[_Form]], ...]:
+    """Returns the strong forms and the weak ones, each group behind a pattern that matches where any of them does."""
+    strong, weak = [], []
+    for row in read_data_file("government_ids")["forms"].values():
+        check = load_checksum(row["check"]) if "check" in row else None
+        form = _Form(re.compile(row["pattern"]), check, tuple(row.get("context", "").split()))
+        (weak if form.context else strong).append(form)
+    # In every strong form a digit stands behind six letters at most; a weak form begins with a digit or a capital.
+    return tuple(
+        (re.compile(rf"\b(?={start})(?:{'|'.join(form.pattern.pattern for form in forms)})"), forms)
+        for start, forms in ((r"[A-Za-zÑ]{0,6}[ -]?\d", strong), (r"[A-Z\d]", weak))
+    )
 
 
 @cache

@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import cache, lru_cache
 
 from eyas.privacy.case_insensitive import strip_accents
-from eyas.privacy.word_lists import PARTICLES, Lexicon, read_phrases, read_words
+from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
 from eyas.privacy.words import TITLES, WordContext, split_words
 
 MAX_LENGTH = 48  # characters of a label
@@ -74,10 +74,9 @@ def parse_label(text: str) -> Label | None:
     tokens = _split_label(text)
     if not tokens or len(tokens) > _MAX_WORDS:
         return None
-    kind = _phrases().get(" ".join(tokens))
-    if kind is not None:
-        return Label(kind)
     words = _words()
+    if len(tokens) > 1 and " ".join(tokens) in words:
+        return Label(words[" ".join(tokens)])
     if not all(token in words for token in tokens):
         return None
     groups = {words[token] for token in tokens}
@@ -101,7 +100,7 @@ def _split_label(text: str) -> list[str]:
 
 @cache
 def _words() -> Mapping[str, str]:
-    """Returns the group of each word of a label; a word in two groups has the first."""
+    """Returns the group of each word of a label, the first of two, and the kind of labels of several words."""
     roles = read_words("labels", "roles", "roles_in_fields")
     groups = {
         "sure": read_words("labels", "names", "names_in_fields"),
@@ -112,17 +111,15 @@ def _words() -> Mapping[str, str]:
         "number": read_words("labels", "numbers"),
         "filling": read_words("labels", "filling"),
     }
-    found: dict[str, str] = {}
+    found = {
+        phrase: kind
+        for kind in ("GOVERNMENT_ID", "PERSON", "PHONE", PERSONAL)
+        for phrase in read_words("labels", f"{kind}_phrases")
+    }
     for group, words in groups.items():
         for word in words:
             found.setdefault(strip_accents(word), group)
     return found
-
-
-@cache
-def _phrases() -> Mapping[str, str]:
-    kinds = ("GOVERNMENT_ID", "PERSON", "PHONE", PERSONAL)
-    return {phrase: kind for kind in kinds for phrase in read_phrases("labels", f"{kind}_phrases")}
 
 
 @dataclass(frozen=True)

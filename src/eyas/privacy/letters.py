@@ -18,13 +18,13 @@ from eyas.privacy.dictionary import is_known
 from eyas.privacy.labels import ValueMatcher
 from eyas.privacy.names_by_phrase import GROUP_ADDRESSEES
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, read_phrases
+from eyas.privacy.word_lists import PARTICLES, read_words
 from eyas.privacy.words import TITLES
 
 
 def _any_of(*tables: str) -> str:
     """Returns a pattern of these phrases, the longest first."""
-    return "|".join(map(re.escape, sorted(read_phrases("letters", *tables), key=lambda phrase: (-len(phrase), phrase))))
+    return "|".join(map(re.escape, sorted(read_words("letters", *tables), key=lambda phrase: (-len(phrase), phrase))))
 
 
 _WORD = r"[^\W\d_][^\W\d_'’.-]*(?:['’.-][^\W\d_]*)*"
@@ -81,9 +81,8 @@ def _is_name(value: str, matcher: ValueMatcher, sure: bool, in_header: bool) -> 
     """Returns True for a name; one word alone in a header may be any word."""
     lexicon, lowers = matcher.lexicon, [word.casefold() for word in _SINGLE_WORD.findall(value)]
     first, is_first_name = lowers[0], lowers[0] in lexicon.first_names
-    listed = any(
-        lower in lexicon.first_names or lower in lexicon.last_names for lower in lowers if lower not in PARTICLES
-    )
+    parts = [lower for lower in lowers if lower not in PARTICLES]
+    listed = any(lower in lexicon.first_names or lower in lexicon.last_names for lower in parts)
     if in_header and len(lowers) == 1:
         word = first in lexicon.stop or (not is_first_name and (first in lexicon.common or not listed))
         if first in lexicon.cities or (word and is_known(first, matcher.language)):

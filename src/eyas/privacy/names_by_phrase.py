@@ -8,13 +8,13 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
 from eyas.privacy.labels import NON_VALUES
-from eyas.privacy.word_lists import PARTICLES, read_phrases, read_words
+from eyas.privacy.word_lists import PARTICLES, read_words
 from eyas.privacy.words import COMPANY_FORMS, CONJUNCTIONS, PERSON_VERBS, TITLES_IN_TEXT, WordContext
 
 SPEECH_VERBS = read_words("verbs", "speech")
@@ -66,27 +66,25 @@ _GAPS = {
 
 
 @cache
-def index_phrases() -> Mapping[str, tuple[Phrase, ...]]:
+def index_phrases() -> Mapping[str, Sequence[Phrase]]:
     """Returns the phrases by their last word, the longest first."""
     lists = {
-        Cue.INTRODUCTION: read_phrases("name_phrases", "introductions"),
-        Cue.HINT: read_phrases("name_phrases", "hints"),
+        Cue.INTRODUCTION: read_words("name_phrases", "introductions"),
+        Cue.HINT: read_words("name_phrases", "hints"),
         Cue.TITLE: TITLES_IN_TEXT,
-        Cue.LABEL: read_words("labels", "names", "roles") | read_phrases("labels", "announcements"),
-        Cue.RELATION: read_phrases("name_phrases", "relations"),
-        Cue.GREETING: read_phrases("letters", "greetings", "greetings_of_chats"),
-        Cue.CLOSING: read_phrases("letters", "closings", "closings_of_chats"),
+        Cue.LABEL: read_words("labels", "names", "roles", "announcements"),
+        Cue.RELATION: read_words("name_phrases", "relations"),
+        Cue.GREETING: read_words("letters", "greetings", "greetings_of_chats"),
+        Cue.CLOSING: read_words("letters", "closings", "closings_of_chats"),
     }
     index: dict[str, list[Phrase]] = {}
     for cue, phrases in lists.items():
         for phrase in phrases:
             *before, last = re.split(r"[ ._-]+", phrase.strip("."))
             index.setdefault(last, []).append(Phrase(tuple(before), cue))
-    order = list(Cue)
-    return {
-        last: tuple(sorted(group, key=lambda phrase: (-len(phrase.before), order.index(phrase.cue), phrase.before)))
-        for last, group in index.items()
-    }
+    for group in index.values():
+        group.sort(key=lambda phrase: (-len(phrase.before), list(Cue).index(phrase.cue), phrase.before))
+    return index
 
 
 NameMatch = tuple[int, int, float]  # first and last word of a name, and the score
@@ -124,19 +122,19 @@ class PhraseRules:
                 yield match
 
     def _check_phrase(self, phrase: Phrase, i: int, person_end: int) -> NameMatch | None:
-        cue, first, size = phrase.cue, i + 1, len(phrase.before)
+        cue, first = phrase.cue, i + 1
         if cue is Cue.INTRODUCTION:
             return self._check_introduction(first)
         if cue is Cue.LABEL:
-            return self._check_label(i, first, is_one_word=not size)
+            return self._check_label(i, first, is_one_word=not phrase.before)
         if cue is Cue.TITLE:
             return self._check_title(i, first)
         if cue is Cue.GREETING:
             return self._check_greeting(first)
         if cue is Cue.CLOSING:
             return self._check_closing(first)
-        match = self._check_person(first, cue, person_end)
-        return match or (self._check_self(i, first, size) if cue is Cue.HINT else None)
+        name = self._check_person(first, cue, person_end)
+        return name or (self._check_self(i, first, len(phrase.before)) if cue is Cue.HINT else None)
 
     def _check_title(self, i: int, first: int) -> NameMatch | None:
         words, context = self.words, self.context

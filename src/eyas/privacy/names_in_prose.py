@@ -56,10 +56,8 @@ _LEADS = read_by_language("unlisted_names", "leads", unaccented=True)
 _RECIPIENT_LEADS = {language: words | _RECIPIENT_WORDS for language, words in _LEADS.items()}
 _ANY_LEADS = LEADS | SPEECH_VERBS | CONJUNCTIONS
 _ALL_LEADS = {language: words | _ANY_LEADS for language, words in _LEADS.items()}
-_ALL_VERBS = {
-    language: words | _PROSE_VERBS
-    for language, words in read_by_language("unlisted_names", "verbs", unaccented=True).items()
-}
+_VERBS = read_by_language("unlisted_names", "verbs", unaccented=True)
+_ALL_VERBS = {language: words | _PROSE_VERBS for language, words in _VERBS.items()}
 
 _AGE = re.compile(r" \((?:1\d|[2-9]\d)\)|, (?:[1-9]|[1-9]\d)(?:,| (?:years|jahre|ans|años|anni|anos|jaar|lat|år)\b)")
 _CLAUSE_END = re.compile(r"[ ]?(?:[,.!?;:\n)]|\Z)")
@@ -113,11 +111,8 @@ class ProseNames:
         word = self.context.is_word(first) if place else lower in lexicon.common
         if word and (self.context.nouns_are_capital or not (lower in lexicon.sure_names or lower in lexicon.ambiguous)):
             return None
-        if self.words.written[first].isupper() or (
-            place and lower in lexicon.cities and lower not in lexicon.sure_names
-        ):
-            return None
-        return first, self.context.extend(first)
+        is_town = place and lower in lexicon.cities and lower not in lexicon.sure_names
+        return None if is_town or self.words.written[first].isupper() else (first, self.context.extend(first))
 
     def _lower_name(self, first: int) -> tuple[int, int] | None:
         words, lower = self.words, self.words.lowers[first]

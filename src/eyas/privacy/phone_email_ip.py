@@ -92,9 +92,8 @@ def find_emails(text: str) -> Iterator[Span]:
     if any(mark in lower for mark in ("at)", "at]", "at}", "at>", " @ ")):
         yield from (Span(*match.span(), "EMAIL", 0.7) for match in _SPELT_OUT.finditer(text))
     if " at " in lower:
-        yield from (
-            Span(*match.span(), "EMAIL", 0.6) for match in _SPOKEN.finditer(text) if " dot " in match[0].lower()
-        )
+        spoken = (match for match in _SPOKEN.finditer(text) if " dot " in match[0].lower())
+        yield from (Span(*match.span(), "EMAIL", 0.6) for match in spoken)
 
 
 def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[Span]:
@@ -168,23 +167,21 @@ def _is_amount(number: str, language: str) -> bool:
 
 def _is_possible(number: str) -> bool:
     """Returns True where the length of an international number is possible in its country."""
-    try:
-        text = "+" + number[2:] if number.startswith("00") else number.strip("()")
-        return phonenumbers.is_possible_number(phonenumbers.parse(text, None))
-    except phonenumbers.NumberParseException:
-        return False
+    parsed = _parse("+" + number[2:] if number.startswith("00") else number.strip("()"), None)
+    return parsed is not None and phonenumbers.is_possible_number(parsed)
 
 
 def _is_phone_number(number: str, regions: Sequence[str], valid: bool) -> bool:
     """Returns True for a number of one of the countries; valid: its prefix must be in use as well."""
-    for region in regions:
-        try:
-            parsed = phonenumbers.parse(number, region)
-        except phonenumbers.NumberParseException:
-            return False
-        if phonenumbers.is_valid_number(parsed) or (not valid and phonenumbers.is_possible_number(parsed)):
-            return True
-    return False
+    test = phonenumbers.is_valid_number if valid else phonenumbers.is_possible_number
+    return any(parsed is not None and test(parsed) for parsed in (_parse(number, region) for region in regions))
+
+
+def _parse(number: str, region: str | None) -> phonenumbers.PhoneNumber | None:
+    try:
+        return phonenumbers.parse(number, region)
+    except phonenumbers.NumberParseException:
+        return None
 
 
 def find_ip_addresses(text: str) -> Iterator[Span]:

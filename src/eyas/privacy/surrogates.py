@@ -35,11 +35,8 @@ _MAX_ATTEMPTS = 100  # picks until a surrogate is taken that the record does not
 
 def name_parts(name: str) -> list[re.Match[str]]:
     """Returns the words of a name that are replaced: initials, but no particles. Positions count from its start."""
-    return [
-        part
-        for part in _PART.finditer(name)
-        if part[0].casefold() not in PARTICLES or (len(part[0]) == 1 and part[0].isupper())
-    ]
+    parts = _PART.finditer(name)
+    return [part for part in parts if part[0].casefold() not in PARTICLES or (len(part[0]) == 1 and part[0].isupper())]
 
 
 class Surrogates:

@@ -53,59 +53,42 @@ def read_data_file(name: str) -> dict[str, Any]:
         raise InputError(f"The word list {path} is not valid TOML ({place})", "Correct that line") from None
 
 
-def read_entries(name: str, table: str, separator: str | None = None) -> dict[str, tuple[str, ...]]:
-    """Returns the entries of a table by language, as they are written.
+def read_by_language(name: str, table: str, unaccented: bool = False) -> dict[str, frozenset[str]]:
+    """Returns the entries of a table by language; with `unaccented` longer ones also without their accents.
 
     Args:
         name: A file of data/, without its ending.
-        table: A table of that file.
-        separator: The mark between two entries; None for white space.
+        table: A table of that file. Its entries are phrases where it has a comma, else words.
+        unaccented: People write these words without their accents, too.
 
     Raises:
-        InputError: A key is no language, or a language has an entry twice.
+        InputError: A key is no language, or a language has an entry twice or with a capital letter.
     """
+    texts = read_data_file(name)[table]
+    separator = "," if any("," in text for text in texts.values()) else None
     found = {}
-    for language, text in read_data_file(name)[table].items():
-        entries = tuple(filter(None, (" ".join(entry.split()) for entry in text.split(separator))))
+    for language, text in texts.items():
+        entries = [entry for entry in (" ".join(entry.split()) for entry in text.split(separator)) if entry]
         if language not in _KEYS:
-            raise InputError(f"{DATA / name}.toml, [{table}]: {language!r} is no language of the word lists",
-                             f"Use one of {', '.join(_KEYS)}")  # fmt: skip
-        if len(set(entries)) < len(entries):
-            twice = next(entry for entry, count in Counter(entries).items() if count > 1)
-            raise InputError(f"{DATA / name}.toml, [{table}]: {language} has {twice!r} twice", "Delete one of the two")
-        found[language] = entries
-    return found
-
-
-def read_by_language(
-    name: str, table: str, unaccented: bool = False, separator: str | None = None
-) -> dict[str, frozenset[str]]:
-    """Returns the words of a table by language; with `unaccented` longer words also without their accents.
-
-    Raises InputError where an entry has a capital letter: texts are compared in lower case.
-    """
-    found = {}
-    for language, entries in read_entries(name, table, separator).items():
-        for entry in entries:
+            raise _broken(name, table, f"{language!r} is no language of the word lists", f"Use {', '.join(_KEYS)}")
+        for entry, count in Counter(entries).items():
+            if count > 1:
+                raise _broken(name, table, f"{language} has {entry!r} twice", "Delete one of the two")
             if entry != entry.lower():
-                raise InputError(f"{DATA / name}.toml, [{table}]: {entry!r} has a capital letter", "Use lower case")
+                raise _broken(name, table, f"{entry!r} has a capital letter", "Use lower case")
         extra = {strip_accents(entry) for entry in entries if len(entry) >= _MIN_ACCENTED} if unaccented else set()
         found[language] = frozenset(entries) | extra
     return found
 
 
+def _broken(name: str, table: str, problem: str, fix: str) -> InputError:
+    return InputError(f"{DATA / name}.toml, [{table}]: {problem}", fix)
+
+
 def read_words(name: str, *tables: str, unaccented: bool = False) -> frozenset[str]:
-    """Returns the words of these tables in all languages."""
-    return frozenset[str]().union(
-        *(words for table in tables for words in read_by_language(name, table, unaccented).values())
-    )
-
-
-def read_phrases(name: str, *tables: str) -> frozenset[str]:
-    """Returns the phrases of these tables in all languages."""
-    return frozenset[str]().union(
-        *(phrases for table in tables for phrases in read_by_language(name, table, separator=",").values())
-    )
+    """Returns the entries of these tables in all languages."""
+    by_language = (read_by_language(name, table, unaccented) for table in tables)
+    return frozenset[str]().union(*(words for table in by_language for words in table.values()))
 
 
 @cache
@@ -238,13 +221,11 @@ def _country_words() -> frozenset[str]:
 
 def _lorem_words(first: frozenset[str]) -> frozenset[str]:
     """Returns the words of Faker's sample texts and of its list of jobs."""
-    words: set[str] = set()
-    for locale in ("en_US", "de_DE", "nl_NL"):
-        words.update(word.casefold() for word in _provider("lorem", locale).word_list)
-    for locale in ("fr_FR", "es_ES", "it_IT", "pl_PL"):  # these hold the names of well-known people as well
-        words.update(word.casefold() for word in _provider("lorem", locale).word_list if word.casefold() not in first)
-    for job in _read_list(_provider("job", "en_US"), "jobs"):
-        words.update(re.split(r"\W+", job.casefold()))
+    words = {word for job in _read_list(_provider("job", "en_US"), "jobs") for word in re.split(r"\W+", job.casefold())}
+    for locale in ("en_US", "de_DE", "nl_NL", "fr_FR", "es_ES", "it_IT", "pl_PL"):
+        sample = {word.casefold() for word in _provider("lorem", locale).word_list}
+        # The last four hold the names of well-known people as well.
+        words |= sample if locale in ("en_US", "de_DE", "nl_NL") else sample - first
     return frozenset(words)
 
 
@@ -257,8 +238,8 @@ def _read_cities() -> frozenset[str]:
     return frozenset(name.casefold() for name in names if len(name) > 3 and len(name.split()) <= _MAX_CITY_WORDS)
 
 
-def _world_cities() -> tuple[str, ...]:
-    return read_entries("cities", "cities", ",")["any"]
+def _world_cities() -> list[str]:
+    return [" ".join(name.split()) for name in read_data_file("cities")["cities"]["any"].split(",")]
 
 
 def _provider(topic: str, locale: str) -> Any:
@@ -266,8 +247,7 @@ def _provider(topic: str, locale: str) -> Any:
 
 
 def _read_list(provider: Any, attribute: str) -> list[str]:
-    value = getattr(provider, attribute, None)
-    return list(_flatten(value)) if isinstance(value, tuple | list | dict) else []
+    return list(_flatten(getattr(provider, attribute, None)))
 
 
 def _flatten(value: Any) -> Iterator[str]:
