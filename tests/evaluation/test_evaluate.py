@@ -8,6 +8,7 @@ from tests.features.small import LAYERS, contents
 from tests.tiny import tiny_target
 
 from eyas.base.errors import InputError, UsageError
+from eyas.base.provenance import StageInputs, finish_stage
 from eyas.evaluation.evaluate import EvalConfig, EvalInputs, TextRounds, acceptance_by_context, run
 from eyas.features import capture
 from eyas.features.reader import Features
@@ -75,8 +76,8 @@ def test_looping_answers_are_counted_apart(target: Target, features: Path, head:
         (conversations / "part-00000.jsonl").read_text().replace('"task": "math"', '"task": "math", "looping": "true"')
     )
     (flagged / "part-00000.jsonl").write_text(lines)
-    origin = capture.StageInputs("respond", "flagged", {})
-    capture.finish_stage(flagged, origin, 0.0)
+    origin = StageInputs("respond", "flagged", {})
+    finish_stage(flagged, origin, 0.0)
     capture.run(capture.CaptureConfig(held_out=1.0), flagged, target, tmp_path / "features", progress=False)
     inputs = EvalInputs(head, tmp_path / "features", training=features)
     run(CONFIG, inputs, target, tmp_path / "eval", progress=False)

@@ -62,9 +62,8 @@ def test_some_held_out_answers_again_and_again(target: Target, features: Path, t
     held_out = sample_held_out(stored_features, 1000, 0)
     assert list(held_out) == stored_features.indices("held_out")
     before = {name: weight.clone() for name, weight in stored.head.state_dict().items()}
-    stats = HeldOutRows(stored_features, held_out, target, TreeShape(4, 3, 10), 200).measure_acceptance(
-        stored.head, stored.vocab
-    )
+    rows = HeldOutRows(stored_features, held_out, target, TreeShape(4, 3, 10), 200)
+    stats = summarize(rows.replay(stored.head, stored.vocab))
     assert (stats.acceptance_length, stats.rounds) == (wanted["acceptance_length"], wanted["rounds"])
     assert all(torch.equal(before[name], weight) for name, weight in stored.head.state_dict().items())
     few = sample_held_out(stored_features, 2, 5)

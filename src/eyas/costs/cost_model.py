@@ -149,13 +149,12 @@ class MeasuredPoint:
     conversations: int
     low: float
     high: float
-    source: str
 
 
 POINTS = (
-    MeasuredPoint(5_000, 1.45, 1.5, "vllm-project/speculators, examples: Llama-3-8B and Qwen3-8B, 5k conversations"),
-    MeasuredPoint(50_000, 1.9, 1.95, "sgl-project/SpecForge issue 128: 1.94 on GSM8K, 50k of ShareGPT, 5 epochs"),
-    MeasuredPoint(500_000, 2.8, 3.0, "vllm-project/speculators pull 610: 2.82 to 3.02, Qwen3-8B, 508k own answers"),
+    MeasuredPoint(5_000, 1.45, 1.5),  # vllm-project/speculators, examples: Llama-3-8B and Qwen3-8B
+    MeasuredPoint(50_000, 1.9, 1.95),  # sgl-project/SpecForge issue 128: 1.94 on GSM8K, ShareGPT, 5 epochs
+    MeasuredPoint(500_000, 2.8, 3.0),  # vllm-project/speculators pull 610: 2.82 to 3.02, Qwen3-8B, 508k own answers
 )
 """Measured by others, with other trainers, on chat by targets of 8 billion parameters. eyas has no such curve yet."""
 

@@ -13,18 +13,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from eyas.base import provenance
 from eyas.base.config import require_range
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import (
-    Provenance,
-    StageInputs,
-    digest_json,
-    finish_stage,
-    is_finished,
-    mark_unfinished,
-    read_provenance,
-)
 from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.evaluation.head_drafter import HeadDrafter, build_embed
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
@@ -97,24 +89,17 @@ class EvalInputs:
 
 def build_origin(
     config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target
-) -> StageInputs:
+) -> provenance.StageInputs:
     """Returns everything that determines the figures. data: (features to replay, features of the 4-gram table)."""
     features, training = data
-    return StageInputs(
-        stage=STAGE,
-        recipe=digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
-        parents={
-            "head": stored.digest,
-            "features": features.digest,
-            "training": training.digest,
-            "target": target.digest,
-        },
-        tokenizer=features.manifest.tokenizer_digest,
-        template=features.manifest.template_digest,
-    )
+    settings = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}
+    parents = {"head": stored.digest, "features": features.digest, "training": training.digest}
+    return features.build_origin(STAGE, settings, parents | {"target": target.digest})
 
 
-def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *, progress: bool = True) -> Provenance:
+def run(
+    config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *, progress: bool = True
+) -> provenance.Provenance:
     """Evaluates a head and writes acceptance.json to `out_dir`. Does nothing if it is finished.
 
     Raises:
@@ -127,13 +112,13 @@ def run(config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *
     features.check_target(target.digest)
     require_fit(stored, target.info, target.digest)
     origin = build_origin(config, stored, (features, training), target)
-    if is_finished(out_dir, origin):
-        return read_provenance(out_dir)
+    if provenance.is_finished(out_dir, origin):
+        return provenance.read_provenance(out_dir)
     report = evaluate(config, stored, (features, training), target, progress)
     report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
-    mark_unfinished(out_dir)
+    provenance.mark_unfinished(out_dir)
     write_json_atomic(out_dir / "acceptance.json", report)
-    return finish_stage(out_dir, origin, started_s)
+    return provenance.finish_stage(out_dir, origin, started_s)
 
 
 @torch.inference_mode()

@@ -27,7 +27,7 @@ from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, RequestRounds, context_label, summarize
+from eyas.tree.stats import RequestRounds, context_label
 from eyas.tree.tree import Tree
 from eyas.tree.verify import has_rejected_child, verify
 
@@ -118,6 +118,35 @@ def _join_turns(turns: Sequence[tuple[AnswerSpan, RequestRounds]]) -> TextRounds
     return TextRounds(RequestRounds(tuple(accepted), tuple(offered)), tuple(roots))
 
 
+@torch.no_grad()
+def replay_heads(
+    features: Features,
+    indices: Sequence[int],
+    heads: Sequence[tuple[Head, DraftVocab]],
+    target: Target,
+    shape: TreeShape,
+    batch_tokens: int,
+) -> list[dict[int, RequestRounds]]:
+    """Returns for each head the rounds of each row by its index. Every row is read, or computed, once for all heads.
+
+    Args:
+        features: The features of the rows.
+        indices: The rows.
+        heads: Heads of one dtype, with their draft vocabularies.
+        target: The target of the heads.
+        shape: The tree.
+        batch_tokens: Padded tokens of the rows that are replayed together.
+    """
+    embed = build_embed(target, heads[0][0].lm_head.weight.dtype)
+    rounds: list[dict[int, RequestRounds]] = [{} for _ in heads]
+    for batch in features.batches(indices, batch_tokens):
+        rows = list(features.rows(batch))
+        for (head, vocab), by_index in zip(heads, rounds, strict=True):
+            texts = replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))
+            by_index |= {index: text.rounds for index, text in zip(batch, texts, strict=True)}
+    return rounds
+
+
 # --- the same held-out rows again and again, while a head is trained -------------------------------------------------
 
 
@@ -138,19 +167,11 @@ class HeldOutRows:
         """Returns some of the rows, by their index in `indices`."""
         return replace(self, indices=tuple(self.indices[number] for number in numbers))
 
-    @torch.no_grad()
     def replay(self, head: Head, vocab: DraftVocab) -> list[RequestRounds]:
         """Returns the rounds of each row with this head, in the dtype of its weights."""
-        embed, rounds = build_embed(self.target, head.lm_head.weight.dtype), {}
-        for batch in self.features.batches(self.indices, self.batch_tokens):
-            rows = list(self.features.rows(batch))
-            texts = replay_rows(rows, HeadDrafter(head, vocab, embed, self.shape, rows))
-            rounds |= {index: text.rounds for index, text in zip(batch, texts, strict=True)}
+        settings = (self.target, self.shape, self.batch_tokens)
+        (rounds,) = replay_heads(self.features, self.indices, [(head, vocab)], *settings)
         return [rounds[index] for index in self.indices]
-
-    def measure_acceptance(self, head: Head, vocab: DraftVocab, seed: int = 0) -> AcceptanceStats:
-        """Returns the statistics of all rows together. seed: of the bootstrap. Asserts at least one round."""
-        return summarize(self.replay(head, vocab), seed)
 
 
 def sample_held_out(features: Features, limit: int, seed: int) -> tuple[int, ...]:

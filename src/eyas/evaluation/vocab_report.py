@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.evaluation.head_drafter import HeadDrafter, build_embed
-from eyas.evaluation.replay import replay_rows
+from eyas.evaluation.replay import replay_heads
 from eyas.features.reader import Features
 from eyas.formats.head_dir import StoredHead
 from eyas.model.head import Head
@@ -68,15 +67,15 @@ def measure_vocab_sizes(
             by_task.setdefault(features.manifest.rows[index].task, []).append(index)
     counts = {task: features.generated_counts(by_task[task]) for task in sorted(by_task)}
     replayed = [index for task in counts for index in by_task[task][:TEXTS_PER_TASK]]
-    cuts = [vocab for vocab in vocabs if vocab.size <= own.size]
-    rounds = _replay_cut_heads(shape, stored, cuts, (features, replayed), target)
+    heads = [(cut_head(stored.head, own, vocab), vocab) for vocab in vocabs if vocab.size <= own.size]
+    rounds = replay_heads(features, replayed, heads, target, shape, BATCH_TOKENS)
 
     def entry(counts_W: Tensor, indices: Sequence[int]) -> dict[str, Any]:
-        lengths = [_length_or_none([by_text[index] for index in indices if index in by_text]) for by_text in rounds]
+        lengths = [_length_or_none([by_index[i] for i in indices if i in by_index]) for by_index in rounds]
         return {
             "tokens": int(counts_W.sum()),
             "coverage": [round(vocab.coverage(counts_W), 6) for vocab in vocabs],
-            "acceptance_length": lengths + [None] * (len(vocabs) - len(cuts)),
+            "acceptance_length": lengths + [None] * (len(vocabs) - len(heads)),
         }
 
     return {
@@ -107,26 +106,6 @@ def _choose_vocab(size: int, own: DraftVocab, counts_W: Tensor, required: Sequen
         return DraftVocab.from_counts(counts_W, size, required)
     available = [token for token in required if bool(own.t2d_W[token])]
     return DraftVocab.from_counts(counts_W.masked_fill(~own.t2d_W, -1), size, available)
-
-
-def _replay_cut_heads(
-    shape: TreeShape,
-    stored: StoredHead,
-    cuts: Sequence[DraftVocab],
-    texts: tuple[Features, Sequence[int]],
-    target: Target,
-) -> list[dict[int, RequestRounds]]:
-    """Returns for each vocabulary the rounds of each text by its index, with the head cut to that vocabulary."""
-    features, indices = texts
-    heads = [cut_head(stored.head, stored.vocab, vocab) for vocab in cuts]
-    embed = build_embed(target, stored.head.lm_head.weight.dtype)
-    rounds: list[dict[int, RequestRounds]] = [{} for _ in cuts]
-    for batch in features.batches(indices, BATCH_TOKENS):
-        rows = list(features.rows(batch))  # read once for all sizes: online features are computed here
-        for head, vocab, by_text in zip(heads, cuts, rounds, strict=True):
-            replayed = replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))
-            by_text |= {index: text.rounds for index, text in zip(batch, replayed, strict=True)}
-    return rounds
 
 
 def _length_or_none(rounds: Sequence[RequestRounds]) -> float | None:

@@ -20,25 +20,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from eyas.base import provenance
 from eyas.base.config import require_range
 from eyas.base.environment import poll, read_rank
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
-from eyas.base.provenance import (
-    Provenance,
-    StageInputs,
-    digest_json,
-    finish_stage,
-    is_finished,
-    mark_unfinished,
-    read_provenance,
-    require_finished,
-    verify_contents,
-)
 from eyas.base.storage import StoragePath
 from eyas.features import store
 from eyas.features.examples import TextRow, assign_splits, group_by_length, load_texts, plan_shards, to_row_info
@@ -96,7 +87,7 @@ class CaptureConfig:
         require_range("capture.held_out", self.held_out, 0, 1)
 
 
-def build_origin(config: CaptureConfig, conversations_digest: str, target: Target) -> StageInputs:
+def build_origin(config: CaptureConfig, conversations_digest: str, target: Target) -> provenance.StageInputs:
     """Returns everything that determines the features."""
     settings = {
         "schema": store.SCHEMA,
@@ -104,9 +95,9 @@ def build_origin(config: CaptureConfig, conversations_digest: str, target: Targe
         "aux_layer_ids": list(target.aux_layer_ids),
         "target_dtype": str(target.model.dtype),
     }
-    return StageInputs(
+    return provenance.StageInputs(
         stage=STAGE,
-        recipe=digest_json(settings),
+        recipe=provenance.digest_json(settings),
         parents={"conversations": conversations_digest, "target": target.digest},
         tokenizer=target.tokenizer_digest,
         template=target.template_digest,
@@ -120,7 +111,7 @@ def run(
     out: Path | StoragePath,
     *,
     progress: bool = True,
-) -> Provenance:
+) -> provenance.Provenance:
     """Captures the features of all conversations. Skips finished work, so an interrupted run can be repeated.
 
     Args:
@@ -138,31 +129,32 @@ def run(
     started_s, rank = time.time(), read_rank("capture.world", config.world)
     layers = config.aux_layer_ids
     assert layers is None or tuple(layers) == tuple(target.aux_layer_ids), "load the target with config.aux_layer_ids"
-    require_finished(conversations_dir, "respond")
+    provenance.require_finished(conversations_dir, "respond")
     directory = StoragePath.of(out)
-    origin = build_origin(config, verify_contents(conversations_dir).digest, target)
-    if is_finished(directory, origin):
-        return read_provenance(directory)
+    origin = build_origin(config, provenance.verify_contents(conversations_dir).digest, target)
+    if provenance.is_finished(directory, origin):
+        return provenance.read_provenance(directory)
     texts, num_cut = load_texts(conversations_dir, target, config.max_length)
     if config.online:
         texts = [dataclasses.replace(text, shared=0) for text in texts]
     splits = assign_splits(texts, config.held_out)
     if rank == 0:
-        mark_unfinished(directory)
+        provenance.mark_unfinished(directory)
         directory.join(store.MANIFEST).remove()
     error = _check_quantization_error(config, _choose_sample(texts, splits), target, progress)
     plans = plan_shards(texts, config.dtype, 0 if config.online else target.info.hidden_size, config.shard_bytes)
-    tasks = [_ShardTask(number, [texts[i] for i in plan], origin, splits) for number, plan in enumerate(plans)]
+    inputs = dataclasses.asdict(origin)
+    tasks = [_ShardTask(number, [texts[i] for i in plan], inputs, splits) for number, plan in enumerate(plans)]
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
         records = _capture_shards(config, tasks[rank :: config.world], target, directory, bar)
         if rank:
-            poll(lambda: is_finished(directory, origin), POLL_S)
-            return read_provenance(directory)
+            poll(lambda: provenance.is_finished(directory, origin), POLL_S)
+            return provenance.read_provenance(directory)
         records |= _wait_for_other_ranks([task for task in tasks if task.number not in records], directory, bar)
     store.remove_shards_from(directory, len(tasks))
     manifest = _build_manifest(config, target, error, num_cut, [records[task.number] for task in tasks])
     store.write_manifest(directory, manifest)
-    return finish_stage(directory, origin, started_s, known_digests=manifest.shard_digests)
+    return provenance.finish_stage(directory, origin, started_s, known_digests=manifest.shard_digests)
 
 
 def _build_manifest(
@@ -197,10 +189,11 @@ def _build_manifest(
 class _ShardTask:
     """The texts of one shard and the digest of its plan."""
 
-    def __init__(self, number: int, texts: list[TextRow], origin: StageInputs, splits: dict[str, Split]) -> None:
+    def __init__(self, number: int, texts: list[TextRow], inputs: dict[str, Any], splits: dict[str, Split]) -> None:
+        """Computes the digest. inputs: the stage inputs as JSON."""
         self.number = number
         self.texts = texts
-        self.plan = digest_json([dataclasses.asdict(origin), [dataclasses.asdict(text) for text in texts]])
+        self.plan = provenance.digest_json([inputs, [dataclasses.asdict(text) for text in texts]])
         self.infos = [to_row_info(text, splits[text.conversation]) for text in texts]
 
     def find_record(self, directory: StoragePath, bar: Progress) -> ShardRecord | None:

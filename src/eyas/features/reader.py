@@ -1,16 +1,18 @@
 """Reads rows of a finished features directory, for training and evaluation. train/batches.py chooses their order."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import groupby
+from contextlib import contextmanager
+from itertools import groupby, islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import require_finished
+from eyas.base.provenance import StageInputs, digest_json, require_finished
 from eyas.base.storage import StoragePath
 from eyas.features.capture import extract_features, quantize_features
 from eyas.features.examples import group_by_length
@@ -20,7 +22,39 @@ from eyas.features.shard import CodesAndScales, ShardReader, StoredRow
 from eyas.features.store import Manifest, read_manifest
 from eyas.model.target import Target
 
+Job = TypeVar("Job")
+Item = TypeVar("Item")
+
 NUM_READERS = 8  # rows that are read at the same time from a remote store
+
+
+@contextmanager
+def prefetch(
+    read: Callable[[Job], Item], jobs: Iterable[Job], ahead: int, threads: int
+) -> Generator[Iterator[Item], None, None]:
+    """Yields an iterator over `map(read, jobs)` that reads ahead in threads: the same items in the same order.
+
+        jobs      1   2   3   4   5   6   7 ...
+                  |   '-------.-------'   '--- not started
+            in use    read ahead: at most `ahead`, so memory is bounded
+
+    An exception of `read` is raised in place of its item. Leaving the block waits for reads that have started.
+    """
+    with ThreadPoolExecutor(threads, "eyas-prefetch") as pool:
+        remaining = iter(jobs)
+        pending: deque[Future[Item]] = deque(pool.submit(read, job) for job in islice(remaining, ahead))
+
+        def iterate() -> Iterator[Item]:
+            while pending:
+                item = pending.popleft().result()
+                pending.extend(pool.submit(read, job) for job in islice(remaining, 1))
+                yield item
+                del item  # else it stays in memory beside the next one
+
+        try:
+            yield iterate()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class Features:
@@ -45,6 +79,11 @@ class Features:
         self.manifest: Manifest = read_manifest(self.directory)
         self._target = target
         self._shards: dict[int, ShardReader] = {}
+
+    def build_origin(self, stage: str, settings: Any, parents: Mapping[str, str]) -> StageInputs:
+        """Returns the inputs of a stage that reads these features. settings: everything else that determines it."""
+        tokenizer, template = self.manifest.tokenizer_digest, self.manifest.template_digest
+        return StageInputs(stage, digest_json(settings), parents, tokenizer, template)
 
     def indices(self, split: Split) -> list[int]:
         """Returns the rows of a split as indices into manifest.rows, in capture order."""
@@ -101,14 +140,8 @@ class Features:
         if self.directory.is_local:
             yield from map(self._read_stored_row, indices)
             return
-        with ThreadPoolExecutor(NUM_READERS) as pool:
-            pending: deque[Future[StoredRow]] = deque()
-            for index in indices:
-                pending.append(pool.submit(self._read_stored_row, index))
-                if len(pending) == 2 * NUM_READERS:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+        with prefetch(self._read_stored_row, indices, ahead=2 * NUM_READERS, threads=NUM_READERS) as rows:
+            yield from rows
 
     def _read_stored_row(self, index: int) -> StoredRow:
         info = self.manifest.rows[index]

@@ -1,4 +1,4 @@
-"""Plans the batches of an epoch, divides them among processes, and reads them ahead of the training loop.
+"""Plans the batches of an epoch and divides them among processes.
 
 The plan is a pure function of (seed, epoch) and the manifest. So a resumed run continues with the very next batch, and
 the number of processes changes only who computes a micro-batch, not its rows.
@@ -8,31 +8,14 @@ the number of processes changes only who computes a micro-batch, not its rows.
 
     update 1    [ micro a ][ micro b ][ micro c ][ micro d ]      rank 0 takes a and d, rank 1 takes b and c:
                   900        800        700        500              `assign_to_ranks`, by tokens
-
-Threads read the next micro-batches while the current one is computed:
-
-    jobs      1   2   3   4   5   6   7 ...
-              |   '-------.-------'   '--- not started
-        in use    read ahead: at most `ahead`, so memory is bounded; returned in order
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import TypeVar
 
 import numpy as np
 
 from eyas.features.shard import RowInfo
-
-Job = TypeVar("Job")
-Item = TypeVar("Item")
-
-AHEAD = 4  # micro-batches; enough to hide one slow read among fast ones
-THREADS = 2  # one can wait for a store while the other decodes
 
 
 @dataclass(frozen=True)
@@ -86,28 +69,3 @@ def assign_to_ranks(update: Update, rows: Sequence[RowInfo], world_size: int) ->
         load[rank] += tokens[number]
         assigned[rank].append(number)
     return [[update.micro_batches[number] for number in sorted(numbers)] for numbers in assigned]
-
-
-@contextmanager
-def prefetch(
-    read: Callable[[Job], Item], jobs: Iterable[Job], ahead: int = AHEAD, threads: int = THREADS
-) -> Generator[Iterator[Item], None, None]:
-    """Yields an iterator over `map(read, jobs)` that reads ahead in threads: the same items in the same order.
-
-    An exception of `read` is raised in place of its item. Leaving the block waits for reads that have started.
-    """
-    with ThreadPoolExecutor(threads, "eyas-prefetch") as pool:
-        remaining = iter(jobs)
-        pending: deque[Future[Item]] = deque(pool.submit(read, job) for job in islice(remaining, ahead))
-
-        def iterate() -> Iterator[Item]:
-            while pending:
-                item = pending.popleft().result()
-                pending.extend(pool.submit(read, job) for job in islice(remaining, 1))
-                yield item
-                del item  # else it stays in memory beside the next one
-
-        try:
-            yield iterate()
-        finally:
-            pool.shutdown(cancel_futures=True)

@@ -47,13 +47,7 @@ def build_origin(config: TrainConfig, features: Features, target: Target) -> pro
     parents = {"features": features.digest, "target": target.digest}
     if config.init != RANDOM:
         settings["init"], parents["init"] = "head", digest_head(Path(config.init))
-    return provenance.StageInputs(
-        stage=STAGE,
-        recipe=provenance.digest_json(settings | {"target_dtype": str(target.model.dtype)}),
-        parents=parents,
-        tokenizer=features.manifest.tokenizer_digest,
-        template=features.manifest.template_digest,
-    )
+    return features.build_origin(STAGE, settings | {"target_dtype": str(target.model.dtype)}, parents)
 
 
 def run(

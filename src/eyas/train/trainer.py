@@ -19,13 +19,13 @@ from eyas.base.errors import InputError, StageError
 from eyas.base.progress import Progress
 from eyas.base.storage import StoragePath
 from eyas.evaluation.replay import HeldOutRows
-from eyas.features.reader import Features
+from eyas.features.reader import Features, prefetch
 from eyas.model.devices import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab, required_ids
 from eyas.train import checkpoint as checkpoints
-from eyas.train.batches import THREADS, Update, assign_to_ranks, plan_epoch, prefetch
+from eyas.train.batches import Update, assign_to_ranks, plan_epoch
 from eyas.train.checkpoint_selection import CheckpointSelection, evaluation_updates
 from eyas.train.config import TrainConfig, build_head_config
 from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup, catch_sigterm
@@ -37,6 +37,8 @@ from eyas.train.ttt import PackedBatch, pack_rows, unroll
 
 STAGE = "train"
 MAX_NAMED = 8  # conversations in a message
+PREFETCH_BATCHES = 4  # micro-batches; enough to hide one slow read among fast ones
+PREFETCH_THREADS = 2  # one can wait for a store while the other decodes
 
 
 def compute_batch_loss(
@@ -128,14 +130,14 @@ class Trainer:
         own = [assign_to_ranks(update, rows, self.group.world_size)[self.group.rank] for update in updates]
         self._warn_of_idle_ranks(updates)
         jobs = (micro for micros in own[first:] for micro in micros)
+        num_threads = 1 if self.features.manifest.online else PREFETCH_THREADS  # the target runs in one thread
         if progress:
             peak = measure_peak_flops(self.dtype, self.device)
             self.utilization = FlopsUtilization(self.head, self.target.info.vocab_size, peak)
         with (
             open_trackers(config.watch if tracker_dir else (), tracker_dir or Path(), origin, first) as log,
             catch_sigterm() as sigterm,
-            # A target that computes features online runs in one thread.
-            prefetch(self._read_micro_batch, jobs, threads=1 if self.features.manifest.online else THREADS) as batches,
+            prefetch(self._read_micro_batch, jobs, PREFETCH_BATCHES, num_threads) as batches,
             Progress(STAGE, sum(update.num_supervised for update in updates), "tokens", enabled=progress) as bar,
         ):
             bar.skip(sum(update.num_supervised for update in updates[:first]))

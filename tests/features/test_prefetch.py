@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from eyas.train.batches import prefetch
+from eyas.features.reader import prefetch
 
 
 class Reader:
