@@ -225,7 +225,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, new_digests: dict[str,
 
 def _subtract_prompt(counts: dict[str, Any], removed: Conversation) -> None:
     """Subtracts a prompt from a ledger's counts of kept prompts, and its surrogates from those of replaced entities."""
-    counted = Ledger()
+    counted = PromptLedger()
     length = sum(len(message.content) for message in removed.messages if message.role == "user")
     counted.count_kept(length, removed.tags)
     counts["kept"] -= 1

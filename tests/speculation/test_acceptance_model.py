@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.speculation.simulation import ARMS, Head, head
 
-from eyas.speculation.acceptance_model import FIRST_BUCKET, HALF_LIFE, LEAST_WEIGHT, PRIOR_WEIGHT, AcceptanceModel
+from eyas.speculation.acceptance_model import FIRST_BUCKET, HALF_LIFE, MIN_WEIGHT, PRIOR_WEIGHT, AcceptanceModel
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
 from eyas.tree.stats import context_bucket
@@ -92,8 +92,8 @@ def test_it_does_not_return_to_the_prior() -> None:
     assert tokens(acceptance)["tree8"] < 1.1
     hit = AcceptanceTrace(BY_NAME["chain1"], 300, (2,), 1, 1)
     acceptance.observe([hit])
-    # One hit among LEAST_WEIGHT rounds' worth of misses, not among two hundred.
-    assert tokens(acceptance)["chain1"] == pytest.approx(1 + 1 / (LEAST_WEIGHT + 1), abs=0.02)
+    # One hit among MIN_WEIGHT rounds' worth of misses, not among two hundred.
+    assert tokens(acceptance)["chain1"] == pytest.approx(1 + 1 / (MIN_WEIGHT + 1), abs=0.02)
 
 
 def test_old_rounds_fade(good: Head, poor: Head) -> None:

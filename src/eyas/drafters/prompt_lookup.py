@@ -29,7 +29,7 @@ class PromptLookupSpec:
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """The only shape."""
+        """All shapes that a round may ask for."""
         return (self.shape,)
 
     def build(
@@ -40,7 +40,7 @@ class PromptLookupSpec:
 
 
 class PromptLookupDrafter:
-    """Finds drafts in the text of each request."""
+    """A drafter that copies from the text of each request."""
 
     needs_features = False
 

@@ -29,7 +29,7 @@ class SmallModelSpec:
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """The only shape."""
+        """All shapes that a round may ask for."""
         return (self.shape,)
 
     def build(

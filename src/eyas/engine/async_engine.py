@@ -37,7 +37,9 @@ class Loop(Protocol):
 
     def __call__(
         self, engine: Engine, source: RequestSource, on_tokens: OnTokens | None = None
-    ) -> Iterator[RequestOutput]: ...
+    ) -> Iterator[RequestOutput]:
+        """Yields outputs as they finish."""
+        ...
 
 
 class EngineThread:
@@ -156,7 +158,12 @@ class AsyncEngine:
     def __init__(
         self, engine: Engine, max_waiting: int, loop: Loop = overlap_loop, thread: EngineThread | None = None
     ) -> None:
-        """max_waiting: requests beyond the running ones before `submit` refuses. thread: None for a new one."""
+        """Prepares an engine that does not run yet.
+
+        Args:
+            max_waiting: requests beyond the running ones before `submit` refuses.
+            thread: the thread that loaded the target; None for a new one.
+        """
         self.engine = engine
         self.max_waiting = max_waiting
         self.failure: BaseException | None = None
@@ -179,7 +186,7 @@ class AsyncEngine:
         return max(arm.depth for arm in self.engine.policies[MAIN].arms)
 
     def start(self) -> None:
-        """Starts answering."""
+        """Runs the loop on the engine's thread; requests are answered from now on."""
         self._thread.finish_with(self._run)
 
     def submit(self, request: Request, on_tokens: OnTokens) -> None:

@@ -85,12 +85,12 @@ class _Sample:
 
 
 class CanaryExperiment:
-    """Assigns requests to heads and observes outputs, both on the engine's thread; any thread may call `status`."""
+    """The experiment. The engine's thread calls `assign` and `observe`; any thread may call `status`."""
 
     def __init__(
         self, options: CanaryOptions, arms: Sequence[str], costs: Mapping[str, float], log: Callable[[str], None]
     ) -> None:
-        """arms: names of the arms that draft. costs: by arm, where they differ from 1."""
+        """Prepares the experiment. arms: names of those that draft. costs: by arm, where they differ from 1."""
         self.options = options
         self.state: State = "running"
         self.ratio: Ratio | None = None

@@ -23,7 +23,7 @@ READ_ROWS = 256  # rows of text from which the cost of one row is derived
 
 
 class CostProfiler:
-    """Runs rounds over made-up texts. All request slots share the same KV slots, so they need little memory."""
+    """A runner of rounds over made-up texts. All request slots share the same KV slots, to need little memory."""
 
     def __init__(self, engine: Engine, drafter: int = 0) -> None:
         assert engine.is_idle, "profiling needs the engine to itself"

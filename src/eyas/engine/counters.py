@@ -1,11 +1,11 @@
-"""What an engine has done since it started, for statistics and benchmarks."""
+"""Counters of an engine, for statistics and benchmarks."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class EngineCounters:
-    """Sums since the start or the last `reset`. Owned by the engine.
+    """The sums since the start or the last `reset`. Owned by the engine.
 
     Times in seconds: of the device by phase, and of the host. arm: of the last round that was read. drafts: draft
     trees, one for each request and round. draft_tokens: their nodes without the roots. accepted_per_position[i]: trees

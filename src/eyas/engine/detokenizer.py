@@ -1,24 +1,24 @@
-"""Token ids to text as they come: a token may end inside a character, a stop string inside a run."""
+"""Turns token ids into text as they come: a token may end inside a character, a stop string inside a run."""
 
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
 UNFINISHED = "\ufffd"
-CONTEXT = 4  # ids decoded again with each new one: some tokenizers strip the space of the first
+CONTEXT = 4  # ids decoded again with each new one, because some tokenizers strip the space of the first
 
 
 class Detokenizer:
-    """Text of a growing list of ids; special tokens are left out."""
+    """The text of a growing list of ids, without special tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.ids: list[int] = []
-        self._start = 0  # decoding starts here,
-        self._shown = 0  # and so many characters from here on are out
+        self._start = 0  # index of the id where decoding starts
+        self._shown = 0  # characters from there on that were returned
 
     def push(self, token: int) -> str:
-        """The text that this token completes; empty while a character is unfinished."""
+        """Adds a token and returns the text that it completes; empty while a character is unfinished."""
         self.ids.append(token)
         text = self._decode()
         if text.endswith(UNFINISHED):
@@ -29,7 +29,7 @@ class Detokenizer:
         return new
 
     def finish(self) -> str:
-        """What is left: the replacement characters of an answer that ends inside a character."""
+        """Returns the rest: replacement characters if the output ends inside a character."""
         return self._decode()[self._shown :]
 
     def _decode(self) -> str:
@@ -39,12 +39,12 @@ class Detokenizer:
 
 
 class TextStream:
-    """The text of an answer, cut before the first stop string.
+    """The text of an output, cut before the first stop string.
 
-    What could still become a stop string is held back: `text` only grows.
+    It holds back what may still become a stop string, so `text` only grows.
 
         stop "END"      tokens   an E | N | joy           text   "an " -> "an " -> "an ENjoy"
-                        tokens   an E | ND | joy          text   "an " -> "an ", and the answer ends
+                        tokens   an E | ND | joy          text   "an " -> "an ", and the output ends
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]) -> None:
@@ -54,11 +54,11 @@ class TextStream:
         self._detokenizer = Detokenizer(tokenizer)
 
     def push(self, token: int) -> bool:
-        """Take a token; whether a stop string is complete with it."""
+        """Adds a token. Returns True if it completes a stop string."""
         return self._take(self._detokenizer.push(token))
 
     def finish(self) -> None:
-        """No token follows: what was held back is text, up to a stop string that the last character completes."""
+        """Releases the text that was held back, up to a stop string that the last character completes."""
         if not self._take(self._detokenizer.finish()):
             self.text += self._held
         self._held = ""
@@ -77,5 +77,5 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of the text could be the beginning of the stop string."""
+    """Returns how many characters at the end of the text may be the beginning of the stop string."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,9 +1,9 @@
-"""Where the device's work is queued: a stream of closures, and the events behind which their results lie.
+"""Device streams: they run closures in order; an event gives the result of each.
 
     host     launch(round 1) launch(round 2) wait(round 1) launch(round 3) wait(round 2) ...
     device        | round 1 ............... | round 2 ............... | round 3 ...
 
-The device never waits for the host as long as one round is queued behind the one that runs.
+The device does not wait for the host as long as one round is queued behind the running one.
 """
 
 import time
@@ -19,7 +19,7 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True, eq=False)
 class WorkResult(Generic[Out]):
-    """What a piece of work returned, and how long the device was at it."""
+    """The return value of a piece of work, and the seconds that the device took."""
 
     out: Out
     seconds: float
@@ -29,55 +29,60 @@ class WorkEvent(Protocol):
     """The end of a piece of work."""
 
     def wait(self) -> "WorkResult[Any]":
-        """Block the host until the work is done; what it returned may be read from then on. Raises what it raised."""
+        """Blocks the host until the work is done. Returns its result, or raises its exception."""
         ...
 
 
 class DeviceStream(Protocol):
-    """Work in the order in which it is launched, one piece at a time."""
+    """A queue of work for one device, run in order, one piece at a time."""
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Queue work for the device."""
+        """Adds work to the queue and returns at once."""
         ...
 
     def close(self) -> None:
-        """Finish what is queued."""
+        """Finishes the queued work and releases the stream."""
         ...
 
 
 class InlineStream:
-    """The host does the work itself, at once."""
+    """A stream that runs work at once on the calling thread."""
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
+        """Runs the work."""
         return _FinishedWork(_timed(work))
 
     def close(self) -> None:
-        pass
+        """Does nothing."""
 
 
 class WorkerStream:
-    """A CPU as a device: one thread does the work while the host's thread goes on."""
+    """A CPU as a device: one thread runs the work while the host's thread continues."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
+        """Passes the work to the thread."""
         return _ThreadWork(self._pool.submit(_timed, work))
 
     def close(self) -> None:
+        """Ends the thread after the queued work."""
         self._pool.shutdown(wait=True)
 
 
 class CudaStream:
-    """A CUDA stream. Work returns as soon as its kernels are queued; what the host is to read it copies without waiting
-    (`to_host`), so that nothing but `wait` blocks.
+    """A CUDA stream. Work returns when its kernels are queued; it copies results without waiting (`to_host`).
+
+    So only `WorkEvent.wait` blocks the host.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # where memory was made and filled
+        """Calls the work, which queues its kernels on the stream."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # allocations and fills run there
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream), torch.inference_mode():
             begin.record()
@@ -86,18 +91,19 @@ class CudaStream:
         return _CudaWork(out, begin, end)
 
     def close(self) -> None:
+        """Waits for the queued kernels."""
         self._stream.synchronize()
 
 
 def stream_for(device: torch.device) -> DeviceStream:
-    """CUDA works while the host goes on; a CPU is the host."""
+    """Returns a CUDA stream for a GPU; for a CPU a stream that runs work at once."""
     return CudaStream(device) if device.type == "cuda" else InlineStream()
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy for the host, to be read once its work's event is reached; queued, not waited for.
+    """Copies a tensor to the host without waiting; read it behind the event of its work.
 
-    A copy on a CPU, too: a recorded round overwrites what it told before, perhaps while the host still reads that.
+    A CPU tensor is copied as well, because a recorded round overwrites its result while the host may still read it.
     """
     return tensor.to("cpu", non_blocking=True, copy=True)
 

@@ -186,7 +186,7 @@ class Engine:
                 assert request.num_committed == len(request.state.token_ids) - 1, "all but the root is committed"
 
     def _admit(self) -> None:
-        """Starts waiting requests."""
+        """Admits waiting requests and queues their sampler settings."""
         for request in self.scheduler.admit():
             state = request.state
             text = tuple(state.token_ids)

@@ -29,7 +29,7 @@ MEMORY_SHARE = 0.25  # of the machine's memory, for KV memory, at most
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What the operator of a server chooses; the defaults of `eyas serve`.
+    """The operator's choices, with the defaults of `eyas serve`.
 
     slots: requests that run at once. context: tokens of prompt and output; None for the target's own, at most
     MAX_CONTEXT. memory_tokens: tokens of KV memory; None for enough for all slots, as far as the machine allows.

@@ -1,12 +1,12 @@
-"""Structured output: which tokens may follow, after the answer so far and after every path of a draft tree.
+"""Structured output: which tokens may follow the output so far and each path of a draft tree. The sampler uses it.
 
 Legend: M tree nodes, W target vocabulary.
 
-The grammar engine is llguidance (MIT; also behind vLLM and SGLang). It runs on the host, so a round with a grammar has
-to bring its tree to the host before the target's logits are masked.
+The grammar engine is llguidance (MIT; vLLM and SGLang use it too). It runs on the host, so a round with a grammar
+copies its tree to the host before the target's logits are masked.
 
     schema {"a": true | false}         node          may follow
-    answer so far {"a":                root          true, false, t, f, ...
+    output so far {"a":                root          true, false, t, f, ...
         root ─┬─ tr ─── ue             tr            ue, u
               └─ nu                    ue            }
                                        nu            anything: the root's mask leaves nu out, so it is never accepted
@@ -25,64 +25,79 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from eyas.base.errors import InputError
 
+MAX_REASON_CHARS = 120
+
 
 class GrammarVocab:
-    """A target's vocabulary as the grammar engine reads it; made once for a target, in up to a second."""
+    """A target's vocabulary for the grammar engine; built once for a target, in up to a second."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_ids: Sequence[int]) -> None:
-        """vocab_size: columns of the target's logits, often more than the tokenizer knows. eos_ids: end of turn.
+        """Builds the vocabulary.
 
-        Raises InputError for a tokenizer that the library cannot read.
+        Args:
+            vocab_size: columns of the target's logits, often more than the tokenizer has tokens.
+            eos_ids: end-of-turn ids.
+
+        Raises:
+            InputError: llguidance cannot read the tokenizer.
         """
-        assert eos_ids, "an answer that fits the grammar must be able to end"
+        assert eos_ids, "an output that fits the grammar must be able to end"
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
-            raise _refused_tokenizer(f"the slow tokenizer {type(tokenizer).__name__}")
+            raise _unsupported_tokenizer(f"the slow tokenizer {type(tokenizer).__name__}")
         self.size = vocab_size
         self.eos_ids = frozenset(eos_ids)
         try:
             self.library: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(eos_ids))
         except ValueError as error:
-            raise _refused_tokenizer(f"a tokenizer with {error}") from error
+            raise _unsupported_tokenizer("this tokenizer.json") from error
 
 
 class Grammar:
-    """What an answer must look like, compiled for one vocabulary. Requests share it; each has its own state."""
+    """A constraint on outputs, compiled for one vocabulary. Requests share it; each has its own GrammarState."""
 
     def __init__(self, vocab: GrammarVocab, text: str, what: str) -> None:
-        """text: in llguidance's own form; the class methods make it. Raises InputError with the library's words."""
+        """Compiles a grammar; the class methods build its text.
+
+        Args:
+            text: in llguidance's own form.
+            what: the user's name of the grammar, for the error.
+
+        Raises:
+            InputError: llguidance does not support the grammar.
+        """
         self.vocab = vocab
         self._matcher = LLMatcher(vocab.library, text, log_level=0, limits=LLParserLimits(verbose_errors=False))
         if self._matcher.is_error():
-            raise _refusal(what, self._matcher.get_error())
+            raise _unsupported(what, self._matcher.get_error())
 
     @classmethod
     def json_schema(cls, vocab: GrammarVocab, schema: Mapping[str, Any] | str) -> "Grammar":
-        """Answers are JSON that fits the schema, a mapping or its text."""
+        """Returns the grammar of JSON that fits a schema, given as a mapping or as text. Raises InputError."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         try:
-            return cls(vocab, LLMatcher.grammar_from_json_schema(text), "a JSON schema")
+            return cls(vocab, LLMatcher.grammar_from_json_schema(text), "the JSON schema")
         except ValueError as error:
-            raise _refusal("a JSON schema", str(error)) from error
+            raise _unsupported("the JSON schema", str(error)) from error
 
     @classmethod
     def json_object(cls, vocab: GrammarVocab) -> "Grammar":
-        """Answers are any JSON object."""
+        """Returns the grammar of any JSON object."""
         return cls.json_schema(vocab, {"type": "object"})
 
     @classmethod
     def regex(cls, vocab: GrammarVocab, pattern: str) -> "Grammar":
-        """Answers match the pattern from end to end, in the syntax of Rust's regex crate."""
-        return cls(vocab, LLMatcher.grammar_from_regex(pattern), "a regular expression")
+        """Returns the grammar of texts that match a whole pattern (syntax of Rust's regex crate). Raises InputError."""
+        return cls(vocab, LLMatcher.grammar_from_regex(pattern), "the regular expression")
 
     def start(self) -> "GrammarState":
-        """The state of an empty answer."""
+        """Returns the state of an empty output."""
         return GrammarState(self.vocab, self._matcher.deep_copy())
 
 
 class GrammarState:
-    """Where one answer stands in its grammar.
+    """The position of one output in its grammar.
 
-    InputError from `advance` or `allow`: the answer has outgrown the library's limits, and only this request must end.
+    `advance` and `allow` raise InputError if the output exceeds the limits of llguidance; only this request must end.
     """
 
     def __init__(self, vocab: GrammarVocab, matcher: LLMatcher) -> None:
@@ -92,11 +107,11 @@ class GrammarState:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing but the end of turn may follow, or it has been said."""
+        """True if only the end of turn may follow, or it has come."""
         return self._has_ended or self._matcher.is_stopped()
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Take tokens that the masks allowed. Nothing may come after the end of turn."""
+        """Appends tokens that the masks allowed. No token may follow the end of turn."""
         for token in tokens:
             assert not self._has_ended, f"token {token} after the end of turn"
             if token in self._vocab.eos_ids:
@@ -106,10 +121,11 @@ class GrammarState:
                 self._take(token)
 
     def allow(self, tokens_M: Sequence[int], parents_M: Sequence[int], valid_M: Sequence[bool] | None = None) -> Tensor:
-        """bool [M, W] on the host: the tokens that may follow after each node; node 0 is the root, taken already.
+        """Returns bool [M, W] on the host: the tokens that may follow each node. The state does not change.
 
-        End of turn is allowed exactly where the grammar may stop. All True for nodes that are never accepted: not
-        valid, disallowed themselves, at or behind an end of turn. The state is afterwards as before.
+        Node 0 is the root, which `advance` has appended already. End of turn is allowed exactly where the grammar may
+        stop. Rows are all True for nodes that are never accepted: invalid ones, disallowed ones, and those at or behind
+        an end of turn.
         """
         allowed_MW = np.ones((len(tokens_M), self._vocab.size), dtype=np.bool_)
         children: list[list[int]] = [[] for _ in tokens_M]
@@ -134,27 +150,24 @@ class GrammarState:
     def _take(self, token: int) -> None:
         assert self._matcher.validate_tokens([token]) == 1, f"token {token} was not allowed"
         if not self._matcher.consume_token(token):
-            raise _refusal("an answer", self._matcher.get_error())
+            raise _unsupported("this output", self._matcher.get_error())
 
     def _following(self) -> np.ndarray:
-        """bool [W]: the tokens that may come next."""
+        """Returns bool [W]: the tokens that may come next."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise _refusal("an answer", self._matcher.get_error())
+            raise _unsupported("this output", self._matcher.get_error())
         return np.unpackbits(bits, count=self._vocab.size, bitorder="little").view(np.bool_)
 
 
-def _refusal(what: str, message: str) -> InputError:
-    return InputError(
-        f"{what} that cannot be enforced ({' '.join(message.split())})",
-        "one that llguidance supports",
-        "simplify it, or leave structured output out",
-    )
+def _unsupported(what: str, message: str) -> InputError:
+    """Returns the error for a grammar or output that llguidance does not support. message: its reason."""
+    reason = " ".join(message.split())[:MAX_REASON_CHARS]
+    return InputError(f"llguidance cannot enforce {what} ({reason})", "Simplify it, or leave structured output out")
 
 
-def _refused_tokenizer(found: str) -> InputError:
+def _unsupported_tokenizer(what: str) -> InputError:
     return InputError(
-        found,
-        "a fast tokenizer whose tokens the target has, for structured output",
-        "save the target with its own tokenizer.json, or leave structured output out",
+        f"llguidance cannot read {what}, so structured output is not available",
+        "Save the target with a fast tokenizer of its own (tokenizer.json), or leave structured output out",
     )

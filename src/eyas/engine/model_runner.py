@@ -331,7 +331,7 @@ class ModelRunner:
         return slots_BS
 
     def _store_aux(self, slots: Tensor, aux: Tensor) -> None:
-        """Stores captured features of tokens for the drafters."""
+        """Writes captured features of tokens for the drafters."""
         assert self.pool.aux_ZL is not None, "the pool keeps features for the drafters"
         self.pool.aux_ZL.index_copy_(0, slots.long(), aux.to(self.pool.aux_ZL.dtype))
 

@@ -23,7 +23,7 @@ class NewTokens:
 
 
 class OutputProcessor:
-    """Appends tokens, detects the end of outputs, and counts. eos_ids: the target's end-of-turn ids."""
+    """The part of the engine that appends tokens, detects the end of outputs, and counts."""
 
     def __init__(self, eos_ids: Sequence[int], counters: EngineCounters) -> None:
         self._eos_ids = frozenset(eos_ids)

@@ -1,10 +1,10 @@
-"""Which token comes next: the settings of each request, applied to the logits of a forward.
+"""Chooses the next token of each row: the sampling parameters of each request, applied to the logits of a forward.
 
-T rows, B requests, M tree nodes, S path slots, W target vocabulary, R lines.
+T rows, B requests, M tree nodes, S path slots, W target vocabulary, R request slots.
 
-    logits -> bias and penalties (by path) -> grammar mask (by path) -> argmax, or a draw with the coin of the position
+    logits -> bias and penalties (by path) -> grammar mask (by path) -> argmax, or a draw by the position's uniform
 
-Lives on the device's side: `admit` and `take` are part of the work that is launched.
+It runs on the device's side: `admit` and `accept` are part of the launched work.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from eyas.tree.verify import AcceptedPath
 
 @dataclass(frozen=True, eq=False)
 class SamplerBatch:
-    """The requests of one forward: their lines on the device, and what their tokens are chosen by.
+    """The requests of one forward: their request slots on the device and their sampling settings.
 
-    numbers: the lines as the host knows them, for those with a grammar; none where no line has one.
+    grammar_req_slots: all request slots for the host if one of them has a grammar; else empty.
     """
 
     req_slots_B: Tensor
@@ -35,121 +35,131 @@ class SamplerBatch:
 
 
 class Sampler:
-    """The settings of all lines, and what their answers have said so far as far as settings depend on it."""
+    """The sampling state of all request slots: settings, and what they need of the outputs so far."""
 
-    def __init__(self, num_lines: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, num_req_slots: int, vocab_size: int, device: torch.device) -> None:
         self.device = device
-        self.seeds_R = torch.zeros(num_lines, dtype=torch.int64, device=device)
-        self.penalties = PenaltyState(num_lines, vocab_size, device)
-        self._samplings = [SamplingParams()] * num_lines
+        self.seeds_R = torch.zeros(num_req_slots, dtype=torch.int64, device=device)
+        self.penalties = PenaltyState(num_req_slots, vocab_size, device)
+        self._samplings = [SamplingParams()] * num_req_slots
         self._grammars: dict[int, GrammarState] = {}
-        self.broken_req_slots: set[int] = set()  # lines whose answer has outgrown what their grammar can follow
+        self.broken_req_slots: set[int] = set()  # outputs that exceed the limits of their grammar
         self._cached_batch: tuple[tuple[tuple[int, ...], int], SamplerBatch] | None = None
 
-    def admit(self, line: int, request: Request, text: Sequence[int]) -> None:
-        """A request takes the line. text: its prompt, and behind it what it has said before it was preempted."""
-        said = text[len(request.prompt_ids) :]
-        self.seeds_R[line] = request.seed
-        self.penalties.admit(line, request.sampling, request.prompt_ids, said)
-        self._samplings[line] = request.sampling
-        self._grammars.pop(line, None)
-        self.broken_req_slots.discard(line)
+    def admit(self, req_slot: int, request: Request, text: Sequence[int]) -> None:
+        """Initializes a request slot. text: the prompt and, of a preempted request, the output so far."""
+        output_ids = text[len(request.prompt_ids) :]
+        self.seeds_R[req_slot] = request.seed
+        self.penalties.admit(req_slot, request.sampling, request.prompt_ids, output_ids)
+        self._samplings[req_slot] = request.sampling
+        self._grammars.pop(req_slot, None)
+        self.broken_req_slots.discard(req_slot)
         if request.grammar is not None:
-            state = self._grammars[line] = request.grammar.start()
-            state.advance(said)
+            state = self._grammars[req_slot] = request.grammar.start()
+            state.advance(output_ids)
         self._cached_batch = None
 
-    def batch_for(self, numbers: tuple[int, ...], size: int | None = None) -> SamplerBatch:
-        """What this object knows of these lines; made anew only when the batch changes.
+    def batch_for(self, req_slots: tuple[int, ...], size: int | None = None) -> SamplerBatch:
+        """Returns the batch of these request slots; built again only when the batch changes.
 
-        size: of a larger batch, whose other rows belong to the last line, which no request has, and are greedy.
+        Args:
+            size: of a larger batch; its other rows are greedy padding with the last request slot.
         """
-        key = numbers, len(numbers) if size is None else size
+        key = req_slots, len(req_slots) if size is None else size
         if self._cached_batch is None or self._cached_batch[0] != key:
-            padding = key[1] - len(numbers)
-            all_B = [*numbers, *[len(self._samplings) - 1] * padding]
-            settings = SamplingBatch.from_params([self._samplings[line] for line in all_B], self.device)
+            padding = key[1] - len(req_slots)
+            all_B = [*req_slots, *[len(self._samplings) - 1] * padding]
+            settings = SamplingBatch.from_params([self._samplings[req_slot] for req_slot in all_B], self.device)
             req_slots_B = torch.tensor(all_B, device=self.device)
-            self._cached_batch = key, SamplerBatch(req_slots_B, settings, numbers if self.needs_host(numbers) else ())
+            self._cached_batch = (
+                key,
+                SamplerBatch(req_slots_B, settings, req_slots if self.needs_host(req_slots) else ()),
+            )
         return self._cached_batch[1]
 
-    def needs_host(self, numbers: Sequence[int]) -> bool:
-        """Whether a token of these lines cannot be chosen before the host has seen the tree: there is a grammar."""
-        return not self._grammars.keys().isdisjoint(numbers)
+    def needs_host(self, req_slots: Sequence[int]) -> bool:
+        """Returns True if a request has a grammar: its tokens need the tree on the host."""
+        return not self._grammars.keys().isdisjoint(req_slots)
 
-    def next_B(self, logits_BW: Tensor, lines: SamplerBatch, positions_B: Tensor) -> Tensor:
-        """The token at these positions, one a line."""
-        batch = lines.settings
-        if batch.adjusts:
-            logits_BW = self.penalties.apply(logits_BW, lines.req_slots_B, None)
-        for row, line in enumerate(lines.grammar_req_slots):
-            if line in self._grammars:
-                logits_BW = _mask_rows(logits_BW, [row], self._allowed(line, [0], [0], [True]))
-        coins_B = None if batch.all_greedy else position_uniforms(self.seeds_R[lines.req_slots_B], positions_B)
-        return choose_tokens(logits_BW, batch, torch.arange(len(lines.req_slots_B), device=self.device), coins_B)
+    def next_B(self, logits_BW: Tensor, batch: SamplerBatch, positions_B: Tensor) -> Tensor:
+        """Returns the next token of each request, at these positions."""
+        settings = batch.settings
+        if settings.adjusts:
+            logits_BW = self.penalties.apply(logits_BW, batch.req_slots_B, None)
+        for row, req_slot in enumerate(batch.grammar_req_slots):
+            if req_slot in self._grammars:
+                logits_BW = _mask_rows(logits_BW, [row], self._allowed(req_slot, [0], [0], [True]))
+        uniforms_B = None if settings.all_greedy else position_uniforms(self.seeds_R[batch.req_slots_B], positions_B)
+        return choose_tokens(logits_BW, settings, torch.arange(len(batch.req_slots_B), device=self.device), uniforms_B)
 
     def next_BM(
-        self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, lines: SamplerBatch, lengths_B: Tensor
+        self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, batch: SamplerBatch, lengths_B: Tensor
     ) -> Tensor:
-        """The token that follows each node; 0 where a node got no row of the forward."""
+        """Returns the token that follows each node; 0 for a node without a row in the forward."""
         shape = num_requests, num_nodes = tree.tokens_BM.shape
-        batch = lines.settings
-        if batch.all_greedy and not batch.adjusts and not lines.grammar_req_slots:
-            ids_T = choose_tokens(logits_TW, batch, lengths_B, None)
+        settings = batch.settings
+        if settings.all_greedy and not settings.adjusts and not batch.grammar_req_slots:
+            ids_T = choose_tokens(logits_TW, settings, lengths_B, None)
         else:
-            every_T = torch.arange(num_requests * num_nodes, device=self.device) if rows_T is None else rows_T
-            of_T = every_T // num_nodes
-            if batch.adjusts:
-                logits_TW = self.penalties.apply(logits_TW, lines.req_slots_B[of_T], NodePaths.from_tree(tree, rows_T))
-            logits_TW = self._apply_grammars(logits_TW, tree, rows_T, lines.grammar_req_slots)
-            positions_T = (lengths_B[:, None] + 1 + tree.depths_BM).view(-1)[every_T]
-            coins_T = (
-                None if batch.all_greedy else position_uniforms(self.seeds_R[lines.req_slots_B[of_T]], positions_T)
+            node_T = torch.arange(num_requests * num_nodes, device=self.device) if rows_T is None else rows_T
+            request_T = node_T // num_nodes
+            if settings.adjusts:
+                logits_TW = self.penalties.apply(
+                    logits_TW, batch.req_slots_B[request_T], NodePaths.from_tree(tree, rows_T)
+                )
+            logits_TW = self._apply_grammars(logits_TW, tree, rows_T, batch.grammar_req_slots)
+            positions_T = (lengths_B[:, None] + 1 + tree.depths_BM).view(-1)[node_T]
+            uniforms_T = (
+                None
+                if settings.all_greedy
+                else position_uniforms(self.seeds_R[batch.req_slots_B[request_T]], positions_T)
             )
-            ids_T = choose_tokens(logits_TW, batch, of_T, coins_T)
+            ids_T = choose_tokens(logits_TW, settings, request_T, uniforms_T)
         if rows_T is None:
             return ids_T.view(shape)
         return ids_T.new_zeros(num_requests * num_nodes).index_copy_(0, rows_T, ids_T).view(shape)
 
-    def accept(self, lines: SamplerBatch, accepted: AcceptedPath) -> None:
-        """What was accepted is part of the answers."""
-        self.penalties.update(lines.req_slots_B, accepted.tokens_BS, accepted.lengths_B)
-        for b, line in enumerate(lines.grammar_req_slots):
-            state = self._grammars.get(line)
+    def accept(self, batch: SamplerBatch, accepted: AcceptedPath) -> None:
+        """Appends accepted tokens to the state of penalties and grammars."""
+        self.penalties.update(batch.req_slots_B, accepted.tokens_BS, accepted.lengths_B)
+        for b, req_slot in enumerate(batch.grammar_req_slots):
+            state = self._grammars.get(req_slot)
             if state is not None:
-                # A run may reach beyond the end of its answer, and a round may follow it: the host cuts both.
+                # A run may reach beyond the end of its output, and a round may follow it: the host cuts both.
                 for token in accepted.tokens_BS[b, : int(accepted.lengths_B[b])].tolist():
-                    if not state.is_finished and line not in self.broken_req_slots:
+                    if not state.is_finished and req_slot not in self.broken_req_slots:
                         state.advance([token])
 
-    def _allowed(self, line: int, tokens: list[int], parents: list[int], valid: list[bool]) -> Tensor:
-        """What the grammar of this line allows after each node; everything, once the library has given up on it."""
-        if line not in self.broken_req_slots:
+    def _allowed(self, req_slot: int, tokens: list[int], parents: list[int], valid: list[bool]) -> Tensor:
+        """Returns what the grammar allows after each node; everything once the output exceeds its limits."""
+        if req_slot not in self.broken_req_slots:
             try:
-                return self._grammars[line].allow(tokens, parents, valid)
+                return self._grammars[req_slot].allow(tokens, parents, valid)
             except InputError:
-                self.broken_req_slots.add(line)
+                self.broken_req_slots.add(req_slot)
         return torch.ones(len(tokens), self.penalties.vocab_size, dtype=torch.bool)
 
-    def _apply_grammars(self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, numbers: Sequence[int]) -> Tensor:
-        """Without what a request's grammar forbids after each node. Brings trees to the host where there is one."""
+    def _apply_grammars(self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, req_slots: Sequence[int]) -> Tensor:
+        """Masks the tokens that grammars forbid after each node. Copies trees to the host if there is a grammar."""
         num_nodes = tree.tokens_BM.shape[1]
         rows = None if rows_T is None else rows_T.tolist()
-        for b, line in enumerate(numbers):
-            state = self._grammars.get(line)
+        for b, req_slot in enumerate(req_slots):
+            state = self._grammars.get(req_slot)
             if state is None:
                 continue
             tokens, parents, valid = (part[b].tolist() for part in (tree.tokens_BM, tree.parents_BM, tree.valid_BM))
-            allowed_MW = self._allowed(line, tokens, parents, valid)
+            allowed_MW = self._allowed(req_slot, tokens, parents, valid)
             own = range(b * num_nodes, (b + 1) * num_nodes)
-            places = list(own) if rows is None else [t for t, row in enumerate(rows) if row in own]
-            nodes = [place % num_nodes for place in places] if rows is None else [rows[t] % num_nodes for t in places]
-            logits_TW = _mask_rows(logits_TW, places, allowed_MW[nodes])
+            row_indices = list(own) if rows is None else [t for t, row in enumerate(rows) if row in own]
+            nodes = (
+                [row % num_nodes for row in row_indices] if rows is None else [rows[t] % num_nodes for t in row_indices]
+            )
+            logits_TW = _mask_rows(logits_TW, row_indices, allowed_MW[nodes])
         return logits_TW
 
 
 def _mask_rows(logits_TW: Tensor, rows: Sequence[int], allowed_XW: Tensor) -> Tensor:
-    """A copy whose named rows keep only what is allowed."""
+    """Returns a copy in which the named rows keep only allowed tokens."""
     logits_TW = logits_TW.float().clone()
     index_X = torch.tensor(rows, device=logits_TW.device)
     logits_TW[index_X] = logits_TW[index_X].masked_fill(~allowed_XW.to(logits_TW.device), -torch.inf)

@@ -1,14 +1,14 @@
-"""Compiled forwards for a CPU: the target's decoder and the head's step, a C++ function each, for any number of rows.
+"""Compiles forwards for a CPU ahead of time: the target's decoder and the head's step, for any number of rows.
 
-A few rows of a small model take less time than Python takes to call their operators one by one. torch.export writes the
-forward down, AOTInductor compiles it: operators are fused, the weights are packed for the processor's matrix units and
-lie in the package, and nothing of a call runs in Python: attention is an operator of cpu_operator.cpp, which calls the
-same function as without compiling.
+A few rows of a small model take less time than Python takes to call their operators one by one. torch.export captures
+the forward and AOTInductor compiles it to C++: operators are fused, weights are packed for the processor's matrix units
+and stored in the package, and no Python runs within a call. Attention is an operator of cpu_operator.cpp, which calls
+the same function as without compiling.
 
-    compile_pair(target, head)     in another process, about a minute; kept on disk, later starts load it in a moment
-    target.forward, head.step_with_logits  use what is loaded, for one row as for a prompt of thousands
+    compile_pair(target, head)                  about a minute, in another process; cached on disk for later starts
+    target.forward, head.step_with_logits       use the loaded packages, for one row or for a prompt of thousands
 
-A package is compared with the forward that it stands for before it is used.
+A package is compared with the uncompiled forward before it is used.
 """
 
 import contextlib
@@ -37,7 +37,6 @@ from eyas.base.environment import cache_directory, remove_all_but_newest
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
 from eyas.kernels.attention_op import (
-    NO_FIX,
     CompileError,
     attention_scope,
     cpp_compiler,
@@ -52,17 +51,17 @@ from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 
 MAX_ROWS = 1 << 20
-MEMORY_SHARE = 0.1  # of the machine's memory, for the packed copies of the weights, at most
+MEMORY_SHARE = 0.1  # of the machine's memory, for packed copies of the weights, at most
 COMPILING = ".compiling-"
 MAX_PACKAGES = 16  # packages on disk
 TIMEOUT_S = 1800.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 EXAMPLE_ROWS, CHECK_ROWS = 16, (1, 2, 7, 40)
-# Norm of the difference over the norm: bfloat16 rounds at other places when operators are fused.
+# Relative error: bfloat16 rounds at other places when operators are fused.
 TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 
 
-# --- what is compiled -------------------------------------------------------------------------------------------------
+# --- graphs ---------------------------------------------------------------------------------------------------------
 
 
 class _TargetGraph(torch.nn.Module):
@@ -91,13 +90,13 @@ class _HeadGraph(torch.nn.Module):
 
 
 def target_inputs(target: Target, rows: int) -> tuple[Tensor, ...]:
-    """Example inputs: any ids, consecutive positions."""
+    """Returns example inputs: any ids, consecutive positions."""
     positions_1T = torch.arange(rows)[None]
     return positions_1T * 7 % target.info.vocab_size, positions_1T
 
 
 def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
-    """Example inputs, random but always the same."""
+    """Returns example inputs, random with a fixed seed."""
     generator = torch.Generator().manual_seed(rows)
     shape, dtype = (1, rows, head.config.hidden_size), head.lm_head.weight.dtype
     embeds_1TD, hidden_1TD = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
@@ -105,7 +104,7 @@ def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
 
 
 def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
-    """Export and compile; the rows, dimension 1 of every input, may be any number. Takes about a minute."""
+    """Exports and compiles a graph, in about a minute. The rows (dimension 1 of each input) may be any number."""
     load_operator()
     rows = torch.export.Dim("rows", min=2, max=MAX_ROWS)
     with torch.no_grad():
@@ -117,40 +116,40 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
         )
 
 
-# --- loading and comparing --------------------------------------------------------------------------------------------
+# --- packages -----------------------------------------------------------------------------------------------------
 
 
 class _Package:
-    """A loaded package. One thread at a time."""
+    """A loaded package, for one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         load_operator()
         try:
-            # The loader itself: both graphs take and give flat tensors, and flattening them takes as long as a layer.
+            # The inner loader: both graphs have flat inputs and outputs, and flattening takes as long as a layer.
             self._run = torch._inductor.aoti_load_package(str(path), run_single_threaded=True).loader.boxed_run
-        except Exception as error:  # a package of another processor or torch fails in many ways
-            raise CompileError(f"a compiled forward that does not load ({error})", "one that does", NO_FIX) from error
-        os.utime(path)  # the newest are kept
+        except Exception as error:  # packages of another processor or torch fail in many ways
+            raise CompileError("The compiled forward cannot be loaded") from error
+        os.utime(path)  # the cache keeps the newest
 
-    def __call__(self, rows: PackedAttentionFn, *inputs: Tensor) -> Any:
-        with attention_scope(rows):
-            return self._run([part.contiguous() for part in inputs])  # compiled code reads them without looking
+    def __call__(self, attention: PackedAttentionFn, *inputs: Tensor) -> Any:
+        with attention_scope(attention):
+            return self._run([part.contiguous() for part in inputs])  # compiled code does not check strides
 
 
 def _relative_error(found: Tensor, wanted: Tensor) -> float:
-    """Norm of the difference over the norm."""
+    """Returns the norm of the difference over the norm."""
     found, wanted = found.double(), wanted.double()
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
 
 
 def _text_only(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-    """Causal attention over the rows themselves."""
+    """Computes causal attention over the rows themselves."""
     q_1NTH, k_1GTH, v_1GTH = (part.transpose(0, 1)[None] for part in (q_TNH, k_TGH, v_TGH))
     return causal_attention(q_1NTH, k_1GTH, v_1GTH, params)[0].transpose(0, 1)
 
 
 def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int], tuple[Tensor, ...]]) -> None:
-    """CompileError where the package computes something else than the forward."""
+    """Raises CompileError if the package computes something else than the graph."""
     for rows in CHECK_ROWS:
         inputs = inputs_of(rows)
         with torch.inference_mode():
@@ -160,17 +159,15 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
         worst = max(_relative_error(one, other) for one, other in zip(found, wanted, strict=True))
         bound = TOLERANCE[wanted[0].dtype]
         if not worst <= bound:
-            raise CompileError(
-                f"a compiled forward that differs by {worst:.2g} at {rows} rows", f"at most {bound:g}", NO_FIX
-            )
+            raise CompileError(f"The compiled forward differs by {worst:.2g} at {rows} rows, more than {bound:g}")
 
 
-# --- the road from a loaded model to a compiled one -------------------------------------------------------------------
+# --- compiling a loaded model ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _CompileJob:
-    """What one process compiles. config None: a target, whose weights are read from `source`; else a head."""
+    """The order for the compiling process. config None: a target, whose weights are in `source`; else a head."""
 
     source: str
     config: dict[str, Any] | None
@@ -181,10 +178,18 @@ class _CompileJob:
 
 
 def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False) -> bool:
-    """Let `target.forward` and `head.step_with_logits` run compiled from now on; compiles what the cache lacks.
+    """Makes `target.forward` and `head.step_with_logits` run compiled; compiles what the cache does not hold.
 
-    Both run as they are until then, and for good if it fails: CompileError, with the reason. Call it from any thread.
-    stored_only: compile nothing; whether all was there.
+    Both run uncompiled until then. Any thread may call it.
+
+    Args:
+        stored_only: load from the cache and compile nothing.
+
+    Returns:
+        True if both run compiled.
+
+    Raises:
+        CompileError: they keep running uncompiled.
     """
     _check_machine(target, head)
     if target.compiled_forward is None:
@@ -195,8 +200,8 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
         _compare(package, _TargetGraph(target), lambda rows: target_inputs(target, rows))
         target.compiled_forward = package
     if head is not None and head.compiled_forward is None:
-        with tempfile.TemporaryDirectory() as place:
-            weights = Path(place) / "head.safetensors"
+        with tempfile.TemporaryDirectory() as directory:
+            weights = Path(directory) / "head.safetensors"
             save_file({name: weight.clone().contiguous() for name, weight in head.state_dict().items()}, str(weights))
             key = _key(digest_file(weights), head.lm_head.weight.dtype, dataclasses.asdict(head.config))
             package = _package(f"head-{key}", None if stored_only else lambda path: _head_job(head, weights, path))
@@ -211,21 +216,20 @@ def _check_machine(target: Target, head: Head | None) -> None:
     weights = [*target.model.parameters(), *(head.parameters() if head is not None else ())]
     kinds = {(weight.device.type, weight.dtype) for weight in weights}
     if any(device != "cpu" or dtype not in TOLERANCE for device, dtype in kinds):
-        raise CompileError(f"weights of {sorted(map(str, kinds))}", "bfloat16 or float32 on a CPU", NO_FIX)
+        raise CompileError("Only bfloat16 and float32 weights on a CPU can be compiled")
     if shutil.which(cpp_compiler()) is None:
-        raise CompileError(f"no {cpp_compiler()} on the PATH", "a C++ compiler", "install g++, or set CXX")
+        raise CompileError(f"There is no {cpp_compiler()} on the PATH", "Install g++, or set CXX")
     held = sum(weight.nbytes for weight in weights)
     room = int(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     if held > room:
         raise CompileError(
-            f"{held / 1e9:.1f} GB of weights, which a compiled forward holds once more",
-            f"at most {room / 1e9:.1f} GB here",
-            NO_FIX,
+            f"A compiled forward needs a second copy of the weights ({held / 1e9:.1f} GB); this machine allows "
+            f"{room / 1e9:.1f} GB"
         )
 
 
 def _key(digest: str, dtype: torch.dtype, form: object) -> str:
-    """Everything that decides what a package holds."""
+    """Returns a digest of everything that decides the content of a package."""
     done = subprocess.run([cpp_compiler(), "--version"], capture_output=True, text=True, check=False)
     source = digest_bytes(b"".join(path.read_bytes() for path in SOURCES))
     versions = [torch.__version__, transformers.__version__, done.stdout.partition("\n")[0], source]
@@ -239,7 +243,7 @@ SOURCES = tuple(
 
 
 def _processor() -> str:
-    """Its instruction sets, for which the code is compiled."""
+    """Returns the processor's instruction sets, for which the code is compiled."""
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {_flags()}"
 
 
@@ -268,7 +272,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Package | None:
-    """The stored package of this name; compiled if there is none that loads, or None where there is no job for it."""
+    """Returns the cached package of this name; compiles it if none loads. None if job_of is None."""
     directory = cache_directory()
     path = directory / f"forward-{name}.pt2"
     if path.is_file():
@@ -278,27 +282,27 @@ def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Packag
         return None
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for left in directory.glob(f"{COMPILING}*"):  # by a process that was killed
+        for left in directory.glob(f"{COMPILING}*"):  # left by a killed process
             if time.time() - left.stat().st_mtime > TIMEOUT_S:
                 shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=directory, prefix=COMPILING) as place:
-            built = Path(place) / path.name
-            _compile_in_subprocess(job_of(built), Path(place))
+        with tempfile.TemporaryDirectory(dir=directory, prefix=COMPILING) as work_directory:
+            built = Path(work_directory) / path.name
+            _compile_in_subprocess(job_of(built), Path(work_directory))
             os.replace(built, path)
     except OSError as error:
-        raise CompileError(f"no compiled forward ({error})", "room for it on disk", NO_FIX) from error
+        raise CompileError("The compiled forward cannot be written", "Free space in the cache directory") from error
     remove_all_but_newest(directory, "forward-*.pt2", MAX_PACKAGES)
     return _Package(path)
 
 
-def _compile_in_subprocess(job: _CompileJob, place: Path) -> None:
-    """In a process of its own at the lowest priority: compiling takes a minute of Python, which would hold our lock."""
-    spec = place / "job.json"
+def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
+    """Compiles in a process at the lowest priority, because a minute of Python would hold this process's GIL."""
+    spec = directory / "job.json"
     spec.write_text(json.dumps(dataclasses.asdict(job)))
     environment = os.environ | {
         "OMP_NUM_THREADS": str(job.threads),
-        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
-        "TRITON_CACHE_DIR": str(place / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"),
+        "TRITON_CACHE_DIR": str(directory / "triton"),
     }
     command = [sys.executable, "-m", "eyas.kernels.aot_compile", str(spec)]
     try:
@@ -312,16 +316,16 @@ def _compile_in_subprocess(job: _CompileJob, place: Path) -> None:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise CompileError(f"a compiler that ran longer than {TIMEOUT_S:.0f} s", "an end", NO_FIX) from error
+        raise CompileError(f"Compiling took longer than {TIMEOUT_S:.0f} s") from error
     if done.returncode or not Path(job.package).is_file():
         reason = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300]
-        raise CompileError(f"a forward that does not compile ({reason})", "one that does", NO_FIX)
+        raise CompileError(f"The forward does not compile ({reason})")
 
 
 def _main(spec: str) -> None:
-    """The process that compiles. Its last words say why it could not."""
+    """Compiles, in the subprocess. The last line of stderr is the reason of a failure."""
     os.nice(19)
-    with contextlib.suppress(OSError, AttributeError):  # Linux alone knows it: do not outlive who waits for this
+    with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the parent process
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     stored: dict[str, Any] = json.loads(Path(spec).read_text())
     stored["layers"] = tuple(stored["layers"])

@@ -1,7 +1,7 @@
-"""Attention inside a compiled forward: the operator eyas::attend of cpu_operator.cpp, and how it is built.
+"""Attention inside compiled forwards: the operator eyas::attend of cpu_operator.cpp. aot_compile uses it.
 
-with attending(rows): ...    this thread's compiled forwards attend by `rows`
-written_down                 the attention of a forward that is exported: a call of the operator
+with attention_scope(attention): ...    compiled forwards of this thread use `attention`
+exported_attention                      the attention of a forward during export: a call of the operator
 """
 
 import contextlib
@@ -21,19 +21,16 @@ from eyas.kernels.build import TORCH_LIB, LibrarySource, build_library
 from eyas.kernels.cpu_attention import HEADER
 from eyas.model.attention import AttentionParams, PackedAttentionFn
 
-NO_FIX = "nothing: the forwards run as they are, only slower"
-
-
 _thread_state = threading.local()
-_libraries: list[torch.library.Library] = []  # what is registered lasts as long as the library object
+_libraries: list[torch.library.Library] = []  # a registration lasts as long as its library object
 
 
 class CompileError(EyasError):
-    """There is no compiled forward here; the reason is in `found`."""
+    """A forward cannot be compiled here. It runs uncompiled, only slower."""
 
 
 def _source() -> LibrarySource:
-    from torch.utils.cpp_extension import include_paths  # brings setuptools, which takes a while
+    from torch.utils.cpp_extension import include_paths  # imports setuptools, which is slow
 
     headers = (f"-I{path}" for path in include_paths())
     flags = ("-std=c++20", "-O2", "-fPIC", "-shared", *headers)
@@ -44,12 +41,16 @@ def _source() -> LibrarySource:
 
 @cache
 def load_operator() -> Callable[..., None]:
-    """`eyas_enter`; with it torch knows eyas::attend. CompileError where it cannot be built."""
+    """Builds and registers eyas::attend. Returns `eyas_enter`, which sets the attention of this thread.
+
+    Raises:
+        CompileError: the operator cannot be built.
+    """
     try:
         library = build_library(cpp_compiler(), _source())
         torch.ops.load_library(str(library))
     except (OSError, subprocess.SubprocessError, StorageError) as error:
-        raise CompileError(f"an operator for attention that does not build ({error})", "g++", NO_FIX) from error
+        raise CompileError("The attention operator cannot be built", "Install g++") from error
     enter = ctypes.CDLL(str(library)).eyas_enter
     enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
     in_python = torch.library.Library("eyas", "IMPL")
@@ -60,12 +61,12 @@ def load_operator() -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def attention_scope(rows: PackedAttentionFn) -> Iterator[None]:
-    """Within, this thread's forwards attend by these rows: in C++ where they are `native`, else through Python."""
+def attention_scope(attention: PackedAttentionFn) -> Iterator[None]:
+    """Sets the attention of this thread's compiled forwards: called from C++ if it is `native`, else through Python."""
     enter = load_operator()
-    native = getattr(rows, "native", None)
+    native = getattr(attention, "native", None)
     if native is None:
-        _thread_state.rows = rows
+        _thread_state.attention = attention
         enter(None, None, None, 0, 0)
     else:
         enter(*native)
@@ -73,12 +74,12 @@ def attention_scope(rows: PackedAttentionFn) -> Iterator[None]:
         yield
     finally:
         enter(None, None, None, 0, 0)
-        _thread_state.rows = None
+        _thread_state.attention = None
 
 
 @cache
 def _rule(scale: float, window: int | None, chunk: int | None, softcap: float | None) -> AttentionParams:
-    """The same object every time: attention prepares a rule once."""
+    """Returns the same object for the same values, because kernels prepare parameters once."""
     return AttentionParams(scale, window, chunk, softcap)
 
 
@@ -93,13 +94,13 @@ def _attend(  # noqa: PLR0913, the fields of a rule
     softcap: float | None,
     sinks_N: Tensor | None,
 ) -> Tensor:
-    """`PackedAttentionFn` with the rule's fields as numbers."""
+    """Calls the thread's attention; the parameters come as numbers."""
     params = (
         _rule(scale, window, chunk, softcap)
         if sinks_N is None
         else AttentionParams(scale, window, chunk, softcap, sinks_N)
     )
-    return _thread_state.rows(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
+    return _thread_state.attention(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
 
 
 def _shape(q_TNH: Tensor, *_: object) -> Tensor:
@@ -107,11 +108,11 @@ def _shape(q_TNH: Tensor, *_: object) -> Tensor:
 
 
 def exported_attention(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-    """The attention of a forward that is exported."""
+    """Computes attention in a forward that is exported: calls the operator."""
     r = params
     return torch.ops.eyas.attend(q_TNH, k_TGH, v_TGH, layer, r.scale, r.window, r.chunk, r.softcap, r.sinks_N)
 
 
 def cpp_compiler() -> str:
-    """The C++ compiler: $CXX, or g++."""
+    """Returns the C++ compiler: $CXX, or g++."""
     return os.environ.get("CXX") or "g++"

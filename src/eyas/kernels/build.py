@@ -1,4 +1,4 @@
-"""Builds the shared libraries of this room with the machine's compiler: once for a source, compiler and processor."""
+"""Builds shared libraries with the machine's compiler, once for each source, compiler and processor."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ TORCH_LIB = Path(torch.__file__).parent / "lib"
 
 @dataclass(frozen=True)
 class LibrarySource:
-    """A library's text: the file that is compiled, what it includes of ours, and how."""
+    """The source of a library: its file, our headers that it includes, compiler flags and linked libraries."""
 
     path: Path
     headers: tuple[Path, ...]
@@ -28,36 +28,40 @@ class LibrarySource:
 
 
 def build_library(compiler: str, source: LibrarySource) -> Path:
-    """The library in the cache directory, built on the spot if it is not there yet.
+    """Returns the library in the cache directory; builds it first if it is missing.
 
-    CalledProcessError, TimeoutExpired, OSError or StorageError where that fails.
+    Raises:
+        CalledProcessError, TimeoutExpired, OSError, StorageError: the build or the write fails.
     """
     path = library_path(compiler, source)
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)  # a place that does not take it is found before the work
-        with tempfile.TemporaryDirectory() as place:  # published in one step: several processes may do this at once
-            made = Path(place) / path.name
-            _run([compiler, *source.flags, str(source.path), "-o", str(made), *source.links])
-            write_atomic(path, made.read_bytes())
+        path.parent.mkdir(parents=True, exist_ok=True)  # a directory that cannot be written fails before the work
+        with tempfile.TemporaryDirectory() as directory:  # written in one step: several processes may build at once
+            library = Path(directory) / path.name
+            _run([compiler, *source.flags, str(source.path), "-o", str(library), *source.links])
+            write_atomic(path, library.read_bytes())
     return path
 
 
 def openmp() -> tuple[str, ...]:
-    """The OpenMP runtime that torch brings, if it brings one: two runtimes would keep two teams of threads."""
+    """Returns torch's own OpenMP runtime, if it has one: a second runtime would keep a second team of threads."""
     return tuple(map(str, sorted(TORCH_LIB.glob("libgomp*"))))
 
 
 def _run(command: Sequence[str]) -> str:
-    """What the compiler said on stderr."""
+    """Runs the compiler and returns its stderr."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILER_TIMEOUT_S)
     return done.stderr
 
 
 def library_path(compiler: str, source: LibrarySource) -> Path:
-    """Named after everything that decides its content; -### makes a compiler tell its version and the CPU it found."""
+    """Returns a path named after everything that decides the library's content.
+
+    With -### a compiler prints its version and the CPU that it found.
+    """
     language = "c" if source.path.suffix == ".c" else "c++"
-    told = _run([compiler, "-###", "-E", *source.flags, "-x", language, os.devnull])
+    compiler_info = _run([compiler, "-###", "-E", *source.flags, "-x", language, os.devnull])
     texts = [path.read_text() for path in (source.path, *source.headers)]
-    parts = (*texts, told, *source.flags, *source.links, torch.__version__)
+    parts = (*texts, compiler_info, *source.flags, *source.links, torch.__version__)
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return cache_directory() / f"{source.path.stem}-{digest[:16]}.so"

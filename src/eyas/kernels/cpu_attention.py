@@ -1,11 +1,11 @@
 """Paged attention on a CPU: builds the operator of cpu_attention.c with the machine's compiler, and calls it.
 
-T rows, B requests, N heads, G key-value heads, H head size, R lines and C columns of the table, Z slots.
+T rows, B requests, N heads, G key-value heads, H head size, R request slots, C columns, Z KV slots.
 
-    load_cpu_attention() -> CpuKernel             once a process; or Unavailable: then use `paged.prepare_dense`
-    unfit(dtype, head_dim) -> None                or why a memory is not for the operator: then likewise
-    kernel(kv, req_to_token_RC, rows) -> CpuAttention    once a forward: what its layers share, as one C struct
-    attention(layer, q, k, v, rule) -> out_TNH    once a layer
+    load_cpu_attention() -> CpuKernel                       once a process; or Unavailable: then use `prepare_dense`
+    unsupported_reason(dtype, head_dim) -> None             or why the operator cannot read a memory: then likewise
+    kernel(kv, req_to_token_RC, metadata) -> CpuAttention   once a forward: builds one C struct for all layers
+    attention(layer, q, k, v, params) -> out_TNH            once a layer
 """
 
 import ctypes
@@ -26,38 +26,38 @@ from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import AttentionParams
 
 HEADER = Path(__file__).with_name("cpu_attention.h")
-# No -ffast-math: a hidden score is an infinity. The two -fno-* let selections become vectors and change no result.
+# No -ffast-math: a masked score is an infinity. The two -fno-* allow vector selections and change no result.
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
 SOURCE = LibrarySource(HEADER.with_suffix(".c"), (HEADER,), FLAGS, ("-Wl,--as-needed", *openmp(), "-lm"))
-# What prebuild.py makes: for any x86-64 with AVX2 instead of the machine that builds.
+# The library of prebuild.py: for any x86-64 with AVX2 instead of the building machine.
 PORTABLE = dataclasses.replace(
     SOURCE, flags=tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in FLAGS)
 )
-PORTABLE_NEEDS = ("AVX2", "AVX512")  # in torch's words, which has it from the processor
+PORTABLE_NEEDS = ("AVX2", "AVX512")  # torch's names of CPU capabilities
 PREBUILT_VARIABLE = "EYAS_CPU_OPERATOR"  # the library's path, for machines without a compiler
 TYPES = (torch.float32, torch.bfloat16)
 MAX_HEAD_DIM = 1024  # ROOM of cpu_attention.c holds 16 rows of it, the longest vector
-REASON_LENGTH = 300  # characters of what a compiler said, on one line
+REASON_LENGTH = 300  # characters of a compiler message, on one line
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Why this machine has no operator, on one line."""
+    """The reason, on one line, why this machine has no operator."""
 
     reason: str
 
 
 def unsupported_reason(dtype: torch.dtype, head_dim: int) -> str | None:
-    """Why the operator does not take a memory of this type and head size; None if it does."""
+    """Returns why the operator does not support memory of this type and head size; None if it does."""
     if dtype not in TYPES:
-        return f"the operator reads {' and '.join(map(str, TYPES))}, not {dtype}"
+        return f"the operator supports {' and '.join(map(str, TYPES))}, not {dtype}"
     if head_dim > MAX_HEAD_DIM:
-        return f"the operator takes head sizes up to {MAX_HEAD_DIM}, not {head_dim}"
+        return f"the operator supports head sizes up to {MAX_HEAD_DIM}, not {head_dim}"
     return None
 
 
 class _Forward(ctypes.Structure):
-    """`struct forward` of cpu_attention.h."""
+    """The struct `forward` of cpu_attention.h."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("starts", "lines", "lengths", "slots", "own", "positions", "table", "visible")),
@@ -68,13 +68,13 @@ class _Forward(ctypes.Structure):
 
 
 class _Rule(ctypes.Structure):
-    """`struct rule` of cpu_attention.h: 0 stands for None."""
+    """The struct `rule` of cpu_attention.h; 0 stands for None."""
 
     _fields_ = (("sinks", c_void_p), ("scale", c_float), ("softcap", c_float), ("window", c_int32), ("chunk", c_int32))
 
 
 class CpuKernel:
-    """The loaded operator; a `Prepare`."""
+    """The loaded operator; a `PrepareAttention`."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         bytes_of = library.eyas_struct_bytes
@@ -84,20 +84,20 @@ class CpuKernel:
         self.attend.argtypes, self.attend.restype = (c_void_p,) * 8, c_int
 
     def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> "CpuAttention":
-        """kv is [layers, 2, Z, G, H], float32 or bfloat16; req_to_token_RC is int32."""
+        """Prepares one forward. kv is [layers, 2, Z, G, H], float32 or bfloat16; req_to_token_RC is int32."""
         return CpuAttention(self, kv, req_to_token_RC, metadata)
 
 
 class CpuAttention:
-    """The attention of one forward: a `PackedAttentionFn`, for one thread at a time.
+    """The attention of one forward: a `PackedAttentionFn`, called by one thread at a time.
 
-    Works with as many threads as torch has when this is made, with one where there is little to do.
+    It computes with as many threads as torch has at construction, and with one thread if there is little work.
     """
 
     def __init__(self, kernel: CpuKernel, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> None:
         assert unsupported_reason(kv.dtype, kv.shape[4]) is None, unsupported_reason(kv.dtype, kv.shape[4])
         assert kv[0, 0].is_contiguous(), kv.stride()
-        assert kv.is_cpu, "the operator runs on a CPU"
+        assert kv.is_cpu, "the operator needs CPU tensors"
         index = (
             metadata.starts_B1,
             metadata.req_slots_B,
@@ -109,8 +109,8 @@ class CpuAttention:
         )
         held = [_index(part) for part in index]
         visible_TE = None if metadata.visible_TE is None else metadata.visible_TE.contiguous()
-        assert visible_TE is None or visible_TE.dtype == torch.bool, "who sees whom is bool"
-        self._held = (kv, held, visible_TE)  # what the addresses below point to
+        assert visible_TE is None or visible_TE.dtype == torch.bool, "the tree mask is bool"
+        self._held = (kv, held, visible_TE)  # keeps alive what the addresses below point to
         f = self._forward = _Forward(*(part.data_ptr() for part in held))
         f.visible = None if visible_TE is None else visible_TE.data_ptr()
         f.num_columns, f.num_requests, f.num_rows = (
@@ -130,10 +130,10 @@ class CpuAttention:
         self._keys_to_values = kv.stride(1) * size
         kernel_at = ctypes.cast(kernel.attend, c_void_p).value
         self.native = (kernel_at, self._forward_at, kv.data_ptr(), kv.stride(0) * size, self._keys_to_values)
-        """For `eyas_enter` of cpu_operator.cpp: the function, what it is handed, the keys of layer 0, bytes between."""
+        """Arguments of `eyas_enter` in cpu_operator.cpp: function, forward struct, keys of layer 0, byte strides."""
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-        """Write the rows' keys and values to their slots, return out_TNH, contiguous, in the type of q."""
+        """Writes the rows' keys and values to their slots. Returns out_TNH, contiguous, in the type of q_TNH."""
         if self._rule_from is None or self._rule_from[0] is not params:
             self._take_rule(params)
         if _describe(q_TNH, k_TGH, v_TGH) != self._operands:
@@ -163,7 +163,7 @@ class CpuAttention:
         self._rule_from = (params, sinks_N)
 
     def _take_operands(self, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor) -> None:
-        """Put into the struct how q, k and v lie in memory: the same in every layer."""
+        """Writes sizes and strides of q, k and v into the struct; they are equal in every layer."""
         f, num_heads, dtype = self._forward, q_TNH.shape[1], q_TNH.dtype
         assert q_TNH.shape == (f.num_rows, num_heads, f.head_dim), q_TNH.shape
         assert num_heads % f.num_kv_heads == 0, (num_heads, f.num_kv_heads)
@@ -178,26 +178,26 @@ class CpuAttention:
 
 
 def _index(part: Tensor) -> Tensor:
-    """As the operator reads it."""
+    """Checks an index tensor and returns it contiguous."""
     assert part.dtype == torch.int32, part.dtype
-    assert part.is_cpu, "the operator runs on a CPU"
+    assert part.is_cpu, "the operator needs CPU tensors"
     return part.contiguous()
 
 
 def _describe(q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
-    """What decides how memory is read; compared in every layer."""
+    """Returns sizes, strides and types, which every layer compares."""
     return q.stride(), k.stride(), v.stride(), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype
 
 
 def find_compiler() -> str | None:
-    """The C compiler of this machine."""
+    """Returns the C compiler of this machine; None if there is none."""
     return shutil.which("gcc") or shutil.which("cc")
 
 
 def load_cpu_attention() -> CpuKernel | Unavailable:
-    """The operator, built on the spot if this source has not been built for this compiler and this CPU before.
+    """Returns the operator. It is built once for each source, compiler and CPU, and cached.
 
-    What is built is kept in the cache directory. An image without a compiler brings one that was built elsewhere.
+    An image without a compiler uses the prebuilt library that EYAS_CPU_OPERATOR names.
     """
     compiler, brought = find_compiler(), os.environ.get(PREBUILT_VARIABLE)
     if compiler is None and brought is None:

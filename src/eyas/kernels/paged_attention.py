@@ -139,9 +139,11 @@ def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, par
 
 
 class PrepareAttention(Protocol):
-    """Prepares attention once a forward: it does the work that all layers share. kv is [layers, 2, Z, G, H]."""
+    """A function called once a forward; it does the work that all layers share. kv is [layers, 2, Z, G, H]."""
 
-    def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn: ...
+    def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
+        """Returns the attention of each layer for this forward."""
+        ...
 
 
 def prepare_dense(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:

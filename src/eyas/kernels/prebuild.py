@@ -1,7 +1,7 @@
-"""Builds the operator for machines that have no compiler, images above all.
+"""Builds the CPU operator for machines without a compiler, such as containers: `python -m eyas.kernels.prebuild PATH`.
 
-`python -m eyas.kernels.prebuild PATH`. For x86-64 with AVX2; the variable EYAS_CPU_OPERATOR says where it is.
-What a machine builds for itself may be faster.
+The library needs x86-64 with AVX2. EYAS_CPU_OPERATOR names its path when eyas runs. A library that a machine builds for
+itself may be faster.
 """
 
 import subprocess
@@ -15,15 +15,20 @@ from eyas.kernels.cpu_attention import PORTABLE, find_compiler
 
 
 def prebuild(path: Path) -> None:
-    """Write the library. InputError without a compiler, StageError where it fails."""
+    """Writes the library.
+
+    Raises:
+        InputError: there is no compiler.
+        StageError: the compiler fails.
+    """
     compiler = find_compiler()
     if compiler is None:
-        raise InputError("no gcc or cc on the PATH", "a C compiler", "install gcc")
+        raise InputError("There is no C compiler (gcc or cc) on the PATH", "Install gcc")
     try:
         write_atomic(path, build_library(compiler, PORTABLE).read_bytes())
     except subprocess.CalledProcessError as error:
-        said = " ".join(error.stderr.split())[:300]
-        raise StageError(f"{compiler} that failed: {said}", "a library", "mend what it says") from None
+        output = " ".join(error.stderr.split())[:200]
+        raise StageError(f"{compiler} could not build the CPU operator: {output}") from None
 
 
 if __name__ == "__main__":

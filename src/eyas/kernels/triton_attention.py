@@ -1,4 +1,4 @@
-"""Attention over token-granular memory on CUDA, in Triton. The numbers of `paged.dense`, in one pass over memory.
+"""Paged attention on CUDA in Triton: the results of `dense_paged_attention`, in one pass over memory.
 
 T rows of one forward, B requests, N heads, G key-value heads, r = N / G heads of one group, H head size, C columns of
 the table, E columns of the own block, W = E / 64 words of mask a row, L layers, Z slots, R lines of the table.
@@ -45,9 +45,7 @@ try:
     import triton.language as tl
 except ImportError:
     raise InputError(
-        "no package triton",
-        "triton, which compiles attention for CUDA",
-        "install the CUDA build of torch: it brings triton",
+        "The package triton, which compiles attention for CUDA, is missing", "Install the CUDA build of torch"
     ) from None
 
 LOG2_E = math.log2(math.e)  # the kernels work with powers of two
@@ -61,7 +59,7 @@ MAX_PARTS = 64
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program holds: `packed` rows times heads, against blocks of `columns`."""
+    """The work of one program: `packed` rows times heads against blocks of `columns`."""
 
     packed: int
     columns: int
@@ -71,14 +69,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Split:
-    """Into how many parts the blocks of a tile are cut: `fill` of them, more if these would be longer than UNIT."""
+    """The number of parts that the blocks of a tile are cut into: `fill`, or more if these would exceed UNIT."""
 
     fill: int
     parts: int
 
 
 def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dtype) -> Tile:
-    """The smallest tile that holds an average request, within 255 registers a thread and 99 KB of shared memory."""
+    """Chooses the smallest tile for an average request, within 255 registers a thread and 99 KB of shared memory."""
     wide = head_dim > 128
     if dtype == torch.float32:
         most, columns = (16, 16) if wide else (32, 32)
@@ -92,7 +90,7 @@ def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dty
 
 
 def choose_split(num_programs: int, num_blocks: int, unit_blocks: int, num_processors: int) -> Split:
-    """num_programs: tiles times key-value heads. num_blocks: the most that a tile can see."""
+    """Chooses the number of parts. num_programs: tiles times key-value heads. num_blocks: the most of a tile."""
     fill = max(1, FULL * num_processors // num_programs)
     balanced = max(1, BALANCED * num_processors // num_programs)
     parts = max(fill, min(ceil_div(num_blocks, unit_blocks), balanced))
@@ -100,28 +98,28 @@ def choose_split(num_programs: int, num_blocks: int, unit_blocks: int, num_proce
 
 
 def ceil_div(a: int, b: int) -> int:
-    """a / b, rounded up."""
+    """Returns a / b, rounded up."""
     return -(-a // b)
 
 
 def power_of_2(n: int) -> int:
-    """The smallest power of 2 that is at least n."""
+    """Returns the smallest power of 2 that is at least n."""
     return 1 << (n - 1).bit_length()
 
 
 def prepare_on(device: torch.device) -> PrepareAttention:
-    """`Prepare` for this CUDA device."""
+    """Returns the attention of this CUDA device."""
     return partial(TritonAttention, num_processors=torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 class TritonAttention:
-    """Attention prepared for one forward (`PackedAttentionFn`).
+    """The attention of one forward; a `PackedAttentionFn`.
 
-    The host bounds the prefixes with the columns of the table that it passes: req_to_token_RC[:, :bound].
+    The host bounds prefixes by the columns of the table that it passes: req_to_token_RC[:, :bound].
     """
 
     def __init__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata, num_processors: int) -> None:
-        """kv is [L, 2, Z, G, H], contiguous. num_processors: of the device, for the number of parts."""
+        """Prepares one forward. kv is [L, 2, Z, G, H], contiguous. num_processors: of the device."""
         assert kv.is_contiguous()
         assert req_to_token_RC.stride(1) == 1
         self._kv = kv
@@ -133,7 +131,7 @@ class TritonAttention:
         self._first_T: dict[tuple[int | None, int | None], Tensor | None] = {}
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-        """Write the rows' keys and values to their slots, return out_TNH in the type of q."""
+        """Writes the rows' keys and values to their slots. Returns out_TNH in the type of q_TNH."""
         keys_ZGH, values_ZGH = self._kv[layer, 0], self._kv[layer, 1]
         q_TNH, k_TGH, v_TGH = (part if part.stride(2) == 1 else part.contiguous() for part in (q_TNH, k_TGH, v_TGH))
         (num_rows, num_heads, head_dim), num_groups = q_TNH.shape, keys_ZGH.shape[1]
@@ -152,7 +150,7 @@ class TritonAttention:
     def _attend(
         self, keys_ZGH: Tensor, values_ZGH: Tensor, q_TNH: Tensor, padded_dim: int, params: AttentionParams
     ) -> Tensor:
-        """Launch `_parts`, and `_merge` where there is more than one part."""
+        """Launches `_parts`, and `_merge` if there is more than one part."""
         metadata, num_own = self._metadata, self._own_BE.shape[1]
         num_requests = len(metadata.req_slots_B)
         (num_rows, num_heads, head_dim), num_groups = q_TNH.shape, keys_ZGH.shape[1]
@@ -192,7 +190,7 @@ class TritonAttention:
         return out_TNH
 
     def _first(self, params: AttentionParams) -> Tensor | None:
-        """The first visible position of each row, made once a forward for each window and chunk."""
+        """Returns the first visible position of each row, computed once a forward for each window and chunk."""
         key = (params.window, params.chunk)
         if key not in self._first_T:
             self._first_T[key] = params.first_visible(self._metadata.positions_T)
@@ -200,7 +198,7 @@ class TritonAttention:
 
 
 def pack_words(visible_TE: Tensor) -> Tensor:
-    """int64 [T, W]: bit e % 64 of word e // 64 says whether the row sees column e of the own block."""
+    """Packs the tree mask into int64 [T, W]: bit e % 64 of word e // 64 is set if the row sees own column e."""
     num_rows, num_own = visible_TE.shape
     num_words = ceil_div(num_own, WORD)
     visible_TE = torch.nn.functional.pad(visible_TE, (0, num_words * WORD - num_own))
@@ -214,17 +212,17 @@ def _write(
     k, v, keys, values, slots, k_stride_t, k_stride_g, v_stride_t, v_stride_g,
     G: tl.constexpr, G_PAD: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values of one row to its slot. Grid: T."""
+    """Writes keys and values of one row to its slot. Grid: T."""
     t = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + t).to(tl.int64)
     g_G1 = tl.arange(0, G_PAD)[:, None]
     h_1H = tl.arange(0, H_PAD)[None, :]
     mask_GH = (g_G1 < G) & (h_1H < H)
-    goal_GH = slot * (G * H) + g_G1 * H + h_1H
+    destination_GH = slot * (G * H) + g_G1 * H + h_1H
     k_GH = tl.load(k + t * k_stride_t + g_G1 * k_stride_g + h_1H, mask=mask_GH)
     v_GH = tl.load(v + t * v_stride_t + g_G1 * v_stride_g + h_1H, mask=mask_GH)
-    tl.store(keys + goal_GH, k_GH.to(keys.dtype.element_ty), mask=mask_GH)
-    tl.store(values + goal_GH, v_GH.to(values.dtype.element_ty), mask=mask_GH)
+    tl.store(keys + destination_GH, k_GH.to(keys.dtype.element_ty), mask=mask_GH)
+    tl.store(values + destination_GH, v_GH.to(values.dtype.element_ty), mask=mask_GH)
 
 
 @triton.jit
@@ -232,7 +230,7 @@ def _fold(
     acc_MH, high_M, total_M, q_MH, keys, values, slots_S, read_S, seen_MS, scale, cap,
     G: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr,
 ):  # fmt: skip
-    """One block of columns more: the running sum, its highest score and its weight. keys, values: those of the head."""
+    """Adds one block of columns to the running softmax: sum, highest score, total weight. keys, values: of the head."""
     h_1H = tl.arange(0, H_PAD)[None, :]
     # int64: memory may have more than 2**31 elements.
     at_SH = slots_S.to(tl.int64)[:, None] * (G * H) + h_1H
@@ -263,9 +261,9 @@ def _parts(
     B_PAD: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr, H: tl.constexpr,
     H_PAD: tl.constexpr, M: tl.constexpr, S: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """One part of one tile against one key-value head. Grid: tiles, G, P. None: the rule or the rows do without.
+    """Computes one part of one tile against one key-value head. Grid: tiles, G, P.
 
-    WHOLE: there is one part, and `parts` is the output itself.
+    None stands for an operand that these rows do not need. WHOLE: there is one part, and `parts` is the output itself.
     """
     tile, g, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
 
@@ -293,7 +291,7 @@ def _parts(
         first_M = tl.load(first + t_M, mask=is_row_M, other=2**30).to(tl.int32)
         low = tl.minimum(tl.min(first_M, 0), length)
 
-    # Which blocks are this part's: as many as `fill` parts take, but no more than a unit, unless all parts are needed.
+    # The blocks of this part: those of one of `fill` parts, but at most a unit, unless all parts are needed.
     own_end = num_own if words is not None else tl.minimum(row_0 + ROWS, request_rows)
     own_blocks = tl.cdiv(own_end, S)
     blocks = own_blocks + tl.cdiv(length - low, S)
@@ -360,16 +358,16 @@ def _parts(
 
 @triton.jit(do_not_specialize=["num_parts", "num_rows", "num_heads"])
 def _merge(parts, logs, out, num_parts, num_rows, num_heads, P_PAD: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr):
-    """The parts of one head of one row, weighed by what they saw. Grid: T, N."""
+    """Merges the parts of one head of one row, weighted by their sums. Grid: T, N."""
     at = tl.program_id(0).to(tl.int64) * num_heads + tl.program_id(1)
     p_P = tl.arange(0, P_PAD)
     h_1H = tl.arange(0, H_PAD)[None, :]
     at_P = at + p_P.to(tl.int64) * num_rows * num_heads
     log_P = tl.load(logs + at_P, mask=p_P < num_parts, other=float("-inf"))
-    high = tl.maximum(tl.max(log_P, 0), -1.0e30)  # finite, also for a row that saw nothing
+    high = tl.maximum(tl.max(log_P, 0), -1.0e30)  # finite, also for a row without visible columns
     weight_P = tl.exp2(log_P - high)
     total = tl.sum(weight_P, 0)
-    # A part that saw nothing has not written its result.
+    # A part without visible columns has not written its result.
     mask_PH = (weight_P > 0)[:, None] & (h_1H < H)
     part_PH = tl.load(parts + at_P[:, None] * H + h_1H, mask=mask_PH, other=0.0)
     out_H = tl.sum(part_PH * weight_P[:, None], 0) / tl.where(total > 0, total, 1.0)

@@ -1,14 +1,14 @@
-"""Memory of keys and values: one slot a token, in every layer, and a table that says which slots hold a text.
+"""The KV memory: one slot a token in every layer, and the table req_to_token that maps texts to slots.
 
-Z slots, R lines of the table, C columns, G key-value heads, H head size, L = 3D captured features.
+Z KV slots, R request slots, C columns, G key-value heads, H head size, L = 3D captured features.
 
-    table   line 0   17 18 19 40 41 42 43 44 . .      column = position in the text
-            line 1   17 18 19 50 51 52 .  .  . .      the first three are shared: a prefix that both texts have
-    kv      [layers, 2, Z, G, H]                      one tensor, so that rows of all layers move in one operation
+    req_to_token  request slot 0   17 18 19 40 41 42 43 44 . .    column = position in the text
+                  request slot 1   17 18 19 50 51 52 .  .  . .    the first three are a shared prefix
+    kv            [layers, 2, Z, G, H]                            one tensor: one operation moves rows of all layers
 
-The host decides which slots a line has, so it knows the table at every moment; how many of them hold committed text
-only the device knows (`future_map`). Slot 0 belongs to nobody: what means nothing is written there. The last line of
-the table belongs to nobody either, and all its columns name slot 0: rows that pad a batch are its rows.
+The host assigns slots, so it always knows the table. How many of them hold committed text only the device knows
+(`future_map`). Slot 0 belongs to no request: padding rows are written there. The last request slot belongs to no
+request either, and all its columns name slot 0: it stands for the rows that pad a batch.
 """
 
 import numpy as np
@@ -20,13 +20,19 @@ Slots = NDArray[np.int32]
 
 
 class KVPool:
-    """The tensors, and the list of free slots.
+    """The tensors of the KV memory and the list of free slots. Owned by the KVCacheManager.
 
-    aux: the captured features of each committed token, which the head reads some time after the target wrote them.
+    aux_ZL: the captured features of each committed token, until a drafter reads them.
     """
 
     def __init__(self, shape: tuple[int, int, int], num_slots: int, table: tuple[int, int], weight: Tensor) -> None:
-        """shape: layers, key-value heads, head size. table: lines and columns. Device and type: those of `weight`."""
+        """Allocates the tensors.
+
+        Args:
+            shape: layers, key-value heads, head size.
+            table: request slots and columns.
+            weight: gives device and type.
+        """
         num_layers, num_kv_heads, head_dim = shape
         self.num_slots = num_slots
         self.kv = torch.zeros(
@@ -38,45 +44,45 @@ class KVPool:
         self._num_free = num_slots
 
     def allocate_aux(self, size: int) -> None:
-        """Make room for the captured features, `size` numbers a token; once, for all heads."""
+        """Allocates captured features, `size` numbers a token; once, for all drafters."""
         if self.aux_ZL is not None:
-            assert self.aux_ZL.shape[1] == size, "all heads read the same layers"
+            assert self.aux_ZL.shape[1] == size, "all drafters read the same layers"
             return
         self.aux_ZL = torch.zeros(self.num_slots + 1, size, dtype=self.kv.dtype, device=self.kv.device)
 
     @property
     def num_free(self) -> int:
-        """Slots that nobody holds."""
+        """Number of free slots."""
         return self._num_free
 
     @property
     def token_bytes(self) -> int:
-        """Bytes that a token takes: keys and values in every layer, and its captured features."""
+        """Bytes of one token: keys and values in every layer, and its captured features."""
         size = self.kv.shape[0] * 2 * self.kv.shape[3] * self.kv.shape[4]
         return (size + (0 if self.aux_ZL is None else self.aux_ZL.shape[1])) * self.kv.element_size()
 
     def allocate(self, count: int) -> Slots:
-        """So many free slots; ask `num_free` before."""
+        """Returns so many free slots. The caller checks `num_free` before."""
         assert 0 <= count <= self._num_free, (count, self._num_free)
         self._num_free -= count
         return self._free[self._num_free : self._num_free + count].copy()
 
     def free(self, slots: Slots) -> None:
-        """Free these slots."""
+        """Returns slots to the free list."""
         assert self._num_free + len(slots) <= self.num_slots, "more slots freed than there are"
         self._free[self._num_free : self._num_free + len(slots)] = slots
         self._num_free += len(slots)
 
     def free_slots(self) -> Slots:
-        """The free slots, for checks."""
+        """Returns the free slots, for checks."""
         return self._free[: self._num_free]
 
-    def move(self, source: Tensor, goal: Tensor) -> None:
-        """Copy the keys and values of some slots to others, in every layer; sources are read before goals change."""
-        self.kv.index_copy_(2, goal, self.kv.index_select(2, source))
+    def move(self, source: Tensor, destination: Tensor) -> None:
+        """Copies keys and values between slots in every layer; all sources are read before a destination changes."""
+        self.kv.index_copy_(2, destination, self.kv.index_select(2, source))
 
     def check(self, cached: Slots, running: Slots) -> None:
-        """Assert free + cached + running == pool: every slot has exactly one owner."""
+        """Asserts free + cached + running == pool: every slot has exactly one owner."""
         owned = np.concatenate((self.free_slots(), cached, running))
         assert len(owned) == self.num_slots, (self.num_free, len(cached), len(running), self.num_slots)
         assert np.array_equal(np.sort(owned), np.arange(1, self.num_slots + 1)), "a slot has two owners or none"

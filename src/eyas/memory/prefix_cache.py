@@ -1,13 +1,13 @@
 """Prefix cache: a radix tree over texts whose keys and values are still in memory.
 
-A key is a token *and its successor*. The head's row at position i reads the features of token i and the embedding of
-token i + 1, so its keys and values are right for a new text only if both tokens are the same. With pairs as keys a hit
-is right for target and head alike, and a server without a head hits just as often:
+A key is a token *and its successor*. The row of an EAGLE-3 head at position i reads the features of token i and the
+embedding of token i + 1, so its keys and values are right for a new text only if both tokens are the same. With pairs
+as keys a match is right for target and head alike, and a server without a head has as many matches:
 
     text      a b c d            pairs   ab bc cd        slots of a, b, c
-    next      a b c x            pairs   ab bc cx        hit: a and b; c has slots of its own in each branch
+    next      a b c x            pairs   ab bc cx        match: a and b; c has its own slots in each branch
 
-A text of n tokens has n - 1 pairs, so at least its last token is always computed anew: its logits are needed anyway.
+A text of n tokens has n - 1 pairs, so its last token is always computed again: its logits are needed anyway.
 Source: SGLang's radix cache with bigram keys (facts: sections A7 and C1 of the serving notes).
 """
 
@@ -26,41 +26,41 @@ Pairs = NDArray[np.int64]
 
 @dataclass(eq=False)
 class RadixNode:
-    """A piece of text below its parent. users: running requests that read it or something below it."""
+    """A part of a text below its parent. num_readers: running requests that read it or a node below it."""
 
     pairs: Pairs
     slots: Slots
     parent: "RadixNode | None"
     children: "dict[int, RadixNode]" = field(default_factory=dict)
     num_readers: int = 0
-    last_used: int = 0  # a counter, not a clock: which nodes were needed last
+    last_used: int = 0  # a counter, not a clock
 
 
 @dataclass(frozen=True, eq=False)
 class PrefixMatch:
-    """The longest known prefix: the slots of its tokens, and the node where it ends."""
+    """The longest cached prefix of a text: the slots of its tokens, and the node where it ends."""
 
     slots: Slots
     node: RadixNode
 
 
 def bigram_keys(ids: Sequence[int]) -> Pairs:
-    """Each token joined with its successor, n - 1 of them."""
+    """Returns the n - 1 pairs of a token and its successor, as one number each."""
     tokens = np.asarray(ids, dtype=np.int64)
     return (tokens[:-1] << 32) | tokens[1:]
 
 
 class PrefixCache:
-    """The tree. It owns the slots of its nodes; `hold` keeps a branch from being evicted while a request reads it."""
+    """The radix tree, owner of its nodes' slots. `lock` protects a branch from eviction while a request reads it."""
 
     def __init__(self) -> None:
         self._root = RadixNode(np.empty(0, np.int64), np.empty(0, np.int32), None, num_readers=1)
         self._ticks = itertools.count(1)
         self.num_slots = 0
-        self.num_evictable = 0  # slots of branches that nobody reads
+        self.num_evictable = 0  # slots of branches without readers
 
     def match(self, ids: Sequence[int]) -> PrefixMatch:
-        """The longest prefix of the text that is known."""
+        """Returns the longest cached prefix of the text."""
         node, found, rest = self._root, [], bigram_keys(ids)
         tick = next(self._ticks)
         while len(rest) and (child := node.children.get(int(rest[0]))) is not None:
@@ -73,10 +73,11 @@ class PrefixCache:
         return PrefixMatch(np.concatenate(found) if found else np.empty(0, np.int32), node)
 
     def insert(self, ids: Sequence[int], slots: Slots) -> PrefixMatch:
-        """Add a text whose first n - 1 tokens are in these slots; the slots that the tree has for it afterwards.
+        """Adds a text whose first n - 1 tokens are in these slots.
 
-        Where it already knew a part, it keeps its own slots there: the caller frees those of its own that are not in
-        the answer.
+        Returns:
+            The slots that the tree has for the text now. For parts that it held already it keeps its own slots; the
+            caller frees those of `slots` that are not in the result.
         """
         assert len(slots) == max(len(ids) - 1, 0), (len(slots), len(ids))
         known = self.match(ids)
@@ -91,20 +92,20 @@ class PrefixCache:
         return PrefixMatch(np.concatenate((known.slots, leaf.slots)), leaf)
 
     def lock(self, node: RadixNode) -> None:
-        """A request reads this branch."""
+        """Counts a reader of this branch."""
         for above in _upwards(node):
             self.num_evictable -= len(above.slots) if above.num_readers == 0 else 0
             above.num_readers += 1
 
     def unlock(self, node: RadixNode) -> None:
-        """It does no longer."""
+        """Removes a reader of this branch."""
         for above in _upwards(node):
             above.num_readers -= 1
             self.num_evictable += len(above.slots) if above.num_readers == 0 else 0
-            assert above.num_readers >= 0, "released more often than held"
+            assert above.num_readers >= 0, "unlocked more often than locked"
 
     def evict(self, count: int) -> Slots:
-        """Forget what was needed longest ago, at least `count` slots if so many are evictable; the freed slots."""
+        """Evicts the least recently used leaves, at least `count` slots if possible. Returns the freed slots."""
         leaves = [
             (node.last_used, id(node), node) for node in self._nodes() if not node.children and node.num_readers == 0
         ]
@@ -126,24 +127,24 @@ class PrefixCache:
         return slots
 
     def slots(self) -> Slots:
-        """All slots of the tree, for checks."""
+        """Returns all slots of the tree, for checks."""
         held = [node.slots for node in self._nodes()]
         return np.concatenate(held) if held else np.empty(0, np.int32)
 
     def check(self) -> None:
-        """Assert that the tree is one: children under their first pair, users counted upwards, every node with text."""
+        """Asserts that children stand under their first pair, readers are counted upwards, and each node has text."""
         assert self.num_slots == len(self.slots()), (self.num_slots, len(self.slots()))
         assert self.num_evictable == sum(len(node.slots) for node in self._nodes() if node.num_readers == 0)
         for node in self._nodes():
             assert len(node.pairs) == len(node.slots) > 0, "a node has text"
             assert node.parent is not None, "only the root has no parent"
-            assert node.parent.children[int(node.pairs[0])] is node, "it hangs in the tree"
+            assert node.parent.children[int(node.pairs[0])] is node, "the parent names the node"
             assert node.num_readers >= sum(child.num_readers for child in node.children.values()), (
-                "who reads below reads here"
+                "a reader of a child reads its parent"
             )
 
     def _split(self, node: RadixNode, length: int) -> RadixNode:
-        """Cut a node in two; the upper part, to which all who read the node belong as well."""
+        """Cuts a node in two. Returns the upper part, which has the same readers."""
         upper = RadixNode(
             node.pairs[:length],
             node.slots[:length],
@@ -166,7 +167,7 @@ class PrefixCache:
 
 
 def _shared(one: Pairs, other: Pairs) -> int:
-    """How many pairs both have in common from the start."""
+    """Returns how many leading pairs both have in common."""
     length = min(len(one), len(other))
     differs = np.flatnonzero(one[:length] != other[:length])
     return int(differs[0]) if len(differs) else length

@@ -98,7 +98,7 @@ class PackedAttention:
 class CompiledForward(Protocol):
     """A forward compiled for packed rows, any number of them, without gradients."""
 
-    def __call__(self, rows: PackedAttentionFn, *inputs: Tensor) -> Any:
+    def __call__(self, attention: PackedAttentionFn, *inputs: Tensor) -> Any:
         """Returns the result of the forward."""
         ...
 

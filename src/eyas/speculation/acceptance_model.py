@@ -1,17 +1,17 @@
-"""How many tokens each arm would accept, learnt from the rounds that ran, whichever arm ran them.
+"""Predicts how many tokens each arm would accept, learned from all rounds, whichever arm they ran. The budget uses it.
 
-F families (all chains are one, each tree one), D depths, A arms. Kept by context bucket.
+F families (all chains are one, each tree one), D depths, A arms. One table for each context bucket.
 
     hazard[f, d]   share of the rounds that accept depth d + 1 among those that accepted depth d
     E[tokens]      1 + h0 + h0 h1 + h0 h1 h2 + ...       down to the depth of the arm
 
-A round that ran tree16 says exactly what tree8 would have accepted (see `evidence`), and what a chain would have, as
-far as the likeliest path had rows. What it cannot say (larger trees, deeper levels) moves with what it can: it keeps
-its own last value, shifted by as much as the largest arm that ran has moved at that depth, in log-odds. So traffic that
-gets harder lowers the estimate of arms that do not run at all, and what was once measured between two arms is not lost.
+A round of tree16 shows exactly what tree8 would have accepted (see `acceptance_trace`), and what a chain would have
+accepted as far as the most likely path had rows. The estimates that a round cannot show (larger trees, deeper levels)
+keep their last value, shifted in log-odds by as much as the largest arm that ran has moved at that depth. So harder
+traffic also lowers the estimates of arms that do not run, and measured differences between two arms are kept.
 
-Forgetting: the weight of old rounds halves every HALF_LIFE rounds, but never below LEAST_WEIGHT: an arm that has not
-run for long keeps its estimate until a few rounds say otherwise. It does not fall back to the prior.
+The weight of old rounds halves every HALF_LIFE rounds, but not below MIN_WEIGHT: an arm that has not run for long keeps
+its estimate until a few rounds contradict it. It does not return to the prior.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ from eyas.tree.stats import context_bucket
 
 HALF_LIFE = 400  # rounds
 FIRST_ROUNDS, LEARN_ROUNDS = 64, 8
-LEAST_WEIGHT = 8.0  # rounds' worth
+MIN_WEIGHT = 8.0  # rounds
 PRIOR_WEIGHT = 4.0
-# Of a very good head: a large arm is tried first, and a few rounds of it tell about all others.
+# Those of a very good head: a large arm is tried first, and a few of its rounds show the acceptance of all others.
 PRIOR_CHAIN, PRIOR_TREE = 0.8, 0.9
 FIRST_BUCKET = 512  # tokens: shorter contexts are one bucket, then one for each doubling
 BOUNDS = (0.005, 0.995)  # log-odds stay finite
@@ -35,7 +35,7 @@ BOUNDS = (0.005, 0.995)  # log-odds stay finite
 
 @dataclass(frozen=True)
 class ExpectedTokens:
-    """Tokens of one request in one round, the bonus included, by arm; and an optimistic figure, for exploring."""
+    """Tokens of one request in one round by arm, bonus token included; and an upper estimate, for exploration."""
 
     tokens: tuple[float, ...]
     optimistic: tuple[float, ...]
@@ -43,7 +43,7 @@ class ExpectedTokens:
 
 @dataclass
 class _Table:
-    """What is known in one context bucket: hazards and how many rounds each rests on, and when that was."""
+    """The estimates of one context bucket: hazards, the rounds behind each, and the round of the last update."""
 
     hazards_FD: np.ndarray
     weights_FD: np.ndarray
@@ -53,7 +53,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Family:
-    """Arms that share hazards. top_k 1: all chains, whose `nodes` and `depth` are those of the longest."""
+    """Arms that share hazards. top_k 1: all chains; `nodes` and `depth` are those of the longest."""
 
     top_k: int
     nodes: int
@@ -62,7 +62,7 @@ class _Family:
 
 @dataclass
 class _Counts:
-    """Evidence of rounds of one arm in one bucket. reach_F: down to which depth it says anything about a family."""
+    """Counts from rounds of one arm in one bucket. reach_F: the depth down to which they show anything of a family."""
 
     trials_FD: np.ndarray
     hits_FD: np.ndarray
@@ -72,10 +72,10 @@ class _Counts:
 
 
 class AcceptanceModel:
-    """Expected tokens by arm and context, from evidence. All on the host."""
+    """Expected tokens by arm and context, estimated from acceptance traces on the host."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
-        """arms: the first is off."""
+        """Initializes the estimates with the prior. arms: the first one is off."""
         chains = [arm for arm in arms if arm.is_chain]
         families = [_Family(1, max(a.nodes for a in chains), max(a.depth for a in chains))] if chains else []
         self._place: dict[Arm, tuple[int, int] | None] = {}
@@ -95,26 +95,26 @@ class AcceptanceModel:
         )
         self._tables: dict[int, _Table] = {}
         self._round = 0
-        self._counted: dict[int, _Counts] = {}  # of rounds that are not learnt yet, all of one arm
+        self._counted: dict[int, _Counts] = {}  # rounds that are not learned yet, all of one arm
         self._counted_arm: Arm | None = None
-        self._learnt_round = 0
+        self._learned_round = 0
 
     def expected(self, context: int) -> ExpectedTokens:
-        """Of a request with this many tokens before the root; the nearest bucket that has data decides."""
+        """Returns the estimates for `context` tokens before the root, from the nearest bucket with data."""
         table = self._nearest(context_bucket(context, FIRST_BUCKET))
         if table.expected is None:
             hazards_FD, weights_FD = table.hazards_FD, table.weights_FD
-            # 1 / 4n: nothing is certain after a few rounds without a hit.
+            # The term 1 / 4n keeps a spread after a few rounds without a hit.
             spread_FD = np.sqrt((hazards_FD * (1 - hazards_FD) + 0.25 / weights_FD) / weights_FD)
             tokens = self._by_arm(hazards_FD)
             table.expected = ExpectedTokens(tokens, self._by_arm(np.minimum(hazards_FD + spread_FD, 1.0)))
         return table.expected
 
     def observe(self, traces: Sequence[AcceptanceTrace]) -> None:
-        """Learn from one round; of a round that drafted nothing only that it passed.
+        """Learns from the traces of one round; a round that drafted nothing only counts as a round.
 
-        Rounds of one arm are learnt together, those of LEARN_ROUNDS, but for the first: learning takes longer than
-        counting.
+        After the first FIRST_ROUNDS, up to LEARN_ROUNDS rounds of one arm are learned together, because an update takes
+        longer than counting.
         """
         self._round += 1
         if traces and traces[0].arm != self._counted_arm:
@@ -126,17 +126,17 @@ class AcceptanceModel:
             if bucket not in self._counted:
                 self._counted[bucket] = _Counts(np.zeros(shape), np.zeros(shape), [0] * shape[0])
             self._count(item, self._counted[bucket])
-        if self._round >= self._learnt_round + LEARN_ROUNDS or self._round <= FIRST_ROUNDS:
+        if self._round >= self._learned_round + LEARN_ROUNDS or self._round <= FIRST_ROUNDS:
             self._learn_counted()
 
     def _learn_counted(self) -> None:
         for bucket, found in self._counted.items():
             self._learn(bucket, found)
         if self._counted:
-            self._counted, self._learnt_round = {}, self._round
+            self._counted, self._learned_round = {}, self._round
 
     def _count(self, item: AcceptanceTrace, counts: _Counts) -> None:
-        """What one request says about each family that its arm contains."""
+        """Counts the trace of one request for each family that its arm contains."""
         ran = item.arm
         place = self._place[ran]
         assert place is not None, "off drafts nothing"
@@ -144,7 +144,7 @@ class AcceptanceModel:
             counts.lead, counts.lead_depth = place
         for number, family in enumerate(self._families):
             if family.top_k == 1:
-                # Where the likeliest path ran out of rows, nothing was refused: the rest of it is unknown.
+                # Where the most likely path ran out of rows, nothing was rejected: the rest of it is unknown.
                 depth = min(family.depth, ran.depth)
                 kept, refused = min(item.chain_accepted, depth), item.chain_accepted < min(item.chain_offered, depth)
             elif ran.shape is not None and family.top_k == ran.shape.top_k and _contains(ran, family):
@@ -160,17 +160,17 @@ class AcceptanceModel:
     def _learn(self, bucket: int, counts: _Counts) -> None:
         table = self._tables.get(bucket)
         if table is None:
-            # What the neighbour knows counts for little here.
+            # The estimates of the neighboring bucket count for little here.
             near = self._nearest(bucket)
-            weights_FD = np.minimum(near.weights_FD, LEAST_WEIGHT)
+            weights_FD = np.minimum(near.weights_FD, MIN_WEIGHT)
             table = self._tables[bucket] = _Table(near.hazards_FD, weights_FD, self._round)
         old_FD, weights_FD = table.hazards_FD, table.weights_FD
         fade = 0.5 ** ((self._round - table.round) / HALF_LIFE)
-        faded_FD = np.maximum(weights_FD * fade, np.minimum(weights_FD, LEAST_WEIGHT))
+        faded_FD = np.maximum(weights_FD * fade, np.minimum(weights_FD, MIN_WEIGHT))
         weights_FD = faded_FD + counts.trials_FD
         new_FD = np.clip(old_FD + (counts.hits_FD - counts.trials_FD * old_FD) / weights_FD, *BOUNDS)
 
-        # What the round could not reach moves as the arm that ran did, below its depth as at its last depth.
+        # Unreached estimates move as those of the arm that ran; below its depth, as at its last depth.
         lead, last = counts.lead, counts.lead_depth - 1
         shift_D = _log_odds(new_FD[lead]) - _log_odds(old_FD[lead])
         shift_D[last + 1 :] = shift_D[last]
@@ -181,13 +181,13 @@ class AcceptanceModel:
         table.weights_FD, table.round, table.expected = weights_FD, self._round, None
 
     def _nearest(self, bucket: int) -> _Table:
-        """The bucket's own table, or that of the nearest bucket with data, the shorter context first, or the prior."""
+        """Returns the table of the bucket, else of the nearest with data (shorter contexts first), else the prior."""
         if not self._tables:
             return self._prior
         return self._tables[min(self._tables, key=lambda other: (abs(other - bucket), other))]
 
     def _by_arm(self, hazards_FD: np.ndarray) -> tuple[float, ...]:
-        """1 + h0 + h0 h1 + ... for each arm."""
+        """Computes 1 + h0 + h0 h1 + ... for each arm."""
         reached_FD = hazards_FD.cumprod(axis=1).cumsum(axis=1)
         return tuple(
             1.0 if place is None else 1.0 + float(reached_FD[place[0], place[1] - 1]) for place in self._place.values()
@@ -195,7 +195,7 @@ class AcceptanceModel:
 
 
 def _contains(ran: Arm, family: _Family) -> bool:
-    """Whether every tree of the family is a piece of the tree that ran."""
+    """Returns True if every tree of the family is a part of the tree that ran."""
     return family.nodes <= ran.nodes and family.depth <= ran.depth
 
 

@@ -1,13 +1,13 @@
-"""What one round tells about every arm that is no larger than the one that ran.
+"""Acceptance traces: what a round shows about every arm that is not larger than the one that ran.
 
 B requests, M tree nodes, S = depth + 1 path slots.
 
     the batch's nodes by score     root  root  a0   b0   a1   c0   b1        two requests a, b: B = 2
-    rank // B + 1 = needs           1     1    2    2    3    3    4
+    rank // B + 1 = min_nodes       1     1    2    2    3    3    4
 
-A round whose budget is n nodes a request verifies the first n * B of this list. So an accepted node with `needs` k
-would have been verified by every arm with at least k nodes, and by none with fewer: scores fall along a path, so its
-ancestors stand before it. With one request, needs = rank + 1.
+A round with n nodes a request verifies the first n * B of this list. So an accepted node with `min_nodes` k would have
+been verified by every arm with at least k nodes, and by none with fewer: scores fall along a path, so the ancestors of
+a node stand before it. With one request, min_nodes = rank + 1.
 """
 
 from bisect import bisect_right
@@ -24,13 +24,13 @@ from eyas.tree.verify import AcceptedPath, verify
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceTrace:
-    """One request in one round: the path that the target took through its tree, before a stop token cut the answer.
+    """The accepted path of one request in one round, before a stop token cut the output.
 
-    arm            what this request drafted with
-    context        tokens before the root
-    needs          of each accepted node, from depth 1 on: the least nodes of an arm that verifies it; never falling
-    on_chain       how many of them, from the first on, are the likeliest child of their parent
-    chain_offered  how many nodes the path of likeliest children had in the verified tree
+    arm             the arm that drafted
+    context         tokens before the root
+    min_nodes       for each accepted node, from depth 1 on: the nodes of the smallest arm that verifies it; not falling
+    chain_accepted  how many of them, from the first on, are the most likely child of their parent
+    chain_offered   how many nodes the path of most likely children had in the verified tree
     """
 
     arm: Arm
@@ -41,17 +41,17 @@ class AcceptanceTrace:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens, the bonus included."""
+        """Accepted tokens, the bonus token included."""
         return len(self.min_nodes) + 1
 
     def num_accepted_within(self, nodes: int, depth: int) -> int:
-        """Accepted nodes that a tree of this size would have verified, the bonus not counted."""
+        """Returns how many accepted nodes a tree of this size would have verified, without the bonus token."""
         return min(bisect_right(self.min_nodes, nodes), depth)
 
     def num_tokens_with(self, shape: TreeShape) -> int | None:
-        """Tokens that a round of this shape would have accepted, the bonus included; None where this one cannot say.
+        """Returns the tokens that a round of this shape would have accepted, with bonus; None if it is not a part.
 
-        A chain is a piece of a longer chain, a tree one of a larger tree with the same top-k.
+        A chain is a part of a longer chain, and a tree of a larger tree with the same top-k.
         """
         ran, depth = self.arm.shape, min(shape.depth, shape.nodes - 1)
         assert ran is not None, "off drafts nothing"
@@ -61,10 +61,12 @@ class AcceptanceTrace:
 
 
 def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> Tensor:
-    """int64 [B, S + 1], read on the host with the round's results: needs of depths 1..S - 1, on_chain, chain_offered.
+    """Returns int64 [B, S + 1] for the host: min_nodes of depths 1..S - 1, chain_accepted, chain_offered.
 
-    num_drafting: requests that draft; the others have a root and nothing else. Columns from lengths_B - 1 on mean
-    nothing. All trees were grown with the same top-k.
+    Columns from lengths_B - 1 on are undefined. All trees were grown with the same top-k.
+
+    Args:
+        num_drafting: requests that draft; the others have a root and nothing else.
     """
     num_requests, num_nodes = tree.tokens_BM.shape
     # By columns: roots come first, and of equal scores a parent comes before its child.
@@ -73,20 +75,20 @@ def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> 
     ranks_R = torch.empty_like(order_R)
     ranks_R[order_R] = torch.arange(len(order_R), device=order_R.device)
     num_plain = num_requests - num_drafting
-    needs_BM = (ranks_R.view(num_nodes, num_requests).T - num_plain) // num_drafting + 1
-    # A target that says the likeliest child everywhere takes the chain.
-    chain = verify(tree, _likeliest_BM(tree))
+    min_nodes_BM = (ranks_R.view(num_nodes, num_requests).T - num_plain) // num_drafting + 1
+    # The chain is the path of a target that always chooses the most likely child.
+    chain = verify(tree, _most_likely_child_BM(tree))
     same_BS = (chain.nodes_BS == accepted.nodes_BS) & chain.is_accepted_BS() & accepted.is_accepted_BS()
-    on_chain_B1 = same_BS.long().cumprod(dim=1).sum(dim=1, keepdim=True) - 1
-    needs_BS = needs_BM.gather(1, accepted.nodes_BS[:, 1:])
-    return torch.cat((needs_BS, on_chain_B1, chain.lengths_B[:, None] - 1), dim=1)
+    chain_accepted_B1 = same_BS.long().cumprod(dim=1).sum(dim=1, keepdim=True) - 1
+    min_nodes_BS = min_nodes_BM.gather(1, accepted.nodes_BS[:, 1:])
+    return torch.cat((min_nodes_BS, chain_accepted_B1, chain.lengths_B[:, None] - 1), dim=1)
 
 
-def _likeliest_BM(tree: Tree) -> Tensor:
-    """The token of each node's likeliest child that has a row; -1, which no node carries, where there is none."""
+def _most_likely_child_BM(tree: Tree) -> Tensor:
+    """Returns the token of each node's most likely child that has a row; -1, which no node has, if there is none."""
     num_nodes = tree.tokens_BM.shape[1]
     nodes_M = torch.arange(num_nodes, device=tree.tokens_BM.device)
-    # Children stand in falling order of their scores, so the likeliest is the first that names its parent.
+    # Children stand in falling order of their scores, so the most likely is the first that names its parent.
     parents_BM = tree.parents_BM.masked_fill(~tree.valid_BM | (nodes_M == 0), num_nodes)
     is_child_BMM = parents_BM[:, None, :] == nodes_M[:, None]
     tokens_BM = tree.tokens_BM.gather(1, is_child_BMM.byte().argmax(dim=2))
@@ -94,9 +96,9 @@ def _likeliest_BM(tree: Tree) -> Tensor:
 
 
 def trace_from_row(arm: Arm, context: int, length: int, row: list[int]) -> AcceptanceTrace:
-    """Evidence from one row of `trace_BC` on the host; length: accepted.lengths_B of that request.
+    """Builds the trace from one row of `trace_BC` on the host. length: accepted.lengths_B of that request.
 
-    Of a chain, all of whose nodes are verified, the length says everything: there the row may be empty.
+    All nodes of a chain are verified, so its length is enough: the row may be empty.
     """
     if arm.is_chain:
         return AcceptanceTrace(

@@ -1,22 +1,22 @@
-"""Which arm the next round runs: the one with the most expected tokens per second, so that speculation never costs.
+"""Chooses the arm of each round: the one with the most expected tokens per second, so that speculation never costs.
 
     tokens per second of an arm = sum over requests of E[tokens | arm, context]  /  seconds(arm, batch, contexts)
-                                  `acceptance`                                      `pace`, over the table of `costs`
+                                  acceptance_model                                  latency_model, over round_costs
 
 Switching. An arm stays until another is better by SWITCH_GAIN in SWITCH_ROUNDS rounds in a row, by batch bucket. A head
-that lags has rows to read before it drafts again; those seconds are spread over PAYBACK_ROUNDS.
+with a lag reads rows before it drafts again; those seconds are spread over PAYBACK_ROUNDS.
 
-Surveying. Tables err, and an arm that looks dear would not be run for long. So in each batch bucket every second round
-goes to an arm that may be the best for all that is known of its cost, until that is known to SURVEY_DOUBT.
+Surveying. Cost tables have errors, and an arm that looks expensive would not run for long. So in each batch bucket
+every second round goes to an arm that may still be the best, until its cost is known to SURVEY_SD.
 
-Exploring. One round in a hundred runs another arm, by chance: off, which is the baseline of `speed_up`; the next
-smaller and the next larger arm; and the arm that would be best if its acceptance were a little better than
-thought. Where that would cost more than EXPLORE_LOSS of the throughput, it happens less often. While off is best, the
-head has read nothing of late and must catch up first: then a trial is ENCORES rounds longer and that much rarer.
+Exploring. One round in a hundred runs another arm, by chance: off, which is the baseline of `speedup`; the next smaller
+and the next larger arm; and the arm that would be best with a slightly higher acceptance. If that costs more than
+EXPLORE_LOSS of the throughput, it happens less often. While off is best, the head has not read for a while and must
+catch up first: an exploration is then EXTRA_ROUNDS longer, and that much rarer.
 
-Requests with their own wish. One with speculation "off" adds a row whatever the arm: `Load.fixed`. One with "max" is no
-part of the decision: the engine gives it rounds of its own with the largest tree, whose seconds are not reported (they
-are not what the budget chose), while what it accepts is evidence like any other.
+A request with speculation "off" adds a row whatever the arm (`BatchLoad.plain_contexts`). A request with "max" is not
+part of the decision: it gets rounds of its own with the largest tree. Their seconds are not reported, because the
+budget did not choose them, but their acceptance is learned like any other.
 """
 
 import random
@@ -32,57 +32,60 @@ from eyas.speculation.speedup import CAP, SpeedupEstimate, SpeedupEstimator, Str
 
 SWITCH_GAIN = 0.02
 SWITCH_ROUNDS = 4
-CATCH_UP = 0.2  # a round that reads more than this share of its seconds for the head's lag says little of its arm
-DOUBT = 0.5  # `optimistic` raises all depths at once; independent errors add up to about half of that
+CATCH_UP_SHARE = 0.2  # a round that spends more of its seconds on a lag does not time its arm
+OPTIMISM = 0.5  # `optimistic` raises all depths at once; independent errors add up to about half of that
 PAYBACK_ROUNDS = 500
 EXPLORE = 0.01  # of rounds
 EXPLORE_LOSS = 0.005  # of throughput
-EXPLORE_OFF, EXPLORE_NEAR, EXPLORE_HOPE = 0.3, 0.15, 0.4  # shares; NEAR for each side
-ENCORES = 3
-SURVEY_DOUBT = 0.02  # of a cost, as a share: below it there is nothing to survey
+EXPLORE_OFF, EXPLORE_NEIGHBOR, EXPLORE_PROMISING = 0.3, 0.15, 0.4  # weights; NEIGHBOR for each side
+EXTRA_ROUNDS = 3
+SURVEY_SD = 0.02  # of a cost, as a share: below it an arm is not surveyed
 SURVEY_ROUNDS = 32  # of one arm, at most
-PACE_EVERY = 4  # of the rounds between comparisons one is timed for the pace
-REST_ROUNDS = 7  # nothing changes from round to round: comparing all arms takes as long as a layer
+TIME_EVERY = 4  # of the rounds between two comparisons, one in so many updates the latency model
+SKIP_ROUNDS = 7  # rounds between two comparisons of all arms, which take as long as a layer
 
 
 @dataclass
 class _Incumbent:
-    """The arm that a batch bucket runs, for how many rounds in a row another was better, and which arms it surveyed."""
+    """The arm that a batch bucket runs, and the state of its survey.
+
+    survey_rounds: by arm. num_times_beaten: rounds in a row in which another arm was better. survey_open: an arm is
+    left to survey. rounds_to_skip: before arms are compared again.
+    """
 
     arm: int
     survey_rounds: list[int]
     num_times_beaten: int = 0
-    is_surveying: bool = False
-    has_unsurveyed: bool = True  # whether a further arm waits to be surveyed
-    rounds_to_skip: int = 0  # rounds before the arms are compared again
+    surveyed_last: bool = False
+    survey_open: bool = True
+    rounds_to_skip: int = 0
 
 
 @dataclass
 class _RoundRun:
-    """Rounds of one kind in a row, counted together: counting takes longer than adding up."""
+    """Rounds of one kind in a row, learned together, because learning takes longer than adding up."""
 
-    choice: SpeculationDecision
+    decision: SpeculationDecision
     seconds: float
-    tokens: int
-    rounds: int = 1
+    num_tokens: int
+    num_rounds: int = 1
 
-    def is_like(self, choice: SpeculationDecision) -> bool:
-        """Whether a round is of this kind."""
-        mine = self.choice
-        return (mine.arm, mine.best_arm, mine.load.num_requests) == (
-            choice.arm,
-            choice.best_arm,
-            choice.load.num_requests,
-        )
+    def matches(self, decision: SpeculationDecision) -> bool:
+        """Returns True if a round has the same arm, best arm and batch size."""
+        own = self.decision
+        same_arms = own.arm == decision.arm and own.best_arm == decision.best_arm
+        return same_arms and own.load.num_requests == decision.load.num_requests
 
-    def add(self, seconds: float, tokens: int) -> None:
-        """One more."""
-        self.seconds, self.tokens, self.rounds = self.seconds + seconds, self.tokens + tokens, self.rounds + 1
+    def add(self, seconds: float, num_tokens: int) -> None:
+        """Adds a round."""
+        self.seconds += seconds
+        self.num_tokens += num_tokens
+        self.num_rounds += 1
 
 
 @dataclass
 class _Exploration:
-    """An arm that is tried while off is best, and for how many further rounds. is_alone: by one request."""
+    """An arm that is explored while off is best. is_single_request: only the request with the smallest lag drafts."""
 
     arm: int
     is_single_request: bool
@@ -91,7 +94,7 @@ class _Exploration:
 
 @dataclass(frozen=True)
 class _Forecast:
-    """By arm, for one load: tokens and seconds of a round, and tokens if acceptance were a little better."""
+    """By arm, for one load: expected tokens and seconds of a round, and tokens with a slightly higher acceptance."""
 
     tokens: Sequence[float]
     optimistic: Sequence[float]
@@ -99,203 +102,214 @@ class _Forecast:
 
 
 class Budget:
-    """Decides round by round and learns from what comes back. All on the host; one object an engine."""
+    """The policy that measures: it decides before each round and learns from its report. One for each drafter."""
 
     def __init__(
         self, arms: Sequence[Arm], table: CostTable, catch_up_seconds: Callable[[int], float], seed: int = 0
     ) -> None:
-        """arms: by rows, the first is off. warm_cost: seconds in which the head reads so many rows."""
+        """Initializes the models from a measured cost table.
+
+        Args:
+            arms: ordered by rows; the first is off.
+            table: costs of these arms.
+            catch_up_seconds: returns the seconds in which the head reads so many rows.
+            seed: of the exploration.
+        """
         assert arms[0].shape is None, "the first arm is off"
         assert table.arms == tuple(arm.name for arm in arms), "a table of these arms"
-        assert [arm.nodes for arm in arms] == sorted(arm.nodes for arm in arms), "arms by rows"
+        assert [arm.nodes for arm in arms] == sorted(arm.nodes for arm in arms), "arms ordered by rows"
         self.arms = tuple(arms)
         self.latency_model = LatencyModel(table)
         self.acceptance_model = AcceptanceModel(arms)
         self.num_switches = 0
         self._catch_up_seconds = catch_up_seconds
-        self._speed_ups = SpeedupEstimator()
-        self._numbers = {arm: number for number, arm in enumerate(arms)}
+        self._speedups = SpeedupEstimator()
+        self._arm_index = {arm: index for index, arm in enumerate(arms)}
         self._incumbents: dict[int, _Incumbent] = {}
         self._exploration: _Exploration | None = None
         self._round_run: _RoundRun | None = None
         self._random = random.Random(seed)
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
-        """The arm of the next round. At least one request follows it."""
-        assert load.contexts, "nobody follows the arm"
+        """Returns the arm of the next round. At least one request follows the decision."""
+        assert load.contexts, "no request follows the decision"
         bucket = self.latency_model.bucket(load.num_requests)
-        if (known := self._incumbents.get(bucket)) is not None and known.rounds_to_skip > 0 and not self._is_exploring:
+        known = self._incumbents.get(bucket)
+        if known is not None and known.rounds_to_skip > 0 and not self._is_exploring:
             known.rounds_to_skip -= 1
             if self._random.random() >= EXPLORE:
                 return self._decision(known.arm, known.arm, load)
             return self._explore(known.arm, self._forecast(load), load)
-        outlook = self._forecast(load)
+        forecast = self._forecast(load)
         lag = sum(load.draft_lags)
-        warm_s = self._catch_up_seconds(lag) if lag else 0.0
+        catch_up_s = self._catch_up_seconds(lag) if lag else 0.0
         rates = [
-            tokens / (seconds + warm_s / PAYBACK_ROUNDS * (arm > 0))
-            for arm, (tokens, seconds) in enumerate(zip(outlook.tokens, outlook.seconds, strict=True))
+            tokens / (seconds + catch_up_s / PAYBACK_ROUNDS * (arm > 0))
+            for arm, (tokens, seconds) in enumerate(zip(forecast.tokens, forecast.seconds, strict=True))
         ]
-        incumbent = self._update_incumbent(bucket, outlook, rates)
-        may_survey = warm_s <= outlook.seconds[0]
+        incumbent = self._update_incumbent(bucket, forecast, rates)
+        may_survey = catch_up_s <= forecast.seconds[0]
         if may_survey and (arm := self._arm_to_survey(bucket, incumbent, rates)) is not None:
             incumbent.survey_rounds[arm] += 1
             return self._decision(arm, incumbent.arm, load)
         if incumbent.arm == 0 and self._exploration is not None and self._is_exploring:
             self._exploration.rounds_left -= 1
-            return self._explore_on(self._exploration, load)
-        if not incumbent.num_times_beaten and not (incumbent.has_unsurveyed and may_survey):
-            incumbent.rounds_to_skip = REST_ROUNDS
+            return self._continue_exploration(self._exploration, load)
+        if not incumbent.num_times_beaten and not (incumbent.survey_open and may_survey):
+            incumbent.rounds_to_skip = SKIP_ROUNDS
         if self._random.random() < EXPLORE:
-            return self._explore(incumbent.arm, outlook, load)
+            return self._explore(incumbent.arm, forecast, load)
         return self._decision(incumbent.arm, incumbent.arm, load)
+
+    def observe(self, report: RoundReport) -> None:
+        """Learns from a round."""
+        if report.seconds is not None:
+            self._observe_seconds(report.decision, report.seconds, report.num_tokens)
+        self.acceptance_model.observe(report.traces)
+
+    def speedup(self) -> SpeedupEstimate | None:
+        """Returns the throughput over that of the same server without speculation; None until off has run."""
+        return self._speedups.overall()
 
     @property
     def _is_exploring(self) -> bool:
         return self._exploration is not None and self._exploration.rounds_left > 0
 
-    def observe(self, report: RoundReport) -> None:
-        """Learn from a round."""
-        if report.seconds is not None:
-            self._observe_seconds(report.decision, report.seconds, report.num_tokens)
-        self.acceptance_model.observe(report.traces)
-
-    def _observe_seconds(self, choice: SpeculationDecision, seconds: float, tokens: int) -> None:
-        known = self._incumbents.get(self.latency_model.bucket(choice.load.num_requests))
-        is_old_news = known is not None and known.rounds_to_skip % PACE_EVERY > 0 and not choice.is_exploration
-        gathered = self._round_run
-        if gathered is not None and not (is_old_news and gathered.is_like(choice)):
+    def _observe_seconds(self, decision: SpeculationDecision, seconds: float, num_tokens: int) -> None:
+        known = self._incumbents.get(self.latency_model.bucket(decision.load.num_requests))
+        may_batch = known is not None and known.rounds_to_skip % TIME_EVERY > 0 and not decision.is_exploration
+        run = self._round_run
+        if run is not None and not (may_batch and run.matches(decision)):
             self._round_run = None
-            self._count(gathered.choice, gathered.seconds, gathered.tokens, gathered.rounds)
-            gathered = None
-        if not is_old_news:
-            self._time(choice, seconds, self._count(choice, seconds, tokens, 1))
-        elif gathered is None:
-            self._round_run = _RoundRun(choice, seconds, tokens)
+            self._count(run.decision, run.seconds, run.num_tokens, run.num_rounds)
+            run = None
+        if not may_batch:
+            self._time(decision, seconds, self._count(decision, seconds, num_tokens, 1))
+        elif run is None:
+            self._round_run = _RoundRun(decision, seconds, num_tokens)
         else:
-            gathered.add(seconds, tokens)
+            run.add(seconds, num_tokens)
 
-    def _count(self, choice: SpeculationDecision, seconds: float, tokens: int, rounds: int) -> float:
-        """Rounds of one kind, for the speed-up. Returns what was foreseen for catching up, in seconds."""
-        load, arm = choice.load, self._numbers[choice.arm]
-        lag = sum(lag for lag, drafts in zip(load.draft_lags, choice.drafts, strict=True) if drafts)
-        warm_s = self._catch_up_seconds(lag) if lag else 0.0
-        foreseen_s = (self.latency_model.seconds_of(arm, load) + warm_s) * rounds
-        off_s = (
-            self.latency_model.seconds_without_offset(0, load) * tokens / load.num_requests
-        )  # off gives each request one token a round
-        stratum = Stratum(self.latency_model.bucket(load.num_requests), choice.best_arm.shape is None)
-        self._speed_ups.observe(stratum, arm == 0, min(seconds, CAP * foreseen_s), off_s)
-        return warm_s
+    def _count(self, decision: SpeculationDecision, seconds: float, num_tokens: int, num_rounds: int) -> float:
+        """Adds rounds of one kind to the speedup estimate. Returns the predicted seconds of reading the lag."""
+        load, arm = decision.load, self._arm_index[decision.arm]
+        lag = sum(lag for lag, drafts in zip(load.draft_lags, decision.drafts, strict=True) if drafts)
+        catch_up_s = self._catch_up_seconds(lag) if lag else 0.0
+        predicted_s = (self.latency_model.seconds_of(arm, load) + catch_up_s) * num_rounds
+        # Off gives each request one token a round.
+        off_s = self.latency_model.seconds_without_offset(0, load) * num_tokens / load.num_requests
+        stratum = Stratum(self.latency_model.bucket(load.num_requests), decision.best_arm.shape is None)
+        self._speedups.observe(stratum, arm == 0, min(seconds, CAP * predicted_s), off_s)
+        return catch_up_s
 
-    def _time(self, choice: SpeculationDecision, seconds: float, warm_s: float) -> None:
-        """A round, for the pace of its arm, unless it was spent on catching up."""
-        arm = self._numbers[choice.arm]
-        if not choice.is_partial and warm_s < CATCH_UP * self.latency_model.seconds_of(arm, choice.load):
-            self.latency_model.observe(arm, choice.load, max(seconds - warm_s, seconds * (1 - CATCH_UP)))
-
-    def speedup(self) -> SpeedupEstimate | None:
-        """How much faster than without speculation; None until off has run a few times."""
-        return self._speed_ups.overall()
+    def _time(self, decision: SpeculationDecision, seconds: float, catch_up_s: float) -> None:
+        """Updates the latency model with a round, unless the round was spent on reading a lag."""
+        arm, load = self._arm_index[decision.arm], decision.load
+        if not decision.is_partial and catch_up_s < CATCH_UP_SHARE * self.latency_model.seconds_of(arm, load):
+            self.latency_model.observe(arm, load, max(seconds - catch_up_s, seconds * (1 - CATCH_UP_SHARE)))
 
     def _forecast(self, load: BatchLoad) -> _Forecast:
         expected = [self.acceptance_model.expected(context) for context in load.contexts]
-        alone = len(load.plain_contexts)
-        tokens = [alone + sum(by_arm) for by_arm in zip(*(one.tokens for one in expected), strict=True)]
-        optimistic = [alone + sum(by_arm) for by_arm in zip(*(one.optimistic for one in expected), strict=True)]
+        num_plain = len(load.plain_contexts)
+        tokens = [num_plain + sum(by_arm) for by_arm in zip(*(one.tokens for one in expected), strict=True)]
+        optimistic = [num_plain + sum(by_arm) for by_arm in zip(*(one.optimistic for one in expected), strict=True)]
         return _Forecast(tokens, optimistic, self.latency_model.seconds(load))
 
-    def _update_incumbent(self, bucket: int, outlook: _Forecast, rates: Sequence[float]) -> _Incumbent:
-        """The best arm of this bucket, with patience."""
-        top = max(range(len(rates)), key=rates.__getitem__)
-        incumbent = self._incumbents.setdefault(bucket, _Incumbent(top, [0] * len(rates)))
+    def _update_incumbent(self, bucket: int, forecast: _Forecast, rates: Sequence[float]) -> _Incumbent:
+        """Switches the arm of a bucket if another has been better for long enough. Returns the incumbent."""
+        best = max(range(len(rates)), key=rates.__getitem__)
+        incumbent = self._incumbents.setdefault(bucket, _Incumbent(best, [0] * len(rates)))
         gain = SWITCH_GAIN
-        if top < incumbent.arm:
-            # A smaller arm says nothing about the larger one: leave that only as surely as it is known.
-            doubt = outlook.optimistic[incumbent.arm] / outlook.tokens[incumbent.arm] - 1
-            gain = max(gain, DOUBT * doubt)
-        if rates[top] <= rates[incumbent.arm] * (1 + gain):
+        if best < incumbent.arm:
+            # A smaller arm shows nothing about the larger one, so leaving it takes as much gain as it is uncertain.
+            uncertainty = forecast.optimistic[incumbent.arm] / forecast.tokens[incumbent.arm] - 1
+            gain = max(gain, OPTIMISM * uncertainty)
+        if rates[best] <= rates[incumbent.arm] * (1 + gain):
             incumbent.num_times_beaten = 0
             return incumbent
         incumbent.num_times_beaten += 1
         if incumbent.num_times_beaten >= SWITCH_ROUNDS:
-            incumbent.arm, incumbent.num_times_beaten = top, 0
+            incumbent.arm, incumbent.num_times_beaten = best, 0
             self.num_switches += 1
         return incumbent
 
     def _arm_to_survey(self, bucket: int, incumbent: _Incumbent, rates: Sequence[float]) -> int | None:
-        """The arm to survey, every second round: the one whose cost is least known, of those that may be the best."""
-        incumbent.is_surveying = not incumbent.is_surveying
-        if not incumbent.is_surveying:
+        """Returns, every second round, the arm with the least known cost among those that may be the best."""
+        incumbent.surveyed_last = not incumbent.surveyed_last
+        if not incumbent.surveyed_last:
             return None
-        doubts = self.latency_model.ratio_sds(bucket, incumbent.arm)
+        sds = self.latency_model.ratio_sds(bucket, incumbent.arm)
         best = rates[incumbent.arm]
-        due = [
+        candidates = [
             arm
-            for arm, (rate, doubt) in enumerate(zip(rates, doubts, strict=True))
-            if doubt > SURVEY_DOUBT and rate * (1 + 2 * doubt) > best and incumbent.survey_rounds[arm] < SURVEY_ROUNDS
+            for arm, (rate, sd) in enumerate(zip(rates, sds, strict=True))
+            if sd > SURVEY_SD and rate * (1 + 2 * sd) > best and incumbent.survey_rounds[arm] < SURVEY_ROUNDS
         ]
-        incumbent.has_unsurveyed = bool(due)
-        return max(due, key=doubts.__getitem__, default=None)
+        incumbent.survey_open = bool(candidates)
+        return max(candidates, key=sds.__getitem__, default=None)
 
-    def _explore(self, best: int, outlook: _Forecast, load: BatchLoad) -> SpeculationDecision:
-        """Another arm, unless it costs too much."""
-        shares = self._exploration_shares(best, outlook)
-        arm = self._random.choices(list(shares), list(shares.values()))[0]
+    def _explore(self, best: int, forecast: _Forecast, load: BatchLoad) -> SpeculationDecision:
+        """Chooses another arm at random, unless it costs too much."""
+        weights = self._exploration_weights(best, forecast)
+        arm = self._random.choices(list(weights), list(weights.values()))[0]
         if best == 0:
-            return self._explore_from_off(arm, outlook, load)
-        loss_s = outlook.seconds[arm] - outlook.tokens[arm] * outlook.seconds[best] / outlook.tokens[best]
-        if self._is_too_expensive(loss_s, 1, outlook.seconds[best]):
+            return self._explore_from_off(arm, forecast, load)
+        loss_s = forecast.seconds[arm] - forecast.tokens[arm] * forecast.seconds[best] / forecast.tokens[best]
+        if self._is_too_expensive(loss_s, 1, forecast.seconds[best]):
             arm = best
         return self._decision(arm, best, load)
 
-    def _explore_from_off(self, arm: int, outlook: _Forecast, load: BatchLoad) -> SpeculationDecision:
-        """The whole batch, or if its catching up is too dear, the one request that lags least: it says as much about
-        acceptance, though nothing about the arm's cost. Each may use half of what exploring may cost.
+    def _explore_from_off(self, arm: int, forecast: _Forecast, load: BatchLoad) -> SpeculationDecision:
+        """Chooses an exploration while off is best: by the whole batch or, if that costs too much, by one request.
+
+        The one request has the smallest lag. It shows the acceptance as well, but not the cost of the arm. Each way may
+        use half of what exploration may cost.
         """
-        rounds = 1 + ENCORES
-        if self._random.random() * rounds < 1:  # a trial goes on for as many rounds, so it starts that much more rarely
-            for trial in (_Exploration(arm, False, ENCORES), _Exploration(arm, True, ENCORES)):
-                loss_s = rounds * self._loss_over_off(trial, outlook, load)
-                lag = min(load.draft_lags) if trial.is_single_request else sum(load.draft_lags)
+        num_rounds = 1 + EXTRA_ROUNDS
+        if self._random.random() * num_rounds < 1:  # an exploration lasts that many rounds, so it starts less often
+            for is_single_request in (False, True):
+                exploration = _Exploration(arm, is_single_request, EXTRA_ROUNDS)
+                loss_s = num_rounds * self._loss_over_off(exploration, forecast, load)
+                lag = min(load.draft_lags) if is_single_request else sum(load.draft_lags)
                 loss_s += self._catch_up_seconds(lag) if lag else 0.0
-                if not self._is_too_expensive(2 * loss_s, rounds, outlook.seconds[0]):
-                    self._exploration = trial
-                    return self._explore_on(trial, load)
+                if not self._is_too_expensive(2 * loss_s, num_rounds, forecast.seconds[0]):
+                    self._exploration = exploration
+                    return self._continue_exploration(exploration, load)
         return self._decision(0, 0, load)
 
-    def _loss_over_off(self, trial: _Exploration, outlook: _Forecast, load: BatchLoad) -> float:
-        """Seconds that a round of the trial loses on off, catching up apart."""
-        arm, off_s = trial.arm, outlook.seconds[0]
-        if not trial.is_single_request:
-            return outlook.seconds[arm] - outlook.tokens[arm] * off_s / outlook.tokens[0]
-        place = _argmin(load.draft_lags)
-        one = self._forecast(BatchLoad(load.contexts[place : place + 1], (0,)))
-        return one.seconds[arm] - one.seconds[0] - (one.tokens[arm] - 1) * off_s / outlook.tokens[0]
+    def _loss_over_off(self, exploration: _Exploration, forecast: _Forecast, load: BatchLoad) -> float:
+        """Returns the seconds that a round of the exploration loses against off, without catching up."""
+        arm, off_s = exploration.arm, forecast.seconds[0]
+        if not exploration.is_single_request:
+            return forecast.seconds[arm] - forecast.tokens[arm] * off_s / forecast.tokens[0]
+        request = _argmin(load.draft_lags)
+        one = self._forecast(BatchLoad(load.contexts[request : request + 1], (0,)))
+        return one.seconds[arm] - one.seconds[0] - (one.tokens[arm] - 1) * off_s / forecast.tokens[0]
 
-    def _is_too_expensive(self, loss_s: float, rounds: int, best_s: float) -> bool:
-        """By chance, so often that what is explored costs EXPLORE_LOSS at most. loss_s: of so many rounds together."""
-        return self._random.random() * EXPLORE * loss_s > EXPLORE_LOSS * best_s * rounds
+    def _is_too_expensive(self, loss_s: float, num_rounds: int, best_s: float) -> bool:
+        """Returns True so often, by chance, that exploration costs EXPLORE_LOSS at most. loss_s: of all rounds."""
+        return self._random.random() * EXPLORE * loss_s > EXPLORE_LOSS * best_s * num_rounds
 
-    def _explore_on(self, trial: _Exploration, load: BatchLoad) -> SpeculationDecision:
-        return self._decision(trial.arm, 0, load, _argmin(load.draft_lags) if trial.is_single_request else None)
+    def _continue_exploration(self, exploration: _Exploration, load: BatchLoad) -> SpeculationDecision:
+        only = _argmin(load.draft_lags) if exploration.is_single_request else None
+        return self._decision(exploration.arm, 0, load, only)
 
-    def _decision(self, arm: int, best: int, load: BatchLoad, alone: int | None = None) -> SpeculationDecision:
-        drafts = tuple(arm > 0 and alone in (None, place) for place in range(len(load.contexts)))
+    def _decision(self, arm: int, best: int, load: BatchLoad, only: int | None = None) -> SpeculationDecision:
+        drafts = tuple(arm > 0 and only in (None, request) for request in range(len(load.contexts)))
         return SpeculationDecision(self.arms[arm], drafts, self.arms[best], load)
 
-    def _exploration_shares(self, best: int, outlook: _Forecast) -> dict[int, float]:
-        """Which arms are worth a look, and how much of the exploring goes to each."""
-        # From off, the smallest arm takes the share of off: its one guess says for little whether the head is of use.
-        shares = {1 if best == 0 else 0: EXPLORE_OFF}
-        for near in (best - 1, best + 1):
-            if 0 <= near < len(self.arms):
-                shares[near] = shares.get(near, 0.0) + EXPLORE_NEAR
-        hopes = [tokens / seconds for tokens, seconds in zip(outlook.optimistic, outlook.seconds, strict=True)]
-        hope = max((arm for arm in range(1, len(hopes)) if arm != best), key=hopes.__getitem__)
-        shares[hope] = shares.get(hope, 0.0) + EXPLORE_HOPE
-        return shares
+    def _exploration_weights(self, best: int, forecast: _Forecast) -> dict[int, float]:
+        """Returns the arms worth exploring and how much of the exploration each gets."""
+        # While off is best, the smallest arm gets the weight of off: its one draft token is a cheap trial of the head.
+        weights = {1 if best == 0 else 0: EXPLORE_OFF}
+        for neighbor in (best - 1, best + 1):
+            if 0 <= neighbor < len(self.arms):
+                weights[neighbor] = weights.get(neighbor, 0.0) + EXPLORE_NEIGHBOR
+        rates = [tokens / seconds for tokens, seconds in zip(forecast.optimistic, forecast.seconds, strict=True)]
+        promising = max((arm for arm in range(1, len(rates)) if arm != best), key=rates.__getitem__)
+        weights[promising] = weights.get(promising, 0.0) + EXPLORE_PROMISING
+        return weights
 
 
-def _argmin(lags: Sequence[int]) -> int:
-    return min(range(len(lags)), key=lags.__getitem__)
+def _argmin(values: Sequence[int]) -> int:
+    return min(range(len(values)), key=values.__getitem__)

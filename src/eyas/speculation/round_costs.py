@@ -1,13 +1,12 @@
-"""What a round costs, by arm and batch size: measured at start-up, kept in a cache, then followed by real rounds.
+"""Seconds of a round by arm and batch size, measured at start-up and cached. The latency model corrects them later.
 
 A arms, N measured batch sizes.
 
-    seconds of a round = (table[arm, batch] + per_token[arm] * (sum of contexts - batch * context)) * correction
+    seconds of a round = table[arm, batch] + per_token[arm] * (sum of contexts - batch * context)
 
-The whole round is measured, not its parts: draft, verify and extend also cost what lies between them, and one figure
-for all of it needs no model of how they add up. Batch sizes are the powers of two up to the slots; between them the
-cost is taken on the line that joins them. Attention grows with the context and with the rows that read it, so one long
-context for each arm gives the slope.
+The whole round is measured, not its parts, because the time between draft, verify and extend counts as well. Batch
+sizes are the powers of two up to the slots; between them costs are interpolated. Attention grows with the context and
+with the rows that read it, so one long context for each arm gives the slope.
 """
 
 import contextlib
@@ -29,16 +28,16 @@ Measure = Callable[[Arm, int, int], float]
 """(arm, batch, context) -> seconds of one round of that many requests, each with that many tokens before its root."""
 
 SCHEMA = 1
-TIME_LIMIT_S = 6.0  # for the whole table; what is not measured by then is taken from the smaller batch sizes
-MAX_ROUNDS = 9  # of one arm, batch size and context
+TIME_LIMIT_S = 6.0  # for the whole table; cells not measured by then are extrapolated from smaller batch sizes
+MAX_ROUNDS = 9  # for one arm, batch size and context
 CONTEXT, LONG_CONTEXT = 512, 2048  # tokens
-MAX_DISAGREEMENT = 1.1  # of two rounds that differ by more one was disturbed
-MIN_SHARE = 0.25  # of the table's figure: what shorter contexts can save at most
+MAX_DISAGREEMENT = 1.1  # two rounds that differ by a larger factor call for a third
+MIN_SHARE = 0.25  # of the table's figure: shorter contexts save no more than the rest
 
 
 @dataclass(frozen=True)
 class CostKey:
-    """What the seconds depend on: a cached table of another key is not used."""
+    """Everything that the seconds depend on; a cached table with another key is not used."""
 
     machine: str
     target: str  # digest
@@ -51,7 +50,7 @@ class CostKey:
 
 @dataclass(frozen=True)
 class CostTable:
-    """Seconds of whole rounds with `context` tokens a request. seconds: by arm, by batch size; per_token: by arm."""
+    """Seconds of rounds with `context` tokens a request. seconds: by arm and batch size. per_token: slope by arm."""
 
     arms: tuple[str, ...]
     batches: tuple[int, ...]
@@ -60,38 +59,43 @@ class CostTable:
     per_token: tuple[float, ...]
 
     def seconds_at(self, arm: int, batch: int) -> float:
-        """Seconds on the line through the nearest two measured batch sizes."""
+        """Interpolates the seconds of an arm between the nearest two measured batch sizes."""
         batches, seconds = self.batches, self.seconds[arm]
         if len(batches) == 1:
             return seconds[0] * batch / batches[0] if batch > batches[0] else seconds[0]
-        right = next((place for place, size in enumerate(batches) if size >= batch), len(batches) - 1)
+        right = next((index for index, size in enumerate(batches) if size >= batch), len(batches) - 1)
         right = max(right, 1)
         share = (batch - batches[right - 1]) / (batches[right] - batches[right - 1])
         return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
 
     def seconds_for(self, arm: int, load: BatchLoad) -> float:
-        """Seconds of a round for this load: those who follow the arm, and a row each for the others."""
+        """Returns the seconds of a round for this load; requests without speculation count one row each."""
         following, alone = len(load.contexts), sum(load.plain_contexts)
         long = sum(load.contexts) - following * self.context
-        fixed = self.seconds_at(0, load.num_requests) - self.seconds_at(0, following) if load.plain_contexts else 0.0
-        fixed += self.per_token[0] * (alone - len(load.plain_contexts) * self.context)
+        plain_s = self.seconds_at(0, load.num_requests) - self.seconds_at(0, following) if load.plain_contexts else 0.0
+        plain_s += self.per_token[0] * (alone - len(load.plain_contexts) * self.context)
         base = self.seconds_at(arm, following)
-        return max(base + self.per_token[arm] * long + fixed, MIN_SHARE * base)
+        return max(base + self.per_token[arm] * long + plain_s, MIN_SHARE * base)
 
 
 def batch_sizes(slots: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and the slots themselves."""
+    """Returns 1, 2, 4, ... and the number of slots."""
     return (*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots)
 
 
 def measure_cost_table(
     arms: Sequence[Arm], slots: int, limit: int, measure: Measure, time_limit_s: float = TIME_LIMIT_S
 ) -> CostTable:
-    """Measure within allowance_s. limit: the longest context that the engine holds.
+    """Measures the table, the smallest rounds first.
 
-    The smallest rounds come first. Every arm is measured at the two smallest batch sizes and at a long context,
-    whatever it takes; the rest as far as the allowance goes, and then on the line through the arm's last two sizes.
-    What time is left goes to sweeps over all that was measured, so that arms are compared in the same moments.
+    Every arm is measured at the two smallest batch sizes and at a long context, however long that takes; the rest
+    within the time limit, and beyond it extrapolated from the arm's last two sizes. The time that is left goes to
+    further sweeps over all measured cells, so that arms are compared at the same moments.
+
+    Args:
+        limit: the longest context that the engine holds.
+        measure: runs one round.
+        time_limit_s: for the whole table.
     """
     batches, context, long = batch_sizes(slots), min(CONTEXT, limit), min(LONG_CONTEXT, limit)
     found: dict[_Cell, list[float]] = {}
@@ -105,7 +109,7 @@ def measure_cost_table(
         spent_s += once_s
 
     def first(cell: _Cell) -> float:
-        """Two rounds, or three where they disagree: the first of a kind is often slow."""
+        """Measures two rounds, or three if they disagree, because the first of a kind is often slow."""
         run(cell)
         run(cell)
         if max(found[cell]) > MAX_DISAGREEMENT * min(found[cell]):
@@ -116,9 +120,9 @@ def measure_cost_table(
     grid = [[first((arm, batch, context)) for batch in batches[:2]] for arm in numbers]
     for arm in numbers if long > context else ():
         first((arm, 1, long))
-    for place, batch in enumerate(batches[2:], start=2):
+    for index, batch in enumerate(batches[2:], start=2):
         for arm, row in enumerate(grid):
-            guess_s = _extrapolate(row, batches, place)
+            guess_s = _extrapolate(row, batches, index)
             row.append(first((arm, batch, context)) if spent_s + 2 * guess_s <= time_limit_s else guess_s)
     for _ in range(MAX_ROUNDS - 2):
         if spent_s + sum(map(min, found.values())) > time_limit_s:
@@ -129,9 +133,9 @@ def measure_cost_table(
     seconds, per_token = [], []
     for arm in numbers:
         row: list[float] = []
-        for place, batch in enumerate(batches):
+        for index, batch in enumerate(batches):
             cell = (arm, batch, context)
-            row.append(medians[cell] if cell in medians else _extrapolate(row, batches, place))
+            row.append(medians[cell] if cell in medians else _extrapolate(row, batches, index))
         seconds.append(tuple(isotonic(row)))
         per_token.append(max(medians.get((arm, 1, long), 0.0) - row[0], 0.0) / max(long - context, 1))
     return CostTable(tuple(arm.name for arm in arms), batches, context, tuple(seconds), tuple(per_token))
@@ -141,14 +145,14 @@ _Cell = tuple[int, int, int]
 """Arm, batch size, context."""
 
 
-def _extrapolate(row: Sequence[float], batches: Sequence[int], place: int) -> float:
-    """The figure of the next batch size, on the line through the last two."""
-    step = (row[-1] - row[-2]) / (batches[place - 1] - batches[place - 2])
-    return row[-1] + max(step, 0.0) * (batches[place] - batches[place - 1])
+def _extrapolate(row: Sequence[float], batches: Sequence[int], index: int) -> float:
+    """Predicts the seconds of the next batch size from the last two."""
+    step = (row[-1] - row[-2]) / (batches[index - 1] - batches[index - 2])
+    return row[-1] + max(step, 0.0) * (batches[index] - batches[index - 1])
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
-    """The nearest sequence that never falls (pool adjacent violators): a larger batch is not faster."""
+    """Returns the nearest sequence that never falls (pool adjacent violators), as a larger batch is not faster."""
     pools: list[tuple[float, int]] = []
     for value in values:
         mean, count = value, 1
@@ -162,7 +166,7 @@ def isotonic(values: Sequence[float]) -> list[float]:
 def load_or_measure(
     key: CostKey, arms: Sequence[Arm], slots: int, limit: int, measure: Measure, directory: Path | None
 ) -> CostTable:
-    """The cached table of this key, arms and slots, or a fresh one, which is kept. directory None: no cache."""
+    """Returns the cached table of this key, arms and slots, or measures one and caches it. directory None: no cache."""
     fields = {"schema": SCHEMA, "key": asdict(key), "arms": [_arm_fields(arm) for arm in arms]}
     fields |= {"batches": list(batch_sizes(slots)), "context": min(CONTEXT, limit), "limit": min(LONG_CONTEXT, limit)}
     path = None if directory is None else directory / f"round-costs-{digest_json(fields).rpartition(':')[2][:20]}.json"
@@ -170,7 +174,7 @@ def load_or_measure(
         return found
     table = measure_cost_table(arms, slots, limit, measure)
     if path is not None:
-        # A cache that cannot be written costs the next start a few seconds; this one can go on.
+        # Without a writable cache the next start measures again; this one continues.
         with contextlib.suppress(StorageError):
             write_json_atomic(path, fields | {"seconds": table.seconds, "per_token": table.per_token})
     return table
@@ -181,7 +185,7 @@ def _arm_fields(arm: Arm) -> dict[str, Any]:
 
 
 def _read(path: Path, fields: dict[str, Any]) -> CostTable | None:
-    """None when the file is missing, damaged or of another key: a table can always be measured again."""
+    """Returns None if the file is missing, damaged or has another key: the table can be measured again."""
     try:
         content = json.loads(path.read_bytes())
         if any(content[name] != value for name, value in fields.items()):

@@ -1,29 +1,31 @@
-"""How much faster the server is than the same server without speculation, from its own rounds.
+"""Estimates how much faster a server is than the same server without speculation, from its own rounds.
 
-Strata: by batch bucket, and by whether off was the best arm. Within one, the rounds that ran off are a random sample of
-all rounds (the budget explores by chance), so they say what off would have taken:
+Strata are batch buckets, split by whether off was the best arm. Within a stratum the rounds that ran off are a random
+sample of all rounds (the budget explores by chance), so they show how long off would have taken:
 
-    foreseen = what the cost model says that off would have taken for the tokens of a round
-    truth    = seconds of the rounds that ran off / their foreseen seconds          measured: it calibrates the model
-    without  = sum over strata of truth * (foreseen seconds of all rounds)
-    speed-up = without / (seconds of all rounds)
+    predicted   = seconds that the cost model predicts for off, for the tokens of a round
+    calibration = seconds of the rounds that ran off / their predicted seconds
+    without     = sum over strata of calibration * (predicted seconds of all rounds)
+    speedup     = without / (seconds of all rounds)
 
-The model only carries the measured rounds of off over to the batch size, the contexts and the machine's mood of the
-others; where it is wrong by a factor, `truth` is that factor. A round that takes more than CAP times what was foreseen
-counts as CAP times, on both sides: the few rounds of off must not hang on one hiccup.
+The model only carries the measured rounds of off over to other batch sizes, contexts and moments; its constant errors
+cancel in the calibration. A round that takes more than CAP times its prediction counts as CAP times, with and without
+speculation, so that one outlier does not decide between the few rounds of off.
 """
 
 import math
 from dataclasses import dataclass
 
+from eyas.tree.stats import log_scale_interval
+
 HALF_LIFE = 4000  # rounds
-MIN_ROUNDS = 5.0  # of off, before a stratum counts
+MIN_ROUNDS = 5.0  # rounds of off before a stratum has a baseline
 CAP = 2.0
 
 
 @dataclass(frozen=True)
 class SpeedupEstimate:
-    """Tokens per second over those of off, with its 95% interval. baseline_rounds: of off, faded, that it rests on."""
+    """Tokens per second over those of off, with the 95% interval. baseline_rounds: rounds of off behind it, faded."""
 
     value: float
     low: float
@@ -32,54 +34,54 @@ class SpeedupEstimate:
 
 
 class _Sums:
-    """Seconds of rounds, as they were (s) and as foreseen of off (f); old ones fade."""
+    """Exponentially faded sums of measured seconds (s) and of predicted seconds of off (p)."""
 
     def __init__(self) -> None:
         self.round = 0
-        self.weight = self.weight2 = self.seconds = self.foreseen_s = 0.0
-        self._ss = self._sf = self._ff = 0.0
+        self.weight = self.weight2 = self.seconds = self.predicted_s = 0.0
+        self._ss = self._sp = self._pp = 0.0
 
-    def add(self, now: int, seconds: float, foreseen_s: float) -> None:
+    def add(self, now: int, seconds: float, predicted_s: float) -> None:
         fade = self.fade_to(now)
         self.round = now
         self.weight = self.weight * fade + 1
         self.weight2 = self.weight2 * fade**2 + 1
         self.seconds = self.seconds * fade + seconds
-        self.foreseen_s = self.foreseen_s * fade + foreseen_s
+        self.predicted_s = self.predicted_s * fade + predicted_s
         self._ss = self._ss * fade + seconds**2
-        self._sf = self._sf * fade + seconds * foreseen_s
-        self._ff = self._ff * fade + foreseen_s**2
+        self._sp = self._sp * fade + seconds * predicted_s
+        self._pp = self._pp * fade + predicted_s**2
 
     def fade_to(self, now: int) -> float:
         return 0.5 ** ((now - self.round) / HALF_LIFE)
 
     @property
     def rounds(self) -> float:
-        """Equally weighted rounds that would say as much."""
+        """Effective number of rounds: equally weighted rounds with the same variance."""
         return self.weight**2 / self.weight2 if self.weight2 else 0.0
 
     @property
     def ratio(self) -> float:
-        """Seconds over foreseen ones."""
-        return self.seconds / self.foreseen_s
+        """Measured seconds over predicted ones."""
+        return self.seconds / self.predicted_s
 
     @property
     def ratio_variance(self) -> float:
-        """Of `ratio`: a ratio of sums, linearised."""
-        residual = max(self._ss - 2 * self.ratio * self._sf + self.ratio**2 * self._ff, 0.0)
-        return residual * self.weight / ((self.rounds - 1) * self.foreseen_s**2)
+        """Variance of `ratio`, a ratio of sums, linearized."""
+        residual = max(self._ss - 2 * self.ratio * self._sp + self.ratio**2 * self._pp, 0.0)
+        return residual * self.weight / ((self.rounds - 1) * self.predicted_s**2)
 
 
 @dataclass(frozen=True)
 class Stratum:
-    """Rounds that are alike: their batch bucket, and whether off was the best arm."""
+    """A group of similar rounds: their batch bucket, and whether off was the best arm."""
 
     bucket: int
     off_is_best: bool
 
 
 class SpeedupEstimator:
-    """Keeps the sums; figures on request."""
+    """The sums by stratum, and the estimate from them. Owned by the budget."""
 
     def __init__(self) -> None:
         self._all: dict[Stratum, _Sums] = {}
@@ -87,54 +89,51 @@ class SpeedupEstimator:
         self._off_anywhere = _Sums()
         self._round = 0
 
-    def observe(self, stratum: Stratum, ran_off: bool, seconds: float, foreseen_s: float) -> None:
-        """One round, or a few alike. seconds: measured, capped by the caller; foreseen_s: of off, for their tokens."""
+    def observe(self, stratum: Stratum, ran_off: bool, seconds: float, predicted_s: float) -> None:
+        """Adds one round, or a few of the same kind.
+
+        Args:
+            seconds: measured, capped by the caller.
+            predicted_s: of off, for the same tokens.
+        """
         self._round += 1
-        self._all.setdefault(stratum, _Sums()).add(self._round, seconds, foreseen_s)
+        self._all.setdefault(stratum, _Sums()).add(self._round, seconds, predicted_s)
         if ran_off:
-            self._off.setdefault(stratum, _Sums()).add(self._round, seconds, foreseen_s)
-            self._off_anywhere.add(self._round, seconds, foreseen_s)
+            self._off.setdefault(stratum, _Sums()).add(self._round, seconds, predicted_s)
+            self._off_anywhere.add(self._round, seconds, predicted_s)
 
     def overall(self) -> SpeedupEstimate | None:
-        """Over all rounds; None until off has run a few times. Strata where it has not take the baseline of all."""
-        return self._over(list(self._all), self._off_anywhere)
+        """Returns the estimate over all rounds; None until off has run a few times.
 
-    def _over(self, strata: list[Stratum], other: _Sums | None) -> SpeedupEstimate | None:
+        Strata without rounds of off take the baseline of all strata.
+        """
         with_s = without_s = with_variance = baseline_rounds = 0.0
         variances: list[tuple[float, float]] = []  # of each baseline, and its degrees of freedom
-        for stratum in strata:
-            ran, off = self._all[stratum], self._baseline(stratum, other)
+        for stratum, ran in self._all.items():
+            off = self._baseline(stratum)
             if off is None or ran.rounds < 2:
                 continue
             fade = ran.fade_to(self._round)
-            foreseen_s = ran.foreseen_s * fade
+            predicted_s = ran.predicted_s * fade
             with_s += ran.seconds * fade
-            with_variance += foreseen_s**2 * ran.ratio_variance
-            without_s += foreseen_s * off.ratio
-            variances.append((foreseen_s**2 * off.ratio_variance, off.rounds - 1))
+            with_variance += predicted_s**2 * ran.ratio_variance
+            without_s += predicted_s * off.ratio
+            variances.append((predicted_s**2 * off.ratio_variance, off.rounds - 1))
             baseline_rounds += off.rounds
         if not variances:
             return None
         variance = sum(part for part, _ in variances)
-        # Welch and Satterthwaite: how many degrees of freedom a sum of estimated variances has.
+        # Welch and Satterthwaite: the degrees of freedom of a sum of estimated variances.
         shares = sum(part**2 / rounds for part, rounds in variances)
         freedom = variance**2 / shares if shares else math.inf
-        spread = math.sqrt(variance / without_s**2 + with_variance / with_s**2)
-        value, reach = without_s / with_s, math.exp(_student(freedom) * spread)
-        return SpeedupEstimate(value, value / reach, value * reach, baseline_rounds)
+        log_variance = variance / without_s**2 + with_variance / with_s**2
+        interval = log_scale_interval(without_s / with_s, log_variance, degrees_of_freedom=freedom)
+        return SpeedupEstimate(without_s / with_s, interval.low, interval.high, baseline_rounds)
 
-    def _baseline(self, stratum: Stratum, other: _Sums | None) -> _Sums | None:
-        """The rounds of off in this stratum, or else in the other one of the same batch bucket, or else `other`."""
+    def _baseline(self, stratum: Stratum) -> _Sums | None:
+        """Returns the rounds of off in this stratum, else in the other one of the same batch bucket, else anywhere."""
         twin = Stratum(stratum.bucket, not stratum.off_is_best)
-        for sums in (self._off.get(stratum), self._off.get(twin), other):
+        for sums in (self._off.get(stratum), self._off.get(twin), self._off_anywhere):
             if sums is not None and sums.rounds >= MIN_ROUNDS:
                 return sums
         return None
-
-
-def _student(freedom: float) -> float:
-    """The 97.5% point of Student's t, by Fisher's expansion: 2% short at 3 degrees of freedom, exact in the limit."""
-    z = 1.959964
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / freedom + second / freedom**2
