@@ -181,5 +181,5 @@ def test_releasing_twice_is_caught() -> None:
     hit = cache.insert([1, 2, 3], slots_of([1, 2, 3], 1))
     cache.lock(hit.node)
     cache.unlock(hit.node)
-    with pytest.raises(AssertionError, match="more often than held"):
+    with pytest.raises(AssertionError, match="more often than locked"):
         cache.unlock(hit.node)
