@@ -25,7 +25,7 @@ from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.respond import LEDGER_FILE
 from eyas.data.ledger.cards import render_card
-from eyas.data.ledger.ledger import MAX_IDS, MAX_LOCATIONS, AnswerLedger
+from eyas.data.ledger.ledger import MAX_IDS, MAX_LOCATIONS, AnswerLedger, PromptLedger
 from eyas.data.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
 from eyas.data.select.screen import FORGOTTEN
 from eyas.features import store
