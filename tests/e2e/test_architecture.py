@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
-NAME = re.compile(r"`((?:data|drafters|engine|kernels|memory|server|speculation|tree)\.[A-Za-z_.]+)`")
+PACKAGES = "|".join(sorted(path.stem for path in (PAGE.parents[1] / "src" / "eyas").iterdir() if path.stem[0] != "_"))
+NAME = re.compile(rf"`((?:{PACKAGES})\.[A-Za-z_0-9.]+)`")
 
 
 def test_every_name_on_the_page_exists() -> None:
@@ -18,7 +19,7 @@ def test_every_name_on_the_page_exists() -> None:
 def exists(name: str) -> bool:
     """A module below eyas, then attributes of it."""
     parts = name.split(".")
-    for length in range(len(parts), 1, -1):
+    for length in range(len(parts), 0, -1):
         try:
             found: object = importlib.import_module(".".join(("eyas", *parts[:length])))
         except ModuleNotFoundError:
