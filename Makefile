@@ -4,6 +4,7 @@
 #   make test          eyas[dev]; `make check`, then the tests (minutes)
 #   make test-full     eyas[dev]; every test, also those marked `full`
 #   make check         eyas[dev]; ruff, format, types, floors
+#   make reference     eyas alone; writes docs/reference/ from the code
 #   make interop       eyas alone, AIPerf in PEERS; it measures `eyas serve`
 #   make peers-clients   other benchmarks under PEERS, AIPerf and guidellm, to compare `eyas bench` with
 #   make soak          eyas[dev]; ten thousand mixed and rude requests against the server
@@ -33,7 +34,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production peers-training \
+.PHONY: quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production peers-training \
   peers-clients audit pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
@@ -53,6 +54,9 @@ check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+reference: $(EYAS)
+	$(BIN)/python tools/make_reference.py
 
 soak: $(DEV)
 	$(BIN)/pytest -q --full -k soak tests/server/test_soak.py

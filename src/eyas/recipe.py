@@ -79,8 +79,11 @@ RECIPE_FILE = "recipe.toml"
 class TargetConfig:
     """The recipe keys `target.*`.
 
-    model: a local directory, a hub id or "embedded". head: a head directory (or "embedded") to use instead of training
-    one. license: the SPDX id of the target's license, if its directory does not name it.
+    Attributes:
+        model: The target: a local directory, a hub id, or "embedded" for the model that ships with eyas.
+        dtype: The dtype in which the target runs.
+        head: A head directory, or "embedded", to use instead of training a head.
+        license: The SPDX id of the target's license, if its directory does not name one.
     """
 
     model: str = "embedded"
@@ -91,7 +94,11 @@ class TargetConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All settings of a run. The package of a stage defines that stage's keys."""
+    """All settings of a run. The package of a stage defines that stage's keys.
+
+    Attributes:
+        name: The name of the run; the default run directory is runs/NAME.
+    """
 
     name: str = "recipe"
     target: TargetConfig = field(default_factory=TargetConfig)

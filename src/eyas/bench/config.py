@@ -24,7 +24,13 @@ LOAD_MINIMUM = {
 
 @dataclass(frozen=True)
 class Slo:
-    """The limits of a request, in milliseconds. Goodput counts the requests that meet all; None sets no limit."""
+    """The limits that a request must meet to count for goodput, in milliseconds. It must meet all of them.
+
+    Attributes:
+        ttft_ms: The maximum time to first token in milliseconds; by default there is no limit.
+        tpot_ms: The maximum time per output token in milliseconds; by default there is no limit.
+        e2e_ms: The maximum time from the request to the last token in milliseconds; by default there is no limit.
+    """
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
@@ -38,29 +44,32 @@ class Slo:
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """The keys `bench.*`. The dtype is not among them: the target is measured as it was loaded.
+    """The recipe keys `bench.*`. The dtype is not among them: the target is measured as it was loaded.
 
-    prompts               None: the prompts held out from training; builtin:eval: the evaluation set of eyas; synthetic:
-                          random words, synthetic_words of them; or a file of any form that `prompts.source` accepts
-    prompts_per_task      prompts of each task, each measured alone
-    max_tokens            longest answer, alone and under load
-    repeats               runs over the prompts, of which the median per prompt and arm counts; blocks under load
-    concurrency           numbers of streams of the closed loop, one point each; empty: not measured
-    requests_per_stream   requests of each stream in a block of the closed loop
-    rates                 requests per second of the open loop (Poisson), one point each; the engine has as many slots
-                          as the largest concurrency (8 without one), further requests wait
-    ramp                  first and last rate of an open loop whose rate grows over a block; None: not measured
-    block_s               seconds in which an open loop sends the requests of a block
-    slo                   limits for goodput
-    arms                  further arms under load: a fixed tree or chain (chain3, tree16, ...; see serve.arm), or chains
-                          of 3 drafted without the head by prompt lookup (lookup3) or by draft_model (model3)
-    draft_model           directory or hub id of a small model with the target's vocabulary
-    depth, top_k, nodes   the tree (see tree.shape)
-    lossless_prompts      answers compared with the reference in float32; 0: no check
-    lossless_tokens       longest of these answers
-    lossless_slots        requests in flight while they are generated
-    compile               on a CPU: compile the forwards of both arms, as `eyas serve` does; takes about a minute once
-    seed                  of the bootstrap, the arrivals and synthetic prompts
+    Attributes:
+        prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
+            or "synthetic" (random words); by default those held out from training.
+        synthetic_words: The number of words of a synthetic prompt.
+        prompts_per_task: The number of prompts of each task that are measured one at a time.
+        max_tokens: The maximum number of tokens of an answer.
+        repeats: The number of runs over the prompts, whose median counts, and the number of blocks under load.
+        concurrency: The numbers of streams of the closed loop, one point each; empty measures none.
+        requests_per_stream: The number of requests of each stream in a block of the closed loop.
+        rates: The request rates per second of the open loop (Poisson), one point each. The engine has as many slots as
+            the largest concurrency, or 8; further requests wait.
+        ramp: The first and the last rate of an open loop whose rate grows over a block; by default it is not measured.
+        block_s: The number of seconds in which an open loop sends the requests of a block.
+        arms: Further arms under load: a fixed tree or chain (chain3, tree16, ...), prompt lookup (lookup3) or a small
+            model (model3).
+        draft_model: The directory or hub id of a small model with the target's vocabulary, for the model arms.
+        depth: The levels of the draft tree below its root, at one stream.
+        top_k: The number of nodes expanded in each level, and of children scored for each of them.
+        nodes: The number of nodes that the target verifies in a round, the root included.
+        lossless_prompts: The number of answers compared with the reference in float32; 0 skips the check.
+        lossless_tokens: The maximum number of tokens of these answers.
+        lossless_slots: The number of requests in flight while these answers are generated.
+        compile: Compiles the forwards of both arms on a CPU, as `eyas serve` does; this takes about a minute once.
+        seed: The seed of the bootstrap, of the arrivals and of synthetic prompts.
     """
 
     prompts: str | None = None
@@ -108,28 +117,30 @@ class BenchConfig:
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """The keys `client.*`.
+    """The keys `client.*` of `eyas bench --url`.
 
-    prompts               builtin:eval, synthetic, or a file: JSON lines of any form that `prompts.source` accepts
-    limit                 prompts of a file, or of each family of builtin:eval; None: all of a file, 12 of a family
-    synthetic_words       words of a synthetic prompt
-    ignore_eos            answers continue to max_tokens, so that their lengths do not depend on the text
-    model                 its name on the server; None: the only one that the server lists
-    stream                answers as streams; false for a server that cannot: then only end-to-end times are measured
-    api_key_env           environment variable with the API key
-    max_tokens            longest answer
-    temperature           at 0, the answers of both arms are compared
-    repeats               blocks of each point; a block runs in every arm, in rotated order, on the same prompts
-    one_stream            measure each prompt alone, for the results by task
-    concurrency           numbers of streams of the closed loop, one point each
-    rates                 requests per second of the open loop (Poisson), one point each
-    ramp                  first and last rate of an open loop whose rate grows over a block; None: not measured
-    requests_per_stream   requests of each stream in a block of the closed loop
-    block_s               seconds in which an open loop sends the requests of a block
-    warm_up               requests to each arm before a point, not counted
-    slo                   limits for goodput
-    timeout_s             of one request, in seconds
-    seed                  of requests, arrivals and the bootstrap
+    Attributes:
+        prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
+            or "synthetic" (random words).
+        limit: The number of prompts of a file, or of each family of builtin:eval; by default all of a file and 12 of a
+            family.
+        synthetic_words: The number of words of a synthetic prompt.
+        ignore_eos: Lets answers continue to max_tokens, so that their lengths do not depend on the text.
+        model: The name of the model on the server; by default the only one that the server lists.
+        stream: Reads answers as streams; false measures only end-to-end times, for a server that cannot stream.
+        api_key_env: The environment variable that holds the API key.
+        max_tokens: The maximum number of tokens of an answer.
+        temperature: The sampling temperature; at 0 the answers of both arms are compared.
+        repeats: The number of blocks of each point; every arm runs each block on the same prompts, in rotated order.
+        one_stream: Measures each prompt alone, for the results by task.
+        concurrency: The numbers of streams of the closed loop, one point each.
+        rates: The request rates per second of the open loop (Poisson), one point each.
+        ramp: The first and the last rate of an open loop whose rate grows over a block; by default it is not measured.
+        requests_per_stream: The number of requests of each stream in a block of the closed loop.
+        block_s: The number of seconds in which an open loop sends the requests of a block.
+        warm_up: The number of requests to each arm before a point, which are not counted.
+        timeout_s: The time limit of one request in seconds.
+        seed: The seed of the requests, the arrivals and the bootstrap.
     """
 
     prompts: str = "builtin:eval"
@@ -160,17 +171,21 @@ class ClientConfig:
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """The keys `tune.*`: which trees `eyas tune` compares, and at which concurrency.
+    """The recipe keys `tune.*`: which trees `eyas tune` compares, and at which concurrency.
 
-    streams        requests at once, one result each
-    depth          of the deepest tree and the longest chain
-    top_k, nodes   of the trees; top_k 1 stands for chains, whose nodes are their depth and the root
-    answers        at most so many held-out answers, on which the trees are drafted
-    temperature    None: the stored answers; a number: answers sampled again at it, of at most max_tokens
-    batch_tokens   padded tokens of the texts in one forward
-    allowance_s    seconds for measuring rounds; batches that do not fit are extrapolated from smaller ones
-    compile        on a CPU: compile the forwards, as `eyas serve` does; takes a minute or two once for a pair
-    seed           of the choice of answers, their bootstrap and their sampling
+    Attributes:
+        streams: The numbers of requests at once, one result each.
+        depth: The depth of the deepest tree and of the longest chain.
+        top_k: The values of top_k that are compared; 1 stands for chains, whose nodes are their depth and the root.
+        nodes: The numbers of nodes that are compared.
+        answers: The maximum number of held-out answers on which the trees are drafted.
+        temperature: The temperature at which answers are sampled again; by default the stored answers are used.
+        max_tokens: The maximum number of tokens of answers that are sampled again.
+        batch_tokens: The number of tokens of the texts in one forward, padding included.
+        allowance_s: The number of seconds for measuring rounds; batches that do not fit are extrapolated from smaller
+            ones.
+        compile: Compiles the forwards on a CPU, as `eyas serve` does; this takes a minute or two once for a pair.
+        seed: The seed of the choice of answers, their bootstrap and their sampling.
     """
 
     streams: tuple[int, ...] = (1, 2, 4, 8, 16, 32)

@@ -14,6 +14,21 @@ class TargetShape:
 
     They are needed only if neither configuration nor weights are available. Leave out keys that the model family does
     not have, or that change no size.
+
+    Attributes:
+        model_type: The model family as transformers names it, such as llama.
+        hidden_size: The width of the hidden states.
+        num_hidden_layers: The number of layers.
+        num_attention_heads: The number of query heads of a layer.
+        num_key_value_heads: The number of key-value heads of a layer.
+        head_dim: The width of one attention head.
+        intermediate_size: The feed-forward width; of one expert in a mixture of experts.
+        vocab_size: The number of tokens of the vocabulary.
+        max_position_embeddings: The maximum number of positions.
+        tie_word_embeddings: True if input and output embeddings are one matrix.
+        intermediate_size_mlp: The feed-forward width of layers without experts, in families that have both.
+        num_local_experts: The number of experts of a layer.
+        num_experts_per_tok: The number of experts that compute one token.
     """
 
     model_type: str
@@ -35,14 +50,19 @@ class TargetShape:
 class PlanConfig:
     """The recipe keys `plan.*`, which only `eyas plan` reads. Raises UsageError for a missing or wrong value.
 
-    hardware: "here" measures the rates on this machine with the target itself. Any other text names the machine whose
-        rates follow; then neither weights nor prompts are needed.
-    capture_tps: tokens/s at which the target reads, on the whole machine.
-    respond_tps: tokens/s that it generates, over all streams.
-    train_tps: tokens/s that training processes, prompts included.
-    price_per_hour: of the whole machine, in any currency.
-    storage_price_gb_month: of 10^9 bytes for a month.
-    conversations: their number; turns, prompt_tokens and answer_tokens are means of one conversation.
+    Attributes:
+        hardware: "here" measures the rates on this machine with the target itself; any other text names the machine
+            whose rates the next keys give, and neither weights nor prompts are needed.
+        capture_tps: The tokens per second that the target reads, on the whole machine.
+        respond_tps: The tokens per second that the target generates, over all streams.
+        train_tps: The tokens per second that training processes, prompts included.
+        price_per_hour: The cost of the whole machine per hour, in any currency.
+        storage_price_gb_month: The cost of storing 10^9 bytes for a month, in the same currency.
+        storage_months: The number of months for which the features are stored.
+        conversations: The number of conversations.
+        turns: The mean number of turns of a conversation.
+        prompt_tokens: The mean number of prompt tokens of a conversation.
+        answer_tokens: The mean number of answer tokens of a conversation.
     """
 
     hardware: str = HERE

@@ -13,16 +13,25 @@ from eyas.privacy.config import PrivacyConfig
 
 @dataclass(frozen=True)
 class PromptsConfig:
-    """The sources of prompts, and the rules by which prompts are kept.
+    """The recipe keys `prompts.*`: the sources of prompts, and the rules by which prompts are kept.
 
-    source, license, source_name, task    one source in short; `sources` are tables for any number
-    limit               keep at most so many; the grammar of `source` writes so many
-    policy              a license policy in TOML; None: the one that eyas ships
-    production          a log of production requests that the prompts shall resemble
-    evalsets            drop prompts of these evaluation sets; decontaminate: files with more of them
-    duplicate           estimated similarity from which on two prompts count as one
-    workers             processes; None: one for each core. executor: where they run
-    world               machines that share the work, each with its index in JOB_COMPLETION_INDEX
+    Attributes:
+        source: One source in short: a file, a directory, a pattern, hf:DATASET or builtin:SPLIT (see
+            `prompts.sources`).
+        license: The SPDX id of the license of `source`.
+        limit: The maximum number of prompts that are kept; builtin: sources write this many.
+        seed: The seed of the random choice of prompts.
+        source_name: The name of `source` in ids and in the ledger; by default its file name without the ending.
+        task: The tag `task` of the prompts of `source`; by default its name.
+        sources: Any number of sources, one table each.
+        policy: A license policy in TOML; by default the policy that ships with eyas.
+        production: A log of production requests; prompts are chosen so that their topics and lengths resemble it.
+        evalsets: The evaluation sets whose prompts are dropped from training.
+        decontaminate: Files with further evaluation prompts to drop.
+        duplicate: The estimated similarity from which two prompts count as duplicates.
+        workers: The number of worker processes; by default one for each core.
+        executor: Where the workers run: on this machine, or on a Ray cluster.
+        world: The number of machines that share the work; each reads its index from JOB_COMPLETION_INDEX.
     """
 
     source: str | None = None

@@ -31,14 +31,20 @@ def _require_range(table: str, replicas: tuple[int, int]) -> None:
 class VertexConfig:
     """The recipe keys `deploy.vertex.*`: the endpoint on Vertex AI and the machines behind it.
 
-    project, location   of Google Cloud
-    service_account     the account of the container; it needs access to the bucket
-    machine_type        with accelerator_type and accelerator_count; 0 accelerators: a CPU
-    replicas            the fewest and the most; one more replica starts while the accelerator (or CPU) is busier than
-                        target_busy percent
-    startup_s           time limit for loading the model. inference_s: time limit of an answer, at most 3600
-    shared_memory_mb    size of /dev/shm, for tensors between processes
-    api_endpoint        the address of the API; None: that of the location
+    Attributes:
+        project: The id of the Google Cloud project.
+        location: The Google Cloud region.
+        service_account: The account of the container; it needs access to the bucket.
+        machine_type: The machine type of a replica.
+        accelerator_type: The GPU of a replica, by its name on Vertex AI.
+        accelerator_count: The number of GPUs of a replica; 0 uses a CPU.
+        spot: Uses spot machines, which are cheaper and may be stopped at any time.
+        replicas: The minimum and the maximum number of replicas.
+        target_busy: The use of the accelerator (or CPU) in percent above which one more replica starts.
+        startup_s: The time limit for loading the model, in seconds.
+        inference_s: The time limit of an answer in seconds, at most 3600.
+        shared_memory_mb: The size of /dev/shm in megabytes, for tensors between processes.
+        api_endpoint: The address of the API; by default that of the location.
     """
 
     project: str | None = None
@@ -77,12 +83,19 @@ class VertexConfig:
 class KubernetesConfig:
     """The recipe keys `deploy.kubernetes.*`: the pods of the Deployment and of the Jobs.
 
-    service_account     a Kubernetes one, bound to an account with access to the bucket (Workload Identity)
-    accelerator         GKE's name of the GPU (nvidia-h100-80gb, nvidia-l4)
-    accelerator_count   GPUs of a pod; 0: a CPU. cpu, memory_gb: of a pod
-    replicas            the fewest and the most; one more starts while over target_waiting requests wait for each
-    volume_claim        a ReadWriteMany claim that holds run directories, for the data stages
-    volume_gb           scratch space for the fetched target and head. startup_s: time limit for loading the model
+    Attributes:
+        namespace: The namespace of every object.
+        service_account: The Kubernetes service account, bound to an account with access to the bucket (Workload
+            Identity).
+        accelerator: The GPU of a pod, by its name on GKE, such as nvidia-l4 or nvidia-h100-80gb.
+        accelerator_count: The number of GPUs of a pod; 0 uses a CPU.
+        cpu: The number of CPU cores of a pod.
+        memory_gb: The memory of a pod in gigabytes.
+        replicas: The minimum and the maximum number of pods.
+        target_waiting: The number of waiting requests per pod above which one more pod starts.
+        volume_claim: A ReadWriteMany volume claim that holds run directories, for the data stages.
+        volume_gb: The scratch space for the fetched target and head, in gigabytes.
+        startup_s: The time limit for loading the model, in seconds.
     """
 
     namespace: str = "default"
@@ -113,13 +126,16 @@ class KubernetesConfig:
 class DeployConfig:
     """The recipe keys `deploy.*`: the container and how it is started.
 
-    engine       eyas (CPU), SGLang or vLLM, each in the image that deploy/ builds
-    image        in your registry, with a tag or a digest; jobs_image: eyas's own image, for the data stages
-    name         of the endpoint, the Service and the model; None: the name of the recipe
-    storage      a bucket's URL: the head is uploaded below it, and a target that is a local directory
-    target       a hub id or a URL for the container to load; None: target.model
-    speculation  the tree that `eyas tune` found, DEPTH,TOP_K,NODES; "off"; None: eyas's own budget, 3,1,4 elsewhere
-    arguments    more arguments for the engine, such as --tp=4
+    Attributes:
+        engine: The engine in the container: eyas (CPU), SGLang or vLLM, each in the image that deploy/ builds.
+        image: The engine's image in your registry, with a tag or a digest.
+        jobs_image: The image of eyas in your registry, for the data stages.
+        name: The name of the endpoint, the Service and the model; by default the name of the recipe.
+        storage: The URL of a bucket; the head is uploaded below it, and a target that is a local directory.
+        target: A hub id or a URL from which the container loads the target; by default target.model.
+        speculation: The tree that `eyas tune` found, as DEPTH,TOP_K,NODES, or "off"; by default eyas uses its own
+            budget and the others 3,1,4.
+        arguments: Further arguments for the engine, such as --tp=4.
     """
 
     engine: Literal["eyas", "sglang", "vllm"] = "sglang"

@@ -42,11 +42,16 @@ CONFIDENT_PROB = 0.9  # the target is uncertain of a token if its top-1 probabil
 class EvalConfig:
     """The recipe keys `eval.*`. Raises UsageError for a value out of range.
 
-    depth, top_k, nodes: the tree (tree.shape).
-    temperature: None replays the held-out answers as they were sampled. With a number, the target first answers their
-        prompts again at this temperature, with at most `max_tokens` tokens (evaluation.resample).
-    batch_tokens: padded tokens of the texts that are replayed together.
-    seed: of the bootstrap interval and of the new answers.
+    Attributes:
+        depth: The levels of the draft tree below its root.
+        top_k: The number of nodes expanded in each level, and of children scored for each of them.
+        nodes: The number of nodes that the target verifies in a round, the root included.
+        temperature: The temperature at which the target first answers the held-out prompts again; by default the stored
+            answers are replayed.
+        max_tokens: The maximum number of tokens of these new answers.
+        dtype: The dtype in which the head runs.
+        batch_tokens: The number of tokens of the texts that are replayed together, padding included.
+        seed: The seed of the bootstrap interval and of the new answers.
     """
 
     depth: int = 6

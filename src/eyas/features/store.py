@@ -39,7 +39,9 @@ NORM_STATE = "aux: before any norm; hidden: after the final norm"
 class FeaturesConfig:
     """The recipe keys `features.*`.
 
-    url: the directory of the features, any fsspec URL (gs://, s3://, file://, memory://). None: in the run directory.
+    Attributes:
+        url: The directory of the features, any fsspec URL (gs://, s3://, file://, memory://); by default it is in the
+            run directory.
     """
 
     url: str | None = None

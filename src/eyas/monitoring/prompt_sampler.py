@@ -155,7 +155,9 @@ class PromptSampler(Collector):
             outputs.add_metric([outcome], count)
         yield outputs
         yield GaugeMetricFamily("eyas_sampled_prompts", "Prompts that were stored.", self.num_prompts)
-        yield GaugeMetricFamily("eyas_sampled_bytes", "Bytes of their file.", self._prompts_file.num_bytes)
+        yield GaugeMetricFamily(
+            "eyas_sampled_bytes", "Bytes of the file with the stored prompts.", self._prompts_file.num_bytes
+        )
 
     def close(self) -> None:
         """Processes what is queued and closes the files. The caller observes nothing afterwards."""

@@ -14,7 +14,17 @@ MIN_KEY_BYTES = 16
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """The settings of the privacy filter. A kind that is neither in drop nor in replace is left as it is."""
+    """The recipe keys `prompts.privacy.*`. A kind that is neither in `drop` nor in `replace` is left as it is.
+
+    Attributes:
+        detectors: What searches for personal data: builtin (offline, no model), gliner:DIR or transformers:DIR (a model
+            on disk), dlp:PROJECT (Google Sensitive Data Protection, which receives the raw prompts).
+        drop: The kinds of personal data for which the whole record is dropped. All kinds: PERSON, LOCATION, ADDRESS,
+            EMAIL, PHONE, CARD, ACCOUNT, GOVERNMENT_ID, SECRET, IP_ADDRESS.
+        replace: The kinds of personal data that are replaced by surrogates.
+        key_file: A file whose bytes key the surrogates; by default a key is made for the run and held in memory only.
+        unsupported_language: Drops or keeps a record in a language whose personal names no detector finds.
+    """
 
     # "builtin" (offline, no model), "gliner:DIR" and "transformers:DIR" (a model on disk), "dlp:PROJECT" (Google
     # Sensitive Data Protection: the raw prompts go to that service).

@@ -91,13 +91,13 @@ def _by_label(family: Family, values: Mapping[str, float]) -> Family:
 
 
 def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
-    yield GaugeMetricFamily("vllm:num_requests_running", "Requests that run.", stats.running)
-    yield GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait.", stats.waiting)
+    yield GaugeMetricFamily("vllm:num_requests_running", "Requests that run now.", stats.running)
+    yield GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait in the queue now.", stats.waiting)
     used = stats.kv_used / stats.kv_total
     yield GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share of the KV cache that running requests use.", used)
-    yield CounterMetricFamily("vllm:num_preemptions", "Preempted requests.", stats.preemptions)
-    yield CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens.", stats.prompt_tokens)
-    yield CounterMetricFamily("vllm:generation_tokens", "Output tokens.", stats.output_tokens)
+    yield CounterMetricFamily("vllm:num_preemptions", "Requests that were preempted.", stats.preemptions)
+    yield CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens of all requests.", stats.prompt_tokens)
+    yield CounterMetricFamily("vllm:generation_tokens", "Output tokens of all requests.", stats.output_tokens)
     yield CounterMetricFamily("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", stats.prompt_tokens)
     yield CounterMetricFamily("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", stats.cached_tokens)
     finished = CounterMetricFamily("vllm:request_success", "Requests by finish reason.", labels=["finished_reason"])
@@ -126,7 +126,7 @@ def _speculation_metrics(stats: EngineStats) -> Iterator[Metric]:
 def _canary_metrics(canary: CanaryStatus) -> Iterator[Metric]:
     rounds = CounterMetricFamily("eyas_head_rounds", "Rounds that drafted, by head.", labels=["head"])
     yield _by_label(rounds, canary.rounds)
-    text = "Tokens of these rounds, bonus tokens included."
+    text = "Tokens of rounds that drafted, bonus tokens included, by head."
     yield _by_label(CounterMetricFamily("eyas_head_accepted_tokens", text, labels=["head"]), canary.tokens)
     yield GaugeMetricFamily("eyas_canary_share", "Share of new requests that the canary head drafts for.", canary.share)
     text = "State of the canary experiment: running, returned to the main head, or promoted."

@@ -19,7 +19,16 @@ from eyas.tree.shape import TreeShape
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """The recipe keys `train.head.*`. None takes the target's value."""
+    """The recipe keys `train.head.*`.
+
+    Attributes:
+        intermediate_size: The feed-forward width of the head; by default the target's.
+        num_heads: The number of attention heads; by default the target's.
+        num_kv_heads: The number of key-value heads; by default the target's.
+        head_dim: The width of one attention head; by default the target's.
+        fc_norm: Norms each captured layer before the first linear layer.
+        norm_output: Feeds the normed output of a step to the next step.
+    """
 
     intermediate_size: int | None = None
     num_heads: int | None = None
@@ -33,29 +42,41 @@ class HeadOptions:
 class TrainConfig:
     """The recipe keys `train.*`. Raises UsageError for a value out of range.
 
-    An *update* is an optimizer step; a *step* is one of the unrolled steps (glossary).
+    An *update* is an optimizer step; a *step* is one of the unrolled steps (glossary). The keys from `evaluate_every`
+    to `ema` decide which weights become the head (`train.checkpoint_selection`). `evaluate_tree` is not the tree of
+    `eval`, so that no key of `eval` changes a head.
 
-    steps, decay: unrolled steps K, and the loss weight decay^k of step k.
-    epochs, updates: passes over the data, or a number of updates instead.
-    batch_tokens: supervised tokens of an update.
-    micro_tokens: tokens of one forward, prompts included.
-    warmup: share of all updates.
-    loss: one of the losses of `train.loss`.
-    init, lm_head: the initial weights (`train.init_head`).
-    dtype: of forward and backward; master weights and moments are float32.
-    stored_dtype: of model.safetensors.
-    log_every: updates per line of metrics.jsonl.
-    checkpoint_url: any fsspec URL, used by this run only. None: beside the head.
-    shard: divides master weights and moments among the processes.
-    watch: experiment trackers that also get the lines of metrics.jsonl.
-
-    Which weights become the head (`train.checkpoint_selection`):
-
-    evaluate_every: updates between two evaluations on held-out answers. None: after each epoch.
-    evaluate_answers: held-out answers that are evaluated. 0: none, and the last weights become the head.
-    evaluate_tree: the tree of these evaluations. It is not that of `eval`, so that no key of `eval` changes a head.
-    patience: evaluations without improvement after which training stops. None: it never stops early.
-    ema: the share of the EMA that an update keeps. 0: no EMA.
+    Attributes:
+        steps: The number of unrolled steps K of the training-time test.
+        decay: The base of the loss weights: step k counts decay^k.
+        epochs: The number of passes over the data.
+        updates: The number of optimizer steps, instead of `epochs`.
+        batch_tokens: The number of supervised tokens of one update.
+        micro_tokens: The number of tokens of one forward, prompts included.
+        learning_rate: The highest learning rate, reached at the end of the warm-up.
+        warmup: The share of all updates in which the learning rate rises.
+        weight_decay: The weight decay of matrices; norms have none.
+        clip: The largest norm of the gradient; a larger one is scaled down to it.
+        seed: The seed of the random weights and of the order of the data.
+        draft_vocab_size: The number of tokens that the head can draft, at most the target's vocabulary.
+        init: The initial weights: "random", or the directory of a head to continue from.
+        lm_head: The initial output rows of draft tokens that `init` does not have: random, or the target's.
+        loss: The loss of a step: soft is that of EAGLE-3, kl the same without the target's entropy, lk and lk_log
+            follow the acceptance probability.
+        dtype: The dtype of forward and backward; master weights and moments are float32.
+        stored_dtype: The dtype of model.safetensors.
+        log_every: The number of updates between two lines of metrics.jsonl.
+        checkpoint_every_s: The number of seconds between two checkpoints.
+        checkpoint_url: The directory of the checkpoints, any fsspec URL that only this run uses; by default beside the
+            head.
+        shard: Divides master weights and moments among the processes.
+        evaluate_every: The number of updates between two evaluations on held-out answers; by default one after each
+            epoch.
+        evaluate_answers: The number of held-out answers that are evaluated; with 0 the last weights become the head.
+        patience: The number of evaluations without improvement after which training stops; by default it never stops
+            early.
+        ema: The share of the exponential moving average of the weights that an update keeps; 0 uses no average.
+        watch: The experiment trackers that also get the lines of metrics.jsonl.
     """
 
     steps: int = 7

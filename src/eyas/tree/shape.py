@@ -9,10 +9,14 @@ from eyas.base.errors import UsageError
 class TreeShape:
     """The size of a draft tree: how deep and wide a round drafts, and how many nodes the target verifies.
 
-    depth: levels below the root; a round accepts at most depth + 1 tokens, the bonus token included.
-    top_k: nodes expanded in each level, and children scored for each of them.
-    nodes: rows of the target's verify forward, *the root included* (SGLang's num-draft-tokens, EAGLE's total_token).
-    Raises UsageError for a value that is not a whole number or too small.
+    Raises UsageError for a value that is not a whole number or too small. `nodes` is SGLang's num-draft-tokens and
+    EAGLE's total_token.
+
+    Attributes:
+        depth: The levels of the tree below its root; a round accepts at most depth + 1 tokens, the bonus token
+            included.
+        top_k: The number of nodes expanded in each level, and of children scored for each of them.
+        nodes: The number of rows of the target's verify forward, the root included.
     """
 
     depth: int

@@ -46,7 +46,14 @@ class Decoding:
 
 @dataclass(frozen=True)
 class TaskDecoding:
-    """The recipe keys `respond.tasks.<task>.*`: other values for the prompts with that tag `task`."""
+    """The recipe keys `respond.tasks.TASK.*`: other values for the prompts with that tag `task`.
+
+    Attributes:
+        max_tokens: Overrides respond.max_tokens for this task.
+        temperature: Overrides respond.temperature for this task.
+        top_p: Overrides respond.top_p for this task.
+        top_k: Overrides respond.top_k for this task.
+    """
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -58,10 +65,29 @@ class TaskDecoding:
 class RespondConfig:
     """The recipe keys `respond.*`.
 
-    Without `url` the target answers on eyas's own engine, `batch_size` prompts at a time; with it, an OpenAI-compatible
-    server does, `concurrency` requests at a time. An empty answer always drops its conversation. An answer that was cut
-    at max_tokens is good training data up to its cut, and an answer that loops is tagged and measured separately, so
-    both are kept by default.
+    Without `url` the target answers in eyas's own engine, with it an OpenAI-compatible server does. A conversation with
+    an empty answer is always dropped. An answer that was cut at max_tokens is good training data up to its cut, and an
+    answer that repeats itself is tagged and measured separately, so both are kept by default.
+
+    Attributes:
+        max_tokens: The maximum number of tokens of one answer, its end-of-turn token included.
+        temperature: The sampling temperature; 0 is greedy decoding.
+        top_p: Samples from the likeliest tokens with this total probability; by default from all.
+        top_k: Samples from this many of the likeliest tokens; by default from all.
+        tasks: Other values for the prompts of one task, one table for each task.
+        batch_size: The number of prompts that eyas's engine answers at a time.
+        seed: The seed of sampling.
+        part_size: The number of conversations in one output file; a few files are in memory at a time.
+        url: The API of an OpenAI-compatible server that runs the target, such as http://127.0.0.1:8000/v1.
+        model: The name of the target on that server.
+        api_key_env: The environment variable that holds the server's API key; the key itself is never written.
+        concurrency: The number of requests that the server gets at a time.
+        requests_per_second: The maximum rate of requests to the server; by default there is no limit.
+        timeout_s: The time limit of one attempt in seconds, up to the last byte of the answer.
+        retries: The number of further attempts after a request has failed.
+        drop_truncated: Drops conversations whose answer was cut at max_tokens.
+        drop_looping: Drops conversations whose answer repeats itself.
+        drop_private: The kinds of personal data in an answer for which its conversation is dropped.
     """
 
     max_tokens: int = 256

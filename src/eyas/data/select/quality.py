@@ -39,7 +39,14 @@ REASONS = (
 
 @dataclass(frozen=True)
 class QualityConfig:
-    """The recipe keys `prompts.quality.*`."""
+    """The recipe keys `prompts.quality.*`.
+
+    Attributes:
+        min_chars: The minimum number of characters of all user turns together.
+        max_chars: The maximum number of characters of all user turns together; the default is about 12,000 tokens of
+            English.
+        languages: The ISO 639-1 codes of the languages that are kept; empty keeps all.
+    """
 
     min_chars: int = 3  # of all user turns together
     max_chars: int = 50_000  # about 12,000 tokens of English

@@ -36,19 +36,20 @@ FULL_REVISION = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """One source: a table of the recipe's list `prompts.sources`.
+    """One source of prompts: a table of the recipe's list `prompts.sources`.
 
-    path          a file, a directory or a pattern, on this machine or any fsspec URL; hf:<dataset> of the hub;
-                  builtin:<split> for eyas's grammar
-    license       SPDX id of the prompts' license; optional for the hub and for known datasets
-    license_file  its text, whose digest is recorded
-    dataset       the public dataset that the files are a copy of, as the hub names it
-    revision      its commit; required for hf:
-    files         hf: only, a pattern of data files inside the dataset
-    name          of the source in ids and ledger; default: the files' names without their endings
-    task          tag `task`; default: the source's name
-    count         builtin: only, how many conversations the grammar writes
-    keep_system   keep a leading system message; otherwise only user turns
+    Attributes:
+        path: A file, a directory or a pattern, on this machine or at any fsspec URL; or hf:DATASET of the hub, or
+            builtin:SPLIT for prompts that eyas writes itself.
+        license: The SPDX id of the prompts' license; optional for the hub and for known datasets.
+        license_file: A file with the license text, whose digest is recorded.
+        dataset: The public dataset that the files are a copy of, by its id on the hub.
+        revision: The full commit of the dataset; required for hf: sources.
+        files: A pattern that selects data files inside the dataset; for hf: sources only.
+        name: The name in ids and in the ledger; by default the file names without their endings.
+        task: The tag `task` of the prompts; by default the name of the source.
+        count: The number of conversations to write; for builtin: sources only.
+        keep_system: Keeps a leading system message; otherwise only user turns are kept.
     """
 
     path: str

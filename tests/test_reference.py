@@ -1,0 +1,92 @@
+"""docs/reference/ is what the code says now, and every recipe key has its sentence."""
+
+import dataclasses
+import re
+
+import make_reference
+import pytest
+
+PAGES = make_reference.build_pages()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_code_says(name):
+    written = (make_reference.PAGES_DIR / name).read_text(encoding="utf-8")
+    assert written == PAGES[name], "run `make reference`"
+
+
+def test_there_is_no_other_page():
+    assert {path.name for path in make_reference.PAGES_DIR.iterdir()} == set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_short(name):
+    assert len(PAGES[name].splitlines()) <= 200
+
+
+def test_every_recipe_key_is_on_a_page():
+    both = PAGES["recipe.md"] + PAGES["recipe-measure-and-deploy.md"]
+    for key in (
+        "target.model",
+        "prompts.sources[].path",
+        "respond.tasks.TASK.top_p",
+        "bench.slo.tpot_ms",
+        "client.ramp",
+    ):
+        assert f"| `{key}` |" in both
+    meanings = [line.split(" | ")[3].removesuffix(" |") for line in both.splitlines() if line.startswith("| `")]
+    assert len(meanings) > 180
+    assert [meaning for meaning in meanings if not re.fullmatch(r"[A-Z\"`].*\.", meaning)] == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Documented:
+    """A table.
+
+    Attributes:
+        size: The size
+            in bytes.
+
+    Text after the section.
+    """
+
+    size: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Undocumented:
+    """A table.
+
+    Attributes:
+        size: The size in bytes.
+    """
+
+    size: int = 3
+    speed: float = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Removed:
+    """A table.
+
+    Attributes:
+        size: The size in bytes.
+        speed: The speed.
+    """
+
+    size: int = 3
+
+
+def test_a_sentence_may_take_several_lines():
+    table = make_reference.build_table(Documented, "table", Documented())
+    assert table.keys == (make_reference.RecipeKey("table.size", "whole number", "`3`", "The size in bytes."),)
+
+
+def test_an_undocumented_key_is_an_error():
+    with pytest.raises(make_reference.UndocumentedKeyError, match=r"table\.speed has no line"):
+        make_reference.build_table(Undocumented, "table", Undocumented())
+
+
+def test_a_sentence_without_a_key_is_an_error():
+    with pytest.raises(make_reference.UndocumentedKeyError, match="speed, which is no key"):
+        make_reference.build_table(Removed, "table", Removed())
