@@ -1,4 +1,4 @@
-"""Writes the tables of docs/licences.md from the shipped TOML: `python -m tests.data.licenses.docs_tables`."""
+"""Writes the tables of docs/licenses.md from the shipped TOML: `python -m tests.data.licenses.docs_tables`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eyas.data.licenses.license_policy import Fact, LicensePolicy
 
-DOCS = Path(__file__).parents[3] / "docs" / "licences.md"
+DOCS = Path(__file__).parents[3] / "docs" / "licenses.md"
 
 
 def rendered(text: str) -> str:

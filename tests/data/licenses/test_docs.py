@@ -1,4 +1,4 @@
-"""docs/licences.md says what the code does: its example is parsed, its tables are those of the shipped TOML."""
+"""docs/licenses.md says what the code does: its example is parsed, its tables are those of the shipped TOML."""
 
 import re
 from dataclasses import replace

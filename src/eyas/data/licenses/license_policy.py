@@ -164,7 +164,7 @@ class VerdictLists:
 
 @dataclass(frozen=True)
 class PolicyFile:
-    """A policy file as written. docs/licences.md shows an example."""
+    """A policy file as written. docs/licenses.md shows an example."""
 
     name: str | None = None
     licenses: VerdictLists = field(default_factory=VerdictLists)
