@@ -95,7 +95,7 @@ def main() -> int:
     parsed = parser.parse_args()
     peers = parsed.peers.split(",")
     if unknown := set(peers) - set(DIRECTORIES):
-        parser.error(f"found --peers {', '.join(sorted(unknown))}; expected some of {', '.join(DIRECTORIES)}")
+        parser.error(f"unknown --peers {', '.join(sorted(unknown))}: choose from {', '.join(DIRECTORIES)}")
     head = resolve_head(parsed.head).absolute()
     layers = read_head(head, None, read_num_layers(parsed.target)).config.aux_layer_ids
     target = Target.load(parsed.target, torch.float32, layers)

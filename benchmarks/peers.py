@@ -373,7 +373,7 @@ def main() -> int:
     parsed = parser.parse_args()
     peers, streams = parsed.peers.split(","), [int(number) for number in parsed.streams.split(",")]
     if unknown := set(peers) - set(PEERS):
-        parser.error(f"found --peers {', '.join(sorted(unknown))}; expected some of {', '.join(PEERS)}")
+        parser.error(f"unknown --peers {', '.join(sorted(unknown))}: choose from {', '.join(PEERS)}")
     pair = load_pair(parsed.target, parsed.head)
     target, head = resolve_target(parsed.target).absolute(), resolve_head(parsed.head).absolute()
     ours = [EyasRun.at(pair, number) for number in streams]

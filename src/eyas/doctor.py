@@ -1,9 +1,9 @@
-"""`eyas doctor`: what is wrong with a run, a head or a target, in words.
+"""`eyas doctor`: checks a run, a head or a target and returns findings in plain words. Changes nothing.
 
     prompts -> conversations -> features -> head -> eval -> report
 
-Every stage must be finished, its files as they were written, made from the stages that lie beside it now, with the
-settings of recipe.toml, and all of it from one target, one tokenizer and one chat template. Nothing is changed.
+In a run, every stage must be finished, its files unchanged since, made from the stages that are in the run now and with
+the settings of recipe.toml. All stages must have the same target, tokenizer and chat template.
 """
 
 import json
@@ -27,44 +27,44 @@ from eyas.model.target_dir import EMBEDDED, read_num_layers, resolve_target
 from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, SIDE_STAGES, STAGES, Recipe, Run, resolve_head
 
 CONFIG_FILE = "config.json"
-SHALLOW = (0,)  # nothing is captured here, so a target of any depth may be looked at
+NO_LAYERS = (0,)  # nothing is captured here: layer 0 exists in every target
+KINDS = "Name a run directory, a head directory or a target directory"
 
 
 def examine(path: str, target: str | None) -> list[Finding]:
-    """Everything found in a run directory, a head directory or a target directory, in the order it was looked at.
+    """Checks a run directory, a head directory or a target directory, and returns all findings in order.
 
-    target: what a head is held against; None for the one that the run or the head itself names. InputError where
-    `path` is none of the three, and where `target` names nothing.
+    Args:
+        path: The directory, or "embedded" for the head that comes with eyas.
+        target: The target to compare a head with; None for the one that the run or the head names.
+
+    Raises:
+        InputError: `path` is none of the three, or `target` does not exist.
     """
     directory = resolve_head(path) if path == EMBEDDED else Path(path)
     if not directory.is_dir():
-        raise InputError(f"no directory {path}", "a run directory, a head directory or a target", "check the path")
+        raise InputError(f"No directory {path}", KINDS)
     if target is not None:
         resolve_target(target)
     if (directory / RECIPE_FILE).is_file() or any((directory / d / PROVENANCE).is_file() for d in DIRECTORIES.values()):
         return list(_examine_run(directory, target))
-    if (directory / CONFIG_FILE).is_file():
-        if _is_head(directory):
-            return list(_examine_head(directory, target))
-        return list(_examine_target(directory))
-    raise InputError(
-        f"neither {RECIPE_FILE} nor {CONFIG_FILE} in {directory}",
-        "a run directory, a head directory or a target",
-        "check the path; of a run name the directory above its stages",
-    )
+    if not (directory / CONFIG_FILE).is_file():
+        problem = f"{directory} has neither {RECIPE_FILE} nor {CONFIG_FILE}"
+        raise InputError(problem, f"{KINDS}. For a run, name the directory above those of its stages")
+    return list(_examine_head(directory, target) if _is_head(directory) else _examine_target(directory))
 
 
 def examine_machine() -> Finding:
-    """Whether attention on this machine's CPU is the operator in C or the reference. Builds it where it must."""
+    """Checks which attention kernel runs on this CPU: the one in C, which it builds if needed, or the reference."""
     kernel = cpu_kernel()
     if isinstance(kernel, Unavailable):
-        found = f"attention on this CPU by the dense reference, the same words but slower ({kernel.reason})"
-        return Finding("warning", found, "the operator in C", "install gcc, or mend what the reason names")
-    return Finding("ok", "attention on this CPU", "the operator in C is built")
+        problem = "Attention on this CPU runs the dense reference, which gives the same results but is slower"
+        return Finding("warning", f"{problem} ({kernel.reason})", "Install gcc to build the kernel in C")
+    return Finding("ok", "Attention on this CPU runs the kernel in C")
 
 
 def _is_head(directory: Path) -> bool:
-    """Whether config.json is that of a head; a damaged one beside no tokenizer is taken for a head's too."""
+    """Returns True if config.json belongs to a head. A damaged one does if there is no tokenizer beside it."""
     try:
         raw = json.loads((directory / CONFIG_FILE).read_bytes())
         if isinstance(raw, dict) and is_head_config(raw):
@@ -75,7 +75,7 @@ def _is_head(directory: Path) -> bool:
 
 
 def _misfit(error: EyasError) -> Finding:
-    return Finding("misfit", error.problem, error.fix, error.do)
+    return Finding("misfit", error.problem, error.fix)
 
 
 # --- a target, a head ------------------------------------------------------------------------------------------------
@@ -83,24 +83,24 @@ def _misfit(error: EyasError) -> Finding:
 
 def _examine_target(directory: Path) -> Iterator[Finding]:
     try:
-        target = Target.load(directory, layers=SHALLOW)
-        yield Finding("ok", f"target {directory}", f"{target.info.num_parameters:,} parameters, attention is plain")
+        target = Target.load(directory, layers=NO_LAYERS)
+        yield Finding("ok", f"Target {directory} loads: {target.info.num_parameters:,} parameters, plain attention")
         target.require_chat_template()
-        yield Finding("ok", "chat template", "there is one")
+        yield Finding("ok", f"Target {directory} has a chat template")
     except InputError as error:
         yield _misfit(error)
 
 
 def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
-    """The files of a head, and its fit to `target` or to the embedded target if it says that it is for that one."""
+    """Checks the files of a head and its fit to `target`, or to the embedded target if the head was trained for it."""
     if (directory / PROVENANCE).is_file():
-        yield _contents("head", directory)
+        yield _check_contents("head", directory)
     try:
         num_layers = None if target is None else read_num_layers(target)
-        read, weights = inspect_head(directory, num_layers)
-        if read.layout != "eyas":
-            yield Finding("ok", f"layout of {directory}", f"that of {read.layout}")
-        findings = [*read.findings, *([] if weights is None else weights.findings)]
+        parsed, weights = inspect_head(directory, num_layers)
+        if parsed.layout != "eyas":
+            yield Finding("ok", f"{directory} has the layout of {parsed.layout}")
+        findings = [*parsed.findings, *([] if weights is None else weights.findings)]
         yield from findings
         if any(finding.weight == "misfit" for finding in findings):
             return
@@ -110,14 +110,15 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
         return
     yield from check_weights(stored)
     size = f"{stored.head.num_parameters:,} parameters, {stored.vocab.size:,} of {stored.vocab.target_size:,} tokens"
-    size += f", {stored.config.variant}"
-    yield Finding("ok", f"head {directory}", size)
+    yield Finding("ok", f"Head {directory} loads: {size}, {stored.config.variant}")
     if target is None and stored.metadata.target_name != EMBEDDED:
-        made_for = stored.metadata.target_name or "a target that it does not name"
-        yield Finding("warning", f"a head for {made_for}, not compared", "--target, to compare them", "add --target T")
+        name = stored.metadata.target_name
+        trained_for = "names no target" if name is None else f"was trained for {name}"
+        fix = "Add --target T to compare it with its target"
+        yield Finding("warning", f"Head {directory} {trained_for} and was not compared with a target", fix)
         return
     try:
-        loaded = Target.load(target or EMBEDDED, layers=SHALLOW)
+        loaded = Target.load(target or EMBEDDED, layers=NO_LAYERS)
         loaded.require_chat_template()
     except InputError as error:
         yield _misfit(error)
@@ -131,15 +132,15 @@ def _examine_pair(stored: StoredHead, target: Target) -> Iterator[Finding]:
     yield from check_embedding(stored, target.embedding.weight)
     if not any(finding.weight == "misfit" for finding in findings):
         share = stored.head.num_parameters / target.info.num_parameters
-        yield Finding("ok", f"head and target {target.info.name} fit", f"the head is {share:.1%} of the target")
+        yield Finding("ok", f"The head fits target {target.info.name} and has {share:.1%} of its parameters")
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Finished:
-    """The finished stages of a run directory. `head` lies elsewhere where the recipe takes a head that exists."""
+class _FinishedRun:
+    """The finished stages of a run directory. `head` is outside it if the recipe names an existing head."""
 
     out: Path
     head: Path
@@ -147,14 +148,14 @@ class _Finished:
 
     @cached_property
     def head_digest(self) -> str | None:
-        """The head is known by its two files, not by its card and figures; None where they are not there."""
+        """The digest over the head's two files, without its card and figures; None if they are missing."""
         try:
             return digest_head(self.head)
         except InputError:
             return None
 
     def digest(self, parent: str) -> str | None:
-        """The digest that this parent has now; None where it is not finished or not of this run."""
+        """Returns the present digest of a parent; None if it is not finished or not part of this run."""
         if parent == "head":
             return self.head_digest
         stage = self.stages.get(PARENTS.get(parent, ""))
@@ -165,7 +166,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
     recipe = None
     try:
         recipe = build(Recipe, load_toml(out / RECIPE_FILE))
-        yield Finding("ok", f"{out / RECIPE_FILE}", "every key is known")
+        yield Finding("ok", f"{out / RECIPE_FILE} is valid")
     except EyasError as error:
         yield _misfit(error)
     own_head = recipe is None or recipe.target.head is None
@@ -173,15 +174,15 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
     for stage in (*STAGES, *(stage for stage in SIDE_STAGES if (out / DIRECTORIES[stage]).is_dir())):
         if stage == "train" and not own_head:
             continue
-        place = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).storage_path(stage)
-        yield from _examine_stage(stage, StoragePath.of(place), stages)
+        directory = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).storage_path(stage)
+        yield from _examine_stage(stage, StoragePath.of(directory), stages)
     try:
         head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
     except InputError as error:
         yield _misfit(error)
         return
-    finished = _Finished(out, head, stages)
-    yield from _examine_chain(finished)
+    finished = _FinishedRun(out, head, stages)
+    yield from _examine_parents(finished)
     for directory in sorted((out / "deploy").glob("*/")):
         yield from _examine_deployment(directory, finished)
     run = None if recipe is None else Run(_for_target(recipe, target), out, progress=False)
@@ -190,13 +191,13 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         if run is not None:
             loaded = run.target
         elif target is not None:
-            loaded = Target.load(target, layers=SHALLOW)
+            loaded = Target.load(target, layers=NO_LAYERS)
         template = None if loaded is None else loaded.template_digest
     except InputError as error:
         yield _misfit(error)
     if run is not None and loaded is not None:
         yield from _examine_settings(run, finished)
-    yield from _examine_words(finished, loaded, template)
+    yield from _examine_target_digests(finished, loaded, template)
     if loaded is not None and (head / CONFIG_FILE).is_file():
         try:
             yield from _examine_pair(read_head(head, None, loaded.info.num_layers), loaded)
@@ -205,13 +206,13 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
 
 
 def _examine_stage(stage: str, directory: StoragePath, stages: dict[str, Provenance]) -> Iterator[Finding]:
-    """One directory; what is finished is added to `stages`."""
-    run_it = f"run `eyas {stage}` with the recipe of this run"
+    """Checks the directory of one stage, and adds it to `stages` if it is finished."""
+    fix = f"Run `eyas {stage}` with the recipe of this run"
     if not directory.list_files():
-        yield Finding("warning", f"no {directory}", f"the work of stage {stage}", run_it)
+        yield Finding("warning", f"Stage {stage} has not run: {directory} is missing or empty", fix)
         return
     if not has_provenance(directory):
-        yield Finding("warning", f"{directory}, which is unfinished", f"{PROVENANCE} at its end", f"{run_it} again")
+        yield Finding("warning", f"{directory} is unfinished: it has no {PROVENANCE}", f"{fix} again")
         return
     try:
         provenance = read_provenance(directory)
@@ -219,106 +220,101 @@ def _examine_stage(stage: str, directory: StoragePath, stages: dict[str, Provena
         yield _misfit(error)
         return
     if provenance.stage != stage:
-        yield Finding("misfit", f"{directory} made by stage {provenance.stage}", f"the work of stage {stage}", run_it)
+        yield Finding("misfit", f"{directory} was written by stage {provenance.stage}, not by {stage}", fix)
         return
     stages[stage] = provenance
-    yield _contents(stage, directory.path) if directory.is_local else _sizes(stage, directory)
+    yield _check_contents(stage, directory.path) if directory.is_local else _check_sizes(stage, directory)
 
 
-def _contents(stage: str, directory: Path) -> Finding:
-    """Whether every file is as it was written; this reads them all."""
+def _check_contents(stage: str, directory: Path) -> Finding:
+    """Reads every file of a directory and compares its digest with the recorded one."""
     try:
         provenance = verify_contents(directory)
     except InputError as error:
         return _misfit(error)
     missing = [name for name in provenance.undigested if "*" not in name and not (directory / name).is_file()]
     if missing:
-        return Finding("misfit", f"no {directory / missing[0]}", "what the stage wrote", f"run `eyas {stage}` again")
+        return Finding("misfit", f"The file {directory / missing[0]} is missing", f"Run `eyas {stage}` again")
     if not provenance.files:
-        return Finding("ok", f"{stage}: finished", "its files carry times, so only their presence is asked for")
-    return Finding("ok", f"{stage}: finished", f"every file is as it was written ({len(provenance.files)})")
+        return Finding("ok", f"{stage} is finished, all files exist (they hold times, so they have no digest)")
+    return Finding("ok", f"{stage} is finished, all {len(provenance.files)} files have their recorded digest")
 
 
-def _sizes(stage: str, features: StoragePath) -> Finding:
-    """Whether every shard elsewhere is there and as large as it was: to read them all may take hours."""
+def _check_sizes(stage: str, features: StoragePath) -> Finding:
+    """Compares the sizes of remote shards with the manifest. Reading the shards could take hours."""
     try:
         shards = read_manifest(features).shards
-        other = [shard for shard in shards if features.join(shard.name).size() != shard.num_bytes]
+        for shard in shards:
+            path = features.join(shard.name)
+            if (size := path.size()) != shard.num_bytes:
+                problem = f"{path} has {size or 0:,} bytes, but the manifest records {shard.num_bytes:,}"
+                return Finding("misfit", problem, f"Remove it and run `eyas {stage}` again")
     except InputError as error:
         return _misfit(error)
-    if other:
-        found = f"{features.join(other[0].name)}, {features.join(other[0].name).size() or 0:,} bytes long"
-        return Finding("misfit", found, f"{other[0].num_bytes:,} bytes", f"remove it and run `eyas {stage}` again")
-    return Finding("ok", f"{stage}: finished", f"{len(shards)} shards at {features} are as large as they were written")
+    return Finding("ok", f"{stage} is finished, all {len(shards)} shards at {features} have their recorded size")
 
 
-def _examine_chain(finished: _Finished) -> Iterator[Finding]:
-    """Whether each stage was made from what lies in the directories before it now."""
-    num_links, broken = 0, False
+def _examine_parents(finished: _FinishedRun) -> Iterator[Finding]:
+    """Compares the parents that each stage was made from with those in the run now."""
+    num_parents, num_changed = 0, 0
     for stage, provenance in finished.stages.items():
         for parent, recorded in provenance.parents.items():
-            found = finished.digest(parent)
-            if found is None:
-                continue
-            num_links += 1
-            if found != recorded:
-                broken = True
-                yield Finding(
-                    "misfit",
-                    f"{finished.out / DIRECTORIES[stage]} made from {parent} with digest {recorded}",
-                    f"{parent} as they are now, digest {found}",
-                    f"run `eyas {stage}` and the stages after it again, or bring back what it was made from",
-                )
-    if num_links and not broken:
-        yield Finding("ok", "chain of stages", f"each of {num_links} parents is the one that was used")
+            current = finished.digest(parent)
+            num_parents += current is not None
+            if current not in (None, recorded):
+                num_changed += 1
+                problem = f"{finished.out / DIRECTORIES[stage]} was made from {parent} with digest {recorded},"
+                problem += f" but {parent} has {current} now"
+                fix = f"Run `eyas {stage}` and the stages after it again, or restore the old {parent}"
+                yield Finding("misfit", problem, fix)
+    if num_parents and not num_changed:
+        yield Finding("ok", f"Every stage was made from the stages in the run now ({num_parents} parents)")
 
 
-def _examine_deployment(directory: Path, finished: _Finished) -> Iterator[Finding]:
-    """What was written for a platform, and whether for a head that the run has now, as it is or as it was exported."""
-    run_it = f"run `eyas deploy {directory.name}` with the recipe of this run"
+def _examine_deployment(directory: Path, finished: _FinishedRun) -> Iterator[Finding]:
+    """Checks the files for a platform, and that they deploy the head of this run or one of its exports."""
+    fix = f"Run `eyas deploy {directory.name}` with the recipe of this run again"
     if not has_provenance(directory):
-        yield Finding("warning", f"{directory}, which is unfinished", f"{PROVENANCE} at its end", f"{run_it} again")
+        yield Finding("warning", f"{directory} is unfinished: it has no {PROVENANCE}", fix)
         return
-    contents = _contents(f"deploy {directory.name}", directory)
+    contents = _check_contents(f"deploy {directory.name}", directory)
     yield contents
     if contents.weight == "misfit":
         return
-    heads = [finished.head, *(place.parent for place in finished.out.glob(f"{DIRECTORIES['export']}/*/{CONFIG_FILE}"))]
-    wanted = read_provenance(directory).parents.get("head")  # Jobs alone have none
+    heads = [finished.head, *(path.parent for path in finished.out.glob(f"{DIRECTORIES['export']}/*/{CONFIG_FILE}"))]
+    wanted = read_provenance(directory).parents.get("head")  # None if only jobs are deployed
     if wanted is not None and wanted not in {digest_head(head) for head in heads if (head / CONFIG_FILE).is_file()}:
-        found = f"{directory} made for a head with digest {wanted}"
-        yield Finding("misfit", found, "a head that this run has now, or its export", f"{run_it} again")
+        problem = f"{directory} deploys a head with digest {wanted}, which is neither this run's head nor an export"
+        yield Finding("misfit", problem, fix)
 
 
 def _for_target(recipe: Recipe, target: str | None) -> Recipe:
-    """The recipe with the target that was named instead of its own."""
+    """Returns the recipe, with its target replaced by `target` if that is given."""
     return recipe if target is None else replace(recipe, target=replace(recipe.target, model=target))
 
 
-def _examine_settings(run: Run, finished: _Finished) -> Iterator[Finding]:
-    """Whether each stage was made with its part of recipe.toml as it reads now."""
+def _examine_settings(run: Run, finished: _FinishedRun) -> Iterator[Finding]:
+    """Compares the settings that each stage was made with to those of recipe.toml now."""
     same: list[str] = []
     for stage, provenance in finished.stages.items():
         try:
             settings = run.build_inputs(stage).recipe
         except InputError:
-            continue  # what it was made from is missing or damaged, which is said elsewhere
+            continue  # a parent is missing or damaged, which another finding says
         if settings == provenance.recipe:
             same.append(stage)
         else:
-            read = "[prompts]" if stage == "prompts" else f"[{stage}] and target.dtype"
-            yield Finding(
-                "warning",
-                f"{finished.out / DIRECTORIES[stage]} made with settings of digest {provenance.recipe}",
-                f"digest {settings}, that of {read} in {finished.out / RECIPE_FILE}",
-                f"run `eyas {stage}` again with the recipe of this run, then the stages after it",
-            )
+            keys = "[prompts]" if stage == "prompts" else f"[{stage}] and target.dtype"
+            problem = f"{finished.out / DIRECTORIES[stage]} was made with settings of digest {provenance.recipe},"
+            problem += f" but {keys} in {finished.out / RECIPE_FILE} has {settings}"
+            fix = f"Run `eyas {stage}` again with the recipe of this run, then the stages after it"
+            yield Finding("warning", problem, fix)
     if same:
-        yield Finding("ok", f"settings of {', '.join(same)}", f"those of {RECIPE_FILE}")
+        yield Finding("ok", f"{', '.join(same)}: made with the settings of {RECIPE_FILE}")
 
 
-def _examine_words(finished: _Finished, target: Target | None, template: str | None) -> Iterator[Finding]:
-    """One target, one tokenizer, one chat template along the chain, and those that the target has now."""
+def _examine_target_digests(finished: _FinishedRun, target: Target | None, template: str | None) -> Iterator[Finding]:
+    """Compares the digests of target, tokenizer and chat template in all stages with those of the target now."""
     recorded: dict[str, dict[str, str | None]] = {
         "target": {stage: p.parents.get("target") for stage, p in finished.stages.items()},
         "tokenizer": {stage: p.tokenizer for stage, p in finished.stages.items()},
@@ -332,14 +328,10 @@ def _examine_words(finished: _Finished, target: Target | None, template: str | N
         known = {name: digest for name, digest in digests.items() if digest is not None}
         if len(known) < 2:
             continue
-        (first, wanted), *others = known.items()
-        strangers = [(name, digest) for name, digest in others if digest != wanted]
-        for name, digest in strangers:
-            yield Finding(
-                "misfit",
-                f"{name} with a {kind} of digest {digest}",
-                f"digest {wanted}, as {first} has",
-                "run the stages again with one target, or name the target of this run",
-            )
-        if not strangers:
-            yield Finding("ok", kind, f"the same in {', '.join(known)}")
+        (first, expected), *others = known.items()
+        different = [(name, digest) for name, digest in others if digest != expected]
+        for name, digest in different:
+            problem = f"{name} has a {kind} with digest {digest}, but {first} has {expected}"
+            yield Finding("misfit", problem, "Run the stages again with one target, or pass this run's target")
+        if not different:
+            yield Finding("ok", f"{kind.capitalize()}: the same in {', '.join(known)}")

@@ -227,8 +227,9 @@ def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
     assert "there is no head to serve" in said
     assert len(run_printed(said, tmp_path)) == 5
     (tmp_path / "run" / "recipe.toml").write_text('[target]\nmodel = "embedded"\n')
-    told = [one for one in examine(str(tmp_path / "run"), None) if "deploy" in one.found]
-    assert [(one.weight, one.found) for one in told] == [("ok", "deploy kubernetes: finished")]
+    told = [one for one in examine(str(tmp_path / "run"), None) if "deploy" in one.problem]
+    assert [one.weight for one in told] == ["ok"]
+    assert told[0].problem.startswith("deploy kubernetes is finished")
     assert main([*command, "--upload"]) == 2
     assert main(["deploy", "vertex", *command[2:]]) == 2
     recipe.write_text(RECIPE.replace('head = "embedded"', "").replace("jobs_image", "# jobs_image"))

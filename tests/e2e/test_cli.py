@@ -109,9 +109,9 @@ def test_run_goes_through_every_stage_and_prints_the_results(run, recipe, capsys
     assert printed["lossless"]["identical"] == printed["lossless"]["prompts"] == 2
     assert main(["doctor", str(run)]) == 0
     said = capsys.readouterr().out
-    assert "ok: bench: finished" in said
+    assert "ok: bench is finished" in said
     warnings = [line for line in said.splitlines() if line.startswith("warning")]
-    assert [line for line in warnings if "attention on this CPU" not in line] == []
+    assert [line for line in warnings if "Attention on this CPU" not in line] == []
     assert main(["plan", str(recipe), "--out", str(run)]) == 0
     assert "would run" not in capsys.readouterr().out
     # What a user throws away is made again.

@@ -73,12 +73,12 @@ def test_another_head_is_exported_again(exported, recipe, tmp_path):
 
 def test_doctor_reads_the_run_and_each_directory(exported, target, capsys):
     assert main(["doctor", str(exported)]) == 0
-    assert "ok: export: finished; every file is as it was written" in capsys.readouterr().out
+    assert "ok: export is finished, all " in capsys.readouterr().out
     for name, is_ours in (("vllm", True), ("vllm-speculators", False)):
         assert main(["doctor", str(exported / "export" / name), "--target", str(target)]) == 0
         said = capsys.readouterr().out
-        assert ("that of speculators" not in said) == is_ours
-        assert "fit; the head is" in said
+        assert ("has the layout of speculators" not in said) == is_ours
+        assert "The head fits target" in said
 
 
 def test_a_damaged_export_is_named(exported, tmp_path, capsys):
@@ -145,7 +145,7 @@ def test_doctor_on_a_head_for_another_target_and_template(exported, target, tmp_
     name.write_text(name.read_text() + "{# changed #}")
     assert main(["doctor", str(exported / "head"), "--target", str(other)]) == 0
     said = capsys.readouterr().out
-    assert "warning: found a head for the chat template with digest" in said
+    assert "warning: The head was trained for a chat template with digest" in said
     deeper = tiny_target(tmp_path / "deeper", layers=2)
     assert main(["doctor", str(exported / "head"), "--target", str(deeper)]) == 2
     assert "reads layers [1, 2, 3]" in capsys.readouterr().err

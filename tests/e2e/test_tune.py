@@ -32,7 +32,7 @@ def test_trees_streams_and_flags(run, recipe, capsys):
     assert "best tree" in capsys.readouterr().out
     assert (run / "tune" / "tune.json").stat().st_mtime_ns == written, "measured again"
     findings = [str(finding) for finding in examine(str(run), None)]
-    assert any(finding.startswith("ok: tune: finished") for finding in findings), findings
+    assert any(finding.startswith("ok: tune is finished") for finding in findings), findings
     assert not any(finding.startswith("misfit") for finding in findings), findings
 
 

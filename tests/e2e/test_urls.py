@@ -71,14 +71,14 @@ def test_the_doctor_and_forgetting_know_where_features_lie(
     capsys.readouterr()
     main(["doctor", str(out)])
     said = capsys.readouterr()
-    assert f"shards at {url} are as large as they were written" in said.out + said.err
+    assert f"shards at {url} have their recorded size" in said.out + said.err
     place = StoragePath(url)
     shard = next(name for name in place.list_files() if name.endswith("00001.safetensors"))
     whole = place.join(shard).read_bytes()
     place.join(shard).write_bytes(whole[:-1])
     assert main(["doctor", str(out)]) != 0
     said = capsys.readouterr()
-    assert f"{url}/{shard}, {len(whole) - 1:,} bytes long" in said.out + said.err
+    assert f"{url}/{shard} has {len(whole) - 1:,} bytes" in said.out + said.err
     place.join(shard).write_bytes(whole)
     gone = next(read_conversations(min((out / "conversations").glob("*.jsonl")))).id
     assert main(["prompts", *settings, "--forget", gone]) == 0

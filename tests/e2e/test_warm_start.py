@@ -29,4 +29,4 @@ def test_a_run_goes_on_from_the_head_of_another(recipe, run, finished, tmp_path,
     assert main(["train", str(recipe), "--out", str(run), *warm]) == 0
     assert (run / "head" / "provenance.json").stat().st_mtime_ns == before
     assert main(["train", str(recipe), "--out", str(run), f"train.init={tmp_path / 'gone'}"]) == 2
-    assert f"found no directory {tmp_path / 'gone'}; expected a head directory" in capsys.readouterr().err
+    assert f"No head directory {tmp_path / 'gone'}." in capsys.readouterr().err

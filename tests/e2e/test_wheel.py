@@ -102,7 +102,7 @@ def test_it_runs_from_another_directory(binaries, finished, target, tmp_path):
     assert (tmp_path / "runs" / "few" / "prompts" / "prompts.jsonl").read_bytes().count(b"\n") == 14
     done = called(binaries / "eyas", "doctor", finished / "head", "--target", target, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "fit; the head is" in done.stdout
+    assert "The head fits target" in done.stdout
 
 
 def test_the_embedded_pair_is_found(binaries, tmp_path):

@@ -25,7 +25,7 @@ MODEL = "tiny"
 CHAT = "/v1/chat/completions"
 ROSES = "Can you help me to plant 12 roses in Salmere?"  # the embedded pair knows about it
 SHAPE = TreeShape(depth=3, top_k=2, nodes=6)
-MESSAGE = re.compile(r"(found .+; expected .+; do .+|[A-Za-z0-9].+[.?])", re.DOTALL)
+MESSAGE = re.compile(r"(?!found )[A-Za-z0-9].+[.?]", re.DOTALL)
 
 
 @dataclass

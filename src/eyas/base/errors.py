@@ -1,5 +1,6 @@
-"""Errors that a user can fix. The command line prints them without a traceback; our own mistakes are `assert`."""
+"""Errors that a user can fix. The command line prints them without a traceback; bugs of eyas are `assert`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,24 +8,22 @@ from typing import Literal
 class EyasError(Exception):
     """Base of all errors that a user can fix.
 
-    problem: one or more sentences that say what is wrong, with the value and where it came from.
-    fix: what to do, as a command or a key where there is one; empty where nothing can be done.
-    Both come without the final full stop.
+    Attributes:
+        problem: One or more sentences that say what is wrong, with the value and where it came from.
+        fix: What to do, as a command or a key where there is one. Empty if nothing can be done.
+
+    Neither ends with a full stop: printing the error adds it.
     """
 
     exit_code = 1
 
-    def __init__(self, problem: str, fix: str = "", do: str = "") -> None:
-        """Stores both parts. Three arguments (found, expected, do) are the old form, until all messages have moved."""
-        # All go to args, so that the error survives pickling between processes.
-        super().__init__(problem, fix, do)
+    def __init__(self, problem: str, fix: str = "") -> None:
+        # Both go to args, so that the error survives pickling between processes.
+        super().__init__(problem, fix)
         self.problem = problem
         self.fix = fix
-        self.do = do
 
     def __str__(self) -> str:
-        if self.do:
-            return f"found {self.problem}; expected {self.fix}; do {self.do}"
         return f"{self.problem}. {self.fix}." if self.fix else f"{self.problem}."
 
 
@@ -54,28 +53,33 @@ class StorageError(StageError):
 
 @dataclass(frozen=True)
 class Finding:
-    """A "misfit" is unusable, a "warning" costs acceptance at most, an "ok" is right.
+    """One result of checking a head, a target or a run.
 
-    do: what mends it, where that is known.
+    Attributes:
+        weight: "misfit": it cannot be used. "warning": it can be used, but may be slower or unfinished. "ok": it is
+            right.
+        problem: What is wrong, or what is right if the weight is "ok". Without the final full stop.
+        fix: What to do. Empty if nothing can be done.
     """
 
     weight: Literal["misfit", "warning", "ok"]
-    found: str
-    expected: str
-    do: str | None = None
+    problem: str
+    fix: str = ""
 
     def __str__(self) -> str:
         if self.weight == "ok":
-            return f"ok: {self.found}; {self.expected}"
-        return f"{self.weight}: found {self.found}; expected {self.expected}" + (f"; do {self.do}" if self.do else "")
+            return f"ok: {self.problem}"
+        return f"{self.weight}: {EyasError(self.problem, self.fix)}"
 
 
-def raise_misfits(findings: list[Finding], fix: str) -> None:
-    """`InputError` that names every misfit, if there is one. do: what mends those that do not say it."""
+def raise_misfits(subject: str, findings: Sequence[Finding]) -> None:
+    """Raises one InputError that names every misfit and every fix once. Does nothing if there is no misfit.
+
+    Args:
+        subject: The first sentence of the message, for example "The head in DIR cannot be loaded".
+        findings: Findings of all weights.
+    """
     misfits = [finding for finding in findings if finding.weight == "misfit"]
     if misfits:
-        raise InputError(
-            " and ".join(finding.found for finding in misfits),
-            " and ".join(finding.expected for finding in misfits),
-            misfits[0].do or fix,
-        )
+        fixes = dict.fromkeys(finding.fix for finding in misfits if finding.fix)
+        raise InputError(". ".join([subject, *(finding.problem for finding in misfits)]), ". ".join(fixes))

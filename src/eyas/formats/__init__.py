@@ -1,1 +1,1 @@
-"""A head directory on disk: written, read strictly, checked against a target."""
+"""Reads the head directories of every project, writes those of the engines, and checks heads against targets."""

@@ -1,15 +1,17 @@
-"""config.json of a head, whoever wrote it.
+"""Reads and writes config.json of a head. It reads the layouts of all projects.
 
-    layout           sizes stand               layers stand              seen by
-    eyas             at the top                top and eagle_config      "eyas"
-    speculators      transformer_layer_config  top                       "speculators_model_type"
-    ModelOpt         at the top                eagle_config              "use_last_layernorm" under eagle_config
-    SpecForge, ...   at the top                eagle_config              nothing else (TorchSpec writes the same)
-    official EAGLE   at the top                nowhere                   nothing else
+    layout           sizes stand in            layers stand in           recognized by
+    eyas             top level                 top level, eagle_config   "eyas"
+    speculators      transformer_layer_config  top level                 "speculators_model_type"
+    ModelOpt         top level                 eagle_config              "use_last_layernorm" under eagle_config
+    SpecForge, ...   top level                 eagle_config              nothing else (TorchSpec writes the same)
+    official EAGLE   top level                 nowhere                   nothing else
 
-The rules go by what is written, not by who wrote it; the layout is for the reader of a message (facts B.4-B.6).
+The keys that are present decide how a file is read. The layout is only named in messages. docs/formats.md has the
+conventions and their sources.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +25,10 @@ from eyas.model.head import ROPE_TYPES, VARIANT_FLAGS, HeadConfig
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3DraftModel", "Eagle3Speculator")
+# The first official heads have the architecture of a plain model. Only `draft_vocab_size` marks them as heads.
 GENERIC_ARCHITECTURE = "LlamaForCausalLM"
-"""What the first official heads call themselves: told from a model by `draft_vocab_size`."""
-FILE_DTYPES = DTYPES | {"float16": torch.float16, "float64": torch.float64}  # heads from elsewhere
-# What must hold for our graph to be the one that was trained: other values mean another graph.
+FILE_DTYPES = DTYPES | {"float16": torch.float16, "float64": torch.float64}  # other projects write these two
+# The values of the graph that eyas runs. Other values mean that the head was trained as another graph.
 FIXED_VALUES = {
     "model_type": "llama",
     "hidden_act": "silu",
@@ -35,9 +37,11 @@ FIXED_VALUES = {
     "attention_bias": False,
     "mlp_bias": False,
 }
-# What older heads call `fc_norm`; SGLang still reads both (facts B.4). We write the new names alone.
+FIX_CONFIG = "Correct config.json, or export the head again"
+FIX_GRAPH = "Use an EAGLE-3 head with one Llama layer: eyas runs no other graph"
+# The name of `fc_norm` in older heads. SGLang still reads both; eyas writes only the new name.
 OLD_FC_NORM = "use_aux_norm"
-# Our names on the left, those of the file on the right.
+# Field of HeadConfig -> key of the file.
 SIZE_KEYS = {
     "hidden_size": "hidden_size",
     "intermediate_size": "intermediate_size",
@@ -49,7 +53,7 @@ SIZE_KEYS = {
     "max_position_embeddings": "max_position_embeddings",
     "target_hidden_size": "target_hidden_size",
 }
-# What speculators leaves out where it is what transformers' LlamaConfig says of itself; tensors of another shape show.
+# speculators omits keys that have the default of transformers' LlamaConfig. The shapes of the tensors reveal a mistake.
 SPECULATORS_DEFAULTS: dict[str, Any] = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -61,16 +65,25 @@ SPECULATORS_DEFAULTS: dict[str, Any] = {
 }
 MODELOPT_KEYS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "next_layer_regular")
 EYAS_KEYS = ("target_name", "target_digest", "trained_context", "tokenizer_digest", "template_digest")
+# The numbers that each kind of RoPE scaling needs.
+ROPE_KEYS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
 
 
 @dataclass(frozen=True)
 class HeadMetadata:
-    """What the head was trained for; None where a head from elsewhere does not say."""
+    """The target and tokenizer that a head was trained for. A value is None if the head's files do not have it.
+
+    Attributes:
+        trained_context: The longest row of training, in tokens.
+    """
 
     target_name: str | None = None
     target_digest: str | None = None
     trained_context: int | None = None
-    """The longest row of training, in tokens."""
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     tokenizer_digest: str | None = None
@@ -79,7 +92,15 @@ class HeadMetadata:
 
 @dataclass(frozen=True)
 class ParsedConfig:
-    """config None: the findings say why not. dtype None: the file names none that is known."""
+    """The content of a config.json.
+
+    Attributes:
+        layout: The project whose conventions the file follows.
+        config: The sizes; None if the findings have a misfit.
+        metadata: The target that the head was trained for.
+        dtype: The precision; None if the file names none that eyas knows.
+        findings: Everything noticed while reading.
+    """
 
     layout: str
     config: HeadConfig | None
@@ -89,13 +110,13 @@ class ParsedConfig:
 
 
 def build_config_json(config: HeadConfig, metadata: HeadMetadata, dtype: torch.dtype) -> dict[str, Any]:
-    """The object in config.json: what SGLang and vLLM read, and under "eyas" what they do not."""
+    """Returns the object of config.json: the keys of SGLang and vLLM, and the keys of eyas under "eyas"."""
     ids = [int(i) for i in config.aux_layer_ids]
     eos = list(metadata.eos_ids)
     nested = to_sglang_ids(config.aux_layer_ids) or [i - 1 for i in ids]
     return {
         "architectures": [ARCHITECTURE],
-        **{theirs: getattr(config, ours) for ours, theirs in SIZE_KEYS.items()},
+        **{key: getattr(config, field) for field, key in SIZE_KEYS.items()},
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,
         **FIXED_VALUES,
@@ -111,19 +132,23 @@ def build_config_json(config: HeadConfig, metadata: HeadMetadata, dtype: torch.d
 
 
 def is_head_config(raw: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of an EAGLE-3 head, and not of a model."""
+    """Returns True if a config.json belongs to an EAGLE-3 head, False if it belongs to a model."""
     named = raw.get("architectures") or []
     return bool(set(named) & set(ARCHITECTURES)) or "speculators_model_type" in raw or "draft_vocab_size" in raw
 
 
 def parse_config(raw: Mapping[str, Any], num_layers: int | None) -> ParsedConfig:
-    """All that is wrong at once. num_layers: of the target, where it is known."""
-    reader = _ConfigParser(_flatten(raw), _detect_layout(raw))
-    config, origin = reader.parse_config(num_layers), reader.parse_metadata()
-    name = str(reader.raw.get("torch_dtype", reader.raw.get("dtype")))  # transformers 5 renamed the key
-    return ParsedConfig(
-        reader.layout, config, origin, FILE_DTYPES.get(name.removeprefix("torch.")), tuple(reader.findings)
-    )
+    """Parses the object of a config.json and collects everything that is wrong with it.
+
+    Args:
+        raw: The object, in the layout of any project.
+        num_layers: The number of layers of the target; None if it is unknown.
+    """
+    parser = _ConfigParser(_flatten(raw), _detect_layout(raw))
+    config, metadata = parser.parse_config(num_layers), parser.parse_metadata()
+    name = str(parser.raw.get("torch_dtype", parser.raw.get("dtype")))  # transformers 5 renamed the key
+    dtype = FILE_DTYPES.get(name.removeprefix("torch."))
+    return ParsedConfig(parser.layout, config, metadata, dtype, tuple(parser.findings))
 
 
 def _detect_layout(raw: Mapping[str, Any]) -> str:
@@ -138,7 +163,7 @@ def _detect_layout(raw: Mapping[str, Any]) -> str:
 
 
 def _flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """One level, with the names of a Llama configuration as transformers 4 wrote it."""
+    """Returns the configuration on one level, with the keys of transformers 4 for a Llama model."""
     layer = raw.get("transformer_layer_config")
     flat = {**SPECULATORS_DEFAULTS, **layer} if isinstance(layer, dict) else {}
     flat |= {key: value for key, value in raw.items() if key not in flat or value is not None}
@@ -149,80 +174,67 @@ def _flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
             flat["rope_scaling"] = {key: value for key, value in rope.items() if key != "rope_theta"}
     scaling = flat.get("rope_scaling")
     if isinstance(scaling, dict):
-        scaling = {"rope_type": scaling.get("type"), **{k: v for k, v in scaling.items() if k not in ("type",)}}
+        scaling = {"rope_type": scaling.get("type"), **{k: v for k, v in scaling.items() if k != "type"}}
         flat["rope_scaling"] = None if scaling["rope_type"] in ("default", None) else scaling
-    heads = flat.get("num_attention_heads")
-    if flat.get("num_key_value_heads") is None:
-        flat["num_key_value_heads"] = heads
-    if flat.get("head_dim") is None and type(heads) is int and type(flat.get("hidden_size")) is int:
-        flat["head_dim"] = flat["hidden_size"] // max(heads, 1)
-    if flat.get("target_hidden_size") is None:
-        flat["target_hidden_size"] = flat.get("hidden_size")
-    if "draft_vocab_size" not in flat:
-        flat["draft_vocab_size"] = flat.get("vocab_size")
-    return flat
+    heads, width = flat.get("num_attention_heads"), flat.get("hidden_size")
+    defaults = {"num_key_value_heads": heads, "target_hidden_size": width}
+    if type(heads) is int and type(width) is int:
+        defaults["head_dim"] = width // max(heads, 1)
+    flat |= {key: value for key, value in defaults.items() if flat.get(key) is None}
+    return {"draft_vocab_size": flat.get("vocab_size"), **flat}
 
 
 class _ConfigParser:
-    """Goes over one flat configuration and writes down what is wrong."""
+    """A reader of one flat configuration. It collects everything that is wrong in `findings`."""
 
     def __init__(self, raw: dict[str, Any], layout: str) -> None:
         self.raw, self.layout = raw, layout
         self.findings: list[Finding] = []
 
-    def add_misfit(self, found: str, expected: str, do: str | None = None) -> None:
-        self.findings.append(Finding("misfit", found, expected, do))
+    def add_misfit(self, key: str, value: Any, wanted: str, fix: str = FIX_CONFIG) -> None:
+        shown = "missing" if value is None else json.dumps(value)
+        self.findings.append(Finding("misfit", f"{key} is {shown} in config.json, but must be {wanted}", fix))
 
     def parse_config(self, num_layers: int | None) -> HeadConfig | None:
         self._check_graph()
-        sizes = {ours: self._parse_number(theirs, whole=True) for ours, theirs in SIZE_KEYS.items()}
+        sizes = {field: self._parse_number(key, whole=True) for field, key in SIZE_KEYS.items()}
         numbers = {key: self._parse_number(key, whole=False) for key in ("rms_norm_eps", "rope_theta")}
-        flags = self._parse_flags()
+        values: dict[str, Any] = {**sizes, **numbers, **self._parse_flags()}
         scaling = self._parse_rope_scaling()
         nested = self.raw.get("eagle_config")
-        layers = read_aux_layers(
-            self.raw.get(AUX_LAYERS_KEY), nested.get(AUX_LAYERS_KEY) if isinstance(nested, dict) else None, num_layers
-        )
+        nested_ids = nested.get(AUX_LAYERS_KEY) if isinstance(nested, dict) else None
+        layers = read_aux_layers(self.raw.get(AUX_LAYERS_KEY), nested_ids, num_layers)
         self.findings += layers.findings
         if layers.ids is None or any(finding.weight == "misfit" for finding in self.findings):
             return None
-        values: dict[str, Any] = {**sizes, **numbers, **flags}
         config = HeadConfig(**values, aux_layer_ids=layers.ids, rope_scaling=scaling)
         if (problem := config.find_problem()) is not None:
-            self.add_misfit(problem, "sizes that make a head")
+            self.findings.append(Finding("misfit", f"config.json describes no valid head: {problem}", FIX_CONFIG))
             return None
         return config
 
     def _check_graph(self) -> None:
-        kind = self.raw.get("speculators_model_type", "eagle3")
-        named = self.raw.get("architectures")
-        plain = (
-            named == [GENERIC_ARCHITECTURE]
-            and "draft_vocab_size" in self.raw
-            and self.raw["draft_vocab_size"] is not None
-        )
+        kind, named = self.raw.get("speculators_model_type", "eagle3"), self.raw.get("architectures")
+        is_generic = named == [GENERIC_ARCHITECTURE] and self.raw.get("draft_vocab_size") is not None
         if kind != "eagle3":
-            self.add_misfit(f"speculators_model_type {kind!r}", "'eagle3'")
-        elif not plain and not (isinstance(named, list) and len(named) == 1 and named[0] in ARCHITECTURES):
-            self.add_misfit(f"architectures {named!r}", f"one of {', '.join(ARCHITECTURES)}")
+            self.add_misfit("speculators_model_type", kind, '"eagle3"', FIX_GRAPH)
+        elif not is_generic and not (isinstance(named, list) and len(named) == 1 and named[0] in ARCHITECTURES):
+            self.add_misfit("architectures", named, f"one of {', '.join(ARCHITECTURES)}", FIX_GRAPH)
         for key, wanted in FIXED_VALUES.items():
             if self.raw.get(key, wanted) not in (wanted, None):
-                self.add_misfit(f"{key} {self.raw[key]!r}", f"{wanted!r}, the only graph known here")
+                self.add_misfit(key, self.raw[key], json.dumps(wanted), FIX_GRAPH)
         nested = self.raw.get("eagle_config")
         if isinstance(nested, dict) and nested.get("use_aux_hidden_state") is False:
-            self.add_misfit("use_aux_hidden_state False", "True: a head of EAGLE-3 reads three layers")
-        windows = self.raw.get("layer_types") or []
-        if "sliding_attention" in windows:
-            window = self.raw.get("sliding_window")
-            self.findings.append(
-                Finding("warning", f"a head trained with a window of {window} tokens", "one that sees the whole text")
-            )
+            self.add_misfit("use_aux_hidden_state", False, "true, because EAGLE-3 reads three layers", FIX_GRAPH)
+        if "sliding_attention" in (self.raw.get("layer_types") or []):
+            text = f"The head was trained with a window of {self.raw.get('sliding_window')} tokens, but eyas runs it"
+            self.findings.append(Finding("warning", f"{text} with full attention", "Measure it with `eyas eval`"))
 
     def _parse_number(self, key: str, whole: bool) -> Any:
         value = self.raw.get(key)
         kinds = int if whole else int | float
         if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-            self.add_misfit(f"{key} {value!r}", "a whole number above 0" if whole else "a number above 0")
+            self.add_misfit(key, value, "a whole number above 0" if whole else "a number above 0")
         return value if whole or isinstance(value, bool) or not isinstance(value, int) else float(value)
 
     def _parse_flags(self) -> dict[str, bool]:
@@ -230,18 +242,18 @@ class _ConfigParser:
         for key in (*VARIANT_FLAGS, OLD_FC_NORM):
             value = self.raw.get(key, False)
             if not isinstance(value, bool):
-                self.add_misfit(f"{key} {value!r}", "true or false")
+                self.add_misfit(key, value, "true or false")
             flags[key] = value is True
         flags["fc_norm"] |= flags.pop(OLD_FC_NORM)
         if self.layout == "speculators" and "norm_before_residual" not in self.raw:
-            # vLLM takes it for true here and for false in every other layout, speculators for false.
-            self.add_misfit(
-                "no norm_before_residual in a speculators head", "true or false", "write how it was trained"
-            )
+            # For a file of speculators without the key, vLLM assumes true and speculators false.
+            # For all other layouts, vLLM assumes false.
+            fix = "Write the value that the head was trained with: vLLM and speculators assume different ones"
+            self.add_misfit("norm_before_residual", None, "true or false in a speculators head", fix)
         if self.layout == "SpecForge or TorchSpec" and "norm_output" in self.raw:
-            found = f"norm_output {str(flags['norm_output']).lower()} in a head of SpecForge"
-            expected = "no such flag: some of its versions trained another graph than it announces (SpecForge #879)"
-            self.findings.append(Finding("warning", found, expected))
+            problem = f"norm_output is {json.dumps(flags['norm_output'])} in a SpecForge head, whose meaning is unsure:"
+            problem += " some versions of SpecForge trained another graph than the flag says (SpecForge #879)"
+            self.findings.append(Finding("warning", problem, "Measure the head with `eyas eval`"))
         return flags
 
     def _parse_rope_scaling(self) -> dict[str, Any] | None:
@@ -249,26 +261,22 @@ class _ConfigParser:
         if scaling is None:
             return None
         if not isinstance(scaling, dict) or scaling.get("rope_type") not in ROPE_TYPES:
-            self.add_misfit(f"rope_scaling {scaling!r}", f"none, or one of type {', '.join(ROPE_TYPES)}")
+            self.add_misfit("rope_scaling", scaling, f"null or of type {', '.join(ROPE_TYPES)}", FIX_GRAPH)
             return None
-        needed = {
-            "linear": ("factor",),
-            "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-            "yarn": ("factor", "original_max_position_embeddings"),
-        }[scaling["rope_type"]]
-        if lacking := [key for key in needed if not isinstance(scaling.get(key), int | float)]:
-            self.add_misfit(f"rope_scaling without {', '.join(lacking)}", "the numbers of its type")
+        for key in ROPE_KEYS[scaling["rope_type"]]:
+            if not isinstance(scaling.get(key), int | float):
+                self.add_misfit(f"rope_scaling.{key}", scaling.get(key), f"a number for type {scaling['rope_type']}")
         return scaling
 
     def parse_metadata(self) -> HeadMetadata:
         own = self.raw.get("eyas", {})
         if not isinstance(own, dict) or set(own) - set(EYAS_KEYS):
-            self.add_misfit(f"'eyas' {own!r}", f"an object with {', '.join(EYAS_KEYS)}")
+            self.add_misfit("eyas", own, f"an object with the keys {', '.join(EYAS_KEYS)}")
             own = {}
-        for key in own:
+        for key, value in own.items():
             kind = int if key == "trained_context" else str
-            if own[key] is not None and not isinstance(own[key], kind):
-                self.add_misfit(f"eyas.{key} {own[key]!r}", "text" if kind is str else "a whole number")
+            if value is not None and not isinstance(value, kind):
+                self.add_misfit(f"eyas.{key}", value, "a string" if kind is str else "a whole number")
         verifier = self.raw.get("speculators_config")
         verifier = verifier.get("verifier") if isinstance(verifier, dict) else None
         if isinstance(verifier, dict) and isinstance(verifier.get("name_or_path"), str):
@@ -276,7 +284,7 @@ class _ConfigParser:
         eos, bos = self.raw.get("eos_token_id"), self.raw.get("bos_token_id")
         eos_ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
         if any(type(i) is not int for i in eos_ids):
-            self.add_misfit(f"eos_token_id {eos!r}", "a whole number, a list of them, or null")
+            self.add_misfit("eos_token_id", eos, "a whole number, a list of them, or null")
         if bos is not None and type(bos) is not int:
-            self.add_misfit(f"bos_token_id {bos!r}", "a whole number or null")
+            self.add_misfit("bos_token_id", bos, "a whole number or null")
         return HeadMetadata(**own, bos_id=bos, eos_ids=tuple(eos_ids))

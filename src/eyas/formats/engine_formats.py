@@ -1,8 +1,8 @@
-"""A head written for other engines: one directory each, with what that engine reads and nothing that it misreads.
+"""Writes a head for other engines: one directory per engine, with the keys it reads and none that it misreads.
 
-sglang/             config.json at one level, layers under eagle_config as SGLang counts them, midlayer.X
-vllm/               the same, layers at the top level alone; `--speculative-config` names the directory
-vllm-speculators/   transformer_layer_config, layers.0.X; `vllm serve DIR` finds the target by itself
+sglang/             config.json on one level, layers under eagle_config as SGLang counts them, tensors midlayer.X
+vllm/               the same, layers only at the top level; load it with `--speculative-config`
+vllm-speculators/   transformer_layer_config, tensors layers.0.X; `vllm serve DIR` finds the target from config.json
 """
 
 import json
@@ -11,42 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from eyas.base.storage import write_atomic
 from eyas.formats.aux_layers import AUX_LAYERS_KEY, to_sglang_ids
-from eyas.formats.config import VARIANT_FLAGS, build_config_json
-from eyas.formats.head_dir import CONFIG_FILE, StoredHead, head_tensors, to_safetensors
-from eyas.formats.weights import WEIGHTS_FILE
+from eyas.formats.config import FIXED_VALUES, SIZE_KEYS, VARIANT_FLAGS, build_config_json
+from eyas.formats.head_dir import StoredHead, head_tensors, write_files
 from eyas.model.head import HeadConfig
 
-SPECULATORS_VERSION = "0.9.0"  # whose files these are shaped after
-LAYER_KEYS = (
-    "model_type",
-    "hidden_act",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "num_hidden_layers",
-    "vocab_size",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "attention_bias",
-    "mlp_bias",
-)
+SPECULATORS_VERSION = "0.9.0"  # the version whose files the format follows
+# Keys that speculators keeps at the top level, not in transformer_layer_config.
+TOP_LEVEL_KEYS = ("draft_vocab_size", "target_hidden_size", "tie_word_embeddings")
+LAYER_KEYS = tuple(key for key in (*FIXED_VALUES, *SIZE_KEYS.values(), "rms_norm_eps") if key not in TOP_LEVEL_KEYS)
 
 
 @dataclass(frozen=True)
 class EngineFormat:
-    """config: the object of config.json, from the head, its dtype, the target's name and the length of its chains.
+    """The layout that one engine loads.
 
-    refuses: why no such directory can say what this head is; None: it can. prefix: of the layer's tensors.
+    Attributes:
+        name: The name of the engine and of the directory.
+        adapt_config: Changes the object of eyas's config.json into that of the engine. Takes the object, the target's
+            name and the length of the chain to draft.
+        find_problem: Returns the reason why this format cannot describe a head; None if it can. Takes the head's
+            config and the number of layers of the target.
+        prefix: The prefix of the names of the layer's tensors.
     """
 
     name: str
-    build_config: Callable[[StoredHead, torch.dtype, str, int], dict[str, Any]]
+    adapt_config: Callable[[dict[str, Any], str, int], dict[str, Any]]
     find_problem: Callable[[HeadConfig, int], str | None]
     prefix: str = "midlayer."
 
@@ -54,41 +44,42 @@ class EngineFormat:
 def write_engine_dir(
     directory: Path, engine_format: EngineFormat, stored: StoredHead, target_name: str, chain: int
 ) -> None:
-    """config.json and the weights, in the precision that they have. config.json comes last."""
+    """Writes a head in the layout of one engine, in the precision that it has in memory.
+
+    Args:
+        directory: The directory to write.
+        engine_format: The layout of the engine.
+        stored: The head.
+        target_name: The public name of the target.
+        chain: The number of tokens that the engine should draft per round.
+    """
     dtype = stored.head.lm_head.weight.dtype
     tensors = head_tensors(stored.head, stored.vocab, dtype)
     renamed = {name.replace("midlayer.", engine_format.prefix): tensor for name, tensor in tensors.items()}
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / CONFIG_FILE).unlink(missing_ok=True)
-    write_atomic(directory / WEIGHTS_FILE, to_safetensors(renamed))
-    text = json.dumps(engine_format.build_config(stored, dtype, target_name, chain), indent=2) + "\n"
-    write_atomic(directory / CONFIG_FILE, text)
+    flat = build_config_json(stored.config, stored.metadata, dtype)
+    write_files(directory, engine_format.adapt_config(flat, target_name, chain), renamed)
 
 
-def _sglang_config(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
-    return build_config_json(stored.config, stored.metadata, dtype)
+def _sglang_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
+    return flat  # eyas writes its own config.json so that SGLang can read it
 
 
-def _vllm_config(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
-    # A second list under eagle_config would be read literally by some versions and as SGLang's by others.
-    return build_config_json(stored.config, stored.metadata, dtype) | {"eagle_config": {"use_aux_hidden_state": True}}
+def _vllm_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
+    # Some versions of vLLM would read a second list under eagle_config literally, others would add 1 as SGLang does.
+    return flat | {"eagle_config": {"use_aux_hidden_state": True}}
 
 
-def _speculators_config(stored: StoredHead, dtype: torch.dtype, target_name: str, chain: int) -> dict[str, Any]:
-    config, flat = stored.config, build_config_json(stored.config, stored.metadata, dtype)
-    rope = {"rope_type": "default", **(config.rope_scaling or {}), "rope_theta": config.rope_theta}
+def _speculators_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
+    rope = {"rope_type": "default", **(flat["rope_scaling"] or {}), "rope_theta": flat["rope_theta"]}
     proposal = {"proposal_type": "greedy", "speculative_tokens": chain, "accept_tolerance": 0.0, "verifier_accept_k": 1}
     return {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",
         "speculators_version": SPECULATORS_VERSION,
-        "draft_vocab_size": config.draft_vocab_size,
-        "target_hidden_size": config.target_hidden_size,
-        "tie_word_embeddings": False,
+        **{key: flat[key] for key in TOP_LEVEL_KEYS},
         "embed_requires_grad": False,
-        **{
-            flag: flat[flag] for flag in VARIANT_FLAGS
-        },  # vLLM takes what is left out here for true, elsewhere for false
+        # vLLM assumes true for flags that are missing here, and false for flags that are missing in other layouts.
+        **{flag: flat[flag] for flag in VARIANT_FLAGS},
         AUX_LAYERS_KEY: flat[AUX_LAYERS_KEY],
         "torch_dtype": flat["torch_dtype"],
         "transformer_layer_config": {key: flat[key] for key in LAYER_KEYS} | {"rope_parameters": rope},
@@ -103,18 +94,16 @@ def _speculators_config(stored: StoredHead, dtype: torch.dtype, target_name: str
 
 def _sglang_problem(config: HeadConfig, num_layers: int) -> str | None:
     if to_sglang_ids(config.aux_layer_ids) is None:
-        return (
-            f"layers {list(map(int, config.aux_layer_ids))}: SGLang takes a list that begins with layer 1 for the "
-            "layers behind those (since sglang #25454)"
-        )
+        ids = list(map(int, config.aux_layer_ids))
+        return f"the head reads layers {ids}, and SGLang adds 1 to a list that begins with layer 1 (sglang #25454)"
     if config.norm_before_residual:
-        return "norm_before_residual, which SGLang does not know"
+        return "the head has norm_before_residual, which SGLang does not support"
     return _common_problem(config, num_layers)
 
 
 def _common_problem(config: HeadConfig, num_layers: int) -> str | None:
     if num_layers in config.aux_layer_ids:
-        return f"layer {num_layers}: the engines hand over the last state before the final norm, eyas after it"
+        return f"the head reads layer {num_layers}, which eyas takes after the final norm and the engines before it"
     return None
 
 
@@ -126,7 +115,10 @@ ENGINE_FORMATS = (
 
 
 def sglang_flags(tree: dict[str, int] | None, head: str) -> str | None:
-    """As `python -m sglang.launch_server` takes them; its draft tokens count the root, as our nodes do."""
+    """Returns the flags of `python -m sglang.launch_server`; None without speculation (tree is None).
+
+    SGLang counts the root among the draft tokens, as eyas counts it among the nodes.
+    """
     if tree is None:
         return None
     return (
@@ -137,9 +129,9 @@ def sglang_flags(tree: dict[str, int] | None, head: str) -> str | None:
 
 
 def vllm_flags(tree: dict[str, int] | None, head: str) -> str | None:
-    """As `vllm serve` takes them; it drafts chains alone."""
+    """Returns the flag of `vllm serve`; None without speculation (tree is None). vLLM drafts only chains (top_k 1)."""
     if tree is None:
         return None
-    assert tree["top_k"] == 1, "vLLM has no trees"
+    assert tree["top_k"] == 1, "vLLM drafts only chains"
     config = {"method": "eagle3", "model": head, "num_speculative_tokens": tree["depth"]}
     return f"--speculative-config '{json.dumps(config)}'"

@@ -1,13 +1,13 @@
-"""Whether an exported directory, read by somebody else's rules, is the head that was exported.
+"""Checks that an exported directory, read by the rules of another engine, gives the logits of the exported head.
 
-    text      x0 x1 x2 ... xm | xm+1 ... xT        the target's states of all layers, once
-    round 1   rows 0..m-1 from true states, then STEPS drafts, each from the step before
-    round 2   the drafts are dropped; the next rows from true states, then STEPS drafts again
+    text      x0 x1 x2 ... xm | xm+1 ... xT        the target's states of all layers, computed once
+    round 1   rows 0..m-1 from the target's states, then NUM_DRAFT_STEPS drafts, each from the step before
+    round 2   the drafts are dropped; the next rows from the target's states, then NUM_DRAFT_STEPS drafts again
 
-Both sides get the same text, the same states and rows of the embedding. The other side (`formats.reference_reader`)
-chooses which states it reads by the rule of the engine, names the tokens by its d2t, and computes the rest itself.
+Both sides get the same text, the same states and the same rows of the embedding. `formats.reference_reader` follows the
+rules of the engine: it chooses which states to read, maps draft tokens by its d2t, and computes the rest itself.
 
-T rows, D hidden, L = 3D captured features, V draft vocabulary.
+T rows, D hidden size, L = 3D captured features, V draft vocabulary.
 """
 
 from collections.abc import Sequence
@@ -25,15 +25,21 @@ from eyas.model.submodules import find_layers
 from eyas.model.target import Target
 
 NUM_DRAFT_STEPS = 5
-TOLERANCE = 1e-4
-"""Of the largest logit: float32 sums in another order differ by some 1e-6 of it."""
+TOLERANCE = 1e-4  # share of the largest logit; float32 sums in another order differ by about 1e-6 of it
 MAX_TOKENS = 48
-ROUND_2_ROWS = 6  # rows that the second round reads at once
+ROUND_2_ROWS = 6  # rows from the target's states in the second round
 
 
 @dataclass(frozen=True)
 class ParityResult:
-    """One engine. steps: the largest difference of a logit, by step; round 1 and 2 together. layers: what it read."""
+    """The comparison for one engine.
+
+    Attributes:
+        layers: The hidden_states ids that the engine reads.
+        largest_logit: The largest absolute logit, the scale of the tolerance.
+        steps: The largest difference of a logit by step, over both rounds.
+        same_tokens: True if both sides drafted the same tokens.
+    """
 
     layers: list[int]
     largest_logit: float
@@ -42,19 +48,23 @@ class ParityResult:
 
     @property
     def ok(self) -> bool:
+        """True if the tokens are the same and the logits differ by no more than the tolerance."""
         return self.same_tokens and max(self.steps) <= TOLERANCE * self.largest_logit
 
     def to_json(self) -> dict[str, Any]:
-        """Its entry in parity.json."""
+        """Returns the engine's entry in parity.json."""
         return {**asdict(self), "ok": self.ok}
 
 
 @dataclass(frozen=True)
 class TargetStates:
-    """What the target says to the tokens of a text: the input of each layer, caught at the layers themselves.
+    """The target's hidden states for a text, taken by hooks on the layers.
 
-    states_TD: by entry of hidden_states; the last is what comes out of the last layer, before the norm. aux_TL: as eyas
-    captures them.
+    Attributes:
+        ids_T: The tokens.
+        embeds_TD: Their rows of the embedding.
+        states_TD: The input of each layer, and last the output of the last layer before the final norm.
+        aux_TL: The features that eyas captures in its own way.
     """
 
     ids_T: Tensor
@@ -65,30 +75,33 @@ class TargetStates:
     @staticmethod
     @torch.no_grad()
     def capture(target: Target, ids: Sequence[int]) -> "TargetStates":
-        caught: dict[int, Tensor] = {}
+        """Runs the target over the tokens and returns its states on the CPU, in float32."""
+        captured: dict[int, Tensor] = {}
         layers = find_layers(target.model)
 
-        def catch(number: int, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            caught[number] = (given[0] if given else named["hidden_states"]).detach()
+        def capture_input(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            captured[layer] = (args[0] if args else kwargs["hidden_states"]).detach()
 
-        def catch_last(given: tuple[Any, ...], out: Any) -> None:
-            caught[len(layers)] = (out[0] if isinstance(out, tuple) else out).detach()
+        def capture_output(output: Any) -> None:
+            captured[len(layers)] = (output[0] if isinstance(output, tuple) else output).detach()
 
         hooks = [
-            layer.register_forward_pre_hook(lambda _, a, k, i=i: catch(i, a, k), with_kwargs=True)
+            layer.register_forward_pre_hook(
+                lambda _, args, kwargs, i=i: capture_input(i, args, kwargs), with_kwargs=True
+            )
             for i, layer in enumerate(layers)
         ]
-        hooks.append(layers[-1].register_forward_hook(lambda _, a, out: catch_last(a, out)))
-        place = target.embedding.weight.device
-        ids_1T = torch.tensor([list(ids)], device=place)
+        hooks.append(layers[-1].register_forward_hook(lambda _, args, output: capture_output(output)))
+        device = target.embedding.weight.device
+        ids_1T = torch.tensor([list(ids)], device=device)
         try:
-            positions_1T = torch.arange(len(ids), device=place)[None]
+            positions_1T = torch.arange(len(ids), device=device)[None]
             out = target.forward(ids_1T, positions_1T, DenseAttention(), want_aux=True)
         finally:
             for hook in hooks:
                 hook.remove()
-        assert out.aux_BTL is not None, "asked for"
-        states = [caught[i][0].to("cpu", torch.float32) for i in range(len(layers) + 1)]
+        assert out.aux_BTL is not None, "want_aux is set"
+        states = [captured[i][0].to("cpu", torch.float32) for i in range(len(layers) + 1)]
         embeds_TD = target.embed(ids_1T)[0].to("cpu", torch.float32)
         return TargetStates(ids_1T[0].cpu(), embeds_TD, states, out.aux_BTL[0].to("cpu", torch.float32))
 
@@ -97,38 +110,46 @@ class TargetStates:
 def compare_with_reference(
     directory: Path, engine: str, stored: StoredHead, target: Target, states: TargetStates
 ) -> ParityResult:
-    """stored: the head in float32. The largest difference of each step."""
-    theirs = ReferenceHead(directory, engine, target.info.num_layers)
-    ours = _EyasHead(stored)
-    layer_states = [states.states_TD[i] for i in theirs.layers]
-    steps, largest, same, known = [0.0] * (NUM_DRAFT_STEPS + 1), 0.0, True, 0
-    middle = len(states.ids_T) - 1 - ROUND_2_ROWS
-    for until in (middle, len(states.ids_T) - 1):
-        rows, behind = slice(known, until), slice(known + 1, until + 1)
-        our_hidden_TD = stored.head.fuse_aux(states.aux_TL[None, rows])[0]
-        hidden = (our_hidden_TD, theirs.fuse([state_TD[rows] for state_TD in layer_states]))
-        embeds = (states.embeds_TD[behind], states.embeds_TD[behind])
-        start = known
+    """Compares the logits of an exported directory with those of the head.
+
+    Args:
+        directory: The export for this engine.
+        engine: "sglang", "vllm" or "vllm-speculators".
+        stored: The exported head, in float32.
+        target: The head's target.
+        states: The target's states for the text.
+    """
+    reference, eyas_head = ReferenceHead(directory, engine, target.info.num_layers), _EyasHead(stored)
+    layer_states = [states.states_TD[i] for i in reference.layers]
+    steps, largest, same, length = [0.0] * (NUM_DRAFT_STEPS + 1), 0.0, True, 0
+    num_rows = len(states.ids_T) - 1
+    for end in (num_rows - ROUND_2_ROWS, num_rows):
+        rows, next_rows = slice(length, end), slice(length + 1, end + 1)
+        eyas_hidden_TD = stored.head.fuse_aux(states.aux_TL[None, rows])[0]
+        hidden = (eyas_hidden_TD, reference.fuse([state_TD[rows] for state_TD in layer_states]))
+        embeds = (states.embeds_TD[next_rows], states.embeds_TD[next_rows])
+        start = length
         for step in range(NUM_DRAFT_STEPS + 1):
-            (our_TV, our_TD), (their_TV, their_TD) = (
+            (eyas_TV, eyas_TD), (reference_TV, reference_TD) = (
                 side.forward(embeds_TD, hidden_TD, start)
-                for side, embeds_TD, hidden_TD in zip((ours, theirs), embeds, hidden, strict=True)
+                for side, embeds_TD, hidden_TD in zip((eyas_head, reference), embeds, hidden, strict=True)
             )
-            steps[step] = max(steps[step], (our_TV - their_TV).abs().max().item())
-            largest = max(largest, our_TV.abs().max().item())
-            tokens = (int(stored.vocab.to_target(our_TV[-1].argmax())), int(theirs.target_ids_V[their_TV[-1].argmax()]))
-            same = same and tokens[0] == tokens[1]
-            start += our_TV.shape[0]
-            hidden = (our_TD[-1:], their_TD[-1:])
-            embeds = tuple(_embed(target, token) for token in tokens)
-        ours.truncate(until)
-        theirs.truncate(until)
-        known = until
-    return ParityResult(list(theirs.layers), largest, steps, same)
+            steps[step] = max(steps[step], (eyas_TV - reference_TV).abs().max().item())
+            largest = max(largest, eyas_TV.abs().max().item())
+            eyas_token = int(stored.vocab.to_target(eyas_TV[-1].argmax()))
+            reference_token = int(reference.target_ids_V[reference_TV[-1].argmax()])
+            same = same and eyas_token == reference_token
+            start += eyas_TV.shape[0]
+            hidden = (eyas_TD[-1:], reference_TD[-1:])
+            embeds = (_embed(target, eyas_token), _embed(target, reference_token))
+        eyas_head.truncate(end)
+        reference.truncate(end)
+        length = end
+    return ParityResult(list(reference.layers), largest, steps, same)
 
 
 class _EyasHead:
-    """`model.head` behind the same two calls."""
+    """`model.head` with the methods of `ReferenceHead`."""
 
     def __init__(self, stored: StoredHead) -> None:
         self.head, self.attend = stored.head, DenseAttention()

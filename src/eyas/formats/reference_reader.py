@@ -1,10 +1,10 @@
-"""A second reader of a head directory, for parity: what SGLang and vLLM do with the files, in plain torch, one text.
+"""A second implementation of reading and running a head, for parity: the rules of SGLang and vLLM in plain torch.
 
-Written from their rules (facts B.1-B.6) and from nothing of `model.head` or `formats.head_dir`: whatever is wrong in
-both would have to be wrong twice. It is slow and knows no batch, and it believes a file as the engines do: a list that
-is missing means the usual layers, a tensor that SGLang does not know is passed over.
+It follows the conventions in docs/formats.md and uses no code of `model.head` or `formats.head_dir`, so parity misses a
+mistake only if both implementations make it. It is slow and runs one text at a time. It trusts a file as the engines
+do: without a list of layers it takes the default layers, and it ignores tensors that it does not know.
 
-T rows, D hidden, L = 3D captured features, N heads, G key-value heads, H head size, V draft vocabulary.
+T rows, D hidden size, L = 3D captured features, N heads, G key-value heads, H head size, V draft vocabulary.
 """
 
 import json
@@ -21,20 +21,31 @@ AUX_LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
 class ReferenceHead:
-    """A head as one engine would run it, in float32. `read` appends rows to its keys and values, `cut` drops the last.
+    """A head as one engine runs it, in float32, with the keys and values of the text so far.
 
-    layers: entries of hidden_states that it asks the target for. target_ids_V: the target token of each draft token.
+    Attributes:
+        layers: The hidden_states ids that it reads.
+        target_ids_V: The target token of each draft token.
     """
 
     def __init__(self, directory: Path, engine: str, num_layers: int) -> None:
-        """engine: "sglang", "vllm" or "vllm-speculators". num_layers: of the target. ValueError for what it refuses."""
+        """Loads the directory.
+
+        Args:
+            directory: The head directory.
+            engine: "sglang", "vllm" or "vllm-speculators".
+            num_layers: The number of layers of the target.
+
+        Raises:
+            ValueError: The engine rejects the files.
+        """
         raw = json.loads((directory / "config.json").read_text())
         self.raw: dict[str, Any] = {**raw, **raw.get("transformer_layer_config", {})}
         self.layers = self._layers(raw, engine, num_layers)
-        nested = engine == "vllm-speculators"
-        if nested != ("speculators_model_type" in raw):
-            raise ValueError(f"{engine} does not take these files for its own")
-        self.residual_is_normed = raw.get("norm_before_residual", nested) and engine != "sglang"
+        is_speculators = engine == "vllm-speculators"
+        if is_speculators != ("speculators_model_type" in raw):
+            raise ValueError(f"config.json in {directory} is not in the format of {engine}")
+        self.residual_is_normed = raw.get("norm_before_residual", is_speculators) and engine != "sglang"
         self.tensors: dict[str, Tensor] = {}
         for name, tensor in load_file(directory / "model.safetensors").items():
             name = name.removeprefix("model.").replace("midlayer.", "layers.0.")
@@ -43,7 +54,7 @@ class ReferenceHead:
             elif name != "t2d":
                 self.tensors[name] = tensor.float()
         if self.raw["tie_word_embeddings"]:
-            raise ValueError("the output matrix would be the embedding")
+            raise ValueError(f"{directory} ties the output matrix to the embedding")
         self.head_dim = self.raw.get("head_dim") or self.raw["hidden_size"] // self.raw["num_attention_heads"]
         self.keys_GTH = torch.zeros(self.raw["num_key_value_heads"], 0, self.head_dim)
         self.values_GTH = self.keys_GTH
@@ -51,16 +62,16 @@ class ReferenceHead:
 
     @staticmethod
     def _layers(raw: dict[str, Any], engine: str, num_layers: int) -> list[int]:
-        usual = [2, num_layers // 2, num_layers - 3]
+        default = [2, num_layers // 2, num_layers - 3]
         nested = (raw.get("eagle_config") or {}).get(AUX_LAYERS_KEY)
         if engine == "sglang":
             if not nested:
-                return usual
+                return default
             return [i + 1 for i in nested] if nested[0] == 1 else nested
-        return raw.get(AUX_LAYERS_KEY) or nested or usual
+        return raw.get(AUX_LAYERS_KEY) or nested or default
 
     def fuse(self, states_TD: Sequence[Tensor]) -> Tensor:
-        """hidden_TD of the first step from the target's states, one for each of `layers`."""
+        """Returns hidden_TD of the first step, from the target's states of each of `layers`."""
         aux = [state_TD.float() for state_TD in states_TD]
         if self.raw.get("fc_norm") or self.raw.get("use_aux_norm"):
             aux = [self._norm(x_TD, f"fc_norm.{i}") for i, x_TD in enumerate(aux)]
@@ -70,7 +81,10 @@ class ReferenceHead:
         return joined_TL @ self.tensors["fc.weight"].T
 
     def forward(self, embeds_TD: Tensor, hidden_TD: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """logits_TV and the hidden_TD of the step behind, of rows at start, start + 1, ..."""
+        """Runs rows at the positions start, start + 1, ... and returns logits_TV and the next step's hidden_TD.
+
+        Appends the rows to the keys and values.
+        """
         normed_TD = self._norm(hidden_TD, "layers.0.hidden_norm")
         pair_TC = torch.cat((self._norm(embeds_TD.float(), "layers.0.input_layernorm"), normed_TD), -1)
         residual_TD = normed_TD if self.residual_is_normed else hidden_TD
@@ -82,18 +96,18 @@ class ReferenceHead:
         return last_TD @ self.tensors["lm_head.weight"].T, last_TD if self.raw.get("norm_output") else out_TD
 
     def truncate(self, length: int) -> None:
-        """Keep the first rows: drafted ones are dropped when the target has spoken."""
+        """Keeps only the first `length` rows of the keys and values, to drop drafted tokens."""
         self.keys_GTH, self.values_GTH = self.keys_GTH[:, :length], self.values_GTH[:, :length]
 
     def _project(self, x: Tensor, name: str) -> Tensor:
         return x @ self.tensors[f"layers.0.{name}.weight"].T
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        spread = x.pow(2).mean(-1, keepdim=True)
-        return x * torch.rsqrt(spread + self.raw["rms_norm_eps"]) * self.tensors[f"{name}.weight"]
+        mean_square = x.pow(2).mean(-1, keepdim=True)
+        return x * torch.rsqrt(mean_square + self.raw["rms_norm_eps"]) * self.tensors[f"{name}.weight"]
 
     def _attention(self, pair_TC: Tensor, start: int) -> Tensor:
-        rows, kept = pair_TC.shape[0], self.keys_GTH.shape[1]
+        rows, length = pair_TC.shape[0], self.keys_GTH.shape[1]
         q_NTH, k_GTH, v_GTH = (
             self._project(pair_TC, f"self_attn.{name}").view(rows, -1, self.head_dim).transpose(0, 1)
             for name in ("q_proj", "k_proj", "v_proj")
@@ -104,20 +118,20 @@ class ReferenceHead:
         share = q_NTH.shape[0] // self.keys_GTH.shape[0]
         keys_NSH = self.keys_GTH.repeat_interleave(share, 0)
         scores_NTS = q_NTH @ keys_NSH.transpose(1, 2) / math.sqrt(self.head_dim)
-        hidden_TS = torch.ones(rows, kept + rows, dtype=torch.bool).triu(kept + 1)
-        weights_NTS = scores_NTS.masked_fill(hidden_TS, float("-inf")).softmax(-1)
+        future_TS = torch.ones(rows, length + rows, dtype=torch.bool).triu(length + 1)
+        weights_NTS = scores_NTS.masked_fill(future_TS, float("-inf")).softmax(-1)
         out_NTH = weights_NTS @ self.values_GTH.repeat_interleave(share, 0)
         return self._project(out_NTH.transpose(0, 1).reshape(rows, -1), "self_attn.o_proj")
 
     def _rotate(self, x_NTH: Tensor, start: int) -> Tensor:
-        """Llama's rotation, component i with i + H / 2."""
+        """Applies Llama's rotation: component i rotates together with component i + H / 2."""
         angles_TH = torch.arange(start, start + x_NTH.shape[1])[:, None].float() * self.freqs
         cos, sin = angles_TH.cos() * self.amplitude, angles_TH.sin() * self.amplitude
         first, second = x_NTH.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
     def _rope_frequencies(self) -> tuple[Tensor, float]:
-        """Radians a position turns each pair by, and what cos and sin are multiplied with."""
+        """Returns the angle of each pair in radians per position, and the factor of cos and sin."""
         rope = self.raw.get("rope_parameters") or {}
         theta: float = rope.get("rope_theta", self.raw.get("rope_theta", 10000.0))
         scaling = {**rope, **(self.raw.get("rope_scaling") or {})}
@@ -128,9 +142,9 @@ class ReferenceHead:
         if kind == "linear":
             return plain / factor, 1.0
         if kind not in ("llama3", "yarn"):
-            raise ValueError(f"positions scaled by {kind}")
+            raise ValueError(f"RoPE scaling of type {kind} is not supported")
         trained = scaling["original_max_position_embeddings"]
-        rounds = trained * plain / (2 * math.pi)  # whole turns within the length that was trained on
+        rounds = trained * plain / (2 * math.pi)  # rotations within the trained length
         if kind == "llama3":
             low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
             kept = ((rounds - low) / (high - low)).clamp(0, 1)

@@ -1,13 +1,15 @@
-"""The tensors of a head, whoever wrote them, under our names. V draft vocabulary, W target vocabulary, D hidden.
+"""Loads the tensors of a head in any project's layout and renames them to eyas's names.
 
-theirs                                          ours
+in the file                                     in eyas
 model.X, draft_model.X                          X
 layers.0.X                                      midlayer.X
 draft_id_to_target_id                           d2t
 aux_norm_low|mid|high.weight                    fc_norm.0|1|2.weight
 qkv_proj, gate_up_proj                          q_proj, k_proj, v_proj; gate_proj, up_proj
-embed_tokens.weight                             kept apart: the target's rows, where they are right
-verifier_lm_head.weight, verifier_norm.weight   dropped: the target's, for speculators' training alone
+embed_tokens.weight                             not part of the head: `formats.fit` compares it with the target's
+verifier_lm_head.weight, verifier_norm.weight   dropped: copies of the target's, which only speculators' trainer needs
+
+V draft vocabulary, W target vocabulary, D hidden size.
 """
 
 import json
@@ -22,16 +24,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
-from eyas.base.errors import Finding
+from eyas.base.errors import Finding, InputError
 from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
 
-OFFSET, ABSOLUTE = "offsets", "target ids"
+FIX_HEAD = "Export or download the head again"
+FIX_EXPORT = "Run `eyas export`, which writes d2t as ascending offsets"
+OFFSETS, TARGET_IDS = "offsets", "target ids"
 
 
 @dataclass(frozen=True)
 class ParsedVocab:
-    """vocab None: the findings say why not. order_V: how the rows of lm_head have to be sorted; None: they are."""
+    """The draft vocabulary of a file.
+
+    Attributes:
+        vocab: The vocabulary; None if the findings have a misfit.
+        findings: Everything noticed while reading.
+        order_V: The order that sorts the rows of lm_head by target id; None if they are sorted.
+    """
 
     vocab: DraftVocab | None
     findings: tuple[Finding, ...] = ()
@@ -39,73 +49,89 @@ class ParsedVocab:
 
 
 def parse_vocab(d2t: Tensor | None, t2d: Tensor | None, num_draft: int, num_target: int) -> ParsedVocab:
-    """The draft vocabulary that the two tensors mean, as far as they are there."""
-    for name, found, size in (("d2t", d2t, num_draft), ("t2d", t2d, num_target)):
-        if found is not None and found.shape != (size,):
-            return _misfit(f"{name} of shape {list(found.shape)}", f"shape [{size}]")
-    if d2t is None and t2d is None:
-        if num_draft == num_target:
-            return ParsedVocab(_build_vocab(torch.arange(num_target), num_target))
-        return _misfit("no tensor d2t", f"d2t of shape [{num_draft}], or t2d of shape [{num_target}]")
+    """Returns the draft vocabulary that the two tensors describe. Either may be missing.
+
+    Args:
+        d2t: For each draft token the target id, or the offset target id - draft id.
+        t2d: For each target token whether it is in the draft vocabulary.
+        num_draft: V of config.json.
+        num_target: W of config.json.
+    """
+    for name, tensor, size in (("d2t", d2t, num_draft), ("t2d", t2d, num_target)):
+        if tensor is not None and tensor.shape != (size,):
+            return _misfit(f"Tensor {name} has shape {list(tensor.shape)}, but config.json says [{size}]")
     if t2d is not None:
-        return _with_t2d(d2t, t2d.bool(), num_draft)
-    assert d2t is not None, "one of them is there"
-    return _without_t2d(d2t.long(), num_draft, num_target)
+        return _parse_with_t2d(d2t, t2d.bool(), num_draft)
+    if d2t is not None:
+        return _parse_d2t(d2t.long(), num_draft, num_target)
+    if num_draft != num_target:
+        return _misfit(f"The file has no tensor d2t, but only {num_draft} of {num_target} tokens are in the vocabulary")
+    return ParsedVocab(_build_vocab(torch.arange(num_target), num_target))
 
 
-def _with_t2d(d2t: Tensor | None, t2d_W: Tensor, num_draft: int) -> ParsedVocab:
+def _parse_with_t2d(d2t_V: Tensor | None, t2d_W: Tensor, num_draft: int) -> ParsedVocab:
     chosen_V = t2d_W.nonzero()[:, 0]
     if len(chosen_V) != num_draft:
-        return _misfit(f"t2d that marks {len(chosen_V)} tokens", f"{num_draft}, the draft vocabulary")
+        return _misfit(f"Tensor t2d marks {len(chosen_V)} tokens, but draft_vocab_size is {num_draft}")
     vocab = _build_vocab(chosen_V, len(t2d_W))
-    if d2t is None:
-        return ParsedVocab(vocab, (Finding("warning", "no tensor d2t", "offsets: SGLang and vLLM draft wrong tokens"),))
-    d2t = d2t.long()
-    targets_V = d2t + torch.arange(num_draft)
-    for meaning, ids_V in ((OFFSET, targets_V), (ABSOLUTE, d2t)):
+    if d2t_V is None:
+        problem = "The file has no tensor d2t, without which SGLang and vLLM draft wrong tokens"
+        return ParsedVocab(vocab, (Finding("warning", problem, FIX_EXPORT),))
+    meanings = _possible_ids(d2t_V.long())
+    for meaning, ids_V in meanings.items():
         if torch.equal(ids_V.sort().values, chosen_V):
             order_V = None if torch.equal(ids_V, chosen_V) else ids_V.argsort()
-            return ParsedVocab(vocab, _layout_findings(meaning, order_V), order_V)
-    wrong = int((targets_V != chosen_V).nonzero()[0, 0])
-    found = f"d2t that sends draft token {wrong} to target token {int(targets_V[wrong])}"
-    return _misfit(found, f"target token {int(chosen_V[wrong])}, which t2d says")
+            return ParsedVocab(vocab, _order_findings(meaning, order_V), order_V)
+    ids_V = meanings[OFFSETS]
+    wrong = int((ids_V != chosen_V).nonzero()[0, 0])
+    problem = f"Tensor d2t maps draft token {wrong} to target token {int(ids_V[wrong])}"
+    return _misfit(f"{problem}, but t2d marks {int(chosen_V[wrong])}")
 
 
-def _without_t2d(d2t_V: Tensor, num_draft: int, num_target: int) -> ParsedVocab:
-    meant = {OFFSET: d2t_V + torch.arange(num_draft), ABSOLUTE: d2t_V}
-    problems = {meaning: _find_problem(ids_V, num_target) for meaning, ids_V in meant.items()}
+def _parse_d2t(d2t_V: Tensor, num_draft: int, num_target: int) -> ParsedVocab:
+    meanings = _possible_ids(d2t_V)
+    problems = {meaning: _find_problem(ids_V, num_target) for meaning, ids_V in meanings.items()}
     possible = [meaning for meaning, problem in problems.items() if problem is None]
     if len(possible) == 2:
-        found = "d2t without t2d whose numbers may be offsets or target ids"
-        return _misfit(found, "numbers that only one of them can be, or t2d", "add t2d from the training run")
+        problem = "The numbers in d2t may be offsets or target ids, and the file has no t2d that decides it"
+        return _misfit(problem, "Add the tensor t2d from the training run")
     if not possible:
-        said = " and ".join(f"{problem} as {meaning}" for meaning, problem in problems.items())
-        return _misfit(f"d2t with {said}", f"different target tokens below {num_target}")
-    ids_V = meant[possible[0]]
+        reasons = ", and ".join(f"as {meaning} they {problem}" for meaning, problem in problems.items())
+        return _misfit(f"The numbers in d2t are no vocabulary: {reasons}")
+    ids_V = meanings[possible[0]]
     order_V = None if bool((ids_V[1:] > ids_V[:-1]).all()) else ids_V.argsort()
-    derived = Finding("ok", "no tensor t2d", "made from d2t, as the engines do without it")
-    findings = (derived, *_layout_findings(possible[0], order_V))
+    derived = Finding("ok", "The file has no tensor t2d, so eyas derives it from d2t, as the engines do")
+    findings = (derived, *_order_findings(possible[0], order_V))
     if num_draft < num_target and not d2t_V.any():
-        findings += (Finding("warning", f"d2t of zeros, the first {num_draft} target tokens", "frequent tokens"),)
+        problem = f"All numbers in d2t are 0: the draft vocabulary is the first {num_draft} target tokens"
+        fix = "Check the export: a trained head has the most frequent tokens"
+        findings += (Finding("warning", problem, fix),)
     return ParsedVocab(_build_vocab(ids_V.sort().values, num_target), findings, order_V)
 
 
+def _possible_ids(d2t_V: Tensor) -> dict[str, Tensor]:
+    """Returns the target ids that d2t means, if it holds offsets and if it holds target ids."""
+    return {OFFSETS: d2t_V + torch.arange(len(d2t_V)), TARGET_IDS: d2t_V}
+
+
 def _find_problem(ids_V: Tensor, num_target: int) -> str | None:
+    """Returns a clause that says why these are not different target tokens; None if they are."""
     low, high = int(ids_V.min()), int(ids_V.max())
     if low < 0 or high >= num_target:
-        return f"target token {low if low < 0 else high} of {num_target}"
-    num_twice = len(ids_V) - len(ids_V.unique())
-    return f"{num_twice} target tokens that come twice" if num_twice else None
+        return f"name token {low if low < 0 else high} of {num_target}"
+    num_repeated = len(ids_V) - len(ids_V.unique())
+    return f"repeat {num_repeated} target tokens" if num_repeated else None
 
 
-def _layout_findings(meaning: str, order_V: Tensor | None) -> tuple[Finding, ...]:
-    found: list[Finding] = []
-    if meaning == ABSOLUTE:
-        expected = "offsets (target id - draft id), for SGLang and vLLM add the draft id to them"
-        found.append(Finding("warning", "d2t that holds target ids", expected, "`eyas export` writes offsets"))
+def _order_findings(meaning: str, order_V: Tensor | None) -> tuple[Finding, ...]:
+    findings: list[Finding] = []
+    if meaning == TARGET_IDS:
+        problem = "Tensor d2t holds target ids, but SGLang and vLLM read offsets (target id - draft id)"
+        findings.append(Finding("warning", problem, FIX_EXPORT))
     if order_V is not None:
-        found.append(Finding("warning", "d2t that is not in ascending order", "ascending target ids, as t2d has them"))
-    return tuple(found)
+        problem = "Tensor d2t is not in ascending order of target ids, as t2d is"
+        findings.append(Finding("warning", problem, FIX_EXPORT))
+    return tuple(findings)
 
 
 def _build_vocab(chosen_V: Tensor, num_target: int) -> DraftVocab:
@@ -114,17 +140,17 @@ def _build_vocab(chosen_V: Tensor, num_target: int) -> DraftVocab:
     return DraftVocab(chosen_V - torch.arange(len(chosen_V)), t2d_W)
 
 
-def _misfit(found: str, expected: str, do: str | None = None) -> ParsedVocab:
-    return ParsedVocab(None, (Finding("misfit", found, expected, do),))
+def _misfit(problem: str, fix: str = FIX_HEAD) -> ParsedVocab:
+    return ParsedVocab(None, (Finding("misfit", problem, fix),))
 
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-TORCH_FILE = "pytorch_model.bin"  # the official heads; read without running what it may hold
+TORCH_FILE = "pytorch_model.bin"  # the official heads; loaded without executing the code it may contain
 OLD_NORM_NAMES = ("aux_norm_low.weight", "aux_norm_mid.weight", "aux_norm_high.weight")
 IGNORED_TENSORS = re.compile(r"verifier_lm_head\.weight|verifier_norm\.weight|.*rotary_emb\.inv_freq")
 EMBEDDING = "embed_tokens.weight"
-# In words, what a tensor of another graph means.
+# Part of a tensor's name -> the unsupported graph that has it.
 OTHER_GRAPHS = {
     "q_norm": "the layer of a Qwen 3 draft",
     "k_norm": "the layer of a Qwen 3 draft",
@@ -132,18 +158,21 @@ OTHER_GRAPHS = {
     "mask_hidden": "P-EAGLE, which drafts in parallel",
     "kv_a_proj": "multi-head latent attention",
     "bias": "layers with a bias",
-    "fc_norm": "norms before fc, without the flag fc_norm",
-    "input_norm": "a norm before fc, without the flag norm_before_fc",
+    "fc_norm": "norms before fc without the flag fc_norm",
+    "input_norm": "a norm before fc without the flag norm_before_fc",
 }
-
-
-class DamagedError(Exception):
-    """A file that is missing or cannot be read; the reason in words."""
 
 
 @dataclass
 class LoadedWeights:
-    """What could be read. vocab None: the findings say why not."""
+    """The tensors of a head, by eyas's names.
+
+    Attributes:
+        tensors: The weights of the head.
+        vocab: The draft vocabulary; None if the findings have a misfit about it.
+        embedding_WD: The embedding in the file, if there is one.
+        findings: Everything noticed while reading.
+    """
 
     tensors: dict[str, Tensor]
     vocab: DraftVocab | None = None
@@ -152,7 +181,7 @@ class LoadedWeights:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The files that hold the weights, index first; [] where there are none."""
+    """Returns the files that hold the weights, the index first. Returns [] if there are none."""
     for name in (WEIGHTS_FILE, INDEX_FILE, TORCH_FILE):
         path = directory / name
         if path.is_file():
@@ -162,34 +191,34 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def load_weights(directory: Path, config: HeadConfig) -> LoadedWeights:
-    """The tensors that this head needs. `DamagedError`."""
-    read = LoadedWeights(_load_files(directory))
-    read.tensors = _rename_tensors(read.tensors, config, read.findings)
-    read.embedding_WD = read.tensors.pop(EMBEDDING, None)
-    d2t, t2d = read.tensors.pop("d2t", None), read.tensors.pop("t2d", None)
-    mapped = parse_vocab(d2t, t2d, config.draft_vocab_size, config.vocab_size)
-    read.vocab, read.findings = mapped.vocab, [*read.findings, *mapped.findings]
-    _check_tensors(read, config)
-    order_V = mapped.order_V
-    if order_V is not None and (rows_VD := read.tensors.get("lm_head.weight")) is not None:
-        read.tensors["lm_head.weight"] = rows_VD[order_V] if len(rows_VD) == len(order_V) else rows_VD
-    return read
+    """Loads the tensors of a head with this configuration. Raises InputError for missing or damaged files."""
+    weights = LoadedWeights(_load_files(directory))
+    weights.tensors = _rename_tensors(weights.tensors, config, weights.findings)
+    weights.embedding_WD = weights.tensors.pop(EMBEDDING, None)
+    d2t, t2d = weights.tensors.pop("d2t", None), weights.tensors.pop("t2d", None)
+    parsed = parse_vocab(d2t, t2d, config.draft_vocab_size, config.vocab_size)
+    weights.vocab, order_V = parsed.vocab, parsed.order_V
+    weights.findings += parsed.findings
+    _check_tensors(weights, config)
+    if order_V is not None and (rows_VD := weights.tensors.get("lm_head.weight")) is not None:
+        weights.tensors["lm_head.weight"] = rows_VD[order_V] if len(rows_VD) == len(order_V) else rows_VD
+    return weights
 
 
 def _read_index(path: Path) -> dict[str, str]:
     try:
-        found = json.loads(path.read_bytes())["weight_map"]
-        if all(isinstance(name, str) and Path(name).name == name for name in found.values()):
-            return found
+        names = json.loads(path.read_bytes())["weight_map"]
+        if all(isinstance(name, str) and Path(name).name == name for name in names.values()):
+            return names
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise DamagedError(f"{path.name} that names no files of weights")
+    raise InputError(f"{path} names no files of weights in the same directory", FIX_HEAD)
 
 
 def _load_files(directory: Path) -> dict[str, Tensor]:
     files = weight_files(directory)
     if not files:
-        raise DamagedError(f"no {directory / WEIGHTS_FILE}")
+        raise InputError(f"No file {directory / WEIGHTS_FILE}", FIX_HEAD)
     tensors: dict[str, Tensor] = {}
     for path in files:
         if path.name == INDEX_FILE:
@@ -200,62 +229,61 @@ def _load_files(directory: Path) -> dict[str, Tensor]:
             else:
                 tensors |= load_safetensors(path.read_bytes())
         except FileNotFoundError:
-            raise DamagedError(f"no {path}") from None
+            raise InputError(f"No file {path}", FIX_HEAD) from None
         except (OSError, SafetensorError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-            first = (str(error).splitlines() or [""])[0][:200]
-            raise DamagedError(f"a damaged file {path} ({first})") from error
+            raise InputError(f"{path} is damaged or holds something else than weights", FIX_HEAD) from error
     return tensors
 
 
 def _rename_tensors(tensors: Mapping[str, Tensor], config: HeadConfig, findings: list[Finding]) -> dict[str, Tensor]:
-    ours: dict[str, Tensor] = {}
-    for theirs, tensor in tensors.items():
-        name = re.sub(r"^(draft_model\.)?(model\.)?", "", theirs)
+    renamed: dict[str, Tensor] = {}
+    for stored_name, tensor in tensors.items():
+        name = re.sub(r"^(draft_model\.)?(model\.)?", "", stored_name)
         name = re.sub(r"^layers\.0\.", "midlayer.", name).replace("draft_id_to_target_id", "d2t")
         if name in OLD_NORM_NAMES:
             name = f"fc_norm.{OLD_NORM_NAMES.index(name)}.weight"
         if IGNORED_TENSORS.fullmatch(name):
             continue
-        for part, split in _split_packed(name, tensor, config).items():
-            if part in ours:
-                findings.append(Finding("misfit", f"two tensors for {part}", "one"))
-            ours[part] = split
-    return ours
+        for part_name, part in _split_packed(name, tensor, config).items():
+            if part_name in renamed:
+                findings.append(Finding("misfit", f"The file has two tensors for {part_name}", FIX_HEAD))
+            renamed[part_name] = part
+    return renamed
 
 
 def _split_packed(name: str, tensor: Tensor, config: HeadConfig) -> dict[str, Tensor]:
-    """Products that were joined, apart again; where the sizes do not fit, as it was."""
+    """Splits a tensor of joined projections. Returns it as it is if it is not one or if its size does not fit."""
+    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads, "v_proj": config.num_kv_heads}
     rows = {
-        "qkv_proj": {"q_proj": config.num_heads, "k_proj": config.num_kv_heads, "v_proj": config.num_kv_heads},
+        "qkv_proj": {part: count * config.head_dim for part, count in heads.items()},
         "gate_up_proj": {"gate_proj": config.intermediate_size, "up_proj": config.intermediate_size},
     }
     for joined, parts in rows.items():
-        if f".{joined}." in name:
-            sizes = [count * (config.head_dim if joined == "qkv_proj" else 1) for count in parts.values()]
-            if tensor.shape[0] == sum(sizes):
-                split = tensor.split(sizes)
-                return {name.replace(joined, part): one for part, one in zip(parts, split, strict=True)}
+        if f".{joined}." in name and tensor.shape[0] == sum(parts.values()):
+            split = tensor.split(list(parts.values()))
+            return {name.replace(joined, part): one for part, one in zip(parts, split, strict=True)}
     return {name: tensor}
 
 
-def _check_tensors(read: LoadedWeights, config: HeadConfig) -> None:
-    """Every tensor that is missing, misshapen, unknown or not finite."""
-    wanted = Head(config).state_dict()
-    known = ", ".join([*wanted, "d2t", "t2d"])
-    for name, weight in wanted.items():
-        found = read.tensors.get(name)
-        if found is None:
-            expected = f"{name} of shape {list(weight.shape)}"
-            if name == "lm_head.weight":
-                expected += " (a head that drafts with the target's own output matrix is not known here)"
-            read.findings.append(Finding("misfit", f"no tensor {name}", expected))
-        elif found.shape != weight.shape:
-            read.findings.append(
-                Finding("misfit", f"{name} of shape {list(found.shape)}", f"shape {list(weight.shape)}")
-            )
-        elif not found.is_floating_point() or not torch.isfinite(found).all():
-            what = f"{name} with values that are not finite numbers"
-            read.findings.append(Finding("misfit", what, "finite numbers: weights that a loader left unset are NaN"))
-    for name in sorted(set(read.tensors) - set(wanted)):
-        means = next((f" ({meaning})" for part, meaning in OTHER_GRAPHS.items() if part in name), "")
-        read.findings.append(Finding("misfit", f"an unexpected tensor {name}{means}", f"only {known}"))
+def _check_tensors(weights: LoadedWeights, config: HeadConfig) -> None:
+    """Adds a misfit for each tensor that is missing, misshapen, unknown or not finite."""
+    expected = Head(config).state_dict()
+
+    def add(problem: str, fix: str = FIX_HEAD) -> None:
+        weights.findings.append(Finding("misfit", problem, fix))
+
+    for name, weight in expected.items():
+        tensor = weights.tensors.get(name)
+        if tensor is None and name == "lm_head.weight":
+            fix = "Use a head with its own output matrix: eyas cannot draft with the target's"
+            add(f"The file has no tensor {name}", fix)
+        elif tensor is None:
+            add(f"The file has no tensor {name}")
+        elif tensor.shape != weight.shape:
+            add(f"Tensor {name} has shape {list(tensor.shape)}, but config.json says {list(weight.shape)}")
+        elif not tensor.is_floating_point() or not torch.isfinite(tensor).all():
+            # Weights that a loader did not set are NaN.
+            add(f"Tensor {name} has values that are not finite numbers")
+    for name in sorted(set(weights.tensors) - set(expected)):
+        graph = next((f" ({graph})" for part, graph in OTHER_GRAPHS.items() if part in name), "")
+        add(f"The file has the unexpected tensor {name}{graph}", "Use an EAGLE-3 head whose flags match its tensors")
