@@ -162,7 +162,7 @@ pin: $(EYAS)
 	@$(BIN)/python tools/pin_images.py
 
 image-eyas image-sglang image-vllm: image-%:
-	@test -n "$(TAG)" || { echo "found no TAG; expected REGISTRY/NAME:TAG; do make $@ TAG=..." >&2; exit 2; }
+	@test -n "$(TAG)" || { echo "TAG is not set. Run: make $@ TAG=REGISTRY/NAME:TAG" >&2; exit 2; }
 	docker build -t "$(TAG)" -f deploy/$(filter-out eyas/,$*/)Dockerfile --build-arg BUILD_IMAGE="$(BUILD_IMAGE)" \
 	  --build-arg PYTHON_IMAGE="$(PYTHON_IMAGE)" --build-arg SGLANG_IMAGE="$(SGLANG_IMAGE)" \
 	  --build-arg VLLM_IMAGE="$(VLLM_IMAGE)" .
@@ -171,7 +171,7 @@ image-eyas image-sglang image-vllm: image-%:
 # and what follows finds the requirement met instead of choosing again.
 $(EYAS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "found $$($(PYTHON) --version 2>&1); expected Python 3.11 or newer; do make PYTHON=python3.12 ..." >&2; exit 2; }
+	  { echo "$$($(PYTHON) --version 2>&1) is too old: eyas needs Python 3.11 or newer. Run: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@echo "installing eyas into .venv (extras: none)" >&2
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0 >&2

@@ -55,7 +55,7 @@ def examine(path: str, target: str | None) -> list[Finding]:
 
 
 def examine_machine() -> Finding:
-    """Checks which attention kernel runs on this CPU: the one in C, which it builds if needed, or the reference."""
+    """Builds the attention kernel in C for this CPU if needed, and returns a warning where that is not possible."""
     kernel = cpu_kernel()
     if isinstance(kernel, Unavailable):
         problem = "Attention on this CPU runs the dense reference, which gives the same results but is slower"

@@ -78,6 +78,6 @@ def test_the_log_of_a_server_that_does_not_start_is_shown():
     (cell,) = (cell for cell in nbformat.read(NOTEBOOK, 4).cells if "def served" in cell.source)
     names: dict[str, Any] = {}
     exec(cell.source[: cell.source.index("out = ")], names)
-    names["EYAS"] = [sys.executable, "-c", "import sys; sys.exit('found no port; do name one')"]
-    with pytest.raises(RuntimeError, match=r"(?s)eyas serve did not start:.*do name one"), names["served"]():
+    names["EYAS"] = [sys.executable, "-c", "import sys; sys.exit('no port is given; add --port')"]
+    with pytest.raises(RuntimeError, match=r"(?s)eyas serve did not start:.*add --port"), names["served"]():
         pass

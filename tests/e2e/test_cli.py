@@ -209,7 +209,7 @@ def test_conversations_longer_than_the_context(recipe, tmp_path, refused):
     source.write_text(json.dumps({"prompt": f"Sort these: {words}"}) + "\n")
     assert main(["prompts", str(recipe), "--out", str(out), f"prompts.source={source}"]) == 0
     message = refused("respond", recipe, "--out", out, f"prompts.source={source}")
-    assert "at most 512 positions" in message
+    assert "the 512 positions of the target" in message
     assert not any((out / "conversations").iterdir())
     # Beside others that fit it is dropped, and counted.
     source.write_text(source.read_text() + json.dumps({"prompt": "what is short?"}) + "\n")
@@ -468,8 +468,8 @@ def test_half_a_character_is_no_text(refused, tmp_path):
     ("stage", "module", "function", "override"),
     [
         ("capture", "eyas.features.store", "write_manifest", "capture.dtype=bfloat16"),
-        ("train", "eyas.train.train", "finish_stage", "train.seed=9"),
-        ("eval", "eyas.evaluation.evaluate", "finish_stage", "eval.seed=9"),
+        ("train", "eyas.train.train.provenance", "finish_stage", "train.seed=9"),
+        ("eval", "eyas.evaluation.evaluate.provenance", "finish_stage", "eval.seed=9"),
     ],
 )
 def test_work_on_another_recipe_stopped_half_way(

@@ -135,7 +135,10 @@ def measure_quantization_error(rows: Sequence[Row], dtype: StoredDtype, target: 
 
 
 def _target_probs(hidden_CD: Tensor, target: Target) -> Tensor:
-    """Returns [C, W], computed in float32: the rounding of 16-bit logits would be larger than the measured error."""
+    """Returns the target's probabilities [C, W] of the next token.
+
+    They are computed in float32, because the rounding of 16-bit logits would be larger than the measured error.
+    """
     weight_WD, bias_W = target.lm_head.weight, getattr(target.lm_head, "bias", None)
     assert isinstance(weight_WD, Tensor), "the target's output matrix"
     hidden_CD = hidden_CD.to(weight_WD.device)

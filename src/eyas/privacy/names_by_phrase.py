@@ -1,4 +1,4 @@
-"""Names behind a phrase that announces them: an introduction, a title, a label, a relation, a greeting, a closing.
+r"""Names behind a phrase that announces them: an introduction, a title, a label, a relation, a greeting, a closing.
 
 "my name is tevita fifita"   an introduction: the name follows in lower case, too
 "Dr. Fifita"                 a title

@@ -38,7 +38,7 @@ class Span:
 
 
 class Detector(Protocol):
-    """Finds spans in texts. The filter owns its detectors and calls them from one thread only."""
+    """A detector of private data in texts. The filter owns its detectors and calls them from one thread only."""
 
     name: str  # with its version: it goes into the digest of the filter
     name_languages: frozenset[str]  # languages (ISO 639-1) whose personal names it finds

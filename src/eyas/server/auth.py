@@ -68,7 +68,7 @@ class AccessLogRecord:
 
 
 class AuthMiddleware:
-    """Checks the API key of every request, gives it an id, and writes its line of the access log.
+    """ASGI middleware that checks the API key of each request, assigns its id and writes its line of the access log.
 
     Args:
         keys: the valid API keys; without any, every request is let in.

@@ -72,7 +72,7 @@ class SystemMessage(_NamedMessage):
 
 
 class UserMessage(_NamedMessage):
-    """A message of the user."""
+    """One question or instruction in a chat, with the role "user"."""
 
     role: Literal["user"]
     content: Content

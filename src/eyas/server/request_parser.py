@@ -46,10 +46,14 @@ class _TemplateMessage(Message):
 
 @dataclass(frozen=True)
 class RequestParser:
-    """Parses the bodies of all routes. context: the maximum number of prompt and output tokens together.
+    """The parser of the request bodies of all routes.
 
     Its methods take long (tokenizer, template, grammar). They run on one thread, because tokenizers are not
     thread-safe. All raise ApiError.
+
+    Attributes:
+        target: The target, for its tokenizer and chat template.
+        context: The maximum number of prompt and output tokens together.
     """
 
     target: Target

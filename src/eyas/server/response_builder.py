@@ -31,7 +31,7 @@ class TokenText:
 
 
 class TokenDecoder:
-    """Decodes single tokens, for log-probabilities and draft trees. The engine detokenizes whole outputs.
+    """A decoder of single tokens, for log-probabilities and draft trees. The engine detokenizes whole outputs.
 
     Some tokenizers strip the space of the first token of a text. So each token is decoded behind an anchor, which is
     cut off again:
@@ -86,7 +86,7 @@ class ServedModel:
 
 
 class ResponseBuilder(ABC):
-    """Builds the response or the chunks of one HTTP call, and owns the id that they share."""
+    """Base of the builders of one HTTP call's response or chunks. It owns the id that they share."""
 
     id_prefix: ClassVar[str]
 
@@ -143,7 +143,7 @@ class ResponseBuilder(ABC):
 
 
 class ChatResponseBuilder(ResponseBuilder):
-    """Builds the bodies of /v1/chat/completions."""
+    """The builder of the bodies of /v1/chat/completions."""
 
     id_prefix = "chatcmpl"
 
@@ -196,7 +196,7 @@ class ChatResponseBuilder(ResponseBuilder):
 
 
 class CompletionResponseBuilder(ResponseBuilder):
-    """Builds the bodies of /v1/completions."""
+    """The builder of the bodies of /v1/completions."""
 
     id_prefix = "cmpl"
 
