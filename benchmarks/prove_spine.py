@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from peer_transformers import compare_with_generate
 from rows import Row, print_rows
 from safetensors.torch import load_file
 
 from eyas.bench.config import BenchConfig
-from eyas.bench.peer_transformers import compare_with_generate
 from eyas.bench.single_stream import measure_draft_baselines, measure_tasks
 from eyas.bench.workload import interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Eagle3Spec

@@ -116,7 +116,8 @@ def build_table(cls: type, prefix: str, instance: object | None = None) -> KeyTa
     Raises:
         UndocumentedKeyError: A key has no sentence, or a sentence has no key.
     """
-    texts, hints = read_attributes(cls), typing.get_type_hints(cls)
+    texts = {key: text for base in reversed(cls.__mro__) for key, text in read_attributes(base).items()}
+    hints = typing.get_type_hints(cls)
     keys, tables = [], []
     for field in dataclasses.fields(cls):
         kind, name = hints[field.name], f"{prefix}.{field.name}" if prefix else field.name

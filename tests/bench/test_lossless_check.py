@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peer_transformers import PeerComparison, TokenTimer, compare_with_generate
 from tests.bench.tiny_pair import TinyPair
 
 from eyas.base.errors import InputError
@@ -16,7 +17,6 @@ from eyas.bench.lossless_check import (
     read_references,
     write_references,
 )
-from eyas.bench.peer_transformers import PeerComparison, TokenTimer, compare_with_generate
 from eyas.bench.workload import interleave_tasks
 from eyas.model.target_dir import digest_target
 

@@ -1,11 +1,11 @@
 """The recipe keys `bench.*` and `tune.*`, and the keys `client.*` of `eyas bench --url`."""
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eyas.base.config import require_range
 from eyas.base.errors import UsageError
 from eyas.speculation.arms import default_arms
 from eyas.tree.sampling import SamplingParams
@@ -20,6 +20,7 @@ LOAD_MINIMUM = {
     "concurrency": 1,
     "requests_per_stream": 1,
 }
+POSITIVE_LOAD = ("rates", "ramp", "block_s")
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,47 @@ class Slo:
 
 
 @dataclass(frozen=True)
-class BenchConfig:
+class LoadConfig:
+    """The keys that `bench.*` and `client.*` have in common.
+
+    Attributes:
+        prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
+            or "synthetic" (random words).
+        synthetic_words: The number of words of a synthetic prompt.
+        max_tokens: The maximum number of tokens of an answer.
+        repeats: The number of runs over the prompts, whose median counts, and the number of blocks under load. Every
+            arm runs each block on the same prompts, in rotated order.
+        concurrency: The numbers of streams of the closed loop, one point each; empty measures none.
+        requests_per_stream: The number of requests of each stream in a block of the closed loop.
+        rates: The request rates per second of the open loop (Poisson), one point each.
+        ramp: The first and the last rate of an open loop whose rate grows over a block; by default it is not measured.
+        block_s: The number of seconds in which an open loop sends the requests of a block.
+        seed: The seed of the bootstrap, of the arrivals, of synthetic prompts and of the requests to a server.
+    """
+
+    prompts: str | None = None
+    synthetic_words: int = SYNTHETIC_WORDS
+    max_tokens: int = 128
+    repeats: int = 3
+    concurrency: tuple[int, ...] = (1, 4, 8)
+    requests_per_stream: int = 4
+    rates: tuple[float, ...] = ()
+    ramp: tuple[float, float] | None = None
+    block_s: float = 20.0
+    slo: Slo = field(default_factory=Slo)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class BenchConfig(LoadConfig):
     """The recipe keys `bench.*`. The dtype is not among them: the target is measured as it was loaded.
 
     Attributes:
         prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
             or "synthetic" (random words); by default those held out from training.
-        synthetic_words: The number of words of a synthetic prompt.
-        prompts_per_task: The number of prompts of each task that are measured one at a time.
-        max_tokens: The maximum number of tokens of an answer.
-        repeats: The number of runs over the prompts, whose median counts, and the number of blocks under load.
-        concurrency: The numbers of streams of the closed loop, one point each; empty measures none.
-        requests_per_stream: The number of requests of each stream in a block of the closed loop.
         rates: The request rates per second of the open loop (Poisson), one point each. The engine has as many slots as
             the largest concurrency, or 8; further requests wait.
-        ramp: The first and the last rate of an open loop whose rate grows over a block; by default it is not measured.
-        block_s: The number of seconds in which an open loop sends the requests of a block.
+        prompts_per_task: The number of prompts of each task that are measured one at a time.
         arms: Further arms under load: a fixed tree or chain (chain3, tree16, ...), prompt lookup (lookup3) or a small
             model (model3).
         draft_model: The directory or hub id of a small model with the target's vocabulary, for the model arms.
@@ -69,20 +95,9 @@ class BenchConfig:
         lossless_tokens: The maximum number of tokens of these answers.
         lossless_slots: The number of requests in flight while these answers are generated.
         compile: Compiles the forwards of both arms on a CPU, as `eyas serve` does; this takes about a minute once.
-        seed: The seed of the bootstrap, of the arrivals and of synthetic prompts.
     """
 
-    prompts: str | None = None
-    synthetic_words: int = SYNTHETIC_WORDS
     prompts_per_task: int = 12
-    max_tokens: int = 128
-    repeats: int = 3
-    concurrency: tuple[int, ...] = (1, 4, 8)
-    requests_per_stream: int = 4
-    rates: tuple[float, ...] = ()
-    ramp: tuple[float, float] | None = None
-    block_s: float = 20.0
-    slo: Slo = field(default_factory=Slo)
     arms: tuple[str, ...] = ()
     draft_model: str | None = None
     depth: int = 6
@@ -92,13 +107,11 @@ class BenchConfig:
     lossless_tokens: int = 64
     lossless_slots: int = 8
     compile: bool = False
-    seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self.shape
         own = {"prompts_per_task": 1, "lossless_prompts": 0, "lossless_tokens": 1, "lossless_slots": 1}
-        _require_at_least("bench", self, LOAD_MINIMUM | own)
-        _require_positive("bench", self, "rates", "ramp", "block_s")
+        _require_ranges("bench", self, LOAD_MINIMUM | own, POSITIVE_LOAD)
         names = {arm.name for arm in default_arms()}
         for name in self.arms:
             if name not in names and HEADLESS_ARM.fullmatch(name) is None:
@@ -116,57 +129,36 @@ class BenchConfig:
 
 
 @dataclass(frozen=True)
-class ClientConfig:
+class ClientConfig(LoadConfig):
     """The keys `client.*` of `eyas bench --url`.
 
     Attributes:
-        prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
-            or "synthetic" (random words).
         limit: The number of prompts of a file, or of each family of builtin:eval; by default all of a file and 12 of a
             family.
-        synthetic_words: The number of words of a synthetic prompt.
         ignore_eos: Lets answers continue to max_tokens, so that their lengths do not depend on the text.
         model: The name of the model on the server; by default the only one that the server lists.
         stream: Reads answers as streams; false measures only end-to-end times, for a server that cannot stream.
         api_key_env: The environment variable that holds the API key.
-        max_tokens: The maximum number of tokens of an answer.
         temperature: The sampling temperature; at 0 the answers of both arms are compared.
-        repeats: The number of blocks of each point; every arm runs each block on the same prompts, in rotated order.
         one_stream: Measures each prompt alone, for the results by task.
-        concurrency: The numbers of streams of the closed loop, one point each.
-        rates: The request rates per second of the open loop (Poisson), one point each.
-        ramp: The first and the last rate of an open loop whose rate grows over a block; by default it is not measured.
-        requests_per_stream: The number of requests of each stream in a block of the closed loop.
-        block_s: The number of seconds in which an open loop sends the requests of a block.
         warm_up: The number of requests to each arm before a point, which are not counted.
         timeout_s: The time limit of one request in seconds.
-        seed: The seed of the requests, the arrivals and the bootstrap.
     """
 
     prompts: str = "builtin:eval"
     limit: int | None = None
-    synthetic_words: int = SYNTHETIC_WORDS
     ignore_eos: bool = False
     model: str | None = None
     stream: bool = True
     api_key_env: str | None = None
-    max_tokens: int = 128
     temperature: float = 0.0
-    repeats: int = 3
     one_stream: bool = True
-    concurrency: tuple[int, ...] = (1, 4, 8)
-    rates: tuple[float, ...] = ()
-    ramp: tuple[float, float] | None = None
-    requests_per_stream: int = 4
-    block_s: float = 20.0
     warm_up: int = 2
-    slo: Slo = field(default_factory=Slo)
     timeout_s: float = 600.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        _require_at_least("client", self, LOAD_MINIMUM | {"limit": 1, "temperature": 0, "warm_up": 0})
-        _require_positive("client", self, "rates", "ramp", "block_s", "timeout_s")
+        minimum = LOAD_MINIMUM | {"limit": 1, "temperature": 0, "warm_up": 0}
+        _require_ranges("client", self, minimum, (*POSITIVE_LOAD, "timeout_s"))
 
 
 @dataclass(frozen=True)
@@ -203,8 +195,7 @@ class TuneConfig:
     def __post_init__(self) -> None:
         _ = self.sampling
         minimum = {"streams": 1, "depth": 1, "top_k": 1, "nodes": 2, "answers": 1, "max_tokens": 1, "batch_tokens": 1}
-        _require_at_least("tune", self, minimum)
-        _require_positive("tune", self, "allowance_s")
+        _require_ranges("tune", self, minimum, ["allowance_s"])
         for name in ("streams", "top_k", "nodes"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -233,19 +224,9 @@ class TuneConfig:
         return shapes
 
 
-def _require_at_least(table: str, config: Any, minimum: Mapping[str, float]) -> None:
-    """Raises UsageError for a value below its minimum. A key without a value passes."""
-    for key, least in minimum.items():
-        if any(value < least for value in _values(config, key)):
-            raise UsageError(f"{table}.{key}={getattr(config, key)} is below {least}", f"Raise {table}.{key}")
-
-
-def _require_positive(table: str, config: Any, *keys: str) -> None:
-    for key in keys:
-        if any(not 0 < value < math.inf for value in _values(config, key)):
-            raise UsageError(f"{table}.{key}={getattr(config, key)} is not above 0", f"Change {table}.{key}")
-
-
-def _values(config: Any, key: str) -> tuple[float, ...]:
-    value = getattr(config, key)
-    return value if isinstance(value, tuple) else () if value is None else (value,)
+def _require_ranges(table: str, config: Any, minimum: Mapping[str, float], positive: Sequence[str]) -> None:
+    """Raises UsageError for a value below its minimum, or for one of `positive` that is not above 0. None passes."""
+    for key in (*minimum, *positive):
+        value = getattr(config, key)
+        for one in value if isinstance(value, tuple) else (value,):
+            require_range(f"{table}.{key}", one, minimum.get(key, 0), exclude_low=key in positive)

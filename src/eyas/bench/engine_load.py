@@ -5,7 +5,7 @@ The metrics are those of an HTTP client without overhead.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
@@ -79,16 +79,16 @@ def _run_blocks(
     for engine in engines.values():
         run_closed_loop(engine, blocks[0].prompts[: engine.max_running], min(WARM_UP_TOKENS, max_tokens))
 
-    def run(name: str, block: LoadBlock[Prompt]) -> BlockResult:
+    def run(engine: Engine, block: LoadBlock[Prompt]) -> BlockResult:
         if block.arrivals_s is None:
-            measured = run_closed_loop(engines[name], block.prompts, max_tokens)
+            measured = run_closed_loop(engine, block.prompts, max_tokens)
         else:
-            measured = run_open_loop(engines[name], block.prompts, block.arrivals_s, max_tokens)
+            measured = run_open_loop(engine, block.prompts, block.arrivals_s, max_tokens)
         bar.advance(len(block.prompts))
         return measured.result
 
-    arms = {name: lambda block, name=name: run(name, block) for name in engines}
-    results = {name: [result for (result,) in repeats] for name, repeats in run_paired(arms, blocks, 1).items()}
+    paired = run_paired({name: partial(run, engine) for name, engine in engines.items()}, blocks, 1)
+    results = {name: [result for (result,) in repeats] for name, repeats in paired.items()}
     require_tpot(results[BASELINE])
     return results
 
@@ -101,16 +101,16 @@ def require_tpot(blocks: Sequence[BlockResult]) -> None:
 
 def headless_drafters(config: BenchConfig, target: Target) -> dict[str, PromptLookupSpec | SmallModelSpec]:
     """Returns the drafters of `bench.arms` that need no head. Raises InputError if the small model cannot be loaded."""
-    matches = [match for name in config.arms if (match := HEADLESS_ARM.fullmatch(name)) is not None]
     model = None
-    if config.draft_model is not None and any(match[1] == "model" for match in matches):
-        model = Target.load(config.draft_model, target.model.dtype, (0,), target.model.device)
     drafters: dict[str, PromptLookupSpec | SmallModelSpec] = {}
-    for match in matches:
-        shape = chain_shape(int(match[2]))
-        drafters[match[0]] = (
-            PromptLookupSpec(shape) if model is None or match[1] == "lookup" else SmallModelSpec(model, shape)
-        )
+    for match in filter(None, map(HEADLESS_ARM.fullmatch, config.arms)):
+        name, kind, depth = match.group(0, 1, 2)
+        if kind == "lookup":
+            drafters[name] = PromptLookupSpec(chain_shape(int(depth)))
+        else:
+            assert config.draft_model is not None, "BenchConfig requires it"
+            model = model or Target.load(config.draft_model, target.model.dtype, (0,), target.model.device)
+            drafters[name] = SmallModelSpec(model, chain_shape(int(depth)))
     return drafters
 
 

@@ -1,14 +1,14 @@
 """The closed and the open request loop for an engine in this process. `http_request_loops.py` has them for HTTP."""
 
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eyas.bench.request_metrics import BlockResult, RequestSample, SpecDecodeStats
 from eyas.bench.workload import Prompt
 from eyas.engine.engine import Engine
-from eyas.engine.loops import RequestList, plain_loop
+from eyas.engine.loops import plain_loop
 from eyas.engine.request import Request, RequestOutput
 
 
@@ -30,70 +30,61 @@ def run_closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) 
 
         stream   ...answer | sent ..waits.. added, prefill -> first token
     """
-    engine.clear_prefix_cache()
-    start_s = time.perf_counter()
-    free_s = deque([0.0] * engine.max_running)  # when each idle stream finished its last answer
-    sent_s: list[float] = []
-    added_s: list[float] = []
-
-    def requests() -> Iterator[Request]:
-        for index, prompt in enumerate(prompts):
-            sent_s.append(free_s.popleft())
-            added_s.append(time.perf_counter() - start_s)
-            yield Request(str(index), prompt.ids, max_tokens)
-
-    answers = []
-    for answer in plain_loop(engine, RequestList(requests())):
-        free_s.append(time.perf_counter() - start_s)
-        answers.append(answer)
-    return _build_block(engine, answers, sent_s, added_s, time.perf_counter() - start_s)
+    return _run_block(engine, prompts, [0.0] * engine.max_running, max_tokens)
 
 
 def run_open_loop(
     engine: Engine, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int
 ) -> EngineBlock:
     """Sends prompt i at arrivals_s[i]. A request that finds no free slot waits, and the wait counts."""
-    engine.clear_prefix_cache()
-    source = _TimedSource(prompts, arrivals_s, max_tokens)
-    answers = list(plain_loop(engine, source))
-    return _build_block(engine, answers, arrivals_s, source.added_s, time.perf_counter() - source.start_s)
+    return _run_block(engine, prompts, arrivals_s, max_tokens)
 
 
 class _TimedSource:
-    """A source of requests (`engine.loops.Source`) that arrive at given times."""
+    """A source (`engine.loops.RequestSource`) of requests that are sent at given times.
 
-    def __init__(self, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int) -> None:
-        self._pending = deque(zip(prompts, arrivals_s, strict=True))
+    sent_s[i]: when request i is sent. A closed loop appends the finish of each answer, when its stream is free again.
+    added_s[i]: when the engine admitted request i.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], sent_s: Sequence[float], max_tokens: int) -> None:
+        self._prompts = prompts
         self._max_tokens = max_tokens
+        self.sent_s = list(sent_s)
         self.added_s: list[float] = []
         self.start_s = time.perf_counter()
 
+    @property
+    def now_s(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.start_s
+
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        while self._pending and engine.has_capacity:
-            prompt, arrival_s = self._pending[0]
-            early_s = arrival_s - (time.perf_counter() - self.start_s)
+        while len(self.added_s) < len(self._prompts) and engine.has_capacity:
+            number = len(self.added_s)
+            early_s = self.sent_s[number] - self.now_s
             if early_s > 0 and not may_wait:
                 break
             time.sleep(max(early_s, 0.0))
-            self._pending.popleft()
-            engine.add(Request(str(len(self.added_s)), prompt.ids, self._max_tokens))
-            self.added_s.append(time.perf_counter() - self.start_s)
+            engine.add(Request(str(number), self._prompts[number].ids, self._max_tokens))
+            self.added_s.append(self.now_s)
             may_wait = False
-        return bool(self._pending)
+        return len(self.added_s) < len(self._prompts)
 
 
-def _build_block(
-    engine: Engine,
-    answers: Sequence[RequestOutput],
-    sent_s: Sequence[float],
-    added_s: Sequence[float],
-    seconds: float,
-) -> EngineBlock:
-    """Builds a block from its answers and, by request, when it was sent and when the engine admitted it."""
-    ordered = tuple(sorted(answers, key=lambda answer: int(answer.request.id)))
+def _run_block(engine: Engine, prompts: Sequence[Prompt], sent_s: Sequence[float], max_tokens: int) -> EngineBlock:
+    engine.clear_prefix_cache()
+    source = _TimedSource(prompts, sent_s, max_tokens)
+    answers = []
+    for answer in plain_loop(engine, source):
+        source.sent_s.append(source.now_s)
+        answers.append(answer)
+    seconds = source.now_s
+    answers.sort(key=lambda answer: int(answer.request.id))
     with_spec_decode = bool(engine.runner.drafters)
-    rows = zip(ordered, sent_s, added_s, strict=True)
-    return EngineBlock(ordered, BlockResult(tuple(to_sample(*row, with_spec_decode) for row in rows), seconds))
+    times = zip(answers, source.sent_s, source.added_s, strict=False)
+    samples = tuple(to_sample(*row, with_spec_decode) for row in times)
+    return EngineBlock(tuple(answers), BlockResult(samples, seconds))
 
 
 def to_sample(answer: RequestOutput, sent_s: float, added_s: float, with_spec_decode: bool) -> RequestSample:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from eyas.bench.config import BenchConfig, ClientConfig, Slo
+from eyas.bench.config import LoadConfig, Slo
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult, compare_arms, summarize_arm
 
 RAMP_WINDOWS = 4  # points of a ramp
@@ -23,7 +23,7 @@ P = TypeVar("P")
 BlocksByArm = Mapping[str, Sequence[BlockResult]]
 Points = list[dict[str, Any]]
 LoadResults = dict[Literal["concurrency", "rates", "ramp"], Points]
-"""Three keys of results.json."""
+"""Keys of results.json: points of the closed loop, of the open loop, and of an open loop with a growing rate."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LoadBlock(Generic[P]):
 class LoadPlan(Generic[P]):
     """The blocks of every load point of a configuration. Prompts repeat once the pool is used up."""
 
-    def __init__(self, pool: Sequence[P], config: BenchConfig | ClientConfig) -> None:
+    def __init__(self, pool: Sequence[P], config: LoadConfig) -> None:
         self._pool = pool
         self._config = config
         self._closed = [(n, self._closed_blocks(n)) for n in config.concurrency]
@@ -58,8 +58,8 @@ class LoadPlan(Generic[P]):
     @property
     def num_requests(self) -> int:
         """Requests of one arm."""
-        blocks = [block for _, some in [*self._closed, *self._open] for block in some]
-        return sum(len(block.prompts) for block in [*blocks, *self._ramp])
+        runs = [blocks for _, blocks in [*self._closed, *self._open]]
+        return sum(len(block.prompts) for blocks in [*runs, self._ramp] for block in blocks)
 
     def take(self, first: int, count: int) -> list[P]:
         """Returns `count` prompts from number `first` on."""
@@ -72,11 +72,13 @@ class LoadPlan(Generic[P]):
             run: runs blocks in all arms. An empty result, or one that lacks the last blocks, means that the server went
                 down.
         """
-        slo, seed = self._config.slo, self._config.seed
-        closed = [{"n": n} | build_point(found, slo, seed) for n, blocks in self._closed if (found := run(blocks))]
-        opened = [{"rate": r} | build_point(found, slo, seed) for r, blocks in self._open if (found := run(blocks))]
+        closed = [{"n": n} | self._build_point(found) for n, blocks in self._closed if (found := run(blocks))]
+        opened = [{"rate": rate} | self._build_point(found) for rate, blocks in self._open if (found := run(blocks))]
         ramp = self._ramp_points(run(self._ramp)) if self._ramp else []
         return {"concurrency": closed, "rates": opened, "ramp": ramp}
+
+    def _build_point(self, results: BlocksByArm) -> dict[str, Any]:
+        return build_point(results, self._config.slo, self._config.seed)
 
     def _closed_blocks(self, streams: int) -> list[LoadBlock[P]]:
         size = streams * self._config.requests_per_stream
@@ -105,7 +107,7 @@ class LoadPlan(Generic[P]):
             found = {name: [of_block[index] for of_block in blocks] for name, blocks in windows.items()}
             if any(window.samples for blocks in found.values() for window in blocks):
                 rate = first + (last - first) * (index + 0.5) / RAMP_WINDOWS
-                points.append({"rate": rate} | build_point(found, self._config.slo, self._config.seed))
+                points.append({"rate": rate} | self._build_point(found))
         return points
 
 
