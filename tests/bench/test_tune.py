@@ -76,7 +76,7 @@ def test_the_best_tree_by_streams() -> None:
 def test_among_equal_trees_the_smaller_wins() -> None:
     shapes = [TreeShape(6, 4, 32), TreeShape(4, 4, 16), TreeShape(3, 4, 16), TreeShape(2, 4, 8)]
     some = [Prediction(shape, 2.0, tps, 1.0) for shape, tps in zip(shapes, (100.0, 99.5, 99.2, 98.0), strict=True)]
-    assert select_best(some).shape == TreeShape(3, 4, 16)
+    assert select_best(some).tree == TreeShape(3, 4, 16)
 
 
 @pytest.mark.parametrize(

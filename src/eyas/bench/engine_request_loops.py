@@ -1,4 +1,4 @@
-"""The closed and the open request loop for an engine in this process. `http_request_loops.py` has them for HTTP."""
+"""The closed and the open request loop for an engine in this process. `client/load_generator.py` has them for HTTP."""
 
 import time
 from collections import Counter

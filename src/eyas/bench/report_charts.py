@@ -129,7 +129,7 @@ def accepted_per_step(points: Points) -> Chart | None:
             row = counts.setdefault(name, [])
             row += [0.0] * (len(histogram) - len(row))
             for accepted, count in enumerate(histogram):
-                row[accepted] += read_number({"count": count}, "count") or 0
+                row[accepted] += read_number(count) or 0
     longest = max(map(len, counts.values()), default=0)
     shares = {
         name: [count / sum(row) for count in row] + [0.0] * (longest - len(row))

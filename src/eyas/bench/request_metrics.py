@@ -170,6 +170,28 @@ def compare_arms(before: Sequence[BlockResult], after: Sequence[BlockResult], se
     return comparison
 
 
+def compare_prompts(tpot_ms: Mapping[str, Sequence[float | None]], seed: int) -> dict[str, Any]:
+    """Returns `tpot_ms` of an entry of `tasks`, and its speed-up if there is a baseline.
+
+    The speed-up is the median over prompts of baseline / speculative.
+
+    Args:
+        tpot_ms: the TPOT of each prompt by arm; None for a prompt without one.
+        seed: of the bootstrap.
+    """
+    metrics: dict[str, Any] = {"tpot_ms": arm_medians(tpot_ms)}
+    pairs = zip(tpot_ms.get(BASELINE, ()), tpot_ms.get(SPECULATIVE, ()), strict=True)
+    if ratios := [a / b for a, b in pairs if a is not None and b]:
+        metrics |= median_with_interval("speedup", ratios, seed)
+    return metrics
+
+
+def arm_medians(values: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
+    """Returns the median of each arm that has any value."""
+    known = {name: [value for value in some if value is not None] for name, some in values.items()}
+    return {name: median(some) for name, some in known.items() if some}
+
+
 def count_identical(before: Sequence[BlockResult], after: Sequence[BlockResult]) -> tuple[int, int]:
     """Returns how many requests both arms answered, and how many of these with the same text."""
     pairs = _pair_samples(before, after)

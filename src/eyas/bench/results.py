@@ -155,5 +155,5 @@ def read_interval(value: Any, *keys: str) -> tuple[float, float] | None:
     found = lookup(value, *keys)
     if not isinstance(found, list | tuple) or len(found) != 2:
         return None
-    low, high = read_number({"end": found[0]}, "end"), read_number({"end": found[1]}, "end")
+    low, high = read_number(found[0]), read_number(found[1])
     return (low, high) if low is not None and high is not None and low <= high else None

@@ -8,6 +8,7 @@ Both arms share one target object. Without a drafter the engine does not capture
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
-from eyas.bench.request_metrics import BASELINE, SPECULATIVE, median_with_interval
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE, compare_prompts
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.eagle3 import Eagle3Spec
@@ -94,8 +95,7 @@ def measure_tasks(
             bar.advance()
             return answer
 
-        arms = {name: lambda unit, engine=engine: run(engine, unit) for name, engine in engines.items()}
-        answers = run_paired(arms, units, config.repeats)
+        answers = run_paired({name: partial(run, engine) for name, engine in engines.items()}, units, config.repeats)
     pairs: dict[str, list[PairedAnswers]] = {task: [] for task in prompts}
     for (task, prompt), baseline, speculative in zip(units, answers[BASELINE], answers[SPECULATIVE], strict=True):
         pairs[task].append(_pair_answers(prompt, baseline, speculative))
@@ -180,20 +180,16 @@ def _build_results(
 
 
 def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
-    """Returns an entry of `tasks`.
-
-    tpot_ms: medians over prompts. speedup: median over prompts of baseline / speculative TPOT of the same prompt, with
-    its bootstrap interval. identical: prompts with the same tokens in both arms, in this dtype.
-    """
-    baseline = [pair.baseline_tpot_ms for pair in pairs if pair.baseline_tpot_ms is not None]
-    speculative = [pair.speculative_tpot_ms for pair in pairs if pair.speculative_tpot_ms is not None]
-    ratios = [a / b for a, b in zip(baseline, speculative, strict=True)]
+    """Returns an entry of `tasks`. identical: prompts with the same tokens in both arms, in this dtype."""
+    tpot_ms = {
+        BASELINE: [pair.baseline_tpot_ms for pair in pairs],
+        SPECULATIVE: [pair.speculative_tpot_ms for pair in pairs],
+    }
     stats = summarize([pair.speculative.rounds for pair in pairs], seed)
     return {
         "prompts": len(pairs),
         **_acceptance(stats),
-        "tpot_ms": {BASELINE: median(baseline), SPECULATIVE: median(speculative)},
-        **median_with_interval("speedup", ratios, seed),
+        **compare_prompts(tpot_ms, seed),
         "by_depth": [depth.rate for depth in stats.by_depth],
         "identical": sum(pair.baseline.token_ids == pair.speculative.token_ids for pair in pairs),
     }

@@ -55,17 +55,12 @@ TIE_MARGIN = 0.01  # of trees predicted within this share of the best, the one w
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted throughput of a tree at some number of streams. shape None: no speculation."""
+    """The predicted throughput of a tree at some number of streams. tree None: no speculation."""
 
-    shape: TreeShape | None
+    tree: TreeShape | None
     acceptance_length: float
     tps: float
     speedup: float  # over no speculation
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns an entry of tune.json."""
-        tree = None if self.shape is None else dataclasses.asdict(self.shape)
-        return {"tree": tree, **{key: getattr(self, key) for key in ("acceptance_length", "tps", "speedup")}}
 
 
 def build_origin(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> StageInputs:
@@ -188,14 +183,12 @@ class RoundCosts:
     def seconds(self, shape: TreeShape | None, streams: int, context: int) -> float:
         """Returns the seconds of a round of `streams` requests with `context` tokens each."""
         load = BatchLoad((context,) * streams, (0,) * streams)
-        if shape in self._indices:
-            return self.table.seconds_for(self._indices[shape], load)
-        assert shape is not None, "off is always timed"
+        if shape is None:
+            return self.table.seconds_for(self._indices[None], load)
         family = [timed for timed in self._indices if timed is not None and _family(timed) == _family(shape)]
-        below = max((timed for timed in family if timed.depth < shape.depth), key=lambda timed: timed.depth)
-        above = min((timed for timed in family if timed.depth > shape.depth), key=lambda timed: timed.depth)
-        low_s, high_s = (self.table.seconds_for(self._indices[timed], load) for timed in (below, above))
-        return low_s + (high_s - low_s) * (shape.depth - below.depth) / (above.depth - below.depth)
+        family.sort(key=lambda timed: timed.depth)
+        seconds = [self.table.seconds_for(self._indices[timed], load) for timed in family]
+        return float(np.interp(shape.depth, [timed.depth for timed in family], seconds))
 
 
 def _family(shape: TreeShape) -> tuple[int, int | None]:
@@ -221,15 +214,11 @@ def build_tune_results(
 ) -> dict[str, Any]:
     """Returns the trees and streams of tune.json."""
     streams = []
-    trees = {
-        one.shape: {
-            **dataclasses.asdict(one.shape),
-            "acceptance_length": one.acceptance_length,
-            "ci95": [one.ci95.low, one.ci95.high],
-            "tps": {},
-        }
-        for one in accepted
-    }
+    trees = {}
+    for one in accepted:
+        interval = [one.ci95.low, one.ci95.high]
+        figures = {"acceptance_length": one.acceptance_length, "ci95": interval, "tps": {}}
+        trees[one.shape] = dataclasses.asdict(one.shape) | figures
     for n in sorted(config.streams):
         off_tps = n / costs.seconds(None, n, context)
         predictions = [Prediction(None, 1.0, off_tps, 1.0)]
@@ -237,8 +226,8 @@ def build_tune_results(
             tps = n * one.acceptance_length / costs.seconds(one.shape, n, context)
             predictions.append(Prediction(one.shape, one.acceptance_length, tps, tps / off_tps))
             trees[one.shape]["tps"][str(n)] = tps
-        chains = [one for one in predictions if one.shape is None or one.shape.top_k == 1]
-        best, best_chain = select_best(predictions).to_json(), select_best(chains).to_json()
+        chains = [one for one in predictions if one.tree is None or one.tree.top_k == 1]
+        best, best_chain = (dataclasses.asdict(select_best(some)) for some in (predictions, chains))
         streams.append({"n": n, "off_tps": off_tps, "best": best, "best_chain": best_chain})
     return {"schema": SCHEMA, "context": context, "streams": streams, "trees": list(trees.values())}
 
@@ -247,7 +236,7 @@ def select_best(predictions: Sequence[Prediction]) -> Prediction:
     """Returns the fastest. Within TIE_MARGIN of it, the one with the fewest rows of verify, then the fewest levels."""
     fastest = max(one.tps for one in predictions)
     close = [one for one in predictions if one.tps >= fastest * (1 - TIE_MARGIN)]
-    return min(close, key=lambda one: (0, 0) if one.shape is None else (one.shape.nodes, one.shape.depth))
+    return min(close, key=lambda one: (0, 0) if one.tree is None else (one.tree.nodes, one.tree.depth))
 
 
 def format_table(results: dict[str, Any]) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tests.doubles.llm import FakeServer, Manner, fake_server
 
+from eyas.bench.client import server_arms
 from eyas.bench.client.bench_server import run
 from eyas.bench.client.http_connection import RawResponse
 from eyas.bench.client.response_parser import parse_response
-from eyas.bench.client.spec_decode_metrics import SpecDecodeCounters, counter_difference, parse_counters
+from eyas.bench.client.server_arms import SpecDecodeCounters, counter_difference, parse_counters
 from eyas.bench.config import ClientConfig
 from eyas.bench.request_metrics import SpecDecodeStats
 
@@ -35,18 +36,28 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 10.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 15.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",position="0"} 5.0
 """
-    assert parse_counters(page) == SpecDecodeCounters(21, 30, (20, 10))
-    assert parse_counters("vllm:num_requests_running 1.0") == SpecDecodeCounters(0, 0)
+    assert parse_counters(page) == {server_arms.DRAFTS: 21, server_arms.ACCEPTED: 30, 0: 20, 1: 10}
+    assert parse_counters("vllm:num_requests_running 1.0") == {}
     assert parse_counters("<html>") is None
+    assert parse_counters("<html> vllm: {") is None
 
 
 def test_counter_difference() -> None:
-    found = counter_difference(SpecDecodeCounters(100, 150, (80, 70)), SpecDecodeCounters(110, 165, (89, 75, 1)))
+    def counted(steps: int, accepted: int, *by_position: int) -> SpecDecodeCounters:
+        return SpecDecodeCounters(
+            {server_arms.DRAFTS: steps, server_arms.ACCEPTED: accepted, **dict(enumerate(by_position))}
+        )
+
+    found = counter_difference(counted(100, 150, 80, 70), counted(110, 165, 89, 75, 1))
     # 10 drafts: 9 of them accepted a token, 5 two, 1 three.
     assert found == SpecDecodeStats(10, 15, (1, 4, 4, 1))
-    assert counter_difference(SpecDecodeCounters(100, 150), SpecDecodeCounters(100, 150)) is None
-    assert counter_difference(SpecDecodeCounters(100, 150), SpecDecodeCounters(3, 4)) is None, "the server began anew"
-    assert counter_difference(None, SpecDecodeCounters(3, 4)) is None
+    assert counter_difference(counted(100, 150), counted(100, 150)) is None
+    assert counter_difference(counted(100, 150), counted(3, 4)) is None, "the server began anew"
+    assert counter_difference(None, counted(3, 4)) is None
+    # SGLang: 5 verify steps gave 12 tokens, one of each step from the target itself.
+    before = SpecDecodeCounters({server_arms.VERIFICATIONS: 10, server_arms.TOKENS: 30})
+    after = SpecDecodeCounters({server_arms.VERIFICATIONS: 15, server_arms.TOKENS: 42})
+    assert counter_difference(before, after) == SpecDecodeStats(5, 7)
 
 
 @pytest.mark.parametrize("whose", ["vllm", "sglang"])

@@ -22,7 +22,6 @@ from eyas.base.provenance import package_versions
 from eyas.bench import request_metrics
 from eyas.bench.client.response_parser import NAMES_STREAM
 from eyas.bench.client.server_arms import ServerArm, discover_arms
-from eyas.bench.client.spec_decode_metrics import counter_difference
 from eyas.bench.config import ClientConfig
 from eyas.bench.load_test import LoadBlock, LoadPlan
 from eyas.bench.report import write_results
@@ -68,7 +67,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
     }
     if not benchmark.num_answered:
         raise StageError(
-            f"No answer to any of {benchmark.num_failed} requests; the first error: {benchmark.first_error}",
+            f"No answer to any of {len(benchmark.errors)} requests; the first error: {benchmark.errors[0]}",
             "Check the server's log",
         )
     if benchmark.down is not None:
@@ -107,8 +106,8 @@ def _flatten(config: Any, prefix: str = "client.") -> dict[str, Any]:
 class ServerBenchmark:
     """One measurement of all arms. It counts requests, and the answers that are identical in both arms.
 
-    num_answered, num_failed: requests so far, warm-ups included. first_error: of the first failed request. down: the
-    arm whose server refuses connections, with the error; from then on nothing is sent.
+    num_answered: requests so far, warm-ups included. errors: those of the other requests. down: the arm whose server
+    refuses connections, with the error; from then on nothing is sent.
     """
 
     def __init__(
@@ -121,7 +120,8 @@ class ServerBenchmark:
         self._pool = [prompt for _, prompt in units]
         self.plan = LoadPlan(self._pool, config)
         self._num_compared, self._num_identical = 0, 0
-        self.num_answered, self.num_failed, self.first_error = 0, 0, ""
+        self.num_answered = 0
+        self.errors: list[str] = []
         self.down: str | None = None
 
     @property
@@ -141,14 +141,13 @@ class ServerBenchmark:
         """Sends each prompt alone and returns `tasks` of results.json."""
         blocks = [LoadBlock([prompt], index) for index, prompt in enumerate(self._pool)]
         results = self._run_all(blocks, self._config.repeats)
-        indices: dict[str, list[int]] = {}
-        for index, task in enumerate(self._tasks):
-            indices.setdefault(task, []).append(index)
-        return {
-            task: self._task_metrics({name: [repeats[index] for index in some] for name, repeats in results.items()})
-            for task, some in indices.items()
-            if any(repeats[index] for repeats in results.values() for index in some)
-        }
+        metrics: dict[str, dict[str, Any]] = {}
+        for task in dict.fromkeys(self._tasks):
+            indices = [index for index, name in enumerate(self._tasks) if name == task]
+            of_task = {name: [repeats[index] for index in indices] for name, repeats in results.items()}
+            if any(blocks for repeats in of_task.values() for blocks in repeats):
+                metrics[task] = self._task_metrics(of_task)
+        return metrics
 
     def run_blocks(self, blocks: Sequence[LoadBlock[ChatPrompt]]) -> dict[str, list[BlockResult]]:
         """Returns the results by arm, up to the block at which a server went down; none if that was the first."""
@@ -181,19 +180,12 @@ class ServerBenchmark:
         if self.down is not None:
             return NOT_SENT
         arm = self._arms[name]
-        requests = [arm.build_request(one, block.first + i, self._config) for i, one in enumerate(block.prompts)]
-        before = arm.read_counters()
-        if block.arrivals_s is None:
-            result = arm.load_generator.run_closed_loop(requests, block.streams)
-        else:
-            result = arm.load_generator.run_open_loop(requests, block.arrivals_s)
-        result = dataclasses.replace(result, spec_decode=counter_difference(before, arm.read_counters()))
+        result = arm.run_block(block, self._config)
         errors = [sample.error for sample in result.samples if sample.error is not None]
-        self.num_answered += len(result.samples) - len(errors)
-        self.num_failed += len(errors)
-        self.first_error = self.first_error or next(iter(errors), "")
-        if not self.num_answered and self.first_error.endswith(NAMES_STREAM):
-            raise StageError(f"The server rejects streams: {self.first_error}", "Set client.stream=false")
+        self.num_answered += len(result.succeeded)
+        self.errors += errors
+        if not self.num_answered and errors and self.errors[0].endswith(NAMES_STREAM):
+            raise StageError(f"The server rejects streams: {self.errors[0]}", "Set client.stream=false")
         if result.num_unreached and arm.load_generator.is_down():
             self.down = f"{name}: {errors[-1]}"
             return dataclasses.replace(result, is_complete=False)
@@ -205,19 +197,16 @@ class ServerBenchmark:
         tpot_ms = {name: [_median_ms(blocks, "tpot_s") for blocks in some] for name, some in results.items()}
         e2e_ms = {name: [_median_ms(blocks, "e2e_s") for blocks in some] for name, some in results.items()}
         with_head = results.get(SPECULATIVE) or next(iter(results.values()))
-        metrics: dict[str, Any] = {
-            "prompts": sum(map(bool, with_head)),
-            "tpot_ms": _medians(tpot_ms),
-            "e2e_ms": _medians(e2e_ms),
-        } | request_metrics.count_requests(block for some in results.values() for blocks in some for block in blocks)
         acceptance = request_metrics.summarize_acceptance([blocks[0] for blocks in with_head if blocks], seed)
+        metrics = {
+            "prompts": sum(map(bool, with_head)),
+            **request_metrics.compare_prompts(tpot_ms, seed),
+            "e2e_ms": request_metrics.arm_medians(e2e_ms),
+            **request_metrics.count_requests(block for some in results.values() for blocks in some for block in blocks),
+        }
         if acceptance:
             metrics |= {key: acceptance[key] for key in ("acceptance_length", "acceptance_source")}
             metrics["ci95"] = acceptance["acceptance_length_ci95"]
-        if BASELINE in results:
-            pairs = zip(tpot_ms[BASELINE], tpot_ms[SPECULATIVE], strict=True)
-            if ratios := [a / b for a, b in pairs if a is not None and b]:
-                metrics |= request_metrics.median_with_interval("speedup", ratios, seed)
         return metrics
 
 
@@ -225,12 +214,6 @@ def _median_ms(blocks: Sequence[BlockResult], time: Literal["tpot_s", "e2e_s"]) 
     samples = [sample for block in blocks for sample in block.succeeded]
     values = [1000 * value for sample in samples if (value := getattr(sample, time)) is not None]
     return median(values) if values else None
-
-
-def _medians(times_ms: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
-    """Returns the median of each arm that has any time."""
-    known = {name: [value for value in values if value is not None] for name, values in times_ms.items()}
-    return {name: median(values) for name, values in known.items() if values}
 
 
 def _complete_in_all_arms(

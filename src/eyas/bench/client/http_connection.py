@@ -20,18 +20,6 @@ import httptools
 from eyas.base.openai_http import CHAT_PATH, CONNECT_TIMEOUT_S, DEFAULT_PORTS, parse_api_url
 
 
-class TransferError(Exception):
-    """A response that did not arrive completely."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class ConnectFailedError(TransferError):
-    """A connection that could not be opened."""
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """The chat route of a server. target: path and query, as in the request line."""
@@ -96,22 +84,45 @@ class HttpConnection(asyncio.Protocol):
         self._headers = dict(headers)
         self._transport: asyncio.Transport | None = None
         self._response = RawResponse(0.0)
-        self._done: asyncio.Future[None] | None = None
+        self._done: asyncio.Future[str | None] | None = None  # its result is the response's error
         self._now_s = 0.0
         self._keep_alive = True
 
-    async def post(self, body: bytes, timeout_s: float) -> RawResponse:
-        """Sends JSON to the chat route. Raises TransferError for an incomplete response."""
-        return await self._request("POST", self._endpoint.target, body, timeout_s)
+    async def request(self, method: str, target: str, body: bytes, timeout_s: float) -> RawResponse:
+        """Sends a request and returns the response. If it is incomplete, its `error` is the reason."""
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._endpoint.authority}"]
+        lines += [f"{name}: {value}" for name, value in self._headers.items()]
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if method == "POST" else []
+        data = "\r\n".join([*lines, "", ""]).encode() + body
+        response = self._response = RawResponse(time.perf_counter())
+        response.error = await self.open(timeout_s)
+        response.connected = response.error is None
+        if response.connected:
+            response.error = await self._exchange(data, timeout_s)
+        if response.error is not None:
+            response.end_s = time.perf_counter()
+        if response.error is not None or not self._keep_alive:
+            self.close()
+        return response
 
-    async def get(self, target: str, timeout_s: float) -> RawResponse:
-        """Requests another route of the server. Raises TransferError for an incomplete response."""
-        return await self._request("GET", target, b"", timeout_s)
+    async def _exchange(self, data: bytes, timeout_s: float) -> str | None:
+        """Writes a request and waits for the end of the response. Returns the reason if it is incomplete."""
+        assert self._transport is not None
+        self._parser = httptools.HttpResponseParser(self)
+        self._done = asyncio.get_running_loop().create_future()
+        self._response.sent_s = time.perf_counter()
+        self._transport.write(data)
+        try:
+            return await asyncio.wait_for(self._done, timeout_s)
+        except TimeoutError:
+            return f"the response did not end within {timeout_s:.0f} s"
+        finally:
+            self._done = None
 
-    async def open(self, timeout_s: float) -> None:
-        """Connects if the connection is not open. Raises ConnectFailedError."""
+    async def open(self, timeout_s: float) -> str | None:
+        """Connects if the connection is not open. Returns the reason if that fails."""
         if self._transport is not None and not self._transport.is_closing():
-            return
+            return None
         seconds = min(CONNECT_TIMEOUT_S, timeout_s)
         context = ssl.create_default_context() if self._endpoint.uses_tls else None
         loop = asyncio.get_running_loop()
@@ -119,13 +130,14 @@ class HttpConnection(asyncio.Protocol):
         try:
             transport, _ = await asyncio.wait_for(opening, seconds)
         except TimeoutError:
-            raise ConnectFailedError(f"no connection within {seconds:.0f} s") from None
+            return f"no connection within {seconds:.0f} s"
         except OSError as error:
             # asyncio puts the address into strerror of a ConnectionError; the system's text has none.
             number = error.errno if isinstance(error, ConnectionError) else None
             reason = error.strerror or type(error).__name__ if number is None else os.strerror(number)
-            raise ConnectFailedError(f"no connection ({reason})") from None
+            return f"no connection ({reason})"
         self._transport = cast(asyncio.Transport, transport)
+        return None
 
     def close(self) -> None:
         """Closes the connection; safe to call twice."""
@@ -133,30 +145,11 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
             self._transport = None
 
-    async def _request(self, method: str, target: str, body: bytes, timeout_s: float) -> RawResponse:
-        await self.open(timeout_s)
-        assert self._transport is not None
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._endpoint.authority}"]
-        lines += [f"{name}: {value}" for name, value in self._headers.items()]
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if method == "POST" else []
-        request = "\r\n".join([*lines, "", ""]).encode() + body
-        self._parser = httptools.HttpResponseParser(self)
-        self._done = asyncio.get_running_loop().create_future()
-        self._response = response = RawResponse(time.perf_counter())
-        self._transport.write(request)
-        try:
-            await asyncio.wait_for(self._done, timeout_s)
-        except TimeoutError:
-            self.close()
-            raise TransferError(f"the response did not end within {timeout_s:.0f} s") from None
-        except asyncio.CancelledError:
-            self.close()
-            raise
-        finally:
-            self._done = None
-        if not self._keep_alive:
-            self.close()
-        return response
+    def _end_response(self, error: str | None = None) -> None:
+        """Ends the wait for a response. error: the reason why it is incomplete."""
+        if self._done is not None and not self._done.done():
+            self._response.end_s = self._now_s
+            self._done.set_result(error)
 
     # --- called by asyncio ------------------------------------------------------------------------------------------
 
@@ -169,23 +162,16 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._done.set_exception(TransferError(f"the response is not HTTP ({error})"))
-            self.close()
-
-    def eof_received(self) -> bool:
-        """Closes the transport; a response without a length ends here."""
-        return False
+            self._end_response(f"the response is not HTTP ({error})")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends a response of unknown length; any other response that is still open fails."""
+        """Ends a response of unknown length; any other response that is still open is incomplete."""
         self._transport = None
-        if self._done is None or self._done.done():
-            return
         headers = self._response.headers
         if self._response.status and "content-length" not in headers and "transfer-encoding" not in headers:
-            self.on_message_complete()
+            self._end_response()
         else:
-            self._done.set_exception(TransferError("the connection broke off before the end of the response"))
+            self._end_response("the connection broke off before the end of the response")
 
     # --- called by the parser ---------------------------------------------------------------------------------------
 
@@ -204,6 +190,4 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Marks the response complete."""
-        self._response.end_s = self._now_s
-        if self._done is not None and not self._done.done():
-            self._done.set_result(None)
+        self._end_response()

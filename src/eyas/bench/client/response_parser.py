@@ -5,6 +5,7 @@ chunks -> server-sent events -> text, token counts, the time of each chunk of te
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from eyas.base.openai_http import describe_error, error_type
@@ -16,26 +17,18 @@ NAMES_STREAM = "its message names stream"
 
 def parse_response(request_id: str, response: RawResponse) -> RequestSample:
     """Returns the sample of a response. A response that cannot be used gives a sample with an error."""
-    try:
-        return RequestSample(request_id, response.sent_s, response.end_s, **_parse_fields(response))
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        reason = f"the response has another form ({type(error).__name__})"
-        return RequestSample(request_id, response.sent_s, response.end_s, error=reason)
-
-
-def _parse_fields(response: RawResponse) -> dict[str, Any]:
-    if response.error is not None:
-        return {"error": response.error}
+    sample = RequestSample(request_id, response.sent_s, response.end_s, error=response.error)
+    if sample.error is not None:
+        return sample
     if response.status != 200:
-        error = describe_error(response.status, response.body)
+        reason = describe_error(response.status, response.body)
         if 400 <= response.status < 500 and b"stream" in response.body:
-            error += f"; {NAMES_STREAM}"
-        return {"error": error}
-    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-    fields = _parse_stream(response) if is_stream else _parse_whole(response)
-    if "error" not in fields and fields["output_tokens"] is None:
-        fields["error"] = "the response has no usage, so its tokens are not counted"
-    return fields
+            reason += f"; {NAMES_STREAM}"
+        return replace(sample, error=reason)
+    try:
+        return _parse_answer(sample, response)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        return replace(sample, error=f"the response has another form ({type(error).__name__})")
 
 
 def split_events(response: RawResponse) -> Iterator[tuple[float, str]]:
@@ -52,53 +45,47 @@ def split_events(response: RawResponse) -> Iterator[tuple[float, str]]:
                 yield time_s, b"\n".join(lines).decode()
 
 
-def _parse_stream(response: RawResponse) -> dict[str, Any]:
-    chunk_times_s: list[float] = []
+def _parse_answer(sample: RequestSample, response: RawResponse) -> RequestSample:
+    """Returns the sample with the answer's text and token counts. A response without streaming is one event."""
+    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     texts: list[str] = []
+    chunk_times_s: list[float] = []
     usage: dict[str, Any] = {}
     spec_decode: SpecDecodeStats | None = None
     finish: str | None = None
-    for time_s, data in split_events(response):
+    for time_s, data in split_events(response) if is_stream else [(response.end_s, response.body.decode())]:
         if data == "[DONE]":
             break
         value = json.loads(data)
-        if value.get("error"):
+        if is_stream and value.get("error"):
             name = error_type(data.encode())
-            return {"error": "the stream ends with an error" + (f" ({name})" if name else "")}
+            return replace(sample, error="the stream ends with an error" + (f" ({name})" if name else ""))
         usage = value.get("usage") or usage
         spec_decode = _parse_spec_decode(value) or spec_decode
-        for choice in value.get("choices") or []:
-            delta = choice.get("delta") or {}
+        for choice in (value.get("choices") or []) if is_stream else [value["choices"][0]]:
+            message = choice.get("delta") or choice.get("message") or {}
             # The text of a reasoning model has other keys; it is generated like any other.
-            reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
-            if text := reasoning + (delta.get("content") or choice.get("text") or ""):
+            reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
+            if text := reasoning + (message.get("content") or choice.get("text") or ""):
                 chunk_times_s.append(time_s)
                 texts.append(text)
             finish = choice.get("finish_reason") or finish
-    if not finish:
-        error = {"error": "the stream broke off before its finish_reason"}
-    else:
-        error = {} if chunk_times_s else {"error": "the answer has no text"}
-    return _sample_fields(usage, "".join(texts), spec_decode, tuple(chunk_times_s)) | error
-
-
-def _parse_whole(response: RawResponse) -> dict[str, Any]:
-    value = json.loads(response.body)
-    choice, usage = value["choices"][0], value.get("usage") or {}
-    message = choice.get("message") or {}
-    return _sample_fields(usage, message.get("content") or choice.get("text") or "", _parse_spec_decode(value))
-
-
-def _sample_fields(
-    usage: dict[str, Any], text: str, spec_decode: SpecDecodeStats | None, chunk_times_s: tuple[float, ...] = ()
-) -> dict[str, Any]:
-    return {
-        "chunk_times_s": chunk_times_s,
-        "prompt_tokens": usage.get("prompt_tokens"),
-        "output_tokens": usage.get("completion_tokens"),
-        "text": text,
-        "spec_decode": spec_decode,
-    }
+    error = None
+    if is_stream and not finish:
+        error = "the stream broke off before its finish_reason"
+    elif is_stream and not texts:
+        error = "the answer has no text"
+    elif usage.get("completion_tokens") is None:
+        error = "the response has no usage, so its tokens are not counted"
+    return replace(
+        sample,
+        chunk_times_s=tuple(chunk_times_s) if is_stream else (),
+        prompt_tokens=usage.get("prompt_tokens"),
+        output_tokens=usage.get("completion_tokens"),
+        text="".join(texts),
+        spec_decode=spec_decode,
+        error=error,
+    )
 
 
 def _parse_spec_decode(value: dict[str, Any]) -> SpecDecodeStats | None:

@@ -3,24 +3,44 @@
 --url URL --baseline URL     baseline, speculative        two servers, with and without a head
 --url URL, an eyas server    baseline, speculative        speculation "off" and "auto" in the requests
 --url URL, any other         server                       nothing to compare
+
+Where the answers do not report acceptance, it comes from the counters of the server's /metrics (Prometheus):
+
+vLLM      draft steps, accepted draft tokens, and these by position    acceptance length = 1 + accepted / steps
+SGLang    verify steps and tokens of finished answers                  acceptance length = tokens / steps
+
+The counters are read before and after a block. Their difference belongs to the block and includes requests that other
+clients sent meanwhile. SGLang's gauge `sglang:spec_accept_length` covers only its last few steps and is not read.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.openai_http import CHAT_PATH, auth_headers, describe_error, read_api_key
-from eyas.bench.client.http_connection import Endpoint, TransferError
-from eyas.bench.client.http_request_loops import ChatRequest, LoadGenerator
-from eyas.bench.client.spec_decode_metrics import SpecDecodeCounters, parse_counters
+from eyas.bench.client.http_connection import Endpoint
+from eyas.bench.client.load_generator import LoadGenerator
 from eyas.bench.config import ClientConfig
-from eyas.bench.request_metrics import BASELINE, SPECULATIVE
+from eyas.bench.load_test import LoadBlock
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult, SpecDecodeStats
 from eyas.bench.workload import ChatPrompt
 
 ONLY_ARM = "server"
 INFO_TIMEOUT_S = 30.0  # for the list of models and the counters
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+VERIFICATIONS = "sglang:spec_verify_calls_total"
+TOKENS = "sglang:generation_tokens_total"
+
+SpecDecodeCounters = Counter[str | int]
+"""Counts since the server started, over all labels: by name, and those of BY_POSITION by the position."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +55,14 @@ class ServerArm:
     extra: Mapping[str, Any] = field(default_factory=dict)
     metrics_path: str | None = None
 
-    def build_request(self, prompt: ChatPrompt, number: int, config: ClientConfig) -> ChatRequest:
-        """Returns request `number` of a run, with the same seed in every arm."""
+    def run_block(self, block: LoadBlock[ChatPrompt], config: ClientConfig) -> BlockResult:
+        """Sends the requests of a block and measures the responses. Request i has the same seed in every arm."""
+        bodies = [self._build_body(prompt, block.first + i, config) for i, prompt in enumerate(block.prompts)]
+        before = self.read_counters()
+        result = self.load_generator.run_block(bodies, block)
+        return replace(result, spec_decode=counter_difference(before, self.read_counters()))
+
+    def _build_body(self, prompt: ChatPrompt, number: int, config: ClientConfig) -> bytes:
         body = {
             "model": self.model,
             "messages": [message.to_json() for message in prompt.messages],
@@ -47,17 +73,48 @@ class ServerArm:
             **({"ignore_eos": True} if config.ignore_eos else {}),
             **self.extra,
         }
-        return ChatRequest(str(number), json.dumps(body).encode())
+        return json.dumps(body).encode()
 
     def read_counters(self) -> SpecDecodeCounters | None:
         """Returns the current counters; None if they cannot be read."""
         if self.metrics_path is None:
             return None
-        try:
-            response = self.load_generator.get(self.metrics_path, INFO_TIMEOUT_S)
-        except TransferError:
+        response = self.load_generator.get(self.metrics_path, INFO_TIMEOUT_S)
+        if response.error is not None or response.status != 200:
             return None
-        return parse_counters(response.body.decode("utf-8", "replace")) if response.status == 200 else None
+        return parse_counters(response.body.decode("utf-8", "replace"))
+
+
+def parse_counters(page: str) -> SpecDecodeCounters | None:
+    """Parses a /metrics page. Returns None for a page of another server; a missing counter is 0."""
+    if "vllm:" not in page and "sglang:" not in page:
+        return None
+    counters = SpecDecodeCounters()
+    try:
+        for sample in (sample for family in text_string_to_metric_families(page) for sample in family.samples):
+            if sample.name in (DRAFTS, ACCEPTED, VERIFICATIONS, TOKENS):
+                counters[sample.name] += int(sample.value)
+            elif sample.name == BY_POSITION:
+                counters[int(sample.labels["position"])] += int(sample.value)
+    except (ValueError, KeyError):  # not in the format of Prometheus
+        return None
+    return counters
+
+
+def counter_difference(before: SpecDecodeCounters | None, after: SpecDecodeCounters | None) -> SpecDecodeStats | None:
+    """Returns what was counted between two readings; None if nothing was drafted or the server restarted."""
+    if before is None or after is None:
+        return None
+    counts = SpecDecodeCounters({key: count - before[key] for key, count in after.items()})
+    # A server has the counters of one engine; those of the other are 0.
+    steps = counts[DRAFTS] + counts[VERIFICATIONS]
+    accepted = counts[ACCEPTED] + counts[TOKENS] - counts[VERIFICATIONS]
+    if steps <= 0 or accepted < 0:
+        return None
+    last = max((key for key in counts if isinstance(key, int)), default=-1)
+    reached = [counts[position] for position in range(last + 1)]
+    histogram = tuple(a - b for a, b in pairwise([steps, *reached, 0])) if reached else ()
+    return SpecDecodeStats(steps, accepted, histogram if all(count >= 0 for count in histogram) else ())
 
 
 def discover_arms(
@@ -75,10 +132,7 @@ def discover_arms(
         return {BASELINE: _build_arm(baseline, "--baseline", config, on_response)[0], SPECULATIVE: arm}
     if is_eyas:
         speculation = {BASELINE: "off", SPECULATIVE: "auto"}
-        return {
-            name: ServerArm(arm.load_generator, arm.model, {"speculation": value})
-            for name, value in speculation.items()
-        }
+        return {name: replace(arm, extra={"speculation": value}) for name, value in speculation.items()}
     return {ONLY_ARM: arm}
 
 
@@ -97,16 +151,11 @@ def _build_arm(url: str, flag: str, config: ClientConfig, on_response: Callable[
         raise InputError(f"The server at {url} does not serve the model {config.model}", f"Set client.model={names[0]}")
     model = config.model or names[0]
     is_eyas = any(one.get("owned_by") == "eyas" and one.get("id") == model for one in models)
-    arm = ServerArm(generator, model, metrics_path=_metrics_path(endpoint))
+    head, is_api, _ = endpoint.target.partition(f"/v1{CHAT_PATH}")
+    arm = ServerArm(generator, model, metrics_path=f"{head}/metrics" if is_api else None)
     if is_eyas or arm.read_counters() is None:
-        arm = ServerArm(generator, model)
+        arm = replace(arm, metrics_path=None)
     return arm, is_eyas
-
-
-def _metrics_path(endpoint: Endpoint) -> str | None:
-    """Returns the route of the counters; None for a URL that is not that of an API."""
-    head, found, _ = endpoint.target.partition(f"/v1{CHAT_PATH}")
-    return f"{head}/metrics" if found else None
 
 
 def _list_models(url: str, endpoint: Endpoint, generator: LoadGenerator) -> Sequence[Mapping[str, Any]]:
@@ -114,11 +163,9 @@ def _list_models(url: str, endpoint: Endpoint, generator: LoadGenerator) -> Sequ
     head, found, query = endpoint.target.partition(CHAT_PATH)
     if not found:
         return []
-    try:
-        response = generator.get(f"{head}/models{query}", INFO_TIMEOUT_S)
-    except TransferError as error:
-        reason = error.reason
-        raise StageError(f"The server at {url} does not answer: {reason}", "Start it, or correct --url") from None
+    response = generator.get(f"{head}/models{query}", INFO_TIMEOUT_S)
+    if response.error is not None:
+        raise StageError(f"The server at {url} does not answer: {response.error}", "Start it, or correct --url")
     if response.status in (401, 403):
         raise InputError(
             f"The server at {url} rejects the API key: {describe_error(response.status, response.body)}",

@@ -1,0 +1,84 @@
+"""Sends blocks of requests to one server and measures the responses. `engine_request_loops.py` does it in process."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from eyas.bench.client.http_connection import Endpoint, HttpConnection, RawResponse
+from eyas.bench.client.response_parser import parse_response
+from eyas.bench.load_test import LoadBlock
+from eyas.bench.request_metrics import BlockResult
+
+RECONNECT_WAIT_S = 1.0  # before a server that refused a connection is tried once more
+
+
+class LoadGenerator:
+    """A client of one server. It calls `on_response` after each response, while the clock runs: keep it short."""
+
+    def __init__(
+        self, endpoint: Endpoint, headers: Mapping[str, str], timeout_s: float, on_response: Callable[[], None]
+    ) -> None:
+        self._endpoint, self._headers = endpoint, headers
+        self._timeout_s = timeout_s
+        self._on_response = on_response
+
+    def run_block(self, bodies: Sequence[bytes], block: LoadBlock[Any]) -> BlockResult:
+        """Sends the JSON bodies of a block's requests and measures the responses.
+
+        A closed loop has one connection for each stream, and a stream sends its next request when its response ends.
+        An open loop sends each request at its arrival time, however many are in flight.
+        """
+        start_s = time.perf_counter()
+        gc.disable()  # a collection can stop the client for milliseconds
+        try:
+            responses = asyncio.run(self._send_all(bodies, block))
+        finally:
+            gc.enable()
+        seconds = time.perf_counter() - start_s
+        samples = tuple(parse_response(str(block.first + index), one) for index, one in enumerate(responses))
+        return BlockResult(samples, seconds, num_unreached=sum(not one.connected for one in responses))
+
+    async def _send_all(self, bodies: Sequence[bytes], block: LoadBlock[Any]) -> list[RawResponse]:
+        is_closed = block.arrivals_s is None
+        free = asyncio.Semaphore(block.streams if is_closed else len(bodies))
+        idle: list[HttpConnection] = []
+        start_s = time.perf_counter()
+
+        async def send(body: bytes, arrival_s: float) -> RawResponse:
+            await asyncio.sleep(max(0.0, start_s + arrival_s - time.perf_counter()))
+            async with free:
+                connection = idle.pop() if idle else HttpConnection(self._endpoint, self._headers)
+                response = await connection.request("POST", self._endpoint.target, body, self._timeout_s)
+                idle.append(connection)
+            self._on_response()
+            return response
+
+        responses = await asyncio.gather(*map(send, bodies, block.arrivals_s or [0.0] * len(bodies)))
+        for connection in idle:
+            connection.close()
+        return responses
+
+    def get(self, target: str, timeout_s: float) -> RawResponse:
+        """Requests another route of the server."""
+
+        async def run() -> RawResponse:
+            connection = HttpConnection(self._endpoint, self._headers)
+            response = await connection.request("GET", target, b"", min(timeout_s, self._timeout_s))
+            connection.close()
+            return response
+
+        return asyncio.run(run())
+
+    def is_down(self) -> bool:
+        """Returns True if the server still refuses connections a second after it refused one."""
+
+        async def run() -> bool:
+            connection = HttpConnection(self._endpoint, self._headers)
+            await asyncio.sleep(RECONNECT_WAIT_S)
+            error = await connection.open(self._timeout_s)
+            connection.close()
+            return error is not None
+
+        return asyncio.run(run())
