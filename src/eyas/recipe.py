@@ -42,7 +42,6 @@ from eyas.data.ledger.cards import render_data_section
 from eyas.data.licenses import acknowledgements
 from eyas.data.licenses.license_metadata import TargetClaim, read_target_claim
 from eyas.data.prompts_config import PromptsConfig
-from eyas.data.surrogate_key import load_surrogate_key
 from eyas.deploy.config import DeployConfig
 from eyas.engine_responder import EngineResponder
 from eyas.evaluation import evaluate
@@ -56,6 +55,7 @@ from eyas.model.devices import DTYPES
 from eyas.model.target import Target, load_target_without_layers
 from eyas.model.target_dir import TargetDir, resolve_target
 from eyas.privacy.filter import PrivacyFilter
+from eyas.privacy.surrogates import load_surrogate_key
 from eyas.train import train
 from eyas.train.config import TrainConfig
 from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup

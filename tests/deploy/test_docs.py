@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from eyas.base.config import build
-from eyas.data import surrogate_key as key
 from eyas.deploy.config import DeployConfig
+from eyas.privacy.surrogates import KEY_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
@@ -21,7 +21,7 @@ def test_its_recipe_is_valid():
 
 def test_it_names_only_what_exists():
     variables = set(re.findall(r"`((?:AIP|EYAS)_[A-Z_]+[A-Z])`", PAGE))
-    read = "".join((ROOT / "deploy" / name).read_text() for name in ("entrypoint.sh", "gate.py")) + key.VARIABLE
+    read = "".join((ROOT / "deploy" / name).read_text() for name in ("entrypoint.sh", "gate.py")) + KEY_VARIABLE
     assert {name for name in variables if name not in read} == set()
     assert set(re.findall(r"\b(?:AIP|EYAS)_[A-Z_]+[A-Z]\b", read)) - variables <= {"EYAS_LIB", "EYAS_INNER_PORT"}
     for path in re.findall(r"`(deploy/[a-z/.A-Z]+)`", PAGE):

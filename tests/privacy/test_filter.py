@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from tests.privacy.detection import KEY, detector, make_filter
 
+from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, UsageError
-from eyas.privacy.config import PrivacyConfig, read_key
+from eyas.privacy.config import PrivacyConfig
 from eyas.privacy.filter import CleanedRecord, DroppedRecord, PrivacyFilter, build_detectors
 from eyas.privacy.span import Span
 
@@ -150,26 +151,15 @@ def test_no_value_in_an_error_or_a_repr():
         ({"detectors": ("presidio",)}, "unknown detector 'presidio'"),
         ({"detectors": ("gliner:",)}, "unknown detector 'gliner:'"),
         ({"detectors": ("builtin", "builtin")}, "names builtin twice"),
-        ({"drop": ("NAME",)}, "drop has the unknown kind 'NAME'"),
-        ({"replace": ("person",)}, "replace has the unknown kind 'person'"),
+        ({"drop": ("NAME",)}, r"drop\[0\] = 'NAME' is not one of 'PERSON'"),
+        ({"replace": ("person",)}, r"replace\[0\] = 'person' is not one of 'PERSON'"),
         ({"drop": ("PERSON",)}, "PERSON is both in"),
-        ({"unsupported_language": "translate"}, "'translate' is unknown"),
+        ({"unsupported_language": "translate"}, "'translate' is not one of 'drop', 'keep'"),
     ],
 )
 def test_settings_that_are_rejected(settings, problem):
     with pytest.raises(UsageError, match=f"prompts.privacy.*{problem}|^{problem}"):
-        PrivacyConfig(**settings)
-
-
-def test_keys(tmp_path):
-    path = tmp_path / "key"
-    path.write_bytes(b"0123456789abcdef0123456789abcdef\n")
-    assert read_key(str(path)) == b"0123456789abcdef0123456789abcdef"
-    path.write_bytes(b"short")
-    with pytest.raises(InputError, match="has 5 bytes and needs at least 16"):
-        read_key(str(path))
-    with pytest.raises(InputError, match="key_file"):
-        read_key(str(tmp_path / "none"))
+        build(PrivacyConfig, settings, "prompts.privacy")
 
 
 def test_detectors_that_are_not_there(tmp_path):

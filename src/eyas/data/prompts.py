@@ -46,8 +46,8 @@ from eyas.data.select.selection import (
     select_prompts,
 )
 from eyas.data.sources.source import BUILTIN_LICENSE, HUB, Source, open_source
-from eyas.data.surrogate_key import key_id, load_surrogate_key
 from eyas.privacy.filter import PrivacyFilter
+from eyas.privacy.surrogates import key_id, load_surrogate_key
 
 STAGE = "prompts"
 PROMPTS_FILE = "prompts.jsonl"

@@ -15,9 +15,9 @@ from eyas.data.select.language import detect_languages
 from eyas.data.select.quality import QualityConfig, find_quality_issue
 from eyas.data.select.screen import pick_screening_language
 from eyas.data.sources.record_formats import RejectedRecord, parse_record
-from eyas.data.surrogate_key import load_surrogate_key
 from eyas.privacy.config import PrivacyConfig
 from eyas.privacy.filter import DroppedRecord, PrivacyFilter
+from eyas.privacy.surrogates import load_surrogate_key
 
 SOURCE = "own-traffic"
 LICENSE = "LicenseRef-Own"

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from eyas.base.errors import EyasError, StageError, UsageError
-from eyas.privacy.config import BUILTIN, MIN_KEY_BYTES, PrivacyConfig
+from eyas.privacy.config import BUILTIN, PrivacyConfig
 from eyas.privacy.coreference import Mentions
 from eyas.privacy.span import KINDS, Detector, Span, merge_spans
-from eyas.privacy.surrogates import FIRST, Surrogates, name_parts
+from eyas.privacy.surrogates import FIRST, MIN_KEY_BYTES, Surrogates, name_parts
 from eyas.privacy.word_lists import code_digest
 from eyas.privacy.words import split_words
 

@@ -2,25 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
-KINDS = (
-    "PERSON",
-    "LOCATION",
-    "ADDRESS",
-    "EMAIL",
-    "PHONE",
-    "CARD",
-    "ACCOUNT",  # IBAN, bank account, routing number, crypto wallet
-    "GOVERNMENT_ID",
-    "SECRET",
-    "IP_ADDRESS",
-)
+# An ACCOUNT is an IBAN, a bank account, a routing number or a wallet of a crypto currency.
+EntityKind = Literal[
+    "PERSON", "LOCATION", "ADDRESS", "EMAIL", "PHONE", "CARD", "ACCOUNT", "GOVERNMENT_ID", "SECRET", "IP_ADDRESS"
+]
+KINDS: tuple[EntityKind, ...] = get_args(EntityKind)
+DROPPED_BY_DEFAULT: tuple[EntityKind, ...] = ("SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS")
 # Of two spans that overlap, the kind that comes first here stays: what drops the record before what is replaced.
-_PRECEDENCE = (
-    *("SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS"),
-    *("EMAIL", "IP_ADDRESS", "PHONE", "PERSON", "LOCATION"),
-)
+_PRECEDENCE = (*DROPPED_BY_DEFAULT, "EMAIL", "IP_ADDRESS", "PHONE", "PERSON", "LOCATION")
 
 
 @dataclass(frozen=True, order=True)

@@ -7,9 +7,14 @@ later "Anna" stay one person. Two people may get one surrogate, as two people be
 
 import hashlib
 import hmac
+import os
 import re
+import secrets
 import unicodedata
+from pathlib import Path
 
+from eyas.base.errors import InputError
+from eyas.base.storage import convert_write_errors
 from eyas.privacy.case_insensitive import strip_accents
 from eyas.privacy.word_lists import LANGUAGES, PARTICLES, city_names, first_names, last_names
 
@@ -30,6 +35,8 @@ _STREETS = {
     "pl": "ul. {name} {number}",
     "sv": "{name}gatan {number}",
 }
+KEY_VARIABLE = "EYAS_PRIVACY_KEY"
+MIN_KEY_BYTES = 16
 _MAX_ATTEMPTS = 100  # picks until a surrogate is taken that the record does not hold
 
 
@@ -157,3 +164,50 @@ def _match_case(choice: str, like: str) -> str:
     if like.islower():
         return choice.lower()
     return choice.upper() if like.isupper() and (len(like) > 1 or len(choice) == 1) else choice
+
+
+# --- the key ---------------------------------------------------------------------------------------------------------
+
+
+def load_surrogate_key(key_file: str | None) -> bytes:
+    """Returns the key of the file, of EYAS_PRIVACY_KEY, or of this user. It is never stored with the data.
+
+    The user's key is created once, in $XDG_DATA_HOME/eyas (~/.local/share/eyas). Processes on several machines need one
+    key: give them the variable or the file.
+
+    Raises:
+        InputError: The key is too short or cannot be read.
+    """
+    if key_file is None and KEY_VARIABLE in os.environ:
+        source, key = KEY_VARIABLE, os.environ[KEY_VARIABLE].strip().encode()
+    else:
+        source = _create_user_key() if key_file is None else Path(key_file)
+        try:
+            key = source.read_bytes().strip()
+        except OSError as error:
+            problem = f"The key file {source} cannot be read ({error.strerror})"
+            raise InputError(problem, "Correct prompts.privacy.key_file") from None
+    if len(key) < MIN_KEY_BYTES:
+        problem = f"The key in {source} has {len(key)} bytes and needs at least {MIN_KEY_BYTES}"
+        raise InputError(problem, "Make one with: openssl rand -hex 32")
+    return key
+
+
+def _create_user_key() -> Path:
+    """Returns the file of this user's key, which only this user may read; writes it if there is none."""
+    root = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    path = Path(root) / "eyas" / "privacy.key"
+    if not path.exists():
+        with convert_write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                    file.write(secrets.token_hex(32) + "\n")
+            except FileExistsError:  # another process was first
+                pass
+    return path
+
+
+def key_id(key: bytes) -> str:
+    """Returns an id that tells keys apart and may be written down."""
+    return hmac.new(key, b"eyas: which key is this", hashlib.sha256).hexdigest()[:16]

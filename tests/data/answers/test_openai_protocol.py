@@ -17,7 +17,7 @@ def test_ids_in_two_places():
     vllm = {**reply(token_ids=[5, 2]), "prompt_token_ids": [1, 3]}
     sglang = reply(token_ids=[5, 2], prompt_token_ids=[1, 3])
     assert parse_reply(vllm, 9) == parse_reply(sglang, 9)
-    assert (parse_reply(vllm, 9).token_ids, parse_reply(vllm, 9).prompt_ids) == ((5, 2), (1, 3))
+    assert (parse_reply(vllm, 9).token_ids, parse_reply(vllm, 9).prompt_ids) == ([5, 2], [1, 3])
     none = parse_reply({**reply(token_ids=None), "prompt_token_ids": None}, 9)
     assert (none.token_ids, none.prompt_ids) == (None, None)
 

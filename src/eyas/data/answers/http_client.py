@@ -32,12 +32,13 @@ from eyas.base.provenance import digest_json
 from eyas.data.answers.openai_protocol import (
     ChatReply,
     ContentFilteredError,
-    MalformedReplyError,
+    FailedAttemptError,
     build_request,
+    message_texts,
     parse_reply,
 )
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Question
+from eyas.data.answers.responder import Question, Retried
 
 PROMPT_STATUSES = (400, 413, 422)  # any other 3xx or 4xx concerns the whole run: a wrong key, model or URL
 IDS_KEY = "return_token_ids"
@@ -61,36 +62,13 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Failed:
-    """A question without a reply after the last attempt. The run must end with `error`."""
+    """A question without a reply. The run must end with `error`; None: it ends already, so nothing was sent."""
 
     question: Question
-    error: EyasError
+    error: EyasError | None
 
 
-@dataclass(frozen=True)
-class Cancelled:
-    """A question that was not sent because the run ends."""
-
-    question: Question
-
-
-@dataclass(frozen=True)
-class Retrying:
-    """A notice that an attempt failed and the client will retry it."""
-
-    reason: str
-
-
-Outcome = Completed | Rejected | Failed | Cancelled | Retrying
-
-
-class _RetryableError(Exception):
-    """A failed attempt that may be repeated. wait_s: the server's Retry-After, in seconds."""
-
-    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.wait_s = wait_s
+Outcome = Completed | Rejected | Failed | Retried
 
 
 class CompletionClient:
@@ -170,30 +148,28 @@ class CompletionClient:
         for attempt in range(self.config.retries + 1):
             await self._wait_for_rate_limit()
             if self._stopping.is_set():
-                return Cancelled(question)
+                return Failed(question, error=None)
             try:
                 return await self._attempt(client, question)
-            except _RetryableError as error:
-                reason = error.reason
+            except FailedAttemptError as error:
+                reason = str(error)
                 if attempt < self.config.retries:
-                    self._outcomes.put(Retrying(reason))
+                    self._outcomes.put(Retried(reason))
                     await self._sleep(max(error.wait_s, backoff_s(self.config.seed, question.id, attempt)))
             except EyasError as error:
                 self._stopping.set()
                 return Failed(question, error)
         self._stopping.set()
-        problem = (
-            f"{self._url} gave no answer to {question.id} in {self.config.retries + 1} attempts; the last: {reason}"
-        )
-        return Failed(
-            question, StageError(problem, "Check the server and run the same command again: answers are kept")
-        )
+        attempts = f"{self.config.retries + 1} attempts"
+        problem = f"{self._url} gave no answer to {question.id} in {attempts}; the last: {reason}"
+        fix = "Check the server and run the same command again: answers are kept"
+        return Failed(question, StageError(problem, fix))
 
     async def _attempt(self, client: httpx.AsyncClient, question: Question) -> Outcome:
         """Sends one request.
 
         Raises:
-            _RetryableError: Another attempt may succeed.
+            FailedAttemptError: Another attempt may succeed.
             StageError: Every attempt would fail the same way.
         """
         with_ids = self._with_ids
@@ -202,23 +178,21 @@ class CompletionClient:
             async with asyncio.timeout(self.config.timeout_s):
                 response = await client.post(self._url, json=body)
         except (TimeoutError, httpx.TimeoutException):
-            raise _RetryableError(f"no answer within {self.config.timeout_s:g} s") from None
+            raise FailedAttemptError(f"no answer within {self.config.timeout_s:g} s") from None
         except httpx.HTTPError as error:  # the error's text may contain the request
-            raise _RetryableError(f"the connection failed ({type(error).__name__})") from None
+            raise FailedAttemptError(f"the connection failed ({type(error).__name__})") from None
         status = response.status_code
         if is_retried(status):
             wait_s = parse_retry_after_s(response.headers.get("retry-after"), time.time())
-            raise _RetryableError(describe_error(status, response.content), wait_s)
+            raise FailedAttemptError(describe_error(status, response.content), wait_s)
         if status >= 300:
             return await self._handle_rejection(client, question, response, with_ids)
         try:
             reply = parse_reply(response.json(), question.decoding.max_tokens)
         except ContentFilteredError:
             return Rejected(question, "the server's content filter")
-        except MalformedReplyError as error:
-            raise _RetryableError(str(error)) from None
         except (ValueError, RecursionError):  # not JSON, or not UTF-8
-            raise _RetryableError("the reply is not JSON" if response.content else "the reply is empty") from None
+            raise FailedAttemptError("the reply is not JSON" if response.content else "the reply is empty") from None
         self._check_prompt(question, reply)
         return Completed(question, reply)
 
@@ -226,7 +200,7 @@ class CompletionClient:
         self, client: httpx.AsyncClient, question: Question, response: httpx.Response, with_ids: bool
     ) -> Outcome:
         """Returns the outcome of a 3xx or 4xx status. Raises StageError if every question would get the same."""
-        is_echo = any(IDS_KEY in text for text in _texts(question))
+        is_echo = any(IDS_KEY in text for message in question.messages for text in message_texts(message))
         if with_ids and response.status_code in PROMPT_STATUSES and IDS_KEY in response.text and not is_echo:
             self._with_ids = False  # the server cannot return token ids: the text of answers is rendered instead
             return await self._attempt(client, question)
@@ -240,9 +214,9 @@ class CompletionClient:
 
     def _check_prompt(self, question: Question, reply: ChatReply) -> None:
         """Raises StageError if the server renders other prompt tokens than training will."""
-        if reply.prompt_ids is None or list(reply.prompt_ids) == question.prompt_ids:
+        server_ids, target_ids = reply.prompt_ids, question.prompt_ids
+        if server_ids is None or server_ids == target_ids:
             return
-        server_ids, target_ids = list(reply.prompt_ids), question.prompt_ids
         raise StageError(
             f"{self._url} uses another chat template or tokenizer: it renders {question.id} to {len(server_ids)} "
             f"tokens ({digest_json(server_ids)}), target.model to {len(target_ids)} ({digest_json(target_ids)})",
@@ -264,10 +238,3 @@ class CompletionClient:
                 await self._stopping.wait()
         except TimeoutError:
             pass
-
-
-def _texts(question: Question) -> list[str]:
-    """Returns every text of the conversation that the request contains."""
-    calls = [call for message in question.messages for call in message.tool_calls]
-    texts = [text for message in question.messages for text in (message.content, message.reasoning or "")]
-    return [*texts, *(text for call in calls for text in (call.name, call.arguments))]

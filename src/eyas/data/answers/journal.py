@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, get_args
 
@@ -56,7 +57,7 @@ class Journal:
         """Opens nothing yet. part: the file that the answers will be written to."""
         self.path = part.with_name(part.name + JOURNAL_SUFFIX)
         self._answers: dict[tuple[str, int], KeptAnswer | WithheldAnswer] = {}
-        self._fd: int | None = None
+        self._file: FileIO | None = None
 
     def open(self) -> None:
         """Opens the file and loads the answers of an earlier run. Raises StorageError if it cannot be written.
@@ -64,18 +65,14 @@ class Journal:
         Truncates the file before the first line that is incomplete or cannot be read.
         """
         with convert_write_errors(self.path):
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                os.ftruncate(self._fd, self._load())
-            except BaseException:
-                os.close(self._fd)
-                raise
+            self.path.touch()
+            os.truncate(self.path, self._load())
+            self._file = self.path.open("ab", buffering=0)
 
     def close(self) -> None:
         """Closes the file and leaves it on disk."""
-        assert self._fd is not None, "the journal is not open"
-        os.close(self._fd)
-        self._fd = None
+        assert self._file is not None, "the journal is not open"
+        self._file.close()
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -86,13 +83,13 @@ class Journal:
 
     def add(self, conversation_id: str, turn: int, answer: KeptAnswer | WithheldAnswer) -> None:
         """Writes one answer. Raises StorageError if the disk is full."""
-        assert self._fd is not None, "the journal is not open"
+        assert self._file is not None, "the journal is not open"
         assert (conversation_id, turn) not in self._answers, f"{conversation_id} turn {turn} is answered twice"
         record = {"id": conversation_id, "turn": turn, **answer.to_json()}
         data = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         with convert_write_errors(self.path):
             while data:
-                data = data[os.write(self._fd, data) :]
+                data = data[self._file.write(data) :]
         self._answers[conversation_id, turn] = answer
 
     def remove(self) -> None:

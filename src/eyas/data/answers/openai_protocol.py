@@ -15,8 +15,19 @@ FINISHES: dict[str, Finish] = {"stop": "stop", "tool_calls": "stop", "function_c
 CONTENT_FILTER = "content_filter"
 
 
-class MalformedReplyError(Exception):
-    """A reply that does not follow the protocol. Its text says what is wrong and repeats no word of the reply."""
+class FailedAttemptError(Exception):
+    """A request that failed and may succeed later. Its text names the cause and repeats no word of the reply.
+
+    wait_s: the server's Retry-After, in seconds.
+    """
+
+    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+
+
+class MalformedReplyError(FailedAttemptError):
+    """A reply that does not follow the protocol."""
 
 
 class ContentFilteredError(Exception):
@@ -29,8 +40,8 @@ class ChatReply:
 
     message: Message
     finish: Finish
-    token_ids: tuple[int, ...] | None
-    prompt_ids: tuple[int, ...] | None
+    token_ids: list[int] | None
+    prompt_ids: list[int] | None
 
 
 def build_request(question: Question, model: str, seed: int, with_ids: bool) -> dict[str, Any]:
@@ -41,16 +52,12 @@ def build_request(question: Question, model: str, seed: int, with_ids: bool) -> 
         "messages": [_to_wire(message) for message in question.messages],
         "max_tokens": decoding.max_tokens,
         "temperature": decoding.temperature,
+        "seed": derive_seed(seed, question.id) if decoding.temperature > 0 else None,
+        "top_p": decoding.top_p,
+        "top_k": decoding.top_k,
+        "return_token_ids": with_ids or None,
     }
-    if decoding.temperature > 0:
-        body["seed"] = derive_seed(seed, question.id)
-    if decoding.top_p is not None:
-        body["top_p"] = decoding.top_p
-    if decoding.top_k is not None:
-        body["top_k"] = decoding.top_k
-    if with_ids:
-        body["return_token_ids"] = True
-    return body
+    return {key: value for key, value in body.items() if value is not None}
 
 
 def _to_wire(message: Message) -> dict[str, Any]:
@@ -59,6 +66,12 @@ def _to_wire(message: Message) -> dict[str, Any]:
     if "reasoning_content" in value:
         value["reasoning"] = value["reasoning_content"]
     return value
+
+
+def message_texts(message: Message) -> list[str]:
+    """Returns all texts of a message: reasoning, content, and the names and arguments of tool calls."""
+    calls = [text for call in message.tool_calls for text in (call.name, call.arguments)]
+    return [message.reasoning or "", message.content, *calls]
 
 
 def parse_reply(value: Any, max_tokens: int) -> ChatReply:
@@ -125,9 +138,9 @@ def _parse_call(value: Any) -> ToolCall:
     return ToolCall(_parse_text(call.get("id")) or "", name, arguments or "")
 
 
-def _parse_ids(value: Any) -> tuple[int, ...] | None:
+def _parse_ids(value: Any) -> list[int] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
         raise MalformedReplyError("the token ids are not whole numbers")
-    return tuple(value)
+    return value

@@ -23,6 +23,7 @@ from eyas.base.storage import write_atomic
 from eyas.chat.conversation import Conversation, Finish, Message, Turn, read_conversations
 from eyas.chat.render import render_prompt
 from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
+from eyas.data.answers.openai_protocol import message_texts
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, AnswerScanner, Question, Refused, Responder
 from eyas.data.ledger.ledger import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, AnswerLedger
@@ -69,7 +70,7 @@ class ConversationState:
             return
         self.messages.append(answer.message)
         self.turns.append(answer.turn)
-        if not _answer_text(answer.message).strip():
+        if not any(text.strip() for text in message_texts(answer.message)):
             self.drop_reason = EMPTY
         elif config.drop_looping and is_looping_answer(answer.turn.token_ids):
             self.drop_reason = LOOPING
@@ -82,12 +83,6 @@ class ConversationState:
         if any(is_looping_answer(turn.token_ids) for turn in self.turns):
             tags[LOOPING] = "true"
         return replace(self.prompt, messages=tuple(self.messages), turns=tuple(self.turns), tags=tags)
-
-
-def _answer_text(message: Message) -> str:
-    """Returns all text of an answer: reasoning, content and tool calls."""
-    calls = [text for call in message.tool_calls for text in (call.name, call.arguments)]
-    return "\n".join([message.reasoning or "", message.content, *calls])
 
 
 class OutputShard:
@@ -243,7 +238,7 @@ class ShardWriter:
         message = self._decode_message(token_ids, event.finish) if event.message is None else event.message
         counts: dict[str, int] = {}
         if self._scan is not None:
-            (counts,) = self._scan([_answer_text(message)], [prompt.tags.get("language", DEFAULT_LANGUAGE)])
+            (counts,) = self._scan(["\n".join(message_texts(message))], [prompt.tags.get("language", DEFAULT_LANGUAGE)])
         if any(counts.get(kind) for kind in self._config.drop_private):
             return WithheldAnswer(counts)
         return KeptAnswer(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids_source), message, counts)

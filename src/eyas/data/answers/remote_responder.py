@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import EyasError, InputError, StageError
 from eyas.chat.render import render_answer
-from eyas.data.answers.http_client import Cancelled, Completed, CompletionClient, Failed, Rejected, Retrying
+from eyas.data.answers.http_client import Completed, CompletionClient, Rejected
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Answered, Question, QuestionQueue, Refused, ResponderEvent, Retried
+from eyas.data.answers.responder import Answered, QuestionQueue, Refused, ResponderEvent, Retried
 from eyas.data.ledger.ledger import REFUSED, UNRENDERED
 
 QUESTIONS_PER_REQUEST = 2  # questions rendered for each request in flight, those in flight included
@@ -64,21 +64,18 @@ class _RemoteRun:
             outcome = self.client.next_outcome(timeout_s)
             if outcome is None:
                 break
-            if isinstance(outcome, Retrying):
-                yield Retried(outcome.reason)
+            if isinstance(outcome, Retried):
+                yield outcome
                 continue
             self.num_open -= 1
-            if isinstance(outcome, Failed):
-                self._end(outcome.error)
-            elif isinstance(outcome, Rejected):
+            if isinstance(outcome, Rejected):
                 self._count_rejected(outcome)
                 yield Refused(outcome.question.id, REFUSED)
             elif isinstance(outcome, Completed):
-                event = self._to_event(outcome)
-                if event is not None:
+                if (event := self._to_event(outcome)) is not None:
                     yield event
-            else:
-                assert isinstance(outcome, Cancelled), outcome
+            elif outcome.error is not None:
+                self._end(outcome.error)
             self._submit_questions()
         if self.error is not None:
             raise self.error
@@ -100,14 +97,11 @@ class _RemoteRun:
     def _count_rejected(self, rejected: Rejected) -> None:
         self.num_rejected += 1
         if self.num_rejected > MAX_REJECTED + MAX_REJECTED_SHARE * self.num_answered:
-            total = self.num_rejected + self.num_answered
-            self._end(
-                StageError(
-                    f"{self.remote.config.url} rejects {self.num_rejected} of {total} questions, the last one "
-                    f"{rejected.question.id} with {rejected.reason}",
-                    "Correct the recipe's respond.* keys or the server, and run the same command again",
-                )
-            )
+            counts = f"{self.num_rejected} of {self.num_rejected + self.num_answered} questions"
+            last = f"{rejected.question.id} with {rejected.reason}"
+            problem = f"{self.remote.config.url} rejects {counts}, the last one {last}"
+            fix = "Correct the recipe's respond.* keys or the server, and run the same command again"
+            self._end(StageError(problem, fix))
 
     def _to_event(self, completed: Completed) -> Answered | Refused | None:
         """Returns the answer with its token ids; None if training cannot use it and the run ends."""
@@ -125,12 +119,7 @@ class _RemoteRun:
             return Answered(question.id, ids, reply.finish, reply.message, "rendered")
         if reply.message.tool_calls:
             return Refused(question.id, UNRENDERED)
-        self._end(_unrendered_error(question))
+        problem = f"The answer to {question.id} has no token ids, and the chat template does not render it"
+        fix = "Use a server with token ids (eyas, vLLM, SGLang from mid 2026), or a template that renders reasoning"
+        self._end(StageError(f"{problem} as it was generated", fix))
         return None
-
-
-def _unrendered_error(question: Question) -> StageError:
-    return StageError(
-        f"The answer to {question.id} has no token ids, and the chat template does not render it as it was generated",
-        "Use a server that returns token ids (eyas, vLLM, SGLang from mid 2026), or a template that renders reasoning",
-    )

@@ -117,7 +117,7 @@ def run(
         throughput = _Throughput(time.monotonic())
         for event in events:
             if isinstance(event, Retried):
-                throughput.retries, throughput.last = throughput.retries + 1, event.why
+                throughput.retries, throughput.last = throughput.retries + 1, event.reason
                 bar.advance(0, note=throughput.to_text())
                 continue
             writer.add(event)

@@ -1,26 +1,13 @@
 """The recipe keys `respond.*`: the model or server, the sampling of answers, and the rules to drop conversations."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
-from urllib.parse import SplitResult, urlsplit
+from typing import Any
 
+from eyas.base.config import require_range
 from eyas.base.errors import UsageError
-
-EntityKind = Literal[
-    "PERSON",
-    "LOCATION",
-    "ADDRESS",
-    "EMAIL",
-    "PHONE",
-    "CARD",
-    "ACCOUNT",
-    "GOVERNMENT_ID",
-    "SECRET",
-    "IP_ADDRESS",
-]
-"""The kinds of personal data that a scanner may find in an answer."""
+from eyas.base.openai_http import parse_api_url
+from eyas.privacy.span import DROPPED_BY_DEFAULT, EntityKind
 
 RUNTIME_KEYS = ("url", "api_key_env", "concurrency", "requests_per_second", "timeout_s", "retries")
 """Keys that change no answer: another server of the same model continues where the last one stopped."""
@@ -37,11 +24,10 @@ class Decoding:
 
     def check(self, where: str) -> None:
         """Raises UsageError that names the recipe key in the table `where`."""
-        _at_least(1, where, max_tokens=self.max_tokens, top_k=self.top_k)
-        if not 0 <= self.temperature < math.inf:
-            raise UsageError(f"{where}.temperature={self.temperature} is below 0", "Use 0 for greedy decoding, or more")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UsageError(f"{where}.top_p={self.top_p} is out of range", "Use a number above 0 and up to 1")
+        require_range(f"{where}.max_tokens", self.max_tokens, 1)
+        require_range(f"{where}.temperature", self.temperature, 0)
+        require_range(f"{where}.top_p", self.top_p, 0, 1, exclude_low=True)
+        require_range(f"{where}.top_k", self.top_k, 1)
 
 
 @dataclass(frozen=True)
@@ -97,32 +83,24 @@ class RespondConfig:
     tasks: Mapping[str, TaskDecoding] = field(default_factory=dict)
     batch_size: int = 16
     seed: int = 0
-    part_size: int = 256  # conversations in one file; those of a few files are in memory
-    url: str | None = None  # of the API: "http://127.0.0.1:8000/v1"
-    model: str | None = None  # the target's name on that server
-    api_key_env: str | None = None  # the environment variable that holds the key; the key itself is never written
+    part_size: int = 256
+    url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
     concurrency: int = 16
-    requests_per_second: float | None = None  # at most
-    timeout_s: float = 600.0  # of one attempt, from the request to the last byte of the answer
-    retries: int = 8  # of one request, beyond its first attempt
+    requests_per_second: float | None = None
+    timeout_s: float = 600.0
+    retries: int = 8
     drop_truncated: bool = False
     drop_looping: bool = False
-    drop_private: tuple[EntityKind, ...] = (
-        "SECRET",
-        "CARD",
-        "ACCOUNT",
-        "GOVERNMENT_ID",
-        "ADDRESS",
-    )  # if a scanner is used
+    drop_private: tuple[EntityKind, ...] = DROPPED_BY_DEFAULT
 
     def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in ("batch_size", "part_size", "concurrency")}
-        _at_least(1, "respond", **sizes)
-        _at_least(0, "respond", retries=self.retries)
+        for name in ("batch_size", "part_size", "concurrency"):
+            require_range(f"respond.{name}", getattr(self, name), 1)
+        require_range("respond.retries", self.retries, 0)
         for name in ("timeout_s", "requests_per_second"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise UsageError(f"respond.{name}={value} is not above 0", "Raise it, or leave it out")
+            require_range(f"respond.{name}", getattr(self, name), 0, exclude_low=True)
         self.decoding_for(None).check("respond")
         for task in self.tasks:
             self.decoding_for(task).check(f"respond.tasks.{task}")
@@ -142,28 +120,14 @@ class RespondConfig:
         return keys | {"server": self.url is not None}
 
     def _check_server(self) -> None:
-        for name in ("model", "api_key_env"):
-            if self.url is None and getattr(self, name) is not None:
-                raise UsageError(f"respond.{name} is set without respond.url", "Set respond.url=http://HOST:PORT/v1")
         if self.url is None:
+            for name in ("model", "api_key_env"):
+                if getattr(self, name) is not None:
+                    problem = f"respond.{name} is set without respond.url"
+                    raise UsageError(problem, "Set respond.url=http://HOST:PORT/v1")
             return
         if not self.model:
             raise UsageError("respond.url is set without respond.model", "Set respond.model to the target's name there")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not _has_host(parts) or parts.query or parts.fragment:
-            raise UsageError("respond.url is not the URL of an API", "Write it as http://HOST:PORT/v1, or with https")
-        if "@" in parts.netloc:  # it would be in recipe.toml and in messages
-            raise UsageError("respond.url holds a name or a key", "Remove it, and set respond.api_key_env")
-
-
-def _has_host(parts: SplitResult) -> bool:
-    try:
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # not a port
-        return False
-
-
-def _at_least(least: int, where: str, **values: int | None) -> None:
-    for name, value in values.items():
-        if value is not None and value < least:
-            raise UsageError(f"{where}.{name}={value} is below {least}", "Raise it")
+        if "?" in self.url or "#" in self.url:  # not shown: a query may hold a key
+            raise UsageError("respond.url has a query or a fragment", "Write it as http://HOST:PORT/v1")
+        parse_api_url(self.url, "respond.url")

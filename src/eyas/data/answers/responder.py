@@ -60,9 +60,9 @@ class Refused:
 
 @dataclass(frozen=True)
 class Retried:
-    """A failed attempt that is repeated; why: a few words for the progress line."""
+    """A failed attempt that is repeated. reason: a few words for the progress line."""
 
-    why: str
+    reason: str
 
 
 ResponderEvent = Answered | Refused | Retried

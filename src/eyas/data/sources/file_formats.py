@@ -20,8 +20,7 @@ from eyas.base.environment import import_extra
 from eyas.base.errors import InputError
 from eyas.base.storage import StoragePath
 from eyas.chat.conversation import is_unicode
-from eyas.data.sources.record_formats import READ_KEYS
-from eyas.data.sources.request_logs import NO_RECORD, parse_log_line
+from eyas.data.sources.record_formats import NO_RECORD, READ_KEYS, parse_log_line
 
 FileFormat = Literal["lines", "log", "parquet", "csv", "compressed", "grammar"]
 FILE_FORMATS: dict[str, FileFormat] = {

@@ -11,14 +11,28 @@
 
 The first of these keys that a record has decides its shape; all other keys are ignored. Answers of the source are
 dropped: the target writes its own.
+
+`parse_log_line` reads the lines of the servers' request logs, which hold the prompt as the chat template rendered it:
+
+    vLLM      ... Received request cmpl-1: prompt: '<text>', params: SamplingParams(...), ...
+              ... Request chatcmpl-1 details: prompt: '<text>', prompt_token_ids: ...
+    SGLang    ... Finish: obj=GenerateReqInput(rid='1', ..., text='<text>', ...), out=...
+              {"timestamp": ..., "event": "request.finished", "rid": "1", "obj": {"text": "<text>", ...}, "out": {...}}
+
+Sources: vllm/entrypoints/logger.py; sglang/srt/utils/request_logger.py. SGLang logs a request twice; only the line at
+its end holds a chat prompt as text.
 """
 
+import ast
 import json
+import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from eyas.chat.conversation import Message, is_unicode
-from eyas.data.sources.request_logs import parse_rendered_prompt
+from eyas.chat.conversation import Message, Role, is_unicode
+
+NO_RECORD: Final = object()
+"""The value of a line without a record."""
 
 # Reasons to reject a record, as the ledger names them.
 UNKNOWN_SHAPE = "unknown_shape"
@@ -28,9 +42,13 @@ TOOL_TURNS = "tool_turns"  # the next user turn depends on a tool output that ey
 UNKNOWN_TEMPLATE = "unknown_template"  # a logged prompt with markers of an unknown chat template
 CUT_BY_LOG = "cut_by_log"
 
-SHAREGPT_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
-SHAREGPT_ROLES |= {"bard": "assistant", "bing": "assistant", "model": "assistant", "system": "system", "tool": "tool"}
-SHAREGPT_ROLES |= {"function_call": "tool", "function_response": "tool", "observation": "tool"}
+# Roles by their names in ShareGPT and in chat templates.
+ROLES: dict[str, Role] = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "model", "gpt", "chatgpt", "bard", "bing"), "assistant"),
+}
+SHAREGPT_TOOLS = ("tool", "function_call", "function_response", "observation")
 REQUEST_KEYS = ("body", "request", "payload")
 _CONVERSATION_KEYS = ("messages", "conversation", "conversations", "turns", "prompt", "question", "instruction", "text")
 READ_KEYS = frozenset((*_CONVERSATION_KEYS, "rendered", "input", "context", "truncated", *REQUEST_KEYS))
@@ -116,8 +134,10 @@ def _from_sharegpt(items: Any) -> ParsedRecord | RejectedRecord:
         return RejectedRecord(UNKNOWN_SHAPE, None)
     if items and "role" in items[0]:  # the same key with OpenAI's messages
         return _from_messages("conversations", items)
-    roles = [SHAREGPT_ROLES.get(str(item.get("from"))) for item in items]
-    named = [{"role": role, "content": item.get("value")} for role, item in zip(roles, items, strict=True)]
+    named = []
+    for item in items:
+        name = str(item.get("from"))
+        named.append({"role": "tool" if name in SHAREGPT_TOOLS else ROLES.get(name), "content": item.get("value")})
     return _from_messages("conversations", named)
 
 
@@ -173,3 +193,100 @@ def _build_record(shape: str, messages: list[Message], num_answers: int) -> Pars
     if not users or not all(message.content.strip() for message in users):
         return RejectedRecord(NO_USER_TURN, shape)
     return ParsedRecord(shape, tuple(messages), num_answers)
+
+
+# --- request logs ----------------------------------------------------------------------------------------------------
+
+_LITERAL = r"('(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\")"
+_VLLM = re.compile(rf"(?:Received request \S{{1,200}}:|Request \S{{1,200}} details:) prompt: {_LITERAL}")
+_SGLANG = re.compile(rf"Finish: obj=GenerateReqInput\(.{{0,2000}}?\btext={_LITERAL}", re.DOTALL)
+_SGLANG_EVENT = "request.finished"
+_SGLANG_CHARS = 2048  # SGLang at --log-requests-level 2 keeps so many characters: both ends, "..." between them
+
+
+def parse_log_line(line: bytes) -> Any:
+    """Returns the value of a log line, for `parse_record`.
+
+    That is {"rendered": text} for a logged request, {"truncated": true} for a prompt that the server cut, a JSON object
+    as it is unless it is an event of SGLang, and NO_RECORD for any other line.
+    """
+    text = line.decode("utf-8", "replace").strip()
+    if text.startswith("{"):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return NO_RECORD
+        if not isinstance(value, dict) or "event" not in value:
+            return value
+        fields = value.get("obj") if value["event"] == _SGLANG_EVENT else None
+        return _to_value(fields.get("text")) if isinstance(fields, dict) else NO_RECORD
+    match = _VLLM.search(text) or _SGLANG.search(text)
+    if match is None:
+        return NO_RECORD
+    try:
+        return _to_value(ast.literal_eval(match[1]))  # both log the repr of the text
+    except (ValueError, SyntaxError, MemoryError):
+        return NO_RECORD
+
+
+def _to_value(text: object) -> Any:
+    if not isinstance(text, str):
+        return NO_RECORD
+    half = _SGLANG_CHARS // 2
+    if len(text) == _SGLANG_CHARS + 3 and text[half : half + 3] == "...":
+        return {"truncated": True}
+    return {"rendered": text}
+
+
+# --- chat templates --------------------------------------------------------------------------------------------------
+
+# The patterns of the beginning of a turn, whose first group is the role, and of its end.
+TEMPLATE_FAMILIES = (
+    # ChatML: Qwen, Yi, SmolLM and many others.
+    (r"<\|im_start\|>([a-z]{1,20})\n", r"<\|im_end\|>\n?"),
+    # Llama 3 and Llama 4.
+    (r"<\|start_header_id\|>([a-z]{1,20})<\|end_header_id\|>\n\n", r"<\|eot_id\|>|<\|eom_id\|>"),
+    (r"<\|header_start\|>([a-z]{1,20})<\|header_end\|>\n\n", r"<\|eot\|>|<\|eom\|>"),
+    # Gemma.
+    (r"<start_of_turn>([a-z]{1,20})\n", r"<end_of_turn>\n?"),
+    # gpt-oss (harmony).
+    (r"<\|start\|>([a-z]{1,20})(?:<\|channel\|>[a-z ]{1,40})?<\|message\|>", r"<\|end\|>|<\|return\|>|<\|call\|>"),
+    # Phi-3 and Phi-4-mini.
+    (r"<\|(system|user|assistant|tool)\|>\n?", r"<\|end\|>\n?"),
+)
+_MISTRAL = re.compile(r"\[INST\]\s?(.*?)\s?\[/INST\]", re.DOTALL)
+_ANY_MARKER = re.compile(r"<\|[a-zA-Z_]{1,40}\|>|<｜[^｜]{1,40}｜>|<start_of_turn>|\[INST\]")
+
+
+def parse_rendered_prompt(text: str) -> list[Message] | None:
+    """Splits a prompt after the chat template into its messages.
+
+    Text outside of turns is dropped, and so is the last, open turn of the assistant. Text without any marker is one
+    user turn: a prompt of /v1/completions.
+
+    Returns:
+        The messages, or None for markers of an unknown template and for a turn of a tool.
+    """
+    for head, end in TEMPLATE_FAMILIES:
+        heads = list(re.finditer(head, text))
+        if heads:
+            return _split_turns(text, heads, re.compile(end))
+    found = _MISTRAL.findall(text)
+    if found:
+        return [Message("user", turn) for turn in found]
+    return None if _ANY_MARKER.search(text) else [Message("user", text)]
+
+
+def _split_turns(text: str, heads: list[re.Match[str]], end_pattern: re.Pattern[str]) -> list[Message] | None:
+    messages = []
+    for head, following in zip(heads, [*heads[1:], None], strict=True):
+        role = ROLES.get(head[1])
+        if role is None:
+            return None
+        limit = len(text) if following is None else following.start()
+        end = end_pattern.search(text, head.end(), limit)
+        content = text[head.end() : limit if end is None else end.start()]
+        if role == "assistant" and following is None and not content.strip():
+            continue
+        messages.append(Message(role, content))
+    return messages

@@ -24,7 +24,7 @@ from eyas.data.sources.file_formats import (
     split_file,
     split_range,
 )
-from eyas.data.sources.request_logs import NO_RECORD
+from eyas.data.sources.record_formats import NO_RECORD
 from eyas.evalsets import FAMILIES, example
 
 BUILTIN = "builtin:"

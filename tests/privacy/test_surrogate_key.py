@@ -4,12 +4,12 @@ import stat
 import pytest
 
 from eyas.base.errors import InputError
-from eyas.data.surrogate_key import VARIABLE, key_id, load_surrogate_key
+from eyas.privacy.surrogates import KEY_VARIABLE, key_id, load_surrogate_key
 
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch, tmp_path):
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(KEY_VARIABLE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
@@ -24,7 +24,7 @@ def test_a_key_is_made_once_and_is_for_this_user_alone(tmp_path):
 
 
 def test_a_file_goes_before_the_variable_and_that_before_the_users(monkeypatch, tmp_path):
-    monkeypatch.setenv(VARIABLE, "sixteen bytes and more")
+    monkeypatch.setenv(KEY_VARIABLE, "sixteen bytes and more")
     assert load_surrogate_key(None) == b"sixteen bytes and more"
     (tmp_path / "key").write_text("another key of enough bytes\n")
     assert load_surrogate_key(str(tmp_path / "key")) == b"another key of enough bytes"
@@ -32,8 +32,8 @@ def test_a_file_goes_before_the_variable_and_that_before_the_users(monkeypatch, 
 
 
 def test_keys_that_are_none(monkeypatch, tmp_path):
-    monkeypatch.setenv(VARIABLE, "short")
-    with pytest.raises(InputError, match=VARIABLE):
+    monkeypatch.setenv(KEY_VARIABLE, "short")
+    with pytest.raises(InputError, match=f"{KEY_VARIABLE} has 5 bytes and needs at least 16"):
         load_surrogate_key(None)
     (tmp_path / "key").write_text("short")
     for name in ("key", "nowhere"):
