@@ -81,7 +81,7 @@ class ExportInputs:
 
 
 def build_origin(inputs: ExportInputs, target: Target) -> StageInputs:
-    """Returns what the files are made from. Raises InputError without a head."""
+    """Returns the inputs that decide the files. Raises InputError without a head."""
     if not (inputs.head / CONFIG_FILE).is_file():
         fix = "Run `eyas train` with this recipe and --out, or set target.head=DIRECTORY"
         raise InputError(f"{inputs.head} holds no head", fix)

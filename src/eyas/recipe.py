@@ -63,7 +63,7 @@ from eyas.train.init_head import RANDOM
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "export", "bench")
 SIDE_STAGES = {"tune": "eval"}
-"""The stages that `eyas run` leaves out. Each one reads what the stage it stands for reads."""
+"""Stages that `eyas run` leaves out -> the stage whose inputs they share."""
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
 DIRECTORIES |= {"train": "head", "eval": "eval", "export": "export", "bench": "report", "tune": "tune"}
 PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
@@ -221,7 +221,7 @@ class Run:
                     raise InputError(problem, fix)
 
     def _execute(self, stage: str) -> None:
-        """Calls the package of a stage with what it reads and the directory that it writes."""
+        """Runs the package of a stage with its inputs and its output directory."""
         recipe, progress, out = self.recipe, self.progress, self.directory(stage)
         features = self.storage_path("capture")
         match stage:
@@ -249,7 +249,7 @@ class Run:
                 tune.run(recipe.tune, self.head_directory, features, self.target, out, progress)
 
     def build_inputs(self, stage: str) -> StageInputs:
-        """Returns what a stage would be made from, by this recipe and by what its parents hold now.
+        """Returns the inputs of a stage, from this recipe and the present content of its parents.
 
         Raises:
             InputError: Something that the stage reads is missing or damaged.
@@ -299,7 +299,7 @@ class Run:
         return read_target_claim(resolve_target(target.model), target.model, target.license)
 
     def build_responder(self) -> Responder:
-        """Returns what answers prompts: the target in eyas's engine, or the server of `respond.url`.
+        """Returns the responder of the recipe: the target in eyas's engine, or the server of `respond.url`.
 
         Raises:
             InputError: The target has no chat template.

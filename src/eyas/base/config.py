@@ -206,7 +206,7 @@ class _Builder:
 
 
 def _unwrap(kind: Any) -> Any:
-    """Returns the type behind a NewType or X | None."""
+    """Returns the plain type X of a NewType of X or of X | None."""
     if hasattr(kind, "__supertype__"):  # typing.NewType
         return _unwrap(kind.__supertype__)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):

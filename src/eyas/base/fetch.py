@@ -1,4 +1,4 @@
-"""Downloads a target or head directory behind a URL, for a server that loads it from this machine's disk.
+"""Downloads a target or head directory from a URL, for a server that loads it from this machine's disk.
 
     gs://bucket/run/target/model.safetensors   ->   CACHE/fetched/<hash of the stored versions>/model.safetensors
 
@@ -63,12 +63,12 @@ def fetch(url: str, root: Path | None = None, progress: bool = True) -> Path:
 
 
 def _object_version(detail: dict[str, Any]) -> list[Any]:
-    """Returns fields that change when a file does, by the names of GCS, S3 and a file system; "None" where missing."""
+    """Returns the version of a stored file as text: the fields of GCS, S3 or a file system that change with it."""
     return [str(detail.get(key)) for key in ("size", "generation", "ETag", "mtime")]
 
 
 def _verified_parts(path: StoragePath, size: int, detail: dict[str, Any]) -> Iterator[bytes]:
-    """Yields the bytes of a file. Raises InputError after the last part if the checksum is not the store's."""
+    """Yields the bytes of a file. Raises InputError at the end if their checksum differs from the store's."""
     kind, running = _select_checksum(detail)
     step = PART_BYTES * PARTS_AT_ONCE
     for start in range(0, size, step):
@@ -82,7 +82,10 @@ def _verified_parts(path: StoragePath, size: int, detail: dict[str, Any]) -> Ite
 
 
 def _select_checksum(detail: dict[str, Any]) -> tuple[str | None, Any]:
-    """Returns the key of the store's checksum and a running one; None for none. GCS composes objects without MD5."""
+    """Returns the key of the checksum in the store's record, None if it has none, and a hash object to compute it.
+
+    crc32c is preferred, because composed objects of GCS have no MD5.
+    """
     if "crc32c" in detail:
         with contextlib.suppress(ImportError):
             import google_crc32c  # installed with the package for gs://

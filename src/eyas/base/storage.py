@@ -1,4 +1,4 @@
-"""Files on this machine, written atomically, and files behind any fsspec URL: memory://, gs://, s3://.
+"""Files on this machine, written atomically, and files at any fsspec URL: memory://, gs://, s3://.
 
 eyas needs three guarantees of a store, which GCS, S3, a file system and memory give: an object appears whole or not at
 all, is read back as it was written, and can be written on the condition that none exists yet (`create_if_absent`).

@@ -25,7 +25,7 @@ Points = Sequence[Entry]
 
 @dataclass(frozen=True)
 class Row:
-    """A row, whose values stand in an entry of results.json. detail: a small text below its name."""
+    """A row of a table. Its values are in one entry of results.json. detail: a small text below its name."""
 
     name: str
     entry: Entry
@@ -85,7 +85,7 @@ class Table:
 
     @property
     def is_open(self) -> bool:
-        """True if the table is short enough to be shown unfolded."""
+        """True if the table is short enough to be shown open."""
         return len(self.rows) <= MAX_OPEN_ROWS
 
     @property

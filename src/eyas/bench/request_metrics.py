@@ -22,7 +22,7 @@ from eyas.tree.stats import median_interval, percentiles, ratio_interval
 
 BASELINE, SPECULATIVE = "baseline", "speculative"
 VLLM_KEYS = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}
-"""Our keys of times, and those of vLLM behind mean_, median_, std_ and p99_."""
+"""Our keys of times, and those of vLLM after mean_, median_, std_ and p99_."""
 
 
 @dataclass(frozen=True)

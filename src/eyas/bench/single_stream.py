@@ -111,7 +111,7 @@ def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutp
 
 @torch.inference_mode()
 def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) -> int:
-    """Counts the positions of an answer whose most probable token is below CONFIDENT_PROB, in one forward."""
+    """Counts the positions of an answer whose most probable token has less than CONFIDENT_PROB, in one forward."""
     ids_1T = torch.tensor([[*prompt.ids, *token_ids[:-1]]], device=target.model.device)
     positions_1T = torch.arange(ids_1T.shape[1], device=ids_1T.device)[None]
     hidden_1TD = target.forward(ids_1T, positions_1T, DenseAttention()).hidden_BTD

@@ -192,12 +192,12 @@ class RoundCosts:
 
 
 def _family(shape: TreeShape) -> tuple[int, int | None]:
-    """Returns what trees share that differ only in depth. All chains are one family: their nodes follow the depth."""
+    """Returns the key of trees that differ only in depth. All chains have the same key: depth decides their nodes."""
     return shape.top_k, None if shape.top_k == 1 else shape.nodes
 
 
 def arms_to_measure(config: TuneConfig) -> tuple[Arm, ...]:
-    """Returns off, and of each family so many trees that every other depth lies between two of them."""
+    """Returns the arms to measure: off, and enough trees of each family to interpolate the depths between them."""
     arms = [OFF]
     for shapes in config.shapes_by_top_k.values():
         for family in dict.fromkeys(map(_family, shapes)):

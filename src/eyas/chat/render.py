@@ -194,7 +194,7 @@ def _count_supervised(ids: list[int], answered: Sequence[Message], tokenizer: Pr
 
 
 def _turn_suffix(answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns what the template writes after any last answer: the common end of two other answers."""
+    """Returns the text that the template writes after the last answer: the common end of two rendered answers."""
     first, second = (
         _apply_template([*answered[:-1], Message("assistant", text)], tokenizer, generate=False) for text in ("0", "1")
     )

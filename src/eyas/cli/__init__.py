@@ -63,7 +63,7 @@ def _load_function(name: str) -> Callable[[argparse.Namespace], int]:
 
 @contextlib.contextmanager
 def _redeliver_interrupts() -> Iterator[None]:
-    """Sends SIGINT again if it arrives in a finalizer, where Python only prints the KeyboardInterrupt."""
+    """Makes Ctrl-C work in finalizers: Python only prints a KeyboardInterrupt there, so SIGINT is sent again."""
     before = sys.unraisablehook
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:

@@ -42,7 +42,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
 
 
 def _days_ago(days: float) -> datetime.datetime | None:
-    """Returns the time so many days ago; None for a time before the year 1."""
+    """Returns the time `days` days ago; None for a time before the year 1."""
     try:
         return datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
     except OverflowError:

@@ -178,7 +178,7 @@ def _read_output(run: Run, verb: str) -> dict[str, Any]:
 
 
 def _find_conversation(run: Run, index: int) -> Conversation:
-    """Returns a conversation of the run; of the grammar, if the run has none yet and its source is builtin."""
+    """Returns conversation `index` of the run. A run without conversations uses those of its builtin: source."""
     directory, source = run.directory("respond"), run.recipe.prompts.source or ""
     if index < 0:
         raise InputError(f"--index {index} is negative", "Count from 0")

@@ -30,7 +30,7 @@ class Amounts:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all conversations: the rows of features."""
+        """The tokens of all conversations. Each one is a row of the features."""
         return self.prompt_tokens + self.answer_tokens
 
     @property
@@ -47,7 +47,7 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens/s at which the target reads (prefill), writes (decode), and at which the head learns; None if unknown."""
+    """Tokens per second of the target's prefill (read) and decode (write), and of training (learn). None: unknown."""
 
     read: float | None
     write: float | None
@@ -64,7 +64,10 @@ class Prices:
 
 @dataclass(frozen=True)
 class FeatureOption:
-    """The costs of one way to provide features. money includes storage_money; None if a price is unknown."""
+    """The costs of training with stored features, or with features that each epoch computes again.
+
+    money includes storage_money. Both are None if a price is unknown.
+    """
 
     read_hours: float
     train_hours: float
@@ -74,13 +77,16 @@ class FeatureOption:
 
     @property
     def hours(self) -> float:
-        """Hours of the machine."""
+        """The machine hours of computing the features and training."""
         return self.read_hours + self.train_hours
 
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """Both ways to provide features. Storing is cheaper from break_even_epochs on; None if a price is unknown."""
+    """The costs of stored features and of features that each epoch computes again (on the fly).
+
+    Storing is cheaper from `break_even_epochs` epochs on; None if a price is unknown.
+    """
 
     stored: FeatureOption
     on_the_fly: FeatureOption
@@ -103,7 +109,7 @@ def to_hours(tokens: float, tokens_per_s: float | None) -> float | None:
 def compare_feature_options(
     tokens: float, trained: float, held_out: float, stored_bytes: float, rates: Rates, prices: Prices
 ) -> FeatureOptions:
-    """Returns the costs of both ways to provide features.
+    """Returns the costs of stored features and of features computed on the fly.
 
     On the fly, the target reads training rows in every epoch, and held-out rows once for the evaluation. Reading and
     training are added up; on machines that do both at once the sum is the same.
@@ -144,7 +150,10 @@ def compare_feature_options(
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """A published result: tokens per target forward of a chain of 5, `low` to `high`, for so many conversations."""
+    """A published result: the acceptance length of a chain of 5 tokens after training on this many conversations.
+
+    low, high: The range of the published figures.
+    """
 
     conversations: int
     low: float

@@ -82,7 +82,7 @@ def _labels(app: str, component: str) -> dict[str, str]:
 
 
 def _container(config: KubernetesConfig, app: str, has_gpu: bool, environment: Mapping[str, str]) -> Json:
-    """Returns what the containers of the Deployment and of the Jobs share: environment, resources and rights."""
+    """Returns the fields that the containers of the Deployment and the Jobs share: environment, resources, rights."""
     limits: Json = {"memory": f"{config.memory_gb}Gi"}
     if has_gpu:
         limits["nvidia.com/gpu"] = str(config.accelerator_count)
@@ -247,7 +247,7 @@ def _build_job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json
 
 
 def apply_command(directory: Path) -> str:
-    """Returns the command that applies everything that serves."""
+    """Returns the command that applies the objects of `build_serving`."""
     return f"kubectl apply -f {shlex.quote(str(directory / SERVING))}"
 
 

@@ -28,12 +28,12 @@ Json = dict[str, Any]
 
 
 def http_probe(request: Json) -> Json:
-    """Returns a probe that sends this request; its failure threshold is the caller's."""
+    """Returns a Kubernetes probe that sends this request. The caller adds the failure threshold."""
     return {"httpGet": request, "periodSeconds": PROBE_PERIOD_S, "timeoutSeconds": PROBE_TIMEOUT_S}
 
 
 def startup_attempts(startup_s: int) -> int:
-    """Returns the probes that must fail before a container counts as not started."""
+    """Returns the number of probes that must fail before a container counts as not started."""
     return -(-startup_s // PROBE_PERIOD_S)
 
 
@@ -49,7 +49,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Launch:
-    """The start of one container. artifacts: local directories, by their name below `artifact_uri`."""
+    """The way to start one container. artifacts: local directories, by their name below `artifact_uri`."""
 
     name: str
     engine: str
@@ -76,7 +76,7 @@ class Launch:
         return {**OWNER_LABELS, "eyas_name": self.name, "eyas_head": _short(self.head_digest, 16)}
 
     def version_name(self, value: Json, digits: int) -> str:
-        """Returns the name with the first digits of the digest of all that `value` holds."""
+        """Returns the name followed by the first digits of the digest of `value`."""
         return f"{self.name}-{_short(digest_json(value), digits)}"
 
     def require_accelerator(self, platform: str, count: int) -> None:

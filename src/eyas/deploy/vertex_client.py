@@ -25,7 +25,10 @@ REPLICA_KEYS = ("minReplicaCount", "maxReplicaCount", "autoscalingMetricSpecs")
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The waits of a client. backoff_s: before each retry. poll_interval_s, timeout_s: of long operations."""
+    """The waits of a client in seconds.
+
+    backoff_s: before each retry. poll_interval_s: between two polls of a long operation. timeout_s: for its end.
+    """
 
     backoff_s: tuple[float, ...] = (1.0, 4.0, 16.0)
     poll_interval_s: float = 10.0
@@ -183,7 +186,7 @@ class VertexClient:
             raise UsageError(problem, "Correct [deploy.vertex], for example accelerator_type") from None
 
     def retry(self, attempt: Callable[[], Result]) -> Result:
-        """Returns the result of an attempt, repeated where the service is busy or an answer was lost."""
+        """Returns the result of `attempt`. Repeats it if the service is busy or its answer was lost."""
         from google.api_core import exceptions
         from requests.exceptions import RequestException
 

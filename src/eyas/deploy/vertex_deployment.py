@@ -133,11 +133,11 @@ class DesiredState:
         return self.requests[DEPLOYMENT]["deployedModel"]
 
     def is_version(self, deployed: Any) -> bool:
-        """Returns True if something deployed has a name that `build_requests` gives to versions of this name."""
+        """Returns True if a deployed model has a name that `build_requests` gives to versions of this endpoint."""
         return re.fullmatch(rf"{re.escape(self.name)}-[0-9a-f]{{{DIGEST_CHARS}}}", deployed.display_name) is not None
 
     def is_wanted(self, deployed: Any) -> bool:
-        """Returns True if something deployed is this version. The API names a project by its number, we by its id."""
+        """Returns True if a deployed model is this version. The API names a project by its number, eyas by its id."""
         same_model = deployed.model.rpartition("/")[2].partition("@")[0] == self.deployed["model"].rpartition("/")[2]
         return same_model and deployed.display_name == self.deployed["displayName"]
 
@@ -197,7 +197,7 @@ def _deploy_model(client: VertexClient, desired: DesiredState, log: Log) -> None
 
 
 def status(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | None = None) -> Json:
-    """Returns what exists now. `state` is absent, model, endpoint (nothing deployed on it) or serving."""
+    """Returns the deployment on Vertex AI. `state` is absent, model, endpoint (nothing deployed on it) or serving."""
     desired, client = _open(config, launch, retry_policy)
     model = client.get_model(desired.deployed["model"])
     endpoint = client.get_endpoint(desired.endpoint)

@@ -65,16 +65,16 @@ class Drafter(Protocol):
 
 
 class DrafterSpec(Protocol):
-    """The parts of a drafter before an engine gives it memory."""
+    """The description of a drafter, from which an engine builds it with memory."""
 
     @property
     def shape(self) -> TreeShape:
-        """Shape of every tree as long as no policy chooses another."""
+        """The shape of every tree, unless a policy chooses another."""
         ...
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """All shapes that a round may ask for; memory is sized for the largest."""
+        """All tree shapes that a round may use. Memory is allocated for the largest."""
         ...
 
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> Drafter:
@@ -83,7 +83,10 @@ class DrafterSpec(Protocol):
 
 
 def chunk_reads(req_slots: Sequence[int], draft_lags: Sequence[int]) -> Iterator[list[tuple[int, int, int]]]:
-    """Yields what one forward reads: (request slot, tokens it lags behind, tokens to read), MAX_READ_ROWS in total."""
+    """Yields the reads of one forward at a time, at most MAX_READ_ROWS tokens together.
+
+    Each read is (request slot, tokens that the drafter has not read, tokens to read now).
+    """
     rest = [(req_slot, lag) for req_slot, lag in zip(req_slots, draft_lags, strict=True) if lag > 0]
     while rest:
         reads, later, budget = [], [], MAX_READ_ROWS

@@ -49,7 +49,7 @@ class Eagle3Spec:
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """All shapes that a round may ask for."""
+        """All tree shapes that a round may use."""
         return (self.shape, *(arm.shape for arm in self.arms if arm.shape is not None))
 
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "Eagle3Drafter":
@@ -58,7 +58,7 @@ class Eagle3Spec:
 
 
 class Eagle3Drafter:
-    """The head and its KV memory: the slots of the pool, and behind them a scratch area for each request slot."""
+    """The head and its KV memory: the slots of the pool, then a scratch area for each request slot."""
 
     needs_features = True
 

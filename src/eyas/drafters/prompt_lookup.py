@@ -29,7 +29,7 @@ class PromptLookupSpec:
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """All shapes that a round may ask for."""
+        """All tree shapes that a round may use."""
         return (self.shape,)
 
     def build(
@@ -62,10 +62,10 @@ class PromptLookupDrafter:
 
 
 def lookup(texts_BC: Tensor, last_B: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-    """Returns the tokens that followed the longest match, of equal ones the last, and which of them are valid.
+    """Returns the tokens after the longest match, and which of them are valid. The last of equal matches counts.
 
     Args:
-        texts_BC: token ids; columns behind last_B are not read.
+        texts_BC: token ids; columns after last_B are not read.
         last_B: column of the last token of each text.
         depth: number of tokens to return.
 
@@ -74,7 +74,7 @@ def lookup(texts_BC: Tensor, last_B: Tensor, depth: int) -> tuple[Tensor, Tensor
     """
     columns_C = torch.arange(texts_BC.shape[1], device=texts_BC.device)
     same_BC = torch.ones_like(texts_BC, dtype=torch.bool)
-    from_B = torch.zeros_like(last_B)  # the column behind the match; 0: there is none
+    from_B = torch.zeros_like(last_B)  # the column after the match; 0: there is none
     for size in range(1, MAX_MATCH + 1):
         # same_BC[b, c]: the `size` tokens that end in column c are the last ones of the text.
         last_B1 = texts_BC.gather(1, (last_B - size + 1).clamp_(min=0)[:, None])

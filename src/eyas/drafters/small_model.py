@@ -29,7 +29,7 @@ class SmallModelSpec:
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """All shapes that a round may ask for."""
+        """All tree shapes that a round may use."""
         return (self.shape,)
 
     def build(
@@ -96,7 +96,7 @@ class SmallModelDrafter:
         """Does nothing: `draft` has read the accepted tokens already."""
 
     def _forward(self, req_slots_B: Tensor, begins_B: Tensor, ids_BQ: Tensor) -> Tensor:
-        """Returns the logits [B, W] behind the last of Q tokens, which stand in columns begins.. of their texts."""
+        """Runs Q tokens of each text, from column begins_B on, and returns the logits [B, W] after the last of them."""
         count, num_rows = ids_BQ.shape
         device = ids_BQ.device
         positions_BQ = begins_B[:, None] + torch.arange(num_rows, device=device)

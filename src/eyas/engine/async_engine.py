@@ -29,7 +29,7 @@ class QueueFull(EyasError):
 
 
 class Draining(EyasError):
-    """The engine is about to stop and takes no new requests."""
+    """The engine drains and accepts no new requests."""
 
 
 class Loop(Protocol):
@@ -56,7 +56,7 @@ class EngineThread:
         self._thread.start()
 
     def call(self, work: Callable[[], Out]) -> Out:
-        """Runs the work on the thread; returns or raises what it does."""
+        """Runs the work on the thread. Returns its result or raises its exception."""
         done: Future[Out] = Future()
 
         def run() -> None:
@@ -69,7 +69,7 @@ class EngineThread:
         return done.result()
 
     def finish_with(self, work: Callable[[], None]) -> None:
-        """Queues the last work and returns at once."""
+        """Queues work, after which the thread ends, and returns at once."""
         self._work.put(work)
         self._work.put(None)
 
@@ -112,7 +112,7 @@ class EngineStats:
 
 
 class RequestInbox:
-    """Calls from other threads, made on the engine's thread; a `RequestSource`."""
+    """A queue of calls that other threads submit and the engine's thread runs. It is a `RequestSource`."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[Engine], None] | None] = queue.SimpleQueue()
@@ -129,11 +129,11 @@ class RequestInbox:
         self._calls.put(lambda engine: None)  # wakes an engine that waits
 
     def close(self) -> None:
-        """Ends the inbox after the queued calls."""
+        """Closes the inbox: the queued calls still run, and then `admit` returns False."""
         self._calls.put(None)
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        """Makes the queued calls. may_wait: block until one comes. Returns False once the inbox is closed."""
+        """Runs the queued calls. Returns False once the inbox is closed. may_wait: wait for a call if there is none."""
         while self._is_open:
             while may_wait and self._idle_calls and self._calls.empty():
                 self._idle_calls.popleft()(engine)
@@ -220,11 +220,11 @@ class AsyncEngine:
         self._inbox.put(add)
 
     def when_idle(self, call: Callable[[Engine], None]) -> None:
-        """Queues a call on the engine's thread for a moment without requests."""
+        """Queues a call that the engine's thread runs when no request is open."""
         self._inbox.put_when_idle(call)
 
     def cancel(self, request_id: str) -> None:
-        """Ends a request early; its last call has finish reason "cancelled". Ignores unknown and finished ids."""
+        """Ends a request early. Its last on_tokens has finish reason "cancelled". Ignores unknown and finished ids."""
 
         def cancel(engine: Engine) -> None:
             if engine.cancel(request_id) is not None:
@@ -300,7 +300,7 @@ class AsyncEngine:
         self._open[output.request.id][1](output, count)
 
     def _close(self, request_id: str) -> None:
-        """Makes the last call for a request that ended without a step."""
+        """Calls on_tokens for the last time, for a request that ended outside a step."""
         output, on_tokens = self._open[request_id]
         on_tokens(output, 0)
         self._forget(request_id)

@@ -44,7 +44,11 @@ State = Literal["running", "returned", "promoted"]
 
 @dataclass(frozen=True)
 class CanaryOptions:
-    """share: of the requests that the canary gets, above 0 and below 1. seed: of the hash that assigns them."""
+    """The options of the experiment.
+
+    share: the share of the requests that the canary gets, above 0 and below 1. seed: seed of the hash that assigns
+    requests.
+    """
 
     share: float = 0.1
     seed: int = 0
@@ -56,7 +60,7 @@ class CanaryOptions:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Tokens per second of the canary's rounds over the main head's, at the last interim analysis."""
+    """The ratio of the canary's tokens per second to the main head's, at the last interim analysis."""
 
     value: float
     interval: Interval
@@ -64,7 +68,11 @@ class Ratio:
 
 @dataclass(frozen=True)
 class CanaryStatus:
-    """The state of the experiment. share: of new requests. By drafter name: outputs, drafted rounds, their tokens."""
+    """The state of the experiment.
+
+    share: the share of new requests that the canary gets now. answers, rounds, tokens: finished outputs, their drafted
+    rounds and the tokens of these, by the drafter's name.
+    """
 
     state: State
     share: float
@@ -76,7 +84,7 @@ class CanaryStatus:
 
 @dataclass
 class _Sample:
-    """The outputs of one head: rounds and tokens of each, by arm, and the sums of all outputs."""
+    """The finished outputs of one head: the rounds and tokens of each output by arm, and their sums."""
 
     rounds: list[tuple[int, ...]] = field(default_factory=list)
     tokens: list[tuple[int, ...]] = field(default_factory=list)
@@ -85,12 +93,22 @@ class _Sample:
 
 
 class CanaryExperiment:
-    """The experiment. The engine's thread calls `assign` and `observe`; any thread may call `status`."""
+    """A comparison of the canary head with the main head.
+
+    The engine's thread calls `assign` and `observe`; any thread may call `status`.
+    """
 
     def __init__(
         self, options: CanaryOptions, arms: Sequence[str], costs: Mapping[str, float], log: Callable[[str], None]
     ) -> None:
-        """Prepares the experiment. arms: names of those that draft. costs: by arm, where they differ from 1."""
+        """Prepares the experiment.
+
+        Args:
+            options: The share and the seed.
+            arms: The names of the arms that draft.
+            costs: The canary's seconds of a round over the main head's, by arm; a missing arm has 1.
+            log: Receives one line after each interim analysis.
+        """
         self.options = options
         self.state: State = "running"
         self.ratio: Ratio | None = None

@@ -23,7 +23,10 @@ READ_ROWS = 256  # rows of text from which the cost of one row is derived
 
 
 class CostProfiler:
-    """A runner of rounds over made-up texts. All request slots share the same KV slots, to need little memory."""
+    """A profiler that times rounds over artificial texts.
+
+    All request slots share the same KV slots, so it needs little memory.
+    """
 
     def __init__(self, engine: Engine, drafter: int = 0) -> None:
         assert engine.is_idle, "profiling needs the engine to itself"
@@ -51,7 +54,7 @@ class CostProfiler:
         return self._run(work, context)
 
     def measure_read_s(self, rows: int) -> float:
-        """Returns the seconds in which the head reads so many rows of one text."""
+        """Returns the seconds that the head takes to read `rows` rows of one text."""
         self._write_texts(1, rows)
         return self.engine.stream.launch(lambda: self._eagle3.read((0,), (rows,))).wait().seconds
 
@@ -103,7 +106,7 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
 
 
 def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:
-    """Returns by arm the seconds of a round with the second head over those with the first; {} for equal sizes."""
+    """Returns the ratio of round times by arm, second head over first head; {} if the heads have equal sizes."""
     main, canary = CostProfiler(engine, 0), CostProfiler(engine, 1)
     if main.head_config == canary.head_config:
         return {}
@@ -122,7 +125,7 @@ def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:
 
 
 def machine_name(device: torch.device) -> str:
-    """Returns what decides speed: the GPU's name, or the processor and how many cores this process may use."""
+    """Returns the GPU's name, or the processor's name and the number of cores that this process may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} {platform.processor()} {count_cpus()} cores"

@@ -27,7 +27,7 @@ class GraphRecorder(Protocol):
     """A function that records work without running it."""
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """Returns where the result will lie and a function that replays the work. Raises RuntimeError."""
+        """Returns the tensor that will hold the result, and a function that replays the work. Raises RuntimeError."""
         ...
 
 
@@ -69,7 +69,7 @@ class RoundGraphs:
 
     @staticmethod
     def padded_size(count: int) -> int:
-        """Returns the batch size of a graph for so many requests: 1, 2 .. 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 .."""
+        """Returns the batch size of the graph for `count` requests: 1, 2 .. 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 .."""
         step = max(1, (1 << (count - 1).bit_length()) // MAX_UNPADDED)
         return -(-count // step) * step
 

@@ -63,7 +63,7 @@ class WorkerStream:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Passes the work to the thread."""
+        """Queues the work for the thread."""
         return _ThreadWork(self._pool.submit(_timed, work))
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ def stream_for(device: torch.device) -> DeviceStream:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor to the host without waiting; read it behind the event of its work.
+    """Copies a tensor to the host without waiting; read it after waiting for the event of its work.
 
     A CPU tensor is copied as well, because a recorded round overwrites its result while the host may still read it.
     """

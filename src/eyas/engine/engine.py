@@ -35,7 +35,7 @@ OnTokens = Callable[[RequestOutput, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Launched work and the event behind which its result lies."""
+    """Launched work, and the event to wait for before reading its result."""
 
     work: PrefillWork | RoundWork
     event: WorkEvent
@@ -71,7 +71,7 @@ class Engine:
         self.target = target
         self.max_running = max_running
         self.max_context = min(max_context, info.max_positions)
-        # KV slots behind the text: the nodes of a round, and what the rounds before it may still add.
+        # KV slots after the text: the nodes of a round, and what the rounds before it may still add.
         shapes = [shape for drafter in drafters for shape in drafter.shapes]
         self.lookahead_slots = max((shape.nodes + 2 * shape.max_accepted for shape in shapes), default=4)
         width = self.max_context + self.lookahead_slots + SLOT_BLOCK
@@ -101,7 +101,7 @@ class Engine:
         return len(self.scheduler.running) + len(self.scheduler.waiting) < self.max_running
 
     def max_new_tokens(self, request: Request) -> int:
-        """Returns how many tokens the request may get. Raises InputError if it can never run."""
+        """Returns the maximum number of tokens for the request. Raises InputError if it can never run."""
         return max_new_tokens(request, self.max_context, self.target.info.vocab_size)
 
     def add(self, request: Request, drafter: int = 0) -> RequestOutput:

@@ -93,7 +93,7 @@ class PhaseTimes:
 
 @dataclass(frozen=True, eq=False)
 class RoundOutput:
-    """The results of a round for the host, to be read behind the round's event.
+    """The results of a round for the host, to be read after the round's event.
 
     read_BC: int64, one copy for everything: tokens of the S path slots | accepted length | 1 if the target refused a
     continuation that the tree offered | `trace_BC`, in rounds that drafted trees. num_slots: S. logprobs: of [B * S]
@@ -203,7 +203,7 @@ class ModelRunner:
         return self.graphs.is_warm((batch.shape, batch.drafter), self._padded(batch.req_slots))
 
     def _is_uniform(self, batch: RoundBatch) -> bool:
-        """Returns True if all requests draft alike and nothing is needed from the host: a graph can hold the round."""
+        """Returns True if a CUDA graph can hold the round: all requests draft alike and need nothing from the host."""
         reports_more = batch.num_logprobs is not None or batch.wants_trees
         return not reports_more and all(batch.drafts) and not self.sampler.needs_host(batch.req_slots)
 
@@ -274,7 +274,7 @@ class ModelRunner:
         accepted: AcceptedPath,
         tokens: AcceptedTokens,
     ) -> None:
-        """Lets the drafter read the accepted tokens of requests that drafted. It reads the others' before it drafts."""
+        """Runs the drafter over the accepted tokens of the requests that drafted. Others are read before they draft."""
         drafter, accepted_B = self.drafters[batch.drafter], accepted.lengths_B
         if all(batch.drafts):
             drafter.extend(req_slots_B, lengths_B, accepted_B, tokens)

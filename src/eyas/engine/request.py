@@ -118,7 +118,7 @@ class RequestOutput:
 
 
 def max_new_tokens(request: Request, max_context: int, vocab_size: int) -> int:
-    """Returns how many tokens the request may get.
+    """Returns the maximum number of tokens for the request.
 
     Raises:
         InputError: the request can never run.

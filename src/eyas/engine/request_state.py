@@ -10,7 +10,7 @@ from eyas.memory.kv_cache_manager import KVAllocation
 
 @dataclass(eq=False)
 class RequestState:
-    """A request from `Engine.add` to its end, waiting or running. token_ids: prompt and output."""
+    """A request from `Engine.add` to its end, waiting or running. token_ids: the prompt and the output so far."""
 
     output: RequestOutput
     max_new_tokens: int
@@ -29,10 +29,13 @@ class RequestState:
 class RunningRequest:
     """A request that holds KV memory. Columns are positions of its text.
 
-    prefill_end: columns that prefill has to fill. num_prefilled: columns whose prefill is launched. num_committed:
-    committed columns, as far as results are read. growth_in_flight: what each launched and unread round adds at most.
-    draft_lag_tokens: committed columns at the end that the drafter has not read. is_removed: it does not run any more,
-    and results that still come for it are ignored.
+    Attributes:
+        prefill_end: The number of columns that prefill must fill.
+        num_prefilled: The number of columns whose prefill is launched.
+        num_committed: The number of committed columns in the results that were read.
+        draft_lag_tokens: The number of committed columns at the end that the drafter has not read.
+        growth_in_flight: The maximum number of tokens that each launched and unread round adds.
+        is_removed: True after the request has ended; results of work in flight are then ignored.
     """
 
     state: RequestState

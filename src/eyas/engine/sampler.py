@@ -35,7 +35,7 @@ class SamplerBatch:
 
 
 class Sampler:
-    """The sampling state of all request slots: settings, and what they need of the outputs so far."""
+    """The sampling state of all request slots: their settings, token counts for penalties, and grammar states."""
 
     def __init__(self, num_req_slots: int, vocab_size: int, device: torch.device) -> None:
         self.device = device
@@ -131,7 +131,7 @@ class Sampler:
                         state.advance([token])
 
     def _allowed(self, req_slot: int, tokens: list[int], parents: list[int], valid: list[bool]) -> Tensor:
-        """Returns what the grammar allows after each node; everything once the output exceeds its limits."""
+        """Returns the tokens that the grammar allows after each node; all tokens once the output exceeds its limits."""
         if req_slot not in self.broken_req_slots:
             try:
                 return self._grammars[req_slot].allow(tokens, parents, valid)

@@ -20,7 +20,7 @@ from eyas.speculation.arms import OFF
 from eyas.speculation.policy import BatchLoad, FixedArm, Policy, SpeculationDecision
 
 PREFILL_CHUNK = 512  # prompt tokens of one prefill at most: running requests wait no longer than that
-SLOT_BLOCK = 32  # KV slots are allocated in blocks of at least so many
+SLOT_BLOCK = 32  # KV slots are allocated in blocks of at least this many
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,13 @@ class PrefillWork:
 
     @property
     def num_logprobs(self) -> int | None:
-        """The most alternatives that a member wants to see with each token."""
+        """The largest number of log-probability alternatives that a member requests."""
         return _max_logprobs(self.members)
 
 
 @dataclass(frozen=True, order=True)
 class RoundKind:
-    """The requests that may share a round: they have the same drafter, and the same wish for the largest tree."""
+    """The key of requests that may share a round: the drafter, and whether they always use the largest tree."""
 
     is_max: bool = False
     drafter: int = 0
@@ -90,7 +90,7 @@ class Scheduler:
         return admitted
 
     def next_work(self) -> PrefillWork | RoundWork | None:
-        """Returns what to launch next, or None. Prefills and rounds alternate, so that neither waits for long."""
+        """Returns the next work to launch, or None. Prefills and rounds alternate, so that neither waits for long."""
         to_prefill = [request for request in self.running if not request.is_prefilled]
         to_continue = [request for request in self.running if request.is_prefilled and request.needs_round]
         if to_prefill and not (to_continue and self._last_was_prefill):
@@ -178,7 +178,7 @@ class Scheduler:
         return self.policies[kind.drafter] if load.contexts else FixedArm(OFF)
 
     def _grow(self, requests: Sequence[RunningRequest], num_nodes: int) -> None:
-        """Allocates KV slots for a round with so many nodes a request; preempts the newest requests if it must."""
+        """Allocates KV slots for a round of `num_nodes` nodes per request. Preempts the newest requests if needed."""
         for request in requests:
             while not request.is_removed and not self.kv_cache.grow(
                 request.kv, request.max_committed + num_nodes, SLOT_BLOCK
@@ -186,7 +186,7 @@ class Scheduler:
                 self._preempt(self.running[-1])
 
     def _preempt(self, request: RunningRequest) -> None:
-        """Frees the memory of a request; it waits again, before all others, and keeps the tokens that are read."""
+        """Frees the memory of a request and puts it first in the waiting queue, with the tokens read so far."""
         self.remove(request)
         self.waiting.appendleft(request.state)
         self._counters.preemptions += 1

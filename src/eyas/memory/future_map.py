@@ -42,7 +42,7 @@ class HeadState:
 class FutureMap:
     """The committed text of each request.
 
-    lengths_R: committed tokens, whose keys and values are in memory. tokens_RC: the text; the token behind the
+    lengths_R: committed tokens, whose keys and values are in memory. tokens_RC: the text; the token after the
     committed ones is the root of the next tree. head_states: one for each head that drafts.
     """
 
@@ -53,7 +53,7 @@ class FutureMap:
         self._poisoned = False
 
     def poison(self) -> None:
-        """Makes later reads of unwritten values fail. For tests."""
+        """Fills the state with invalid values, so that later reads of unwritten values fail. For tests."""
         self._poisoned = True
         for state in self.head_states:
             state.poisoned = True
@@ -79,7 +79,7 @@ class FutureMap:
                 state.poison(req_slot)
 
     def roots_B(self, req_slots_B: Tensor, lengths_B: Tensor) -> Tensor:
-        """Returns the token behind the committed ones."""
+        """Returns the token after the committed ones of each request."""
         roots_B = self.tokens_RC[req_slots_B, lengths_B]
         if self._poisoned:
             assert int(roots_B.min()) >= 0, "a root is read before it is written"

@@ -3,7 +3,7 @@
                   columns of a request's row of req_to_token
 0 .. num_shared - 1                  slots of the prefix cache, below `node`; the request does not write them, except
                                      for the drafter's rows, which are the same for all requests that share them
-num_shared .. allocated - 1          slots of its own: text, and behind it slots for rounds in flight
+num_shared .. allocated - 1          slots of its own: text, then slots for rounds in flight
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from eyas.memory.kv_pool import KVPool, Slots
 from eyas.memory.prefix_cache import PrefixCache, PrefixMatch, RadixNode
 
 NO_SLOTS = np.empty(0, np.int32)
-EVICT_DIVISOR = 64  # one part in so many of the pool is evicted at a time
+EVICT_DIVISOR = 64  # this fraction of the pool is evicted at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class KVCacheManager:
         return allocation
 
     def grow(self, allocation: KVAllocation, num_columns: int, min_slots: int) -> bool:
-        """Extends an allocation to so many columns, by `min_slots` or more. Returns False if memory is short."""
+        """Extends an allocation to `num_columns` columns, by at least `min_slots`. Returns False if memory is short."""
         missing = num_columns - len(allocation.slots)
         if missing <= 0:
             return True

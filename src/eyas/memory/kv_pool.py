@@ -62,7 +62,7 @@ class KVPool:
         return (size + (0 if self.aux_ZL is None else self.aux_ZL.shape[1])) * self.kv.element_size()
 
     def allocate(self, count: int) -> Slots:
-        """Returns so many free slots. The caller checks `num_free` before."""
+        """Removes `count` slots from the free list and returns them. The caller checks `num_free` first."""
         assert 0 <= count <= self._num_free, (count, self._num_free)
         self._num_free -= count
         return self._free[self._num_free : self._num_free + count].copy()

@@ -92,13 +92,13 @@ class PrefixCache:
         return PrefixMatch(np.concatenate((known.slots, leaf.slots)), leaf)
 
     def lock(self, node: RadixNode) -> None:
-        """Counts a reader of this branch."""
+        """Increments the number of readers of this branch, which protects it from eviction."""
         for above in _upwards(node):
             self.num_evictable -= len(above.slots) if above.num_readers == 0 else 0
             above.num_readers += 1
 
     def unlock(self, node: RadixNode) -> None:
-        """Removes a reader of this branch."""
+        """Decrements the number of readers of this branch."""
         for above in _upwards(node):
             above.num_readers -= 1
             self.num_evictable += len(above.slots) if above.num_readers == 0 else 0

@@ -1,4 +1,4 @@
-"""The hooks by which transformers calls eyas: attention, and the inputs of the captured layers.
+"""The hooks through which transformers calls eyas: attention, and the inputs of the captured layers.
 
 B requests, T rows, D hidden, N heads, G key-value heads, H head size.
 

@@ -40,7 +40,11 @@ from eyas.model.target_info import TargetInfo, attention_shape_of, read_target_i
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """hidden_BTD after the final norm; aux_BTL the captured layers side by side, low to high, if requested."""
+    """The result of a forward.
+
+    hidden_BTD: the hidden states after the final norm. aux_BTL: the captured layers concatenated, low to high; None
+    unless requested.
+    """
 
     hidden_BTD: Tensor
     aux_BTL: Tensor | None

@@ -64,6 +64,6 @@ class PrivacyGate:
 
 
 def digest_messages(messages: tuple[Message, ...]) -> str:
-    """Returns a digest by which repeated prompts are recognized."""
+    """Returns a digest of a conversation. Repeated prompts have equal digests."""
     text = json.dumps([message.to_json() for message in messages]).encode()
     return hashlib.blake2b(text, digest_size=8).hexdigest()

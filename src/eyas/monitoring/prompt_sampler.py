@@ -42,7 +42,11 @@ OUTCOMES = ("unjudged", "well", "kept", "repeated", "refused", "unreadable", "fu
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Options of the sampler. below: share of the average acceptance, above 0 and up to 1. limit: most prompts."""
+    """Options of the sampler.
+
+    directory: where the log and the prompts are stored. below: prompts are stored if their acceptance is below this
+    share of the average, above 0 and up to 1. limit: the maximum number of stored prompts.
+    """
 
     directory: Path
     below: float = 0.75
@@ -81,7 +85,7 @@ class AcceptanceBaseline:
         self._means: dict[str, _DecayingMean] = {}
 
     def relative_acceptance(self, output: RequestOutput) -> float | None:
-        """Returns the tokens of an output over those of average rounds of the same arms; None without enough rounds."""
+        """Returns the ratio of an output's tokens to those of average rounds of the same arms; None for few rounds."""
         rounds = [(self._means.get(trace.arm.name), num_taken) for trace, num_taken in drafted_rounds(output)]
         known = [(mean.value, taken) for mean, taken in rounds if mean is not None and mean.rounds >= MIN_ARM_ROUNDS]
         if len(known) < MIN_ROUNDS:

@@ -44,7 +44,7 @@ from eyas.train.ttt import pack_rows
 
 SAMPLE_PROMPTS = 64  # prompts whose mean length is used for all
 MEASURED_S = 1.0  # seconds of each measurement
-MEASURED_TOKENS = 2048  # at most so many tokens in one measured forward
+MEASURED_TOKENS = 2048  # maximum number of tokens in one measured forward
 MEASURED_PROMPT = 64  # prompt tokens of measured answers; the rate hardly depends on it
 MEASURED_REQUESTS = 8  # measured answers of each slot, at most
 

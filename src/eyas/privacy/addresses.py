@@ -8,7 +8,7 @@
     1017 AB Amsterdam           a postcode with its town
     Address: ...                a field: whatever it holds with a number in it
 
-A number is always needed, but behind "lives in".
+A number is always needed, but after "lives in".
 """
 
 import re
@@ -20,7 +20,7 @@ from eyas.privacy.word_lists import load_lexicon, read_words
 
 
 def _any_of(*tables: str) -> str:
-    """Returns a pattern of these kinds of streets, the longest first."""
+    """Returns a regex that matches any word of these tables of streets.toml. Longer words come first."""
     kinds = sorted(read_words("streets", *tables), key=lambda kind: (-len(kind), kind))
     return "|".join(map(re.escape, kinds))
 
@@ -28,7 +28,7 @@ def _any_of(*tables: str) -> str:
 _UP = "A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ"
 _LOW = "a-zß-öø-ÿąćęłńśźżščž"
 _CAP = rf"[{_UP}][{_UP}{_LOW}'’.-]{{0,30}}"
-_TOWN_NAME = rf"[{_UP}][{_UP}{_LOW}'’-]{{0,30}}"  # no full stop: a sentence ends behind it
+_TOWN_NAME = rf"[{_UP}][{_UP}{_LOW}'’-]{{0,30}}"  # no full stop: a sentence ends after it
 _ANY = rf"[{_UP}{_LOW}][{_UP}{_LOW}'’.-]{{0,30}}"
 _NUMBER = r"\d{1,5}(?: ?[a-zA-Z](?![A-Za-z]))?(?:[ ]?[-/–][ ]?\d{1,4}[a-zA-Z]?)?"
 
@@ -69,7 +69,7 @@ _FR = re.compile(
     rf"|pl\.) )(?:(?:(?i:de|du|des|la|le|les|en|aux?|sur) |(?i:d|l)['’]){{1,4}}{_ANY}|{_CAP})(?: {_CAP}| (?:de|du|des"
     rf"|la|le|et) {_CAP}){{0,3}}"
 )
-# German, Dutch and Swedish: name and kind in one word, or the kind behind the name.
+# German, Dutch and Swedish: name and kind in one word, or the kind after the name.
 _COMPOUND_LANGUAGES = ("de", "nl", "sv")
 _COMPOUNDS_EVERYWHERE = tuple(read_words("streets", "in_one_word_everywhere"))
 _COMPOUND_TABLES = ("in_one_word_everywhere", "in_one_word", "in_one_word_doubtful")
@@ -94,7 +94,7 @@ _VIA = re.compile(
     rf"(?<![\w.])via (?:(?:dei|degli|della|delle|del|di|dell['’]) ?)?{_CAP}(?: {_CAP}){{0,3}}(?:, ?\d{{1,4}}"
     rf"| \d{{1,4}}(?=,? \d{{5}}\b))"
 )
-# Behind "I live at", a number beside capitalized words is an address, whatever kind of street it is.
+# After "I live at", a number beside capitalized words is an address, whatever kind of street it is.
 _LIVES = (
     r"\b(?:(?:live|lives|living|lived|reside|resides) (?:at|on)|address is|deliver (?:it |this )?to"
     r"|send (?:it|this|the [a-z]{2,12}) to"
@@ -136,7 +136,7 @@ _FLAT = re.compile(
     rf"\d(?<![\w.$]\d)\d{{0,5}} (?:{_CAP} ){{1,4}}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Appartamento"
     rf"|Piano)\.? ?#?\d{{1,4}}\b"
 )
-# The lookbehind stands behind the first digit: the engine then stops at digits only.
+# The lookbehind stands after the first digit: the engine then stops at digits only.
 _TOWN = re.compile(
     rf"\d(?<![\d.,-]\d)(?:\d{{4}}|\d{{2}} \d{{2}}|(?<=[1-9])\d{{3}}) ({_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}})"
 )
@@ -156,7 +156,7 @@ _NO_VALUE = re.compile(
     r"(?i)\s*(?:0x|https?:|www\.|[\w.+-]+@|\d{1,3}\.\d{1,3}\.|[0-9a-f]{2}:[0-9a-f]{2}:|localhost|none\b|null\b|str\b"
     r"|string\b|[\[{(])"
 )
-# Behind a street: a flat, a postcode, a town, on the same line or the next.
+# After a street: a flat, a postcode, a town, on the same line or the next.
 _TAIL = re.compile(
     rf"(?:,? ?(?:(?i:apt|apartment|suite|ste|unit|flat|floor|fl|#|piso|bajo|izq|dcha|esc|int|scala|lok|m|lgh|bus"
     rf"|apto|andar|appt|bât)\.?"
@@ -182,7 +182,7 @@ _TOWN_BEHIND = re.compile(
 
 
 def find_addresses(text: str, language: str) -> Iterator[Span]:
-    """Yields addresses, each with the flat, postcode and town behind it. Every repeat is bounded: linear time."""
+    """Yields addresses, each with the flat, postcode and town after it. Every repeat is bounded: linear time."""
     for match in _BARE_STREET.finditer(text):
         yield Span(*match.span(1), "ADDRESS", 0.6)
     if not _DIGIT.search(text) and "s/n" not in text.lower():
@@ -219,7 +219,7 @@ def _find_compounds(text: str, language: str) -> Iterator[re.Match[str]]:
     lower, in_language = lower_text(text), language in _COMPOUND_LANGUAGES
     if not in_language and not any(kind in lower for kind in _COMPOUNDS_EVERYWHERE):
         return
-    # A match has a number behind a kind of street, fewer than 200 characters before it and fewer than 100 behind it.
+    # A match has a number after a kind of street, fewer than 200 characters before it and fewer than 100 after it.
     places = [at.start() for at in _NUMBER_BEHIND.finditer(text) if lower.endswith(_COMPOUNDS, 0, at.start())]
     for match in _ONE_WORD.finditer(text, max(0, places[0] - 200), places[-1] + 100) if places else ():
         if _SURE_COMPOUND.search(match[0]) or (
@@ -252,7 +252,7 @@ def _is_no_street(text: str, match: re.Match[str], language: str) -> bool:
     if street.lower().startswith("via ") and language not in ("it", "es"):
         return "," not in street and not _TOWN_BEHIND.match(text, match.end())  # "Via Bluetooth 5"
     if street[0].islower() and not street.startswith(("c/", "ul.", "al.", "os.", "pl.")):
-        # In lower case these are words of the language; an address has a capital behind them.
+        # In lower case these are words of the language; an address has a capital after them.
         return language not in ("es", "it", "pt", "pl", "fr") and not _CAPITAL.search(street)
     return False
 

@@ -13,7 +13,7 @@ from eyas.privacy.span import Span
 
 _MIN_CARD = 12  # digits
 # Digits with at most two separators between two of them; not the digits of a decimal fraction. The lookbehinds stand
-# behind the first digit: the engine then stops at digits only.
+# after the first digit: the engine then stops at digits only.
 _DIGITS = re.compile(r"\d(?<![\d\w]\d)(?<!\d[.,]\d)(?:[ \u00a0\t\r\n._*·–-]{0,2}\d)*+(?![A-Za-z])")
 _LETTER = re.compile(r"[^\W\d_]")
 _GROUP = re.compile(r"\d+")
@@ -81,7 +81,7 @@ _WALLET_WORD = CaseInsensitivePattern(r"(?:wallet|solana|\bsol\b|crypto|phantom)
 def find_cards(text: str) -> Iterator[Span]:
     """Yields card numbers in any grouping by spaces, hyphens, dots and line ends, where the Luhn checksum holds.
 
-    Behind "card number:" the checksum need not hold. A bare run of digits behind "order id" is no card.
+    After "card number:" the checksum need not hold. A bare run of digits after "order id" is no card.
     """
     for run in _DIGITS.finditer(text):
         if run.end() - run.start() < _MIN_CARD:
@@ -133,7 +133,7 @@ def _is_usual_grouping(sizes: list[int]) -> bool:
 
 
 def find_accounts(text: str) -> Iterator[Span]:
-    """Yields IBANs by checksum, account and routing numbers behind their names, and wallets of crypto currencies."""
+    """Yields IBANs by checksum, account and routing numbers after their names, and wallets of crypto currencies."""
     yield from _find_ibans(text)
     last = 0
     for match in _ACCOUNT.finditer(text):
@@ -160,7 +160,7 @@ def _find_ibans(text: str) -> Iterator[Span]:
         places = [k for k in range(*match.span()) if text[k].isalnum()]
         compact = "".join(text[k] for k in places).upper()
         longest = min(34, len(compact)) if _has_ibans(compact[:2]) else 0
-        # The pattern may include the words behind: the longest beginning that is an IBAN counts.
+        # The pattern may include the words after: the longest beginning that is an IBAN counts.
         lengths = (length for length in range(longest, 14, -1) if iban.is_valid(compact[:length]))
         length = next(lengths, 0)
         if length:
@@ -176,7 +176,7 @@ def _has_ibans(country: str) -> bool:
 
 
 def _end_of_digit_groups(text: str, places: list[int]) -> int:
-    """Returns where an IBAN with a mistake in it ends: words behind its last digit are no part of it."""
+    """Returns where an IBAN with a mistake in it ends: words after its last digit are no part of it."""
     end = places[0]
     for place, following in pairwise((*places, places[-1] + 2)):
         if text[place].isdigit() or following == place + 1:

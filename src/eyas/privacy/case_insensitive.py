@@ -37,7 +37,7 @@ class PrefilteredPattern:
 class CaseInsensitivePattern(PrefilteredPattern):
     """A pattern, written without (?i), that matches no empty text, with methods as those of re.Pattern.
 
-    A part that heeds case, (?-i:A), may not stand in a part that the pattern excludes: the test in lower case would
+    A part that respects case, (?-i:A), may not stand in a part that the pattern excludes: the test in lower case would
     exclude too much.
     """
 
@@ -56,7 +56,7 @@ class CaseInsensitivePattern(PrefilteredPattern):
         """Returns the first match in text[start:end]."""
         lower = lower_text(text)
         test = self._test.search(lower, start, end)
-        while test:  # the pattern matches nowhere else; and not here where it heeds case
+        while test:  # the pattern matches nowhere else; and not here where it respects case
             match = self._exact.match(text, test.start(), end)
             if match:
                 return match

@@ -28,7 +28,7 @@ _MIN_MISSPELLING = 8  # letters from which on a misspelling is likelier than a n
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _LINKS = ("", "s", "n", "en", "es", "er", "e")  # between the parts of a compound
 _MIN_PART = 4  # letters of a compound's part
-# Pronouns behind a verb: "ayúdame", "dimmelo", "ajudá-lo".
+# Pronouns after a verb: "ayúdame", "dimmelo", "ajudá-lo".
 _CLITICS = {
     "es": re.compile(r"(?<=[^\W\d_]{2})(?:me|te|se|nos|os)?(?:l[aeo]s?|me|te|se|nos|os)\Z"),
     "it": re.compile(r"(?<=[^\W\d_]{2})(?:m?m[ie]|t[ie]|s[ie]|c[ie]|v[ie]|glie)?(?:l[aeio]|ne|mi|ti|si|ci|vi|gli)\Z"),

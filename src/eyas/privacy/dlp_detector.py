@@ -37,7 +37,7 @@ class DlpDetector:
         Args:
             project: Id of the Google Cloud project.
             client: A DlpServiceClient; None builds one.
-            sleep: Waits so many seconds.
+            sleep: Waits this number of seconds.
         """
         if client is None:
             try:

@@ -1,4 +1,4 @@
-"""Identifiers that a state or a health service gives to a person: by form and checksum, or behind their name.
+"""Identifiers that a state or a health service gives to a person: by form and checksum, or after their name.
 
 The forms are in data/government_ids.toml; python-stdnum computes the checksums. A checksum of one digit proves little,
 every tenth number passes it: only strong forms count alone, the others need a word of their context beside them.
@@ -37,7 +37,7 @@ _OWN = CaseInsensitivePattern(
     r"|elster|personn|person-?nr|född|samordning|folkbok|patient|legitim|\bbsn\b|burgerserv|sofi|persoonsn|geboren"
     r"|patiënt|zorg|belasting|gemeente|digid"
 )
-_NEAR = 60  # characters before such a number; half as many behind it
+_NEAR = 60  # characters before such a number; half as many after it
 _LABELS = "|".join(sorted(read_words("government_ids", "labels"), key=lambda label: (-len(label), label)))
 _CAPITALS = "|".join(map(str.upper, sorted(read_words("government_ids", "labels_in_capitals"))))
 _LABEL = CaseInsensitivePattern(rf"(?<![A-Za-z])(?:{_LABELS}|(?-i:{_CAPITALS}))(?![A-Za-z])")
@@ -47,7 +47,7 @@ _BEHIND = re.compile(
 )
 _ON_NEXT_LINE = re.compile(r"[^\n\w]{0,6}\n\s{0,6}(?P<value>[A-Z]{0,4}\d[\dA-Z ./-]{4,24})(?![A-Za-z0-9])")
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -]\d{2,4}\Z|\d{4}[./ -]\d{1,2}[./ -]\d{1,2}\Z|\d{4} ?[-–] ?\d{4}\Z")
-_FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands behind a label holds four digits at least
+_FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands after a label holds four digits at least
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Form:
 
 
 def find_government_ids(text: str, language: str) -> Iterator[Span]:
-    """Yields identifiers behind their name, in a form with its context, or usual in the language's country."""
+    """Yields identifiers after their name, in a form with its context, or usual in the language's country."""
     if _FEW_DIGITS.search(text):
         yield from _find_labeled(text)
     if _MAY_HOLD.search(text):
@@ -119,13 +119,13 @@ def load_checksum(module: str) -> Callable[[str], bool]:
 
 @cache
 def _load_forms() -> tuple[tuple[re.Pattern[str], list[_Form]], ...]:
-    """Returns the strong forms and the weak ones, each group behind a pattern that matches where any of them does."""
+    """Returns the strong forms and the weak ones, each group with one pattern that matches where any of them does."""
     strong, weak = [], []
     for row in read_data_file("government_ids")["forms"].values():
         check = load_checksum(row["check"]) if "check" in row else None
         form = _Form(re.compile(row["pattern"]), check, tuple(row.get("context", "").split()))
         (weak if form.context else strong).append(form)
-    # In every strong form a digit stands behind six letters at most; a weak form begins with a digit or a capital.
+    # In every strong form a digit stands after six letters at most; a weak form begins with a digit or a capital.
     return tuple(
         (re.compile(rf"\b(?={start})(?:{'|'.join(form.pattern.pattern for form in forms)})"), forms)
         for start, forms in ((r"[A-Za-zÑ]{0,6}[ -]?\d", strong), (r"[A-Z\d]", weak))

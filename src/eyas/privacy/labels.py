@@ -162,7 +162,7 @@ class ValueMatcher:
         return num_names > 0 or (sure and num_words > 0) or (num_words >= 2 and words.lowers[0] in lexicon.first_names)
 
     def has_listed_name(self, value: str) -> bool:
-        """Returns True where a word of the value is a listed name and nothing else."""
+        """Returns True if a word of the value is a listed name and has no other meaning, such as a town."""
         lexicon = self.lexicon
         return any(
             lower in lexicon.sure_names

@@ -3,7 +3,7 @@
     From: <name> <mail>          a header
     Dear <name>,                 a greeting
     ...
-    Yours,                       a closing, and the name behind it or on the next line
+    Yours,                       a closing, and the name after it or on the next line
     <name>
 
 Such a name is found whether a list holds it or not. A word that is no name on any list stays: "Dear diary",
@@ -23,7 +23,7 @@ from eyas.privacy.words import TITLES
 
 
 def _any_of(*tables: str) -> str:
-    """Returns a pattern of these phrases, the longest first."""
+    """Returns a regex that matches any of these phrases. Longer phrases come first."""
     return "|".join(map(re.escape, sorted(read_words("letters", *tables), key=lambda phrase: (-len(phrase), phrase))))
 
 
@@ -68,7 +68,7 @@ def find_letter_names(text: str, matcher: ValueMatcher) -> Iterator[Span]:
 
 
 def _find_name(text: str, start: int, end: int) -> int | None:
-    """Returns where the name behind titles starts; None where nobody in person is addressed: "Dear all"."""
+    """Returns where the name after titles starts; None where nobody in person is addressed: "Dear all"."""
     words = list(_SINGLE_WORD.finditer(text, start, end))
     while words and words[0][0].casefold().rstrip(".") in TITLES:
         words = words[1:]

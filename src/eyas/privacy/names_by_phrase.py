@@ -1,4 +1,4 @@
-r"""Names behind a phrase that announces them: an introduction, a title, a label, a relation, a greeting, a closing.
+r"""Names after a phrase that announces them: an introduction, a title, a label, a relation, a greeting, a closing.
 
 "my name is tevita fifita"   an introduction: the name follows in lower case, too
 "Dr. Fifita"                 a title
@@ -32,15 +32,15 @@ _LINE_END = re.compile(r"[ \t.!,]{0,3}(?:\n|\Z)")
 
 
 class Cue(Enum):
-    """A kind of phrase, by what it says about the words behind it."""
+    """A kind of phrase, by what it says about the words after it."""
 
     INTRODUCTION = "the name follows, in lower case too"
     HINT = "a name may follow: capitalized, or a first name that is no word"
     TITLE = "a capitalized name follows"
-    LABEL = "behind a colon or an equals sign stands a name"
+    LABEL = "a name follows a colon or an equals sign"
     RELATION = "a person follows: a friend, a boss"
     GREETING = "a name follows, then a comma, an exclamation mark or the line's end"
-    CLOSING = "a name follows on a line of its own, or behind a comma at the end"
+    CLOSING = "a name follows on a line of its own, or after a comma at the end"
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ NameMatch = tuple[int, int, float]  # first and last word of a name, and the sco
 
 
 class PhraseRules:
-    """The rules for names behind phrases in one text. A rule returns the name that begins at word `first`, or None."""
+    """The rules for names after phrases in one text. A rule returns the name that begins at word `first`, or None."""
 
     def __init__(self, context: WordContext) -> None:
         self.words, self.lexicon, self.context = context.words, context.lexicon, context
 
     def find(self, i: int, person_end: int) -> Iterator[NameMatch]:
-        """Yields the names behind the phrases whose last word is word i, the longest phrase first.
+        """Yields the names after the phrases whose last word is word i, the longest phrase first.
 
         person_end: where the last name before word i ends in the text, -1 without one.
         """
@@ -149,7 +149,7 @@ class PhraseRules:
         return (first, context.extend(first, strong=True), 0.9) if named or listed else None
 
     def _check_self(self, i: int, first: int, size: int) -> NameMatch | None:
-        """Returns a name in lower case behind a greeting or at the start of the text: "hola soy tevita,"."""
+        """Returns a name in lower case after a greeting or at the start of the text: "hola soy tevita,"."""
         words, start = self.words, i - size
         if words.lowers[i] not in _SELF_INTRODUCTIONS or words.is_capital(first) or self.context.is_word(first):
             return None
@@ -239,7 +239,7 @@ class PhraseRules:
         return (first, last, 0.8) if _LINE_END.match(words.text, words.ends[last]) else None
 
     def _check_person(self, first: int, cue: Cue, person_end: int) -> NameMatch | None:
-        """Returns the name behind a hint or a relation."""
+        """Returns the name after a hint or a relation."""
         words, lexicon, context = self.words, self.lexicon, self.context
         lower, before = words.lowers[first], words.lowers[first - 1]
         if context.is_stop(first) or words.is_code(first) or words.written[first] in PERSON_VERBS:
@@ -263,6 +263,6 @@ class PhraseRules:
         if (context.nouns_are_capital and cue is Cue.HINT) or context.is_word(first) or lower in lexicon.cities:
             return None
         last = context.extend(first)
-        # One unlisted word behind "with" or "from" is a product as often as a person.
+        # One unlisted word after "with" or "from" is a product as often as a person.
         sure = cue is Cue.RELATION or last > first or context.has_person_verb(last) or before in SPEECH_VERBS
         return (first, last, 0.6) if sure and len(lower) > 2 and not words.written[first].isupper() else None

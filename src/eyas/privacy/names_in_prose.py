@@ -5,7 +5,7 @@
 "R. Garenstead"                   an initial
 "Zorvek (34)", "Zorvek, 34,"      an age
 "Zorvek wohnt in"                 a verb whose subject is a person
-"Zorvek ... She"                  a pronoun of a person behind it
+"Zorvek ... She"                  a pronoun of a person after it
 "meeting zofreka tonight"         in a text about people: a word of no dictionary
 
 Outside a text about people an unknown word is a brand, a term or a misspelling, and stays. In lower case a misspelling
@@ -61,9 +61,9 @@ _ALL_VERBS = {language: words | _PROSE_VERBS for language, words in _VERBS.items
 
 _AGE = re.compile(r" \((?:1\d|[2-9]\d)\)|, (?:[1-9]|[1-9]\d)(?:,| (?:years|jahre|ans|años|anni|anos|jaar|lat|år)\b)")
 _CLAUSE_END = re.compile(r"[ ]?(?:[,.!?;:\n)]|\Z)")
-# Endings of verbs and adjectives in lower case, which hardly end a name behind "my sister".
+# Endings of verbs and adjectives in lower case, which hardly end a name after "my sister".
 _NO_NAME = re.compile(r".{2,}(?:s|ed|ing|ly|er|ir|ar|re|ra|ría|ando|endo|ował|owała|nie|łby|t|te|ten|ade|ar|ade)\Z")
-_PRONOUN_REACH = 24  # words behind a name in which a pronoun of a person counts
+_PRONOUN_REACH = 24  # words after a name in which a pronoun of a person counts
 _FEW_CAPITALS = ("es", "fr", "it", "nl", "pl", "pt", "sv")  # languages without capitals on months and weekdays
 _LETTER = "[A-Za-zÀ-ɏḀ-ỿ]"  # Latin: other scripts write no spaces or have no capitals
 _SHAPE = re.compile(rf"{_LETTER}{{2,}}(?:['’-]{_LETTER}+)*\Z")
@@ -80,7 +80,7 @@ class ProseNames:
         self.language = language
 
     def name_after(self, i: int) -> tuple[int, int] | None:
-        """Returns the name behind word i, a relation ("my sister") or a word before a recipient ("message to")."""
+        """Returns the name after word i, a relation ("my sister") or a word before a recipient ("message to")."""
         words, lower, first = self.words, self.words.lowers[i], i + 1
         following = words.next_lower(i)
         owned = False
@@ -107,7 +107,7 @@ class ProseNames:
 
     def _capital_name(self, first: int, place: bool) -> tuple[int, int] | None:
         lower, lexicon = self.words.lowers[first], self.lexicon
-        # Behind a relation the ending of a word ("-lein") is no evidence, the list of words is.
+        # After a relation the ending of a word ("-lein") is no evidence, the list of words is.
         word = self.context.is_word(first) if place else lower in lexicon.common
         if word and (self.context.nouns_are_capital or not (lower in lexicon.sure_names or lower in lexicon.ambiguous)):
             return None
@@ -194,7 +194,7 @@ class ProseNames:
         return words.starts_sentence(i) and verb in THING_VERBS and not counts
 
     def _has_pronoun(self, i: int, last: int) -> bool:
-        """Returns True for "Zorvek has 12 apples. She ...": a verb behind it and soon a pronoun of a person."""
+        """Returns True for "Zorvek has 12 apples. She ...": a verb after it and soon a pronoun of a person."""
         words = self.words
         verb = words.next_written(last)
         if not words.starts_sentence(i) or not verb.islower():
@@ -203,7 +203,7 @@ class ProseNames:
         return is_verb and not _PRONOUNS.isdisjoint(words.lowers[last + 2 : last + _PRONOUN_REACH])
 
     def _is_german_name(self, i: int, last: int) -> bool:
-        """Returns True for a name among German nouns: behind a word that leads no noun, or before a verb or an age."""
+        """Returns True for a name among German nouns: after a word that leads no noun, or before a verb or an age."""
         words = self.words
         starts, led = words.starts_sentence(i), words.previous_lower(i) in _GERMAN_LEADS
         if not (starts or led):
@@ -247,7 +247,7 @@ def find_unlisted_names(
 
 
 class _UnlistedNameSearch:
-    """One walk over the words of one text that is about people."""
+    """The search for unlisted names in one text about people, word by word."""
 
     def __init__(self, context: WordContext, language: str, names: frozenset[str], has_contact: bool) -> None:
         self.words, self.lexicon, self.context = context.words, context.lexicon, context
@@ -297,7 +297,7 @@ class _UnlistedNameSearch:
         return is_alone and words.gap(i - 1) in SPACES
 
     def _is_thing(self, i: int) -> bool:
-        """Returns True where an article stands before the capitalized word, or a company's form behind it."""
+        """Returns True where an article stands before the capitalized word, or a company's form after it."""
         words, last = self.words, self.context.extend(i)
         before = words.previous_lower(i)
         named = before in _PLACE_PREPOSITIONS or before in _ARTICLES_BEFORE_NAMES.get(self.language, ())

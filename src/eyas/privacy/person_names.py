@@ -35,7 +35,7 @@ def find_person_names(text: str, lexicon: Lexicon, language: str) -> list[Span]:
 
 
 class _NameSearch:
-    """One walk over the words of one text. A rule takes the index of a word, and adds the name that begins there."""
+    """The search for names in one text, word by word. A rule takes a word's index and adds the name starting there."""
 
     def __init__(self, context: WordContext, language: str) -> None:
         self.words, self.lexicon, self.context = context.words, context.lexicon, context
@@ -97,7 +97,7 @@ class _NameSearch:
             self._add(i, last, 0.5)
 
     def _is_other_word(self, i: int, last: int) -> bool:
-        """Returns True where a first name that is no word means something else: a town, a month, a word in capitals."""
+        """Returns True if a listed first name is used as something else here: a town, a month, a word in capitals."""
         words, lexicon, context = self.words, self.lexicon, self.context
         lower, starts = words.lowers[i], words.starts_sentence(i)
         if context.is_date(i) or context.is_thing_name(last):

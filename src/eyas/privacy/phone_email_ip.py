@@ -9,7 +9,7 @@ import phonenumbers
 from eyas.privacy.case_insensitive import CaseInsensitivePattern
 from eyas.privacy.span import Span
 
-# Latin letters only: \w would swallow the kana that stand right behind an address in Japanese text.
+# Latin letters only: \w would swallow the kana that stand right after an address in Japanese text.
 _LOCAL = re.compile(r"[A-Za-z0-9À-ɏ!#$%&'*+/=?^_`{|}~.-]+\Z")
 _DOMAIN = re.compile(r"(?:[A-Za-z0-9À-ɏ_-]{1,63}\.){1,8}[A-Za-z]{2,24}")
 _SPELT_OUT = re.compile(
@@ -97,7 +97,7 @@ def find_emails(text: str) -> Iterator[Span]:
 
 
 def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[Span]:
-    """Yields phone numbers: with a country code, in a shape that only they have, or behind a word that announces one.
+    """Yields phone numbers: with a country code, in a shape that only they have, or after a word that announces one.
 
     A bare run of digits without such a word may be a Unix time. It counts only where it is a valid number of the
     language's countries and something else in the text is personal.

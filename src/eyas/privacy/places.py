@@ -1,4 +1,4 @@
-"""Towns that say something about a person: behind "I live in", or a town of the list in a text with a name in it."""
+"""Towns that say something about a person: after "I live in", or a town of the list in a text with a name in it."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from eyas.privacy.span import Span
 from eyas.privacy.word_lists import PARTICLES, Lexicon
 from eyas.privacy.words import NAMED_THINGS
 
-UNLISTED_SCORE = 0.5  # of a place that is on no list, behind a verb that only a place follows
-WEAK_SCORE = 0.3  # of one behind a preposition: a person may stand there as well
+UNLISTED_SCORE = 0.5  # of a place that is on no list, after a verb that only a place follows
+WEAK_SCORE = 0.3  # of one after a preposition: a person may stand there as well
 _BEFORE = 60  # characters before a place in which a phrase announces it
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
@@ -42,7 +42,7 @@ _LIVES = CaseInsensitivePattern(
     r"|ort|stad|f[öo]delseort)\"?\s?[:=]\s?\"?)\Z"
 )
 
-# Journeys and stays: behind them a capitalised word is a place where the text holds a person besides.
+# Journeys and stays: after them a capitalized word is a place where the text holds a person besides.
 _STAYS = CaseInsensitivePattern(
     r"(?:\b(?:arriv\w+|stay(?:s|ing|ed)?|settled|holidays?|vacation|trip|wedding|married|drives?|driving|drove"
     r"|flight|fly(?:ing)?|flew|travel\w*|visit(?:s|ing|ed)?|back|home|house|flat|apartment|clinic|hospital|school|works?"
@@ -72,7 +72,7 @@ _PREPOSITION = re.compile(
     r" |d')\Z"
 )
 _FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages without capitals on months, weekdays, languages
-# Behind a person: "Anna from Kelthorpe", "Anna, 34, aus Kelthorpe".
+# After a person: "Anna from Kelthorpe", "Anna, 34, aus Kelthorpe".
 _FROM = re.compile(r"(?:,? ?\(?\d{1,2}\)?(?: \w+)?)?,? (?:from|of|aus|di|da|de|do|uit|z|ze|från|d') ?\Z")
 _REACH_OF_FROM = 24  # characters
 _PART = re.compile(r"[ ’'-]")

@@ -1,4 +1,4 @@
-"""Secrets: keys by their form, and values behind names such as password, token, api_key in nine languages.
+"""Secrets: keys by their form, and values after names such as password, token, api_key in nine languages.
 
 Every pattern takes time linear in the text: repeats are bounded, possessive, or begin at a word's edge only.
 """
@@ -83,7 +83,7 @@ _STEMS = """
     secret key token cred pw psk wpa schlüssel geheim zugang clé cle jeton llave chiave chave sleutel klucz nyckel
     mnemonic phrase semilla words wifi wi-fi
 """.split()  # noqa: SIM905
-# Behind `password =` in code that gives none away.
+# After `password =` in code that gives none away.
 _NO_VALUE = re.compile(
     r"(?i)(?:(?:none|null|nil|true|false|str|string|text|varchar|char|bytes|int|integer|bool|self|this|undefined"
     r"|optional|required|process|os|env|config|settings|args|request|req|params|input|getpass|getenv|data|form|user"
@@ -211,10 +211,10 @@ def _span_of(match: re.Match[str], value: str, score: float) -> Span:
 
 
 def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bool:
-    """Returns True for a secret behind a name and a sign; False for code or prose.
+    """Returns True for a secret after a name and a sign; False for code or prose.
 
     Args:
-        value: The characters behind the sign.
+        value: The characters after the sign.
         is_quoted: They stand in quotation marks.
         is_soft: The name means other things as often: "key".
         has_colon: The sign is a colon, which prose has as well: "The password: it must be long".

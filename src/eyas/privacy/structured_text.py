@@ -57,7 +57,7 @@ class Cell(NamedTuple):
     text: str
 
     def strip(self, before: str | None = None, behind: str | None = None) -> "Cell":
-        """Returns the part without these characters before and behind it; without white space where none are given."""
+        """Returns the part without these characters before and after it; without white space where none are given."""
         stripped = self.text.lstrip(before)
         return Cell(self.start + len(self.text) - len(stripped), stripped.rstrip(behind))
 
@@ -97,7 +97,7 @@ def find_table_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
     for line in text.splitlines(keepends=True):
         lines.append(Cell(start, line.rstrip("\r\n")))
         start += len(line)
-    behind = 0  # the line behind the last table
+    behind = 0  # the line after the last table
     for i, header in enumerate(lines[:-1]):
         if i < behind or len(header.text) > _MAX_HEADER:
             continue
@@ -137,9 +137,9 @@ def _split_cells(line: Cell, mark: str) -> list[Cell]:
 
 
 def _read_rows(lines: Sequence[Cell], first: int, mark: str, width: int, has_blanks: bool) -> tuple[Rows, Rows, int]:
-    """Returns the rows from line `first` on, even and uneven ones, and the line behind them.
+    """Returns the rows from line `first` on, even and uneven ones, and the line after them.
 
-    A row is uneven with a cell more or less than the header, or with blanks behind commas where the header has none: a
+    A row is uneven with a cell more or less than the header, or with blanks after commas where the header has none: a
     cell may be missing or hold a comma of its own. Of rows that differ by more, the second ends the table, as another
     header does.
     """

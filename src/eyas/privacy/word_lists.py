@@ -86,7 +86,7 @@ def _broken(name: str, table: str, problem: str, fix: str) -> InputError:
 
 
 def read_words(name: str, *tables: str, unaccented: bool = False) -> frozenset[str]:
-    """Returns the entries of these tables in all languages."""
+    """Returns the entries of these tables of data/NAME.toml, in all languages."""
     by_language = (read_by_language(name, table, unaccented) for table in tables)
     return frozenset[str]().union(*(words for table in by_language for words in table.values()))
 
@@ -109,7 +109,7 @@ def code_digest() -> str:
 
 
 def load_cached(name: str, build: Callable[[], Mapping[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
-    """Returns what `build` returns, from the cache directory where an earlier process has written it.
+    """Returns the result of `build`, from the cache directory where an earlier process has written it.
 
     The file's name holds a digest of this package and of Faker's version, its first line one of its content: lists of
     other code are never read, a damaged file is built again.

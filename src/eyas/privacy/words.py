@@ -75,11 +75,11 @@ class Words:
         return len(self.written)
 
     def gap(self, i: int) -> str:
-        """Returns the text between word i and the next; behind the last word the rest of the text."""
+        """Returns the text between word i and the next; after the last word the rest of the text."""
         return self.text[self.ends[i] : self.starts[i + 1] if i + 1 < len(self.starts) else len(self.text)]
 
     def next_written(self, i: int) -> str:
-        """Returns the word behind word i where one space stands between them, else an empty text."""
+        """Returns the word after word i where one space stands between them, else an empty text."""
         return self.written[i + 1] if i + 1 < len(self.written) and self.gap(i) in SPACES else ""
 
     def next_lower(self, i: int) -> str:
@@ -99,7 +99,7 @@ class Words:
         return len(self.written[i]) == 1 and self.written[i].isupper()
 
     def starts_sentence(self, i: int) -> bool:
-        """Returns True where a capital letter is usual: at the start, behind a full stop, a bullet, a quote."""
+        """Returns True where a capital letter is usual: at the start, after a full stop, a bullet, a quote."""
         if i == 0:
             return True
         before = self.gap(i - 1).strip(" \u00a0")
@@ -184,7 +184,7 @@ class WordContext:
         return self.words.next_lower(last) in _THING_NOUNS and self.words.is_capital(last + 1)
 
     def follows_place_word(self, i: int) -> bool:
-        """Returns True behind a word such as "in" or "from"."""
+        """Returns True after a word such as "in" or "from"."""
         return self.words.previous_lower(i) in _PLACE_WORDS
 
     def is_date(self, i: int) -> bool:

@@ -186,7 +186,7 @@ def _parameter_path(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:
 
 
 def _requirement(error: Mapping[str, Any]) -> str:
-    """Returns what a value must be, as the end of the sentence "x is 3, but must be ..."."""
+    """Returns the requirement on a value, as the end of the sentence "x is 3, but must be ..."."""
     if error["type"] == "missing":
         return f"an object with the key {error['loc'][-1]}"
     limits = {key: f"{limit:g}" if isinstance(limit, float) else limit for key, limit in error.get("ctx", {}).items()}
@@ -194,7 +194,7 @@ def _requirement(error: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a short value as JSON, and only the kind of a long one."""
+    """Returns a short value as JSON, and for a long value only its type."""
     text = json.dumps(value, default=repr)
     if len(text) <= MAX_VALUE_CHARS:
         return text

@@ -174,7 +174,7 @@ TokenId = Annotated[int, Field(ge=0)]
 
 
 class StructuredOutputs(StrictModel):
-    """vLLM's name for constraints on the output: one of json (a schema) and regex."""
+    """Constraints on the output under vLLM's name `structured_outputs`: json (a schema) or regex."""
 
     json_: Annotated[Schema | None, Field(alias="json")] = None
     regex: str | None = None
@@ -222,7 +222,7 @@ class GenerationRequest(StrictModel):
 
 
 class ChatRequest(GenerationRequest):
-    """POST /v1/chat/completions."""
+    """The body of a request to POST /v1/chat/completions."""
 
     messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Alias of max_tokens.")] | None = None
@@ -252,7 +252,7 @@ IdPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES
 
 
 class CompletionRequest(GenerationRequest):
-    """POST /v1/completions."""
+    """The body of a request to POST /v1/completions."""
 
     prompt: Annotated[str | Prompts | TokenIds | IdPrompts, Field(description="Texts, or lists of token ids.")]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -262,7 +262,7 @@ class CompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(StrictModel):
-    """POST /tokenize, as in vLLM: a prompt as /v1/completions reads it, or messages as the chat route does."""
+    """The body of a request to POST /tokenize, as in vLLM: a prompt, or messages as the chat route takes them."""
 
     model: str | None = None
     prompt: str | None = None

@@ -71,7 +71,7 @@ class SpeculativeStats(ResponseModel):
 
 
 class CanarySpeculativeStats(SpeculativeStats):
-    """The same for an output that the canary head drafted. The key `head` is eyas's own."""
+    """Speculative decoding of one output that the canary head drafted. The key `head` is eyas's own."""
 
     head: Literal["canary"]
 
@@ -165,7 +165,7 @@ class ChatChoice(ResponseModel):
 
 
 class ChatResponse(ResponseHeader):
-    """POST /v1/chat/completions without stream."""
+    """The body of a response to POST /v1/chat/completions without stream."""
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
@@ -226,7 +226,7 @@ class CompletionChoice(ResponseModel):
 
 
 class CompletionResponse(ResponseHeader):
-    """POST /v1/completions without stream."""
+    """The body of a response to POST /v1/completions without stream."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
@@ -269,14 +269,14 @@ class ModelCard(ResponseModel):
 
 
 class ModelList(ResponseModel):
-    """GET /v1/models."""
+    """The body of a response to GET /v1/models."""
 
     object: Literal["list"]
     data: list[ModelCard]
 
 
 class TokenizeResponse(ResponseModel):
-    """POST /tokenize."""
+    """The body of a response to POST /tokenize."""
 
     tokens: list[int]
     count: int
@@ -284,6 +284,6 @@ class TokenizeResponse(ResponseModel):
 
 
 class HealthResponse(ResponseModel):
-    """GET /health and GET /ready."""
+    """The body of a response to GET /health and GET /ready."""
 
     status: Literal["up", "ready"]

@@ -33,8 +33,8 @@ class TokenText:
 class TokenDecoder:
     """A decoder of single tokens, for log-probabilities and draft trees. The engine detokenizes whole outputs.
 
-    Some tokenizers strip the space of the first token of a text. So each token is decoded behind an anchor, which is
-    cut off again:
+    Some tokenizers strip the space of the first token of a text. So each token is decoded after an anchor, which is
+    then removed:
 
         decode("a" " cat")  ->  "a cat"  ->  " cat"
     """

@@ -43,7 +43,7 @@ class ExpectedTokens:
 
 @dataclass
 class _Table:
-    """The estimates of one context bucket: hazards, the rounds behind each, and the round of the last update."""
+    """The estimates of one context bucket: hazards, their numbers of rounds, and the round of the last update."""
 
     hazards_FD: np.ndarray
     weights_FD: np.ndarray
@@ -62,7 +62,7 @@ class _Family:
 
 @dataclass
 class _Counts:
-    """Counts from rounds of one arm in one bucket. reach_F: the depth down to which they show anything of a family."""
+    """Counts from rounds of one arm in one bucket. reach_F: the deepest level that they cover, by family."""
 
     trials_FD: np.ndarray
     hits_FD: np.ndarray

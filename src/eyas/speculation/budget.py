@@ -94,7 +94,10 @@ class _Exploration:
 
 @dataclass(frozen=True)
 class _Forecast:
-    """By arm, for one load: expected tokens and seconds of a round, and tokens with a slightly higher acceptance."""
+    """The prediction for one load, by arm: tokens and seconds of a round.
+
+    optimistic: the tokens with a slightly higher acceptance.
+    """
 
     tokens: Sequence[float]
     optimistic: Sequence[float]
@@ -102,7 +105,10 @@ class _Forecast:
 
 
 class Budget:
-    """The policy that measures: it decides before each round and learns from its report. One for each drafter."""
+    """The policy that chooses arms by measured speed. It decides before each round and learns from its report.
+
+    Each drafter has its own.
+    """
 
     def __init__(
         self, arms: Sequence[Arm], table: CostTable, catch_up_seconds: Callable[[int], float], seed: int = 0
@@ -112,7 +118,7 @@ class Budget:
         Args:
             arms: ordered by rows; the first is off.
             table: costs of these arms.
-            catch_up_seconds: returns the seconds in which the head reads so many rows.
+            catch_up_seconds: returns the seconds that the head takes to read a number of rows.
             seed: of the exploration.
         """
         assert arms[0].shape is None, "the first arm is off"
@@ -191,7 +197,10 @@ class Budget:
             run.add(seconds, num_tokens)
 
     def _count(self, decision: SpeculationDecision, seconds: float, num_tokens: int, num_rounds: int) -> float:
-        """Adds rounds of one kind to the speedup estimate. Returns the predicted seconds of reading the lag."""
+        """Adds rounds of one kind to the speedup estimate.
+
+        Returns the predicted seconds in which the drafter reads the tokens that it lags behind.
+        """
         load, arm = decision.load, self._arm_index[decision.arm]
         lag = sum(lag for lag, drafts in zip(load.draft_lags, decision.drafts, strict=True) if drafts)
         catch_up_s = self._catch_up_seconds(lag) if lag else 0.0
@@ -203,7 +212,7 @@ class Budget:
         return catch_up_s
 
     def _time(self, decision: SpeculationDecision, seconds: float, catch_up_s: float) -> None:
-        """Updates the latency model with a round, unless the round was spent on reading a lag."""
+        """Updates the latency model with a round, unless reading the drafter's lag took much of its time."""
         arm, load = self._arm_index[decision.arm], decision.load
         if not decision.is_partial and catch_up_s < CATCH_UP_SHARE * self.latency_model.seconds_of(arm, load):
             self.latency_model.observe(arm, load, max(seconds - catch_up_s, seconds * (1 - CATCH_UP_SHARE)))
@@ -234,7 +243,7 @@ class Budget:
         return incumbent
 
     def _arm_to_survey(self, bucket: int, incumbent: _Incumbent, rates: Sequence[float]) -> int | None:
-        """Returns, every second round, the arm with the least known cost among those that may be the best."""
+        """Returns, in every second round, the arm with the least certain cost among those that may be the best."""
         incumbent.surveyed_last = not incumbent.surveyed_last
         if not incumbent.surveyed_last:
             return None
@@ -262,8 +271,8 @@ class Budget:
     def _explore_from_off(self, arm: int, forecast: _Forecast, load: BatchLoad) -> SpeculationDecision:
         """Chooses an exploration while off is best: by the whole batch or, if that costs too much, by one request.
 
-        The one request has the smallest lag. It shows the acceptance as well, but not the cost of the arm. Each way may
-        use half of what exploration may cost.
+        The one request is the one with the smallest draft lag. It shows the acceptance of the arm, but not its cost.
+        Each of the two ways may use half of the cost allowed for exploration.
         """
         num_rounds = 1 + EXTRA_ROUNDS
         if self._random.random() * num_rounds < 1:  # an exploration lasts that many rounds, so it starts less often
@@ -278,7 +287,10 @@ class Budget:
         return self._decision(0, 0, load)
 
     def _loss_over_off(self, exploration: _Exploration, forecast: _Forecast, load: BatchLoad) -> float:
-        """Returns the seconds that a round of the exploration loses against off, without catching up."""
+        """Returns the seconds that a round of the exploration loses against a round without speculation.
+
+        The time in which the drafter reads its lag is not included.
+        """
         arm, off_s = exploration.arm, forecast.seconds[0]
         if not exploration.is_single_request:
             return forecast.seconds[arm] - forecast.tokens[arm] * off_s / forecast.tokens[0]
@@ -287,7 +299,13 @@ class Budget:
         return one.seconds[arm] - one.seconds[0] - (one.tokens[arm] - 1) * off_s / forecast.tokens[0]
 
     def _is_too_expensive(self, loss_s: float, num_rounds: int, best_s: float) -> bool:
-        """Returns True so often, by chance, that exploration costs EXPLORE_LOSS at most. loss_s: of all rounds."""
+        """Returns True at random, so often that exploration costs at most EXPLORE_LOSS of the throughput.
+
+        Args:
+            loss_s: The expected loss of the exploration in seconds.
+            num_rounds: The number of rounds of the exploration.
+            best_s: The seconds of a round of the best arm.
+        """
         return self._random.random() * EXPLORE * loss_s > EXPLORE_LOSS * best_s * num_rounds
 
     def _continue_exploration(self, exploration: _Exploration, load: BatchLoad) -> SpeculationDecision:

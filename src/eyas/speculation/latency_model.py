@@ -82,7 +82,7 @@ class LatencyModel:
         return [self.table.seconds_for(arm, load) * math.exp(drift + offset) for arm, offset in enumerate(offsets)]
 
     def seconds_of(self, arm: int, load: BatchLoad) -> float:
-        """Predicts the next round of one arm."""
+        """Predicts the seconds of the next round of one arm."""
         mean_X = self._mean_X(self.bucket(load.num_requests))
         return self.table.seconds_for(arm, load) * math.exp(float(mean_X[0] + mean_X[1 + arm]))
 
@@ -91,7 +91,7 @@ class LatencyModel:
         return self.table.seconds_for(arm, load) * math.exp(float(self._mean_X(self.bucket(load.num_requests))[0]))
 
     def ratio_sds(self, bucket: int, best: int) -> list[float]:
-        """Returns by arm the standard deviation of its seconds over those of the best arm, as a share."""
+        """Returns for each arm the relative standard deviation of the ratio of its seconds to those of the best arm."""
         known = self._filters.get(bucket)
         if known is None:
             return [math.sqrt(2) * OFFSET_SD * (arm != best) for arm in range(len(self.table.arms))]

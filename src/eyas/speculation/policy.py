@@ -69,7 +69,7 @@ class RoundReport:
 
 
 class Policy(Protocol):
-    """A `Budget` or a `FixedArm`."""
+    """The chooser of the arm of each round: a `Budget` or a `FixedArm`."""
 
     arms: tuple[Arm, ...]
 

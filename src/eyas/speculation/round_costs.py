@@ -152,7 +152,7 @@ def _extrapolate(row: Sequence[float], batches: Sequence[int], index: int) -> fl
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
-    """Returns the nearest sequence that never falls (pool adjacent violators), as a larger batch is not faster."""
+    """Returns the nearest sequence that never falls (pool adjacent violators): a larger batch is never faster."""
     pools: list[tuple[float, int]] = []
     for value in values:
         mean, count = value, 1

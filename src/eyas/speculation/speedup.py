@@ -25,7 +25,10 @@ CAP = 2.0
 
 @dataclass(frozen=True)
 class SpeedupEstimate:
-    """Tokens per second over those of off, with the 95% interval. baseline_rounds: rounds of off behind it, faded."""
+    """The ratio of tokens per second to those without speculation, with its 95% interval.
+
+    baseline_rounds: the number of rounds without speculation that it is based on; older rounds count less.
+    """
 
     value: float
     low: float

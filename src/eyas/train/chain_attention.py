@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 BLOCK_FLOATS = 1_000_000  # scores of a block, f32: 4 MB, which fits a core's cache
-GPU_FACTOR = 64  # a GPU computes so many times more at once: it needs more to be busy, and has the memory
+GPU_FACTOR = 64  # a GPU computes this many times as much at once, to be busy; it has the memory
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,7 +136,7 @@ def _build_held_out(config: TrainConfig, features_dir: Path | StoragePath, targe
 
 
 def _describe_choices(trainer: Trainer, origin: provenance.StageInputs) -> dict[str, str]:
-    """Returns what differs from a plain EAGLE-3 head and its training, by name, for the card."""
+    """Returns the settings that differ from a plain EAGLE-3 head and its training, by name, for the card."""
     config, sizes, chosen = trainer.config, trainer.head.config, trainer.selection.chosen
     last = trainer.metrics_lines[-1]["update"]
     choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output else {}

@@ -60,7 +60,7 @@ class DepthAcceptance:
 
     @property
     def rate(self) -> float:
-        """The share of the offers that were accepted."""
+        """The share of the offered nodes that were accepted."""
         return self.accepted / self.offered
 
 

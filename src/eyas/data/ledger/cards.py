@@ -135,7 +135,7 @@ def _by_count(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _bars(counts: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
-    """Returns name, count, share and bar; a bar is as long as the share of the largest count, rounded up."""
+    """Returns (name, count, share, bar) of each count. A bar's length is relative to the largest count, rounded up."""
     largest, total = max(counts.values(), default=0) or 1, sum(counts.values()) or 1
     return [
         (name, count, f"{count / total:.1%}", "█" * -(-BAR_WIDTH * count // largest)) for name, count in counts.items()
@@ -164,7 +164,7 @@ def _collect_duties(decisions: Iterable[Mapping[str, Any]]) -> dict[str, list[st
 
 
 def _collect_facts(decisions: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns each fact once for each name that it is about."""
+    """Returns the facts of all decisions, each with the name of its source or target, without repeats."""
     facts = {(each["name"], _to_json(fact)): fact for each in decisions for fact in each["facts"]}
     return [(name, fact) for (name, _), fact in facts.items()]
 
@@ -210,7 +210,7 @@ def _escape(value: object) -> Markup:
 
 
 def _code(value: object) -> Markup:
-    """Returns a code span that no backtick closes."""
+    """Returns the value as a Markdown code span; backticks in the value do not end it."""
     text = " ".join(str(value).split()).replace("`", "'").replace("|", "\\|")
     return Markup(f"`{text}`")
 

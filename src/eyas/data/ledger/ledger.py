@@ -100,7 +100,7 @@ class PromptLedger:
 
     @classmethod
     def load(cls, fields: Mapping[str, Any]) -> Self:
-        """Returns the ledger of `dump` after JSON, whose keys are strings."""
+        """Returns the ledger of a `dump` that was stored as JSON, where all keys are strings."""
         made = cls()
         for name, value in vars(made).items():
             given = fields[name]
@@ -111,7 +111,7 @@ class PromptLedger:
 
 
 def _add_counts(ledger: object, other: object) -> None:
-    """Adds the numbers and counters of another ledger of the same class."""
+    """Adds the numbers and counters of `other` to `ledger`; both have the same class."""
     for name, value in vars(other).items():
         if isinstance(value, int):
             setattr(ledger, name, getattr(ledger, name) + value)

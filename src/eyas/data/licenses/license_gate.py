@@ -53,7 +53,7 @@ class Assessment:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The strictest verdict."""
+        """The strictest verdict of all findings."""
         return strictest(finding.verdict for finding in self.findings)
 
     @property
@@ -63,7 +63,7 @@ class Assessment:
 
     @property
     def subject(self) -> str:
-        """The words for the claim in messages."""
+        """The name of the source or target in messages."""
         name = self.pending.dataset or self.pending.name
         return f"target {name}" if self.pending.kind == "target" else f"prompts of {name}"
 

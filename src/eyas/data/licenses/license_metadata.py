@@ -186,7 +186,10 @@ class Expression:
         return (*own, *(name for part in self.parts for name in part.ids))
 
     def select_ids(self, verdict: Callable[[str], Verdict]) -> tuple[str, ...]:
-        """Returns the ids that count: all of an AND, the mildest choice of an OR (the first of equals)."""
+        """Returns the ids that the gate must check: all of an AND, and the most permitted choice of an OR.
+
+        The first of equal choices counts.
+        """
         if self.id is not None:
             return (self.id,)
         selected = [part.select_ids(verdict) for part in self.parts]

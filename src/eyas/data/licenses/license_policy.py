@@ -131,7 +131,7 @@ class PolicyTables:
         return next((known for known in self.target if _matches(name, known.names)), None)
 
     def recognize(self, text: bytes) -> tuple[str, ...]:
-        """Returns the ids of the licenses whose typical phrases stand in a license file."""
+        """Returns the ids of the licenses whose typical phrases occur in the text of a license file."""
         head = " ".join(text[:TITLE_BYTES].decode(errors="replace").lower().split())
         return tuple(entry.id for entry in self.license if entry.marks and all(mark in head for mark in entry.marks))
 

@@ -140,7 +140,7 @@ class NearDuplicates:
             yield entries[np.argsort(entries["hash"], kind="stable")]
 
     def _keep_similar(self, pairs: Iterator[np.ndarray], min_equal: int) -> np.ndarray:
-        """Returns those of the pairs [k, 2] whose signatures have at least so many equal rows."""
+        """Returns those of the pairs [k, 2] whose signatures have at least `min_equal` equal rows."""
         similar = [np.empty((0, 2), dtype=np.int64)]
         for batch in pairs:
             for start in range(0, len(batch), BLOCK):

@@ -46,7 +46,7 @@ _NOT_LATIN = re.compile(
 
 
 def detect_language(text: str) -> str:
-    """Returns the ISO 639-1 code of the language of `text`, "en" if nothing tells. Deterministic.
+    """Returns the ISO 639-1 code of the language of `text`, "en" if the text does not show it. Deterministic.
 
     Raises InputError if the extra `data` is not installed.
     """

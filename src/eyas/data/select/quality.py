@@ -222,7 +222,7 @@ def _has_repeated_span(text: str) -> bool:
 
 
 def _count_equal_ahead(text: str, first: int, second: int) -> int:
-    """Returns how many characters from `first` on equal those from `second` on (first < second)."""
+    """Returns the length of the common text that starts at `first` and at `second` (first < second)."""
     count, step = 0, _PROBE
     while step:
         if second + count + step <= len(text) and text.startswith(
@@ -236,7 +236,7 @@ def _count_equal_ahead(text: str, first: int, second: int) -> int:
 
 
 def _count_equal_behind(text: str, first: int, second: int) -> int:
-    """Returns how many characters before `first` equal those before `second`; earlier ones were probed before."""
+    """Returns the length of the common text that ends at `first` and at `second`; earlier text is known to differ."""
     count = 0
     while count < min(first, _STEP + MAX_PERIOD_CHARS) and text[first - count - 1] == text[second - count - 1]:
         count += 1

@@ -98,7 +98,7 @@ class Screener:
     """A worker that screens shards. It loads its filters with the first shard that needs them."""
 
     def __init__(self, job: ScreeningJob) -> None:
-        """Loads nothing yet."""
+        """Keeps the job. The first shard loads the filters."""
         self.job = job
 
     def __call__(self, number: int) -> int:
@@ -240,7 +240,7 @@ def screen_shards(job: ScreeningJob) -> Iterator[int]:
 
 
 def wait_for_other_ranks(job: ScreeningJob) -> Iterator[int]:
-    """Waits until all shards are done. Yields the number of records of each shard that was not."""
+    """Waits until all shards are done. Yields the number of records of each shard when another rank finishes it."""
     for number in [number for number in range(len(job.shards)) if not job.is_done(number)]:
         poll(lambda number=number: job.is_done(number), POLL_S)
         yield job.shards[number].num_records

@@ -48,7 +48,7 @@ class Selection:
 
 
 def select_prompts(job: ScreeningJob) -> Selection:
-    """Selects among all candidates. Raises InputError for a production log without prompts."""
+    """Selects the prompts from all candidates. Raises InputError for a production log without prompts."""
     digests_N, lengths_N, sources_N = _load_arrays(job)
     duplicates = _find_duplicates(job, digests_N, sources_N)
     keep_N = np.ones(len(digests_N), dtype=np.bool_)
@@ -114,7 +114,7 @@ def _find_duplicates(
 def _match_production(
     job: ScreeningJob, numbers: NDArray[np.int64], lengths_N: NDArray[np.int64], sources_N: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-    """Returns the selected ones of the candidates `numbers`, and the ledger's entry on traffic."""
+    """Returns the candidates of `numbers` that match production traffic, and the ledger's entry on traffic."""
     config = job.config
     production = _read_production_log(config.production or "")
     is_candidate = np.zeros(len(lengths_N), dtype=np.bool_)

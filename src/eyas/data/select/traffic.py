@@ -55,7 +55,7 @@ class TrafficDistance:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A cell that the pool could not fill; the rest comes from the nearest cells."""
+    """A cell (topic and length) with too few prompts in the pool; prompts of the nearest cells replace them."""
 
     topic: int
     min_chars: int

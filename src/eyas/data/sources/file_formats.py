@@ -96,7 +96,7 @@ def split_file(path: StoragePath, file_format: FileFormat) -> tuple[str, list[Sp
 
 
 def split_range(num_records: int) -> list[Span]:
-    """Returns the spans of `num_records` conversations of the grammar."""
+    """Returns the spans of `num_records` conversations that eyas writes itself."""
     starts = range(0, num_records, SHARD_RECORDS)
     ends = [min(start + SHARD_RECORDS, num_records) for start in starts]
     return [Span(start, end, start, end - start) for start, end in zip(starts, ends, strict=True)]

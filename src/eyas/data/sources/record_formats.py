@@ -57,7 +57,7 @@ READ_KEYS = frozenset((*_CONVERSATION_KEYS, "rendered", "input", "context", "tru
 
 @dataclass(frozen=True)
 class ParsedRecord:
-    """The part of a record that is used."""
+    """The messages of a record that eyas uses, and what it left out."""
 
     shape: str
     messages: tuple[Message, ...]  # system?, user, user, ...

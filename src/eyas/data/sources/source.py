@@ -129,7 +129,7 @@ class Source:
 
     @property
     def digests(self) -> dict[str, str]:
-        """File keys to digests."""
+        """The digest of each file by its key."""
         return {file.key: file.digest for file in self.files}
 
     @property
@@ -261,7 +261,7 @@ def _open_grammar(config: SourceConfig, source_index: int) -> Source:
 
 
 def _write_grammar_records(source: Source, shard: SourceShard) -> Iterator[Record]:
-    """Yields conversations of the grammar, family by family in turn."""
+    """Yields conversations that eyas writes itself, one of each family in turn."""
     families, split = list(FAMILIES), source.config.path.removeprefix(BUILTIN)
     for number in range(shard.span.begin, shard.span.end):
         index, family = divmod(number, len(families))
