@@ -69,7 +69,7 @@ class EngineThread:
         return done.result()
 
     def finish_with(self, work: Callable[[], None]) -> None:
-        """Queues work, after which the thread ends, and returns at once."""
+        """Starts `work`, the last work of the thread, and returns at once."""
         self._work.put(work)
         self._work.put(None)
 

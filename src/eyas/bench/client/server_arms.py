@@ -102,7 +102,7 @@ def parse_counters(page: str) -> SpecDecodeCounters | None:
 
 
 def counter_difference(before: SpecDecodeCounters | None, after: SpecDecodeCounters | None) -> SpecDecodeStats | None:
-    """Returns what was counted between two readings; None if nothing was drafted or the server restarted."""
+    """Returns the counts between two readings; None if nothing was drafted or the server restarted."""
     if before is None or after is None:
         return None
     counts = SpecDecodeCounters({key: count - before[key] for key, count in after.items()})
