@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: every recipe key, every verb and flag, every metric of /metrics.
+"""Writes docs/reference/ from the code: recipe keys, verbs and flags, metrics of /metrics, the license policy.
 
     python tools/make_reference.py            writes the pages (`make reference`)
     python tools/make_reference.py --check    exits 1 if a page differs from what the code says
@@ -15,11 +15,12 @@ import sys
 import tempfile
 import tomllib
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from license_tables import write_license_page
 from prometheus_client.parser import text_string_to_metric_families
 
 from eyas.base import config
@@ -354,7 +355,7 @@ def _refuse(record: Any, task: str | None) -> typing.NoReturn:
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _write_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     def write_row(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
@@ -368,6 +369,7 @@ def _join(lines: Sequence[str]) -> str:
 def build_pages() -> dict[str, str]:
     """Returns every page by file name."""
     pages = write_recipe_pages()
+    pages |= {"license-policy.md": write_license_page(GENERATED, _write_table)}
     return pages | {"command-line.md": write_command_line_page(), "metrics.md": write_metrics_page()}
 
 
