@@ -19,6 +19,7 @@ plan` and record_lineage use them through `Run`.
 
 import datetime
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import as_file, files
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 from eyas import export
-from eyas.base.config import build, load_toml, merge_tables, to_toml
+from eyas.base.config import build, load_toml, merge_tables, parse_overrides, to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import Provenance, StageInputs, has_provenance, read_provenance, require_finished
 from eyas.base.storage import StoragePath, remove_temp_files, write_atomic
@@ -51,7 +52,7 @@ from eyas.features.capture import CaptureConfig
 from eyas.features.reader import Features
 from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head, resolve_head
-from eyas.model.devices import DTYPES
+from eyas.model.devices import DTYPES, default_device
 from eyas.model.target import Target, load_target_without_layers
 from eyas.model.target_dir import TargetDir, resolve_target
 from eyas.privacy.filter import PrivacyFilter
@@ -361,6 +362,20 @@ class Run:
             "train_seconds": None if trained is None else trained.seconds,
             "head_start": _describe_head_start(trained),
         }
+
+
+def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str | None = None) -> Run:
+    """Loads a recipe and returns its run.
+
+    Args:
+        recipe: path of the TOML file.
+        overrides: key=value pairs that override the file.
+        out: the run directory; None for runs/NAME.
+        device: the device of the target; None for CUDA if there is a GPU, else the CPU.
+    """
+    loaded = load_recipe(Path(recipe), parse_overrides(overrides))
+    directory = Path("runs") / loaded.name if out is None else Path(out)
+    return Run(loaded, directory, device=device or default_device())
 
 
 class _AnswerScanner:

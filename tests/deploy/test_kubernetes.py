@@ -16,13 +16,13 @@ from eyas.base.errors import UsageError
 from eyas.base.provenance import verify_contents
 from eyas.cli import main
 from eyas.cli.deploy import build_run_launch, write_configured_manifests
-from eyas.cli.recipes import open_run
 from eyas.deploy.config import DeployConfig, KubernetesConfig
 from eyas.deploy.kubernetes import DataStages, build_jobs, build_serving, write_manifests
 from eyas.deploy.launch import Launch, ServedModel, build_launch
 from eyas.doctor import examine
 from eyas.formats.head_dir import resolve_head
 from eyas.model.target_dir import resolve_target
+from eyas.recipe import open_run
 
 VERSIONS = ("1.33", "1.37")
 WORLDS = {"prompts": 4, "respond": 1, "capture": 8, "train": 1}

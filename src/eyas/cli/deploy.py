@@ -9,12 +9,11 @@ from typing import Any
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import require_finished
-from eyas.cli.recipes import open_run
 from eyas.deploy import kubernetes, vertex_deployment
 from eyas.deploy.launch import Launch, ServedModel, build_launch, upload_artifacts
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
 from eyas.model.target_dir import EMBEDDED, resolve_target
-from eyas.recipe import Recipe, Run
+from eyas.recipe import Recipe, Run, open_run
 
 
 def run_verb(parsed: argparse.Namespace) -> int:

@@ -4,21 +4,20 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eyas import export
-from eyas.base.config import parse_overrides
 from eyas.base.errors import InputError, UsageError
 from eyas.bench import tune
 from eyas.bench.report_tables import describe_load
 from eyas.chat.conversation import Conversation, parse_messages, read_conversation_dir
 from eyas.chat.render import highlight_supervised, render
+from eyas.cli.deploy import build_jobs, write_configured_manifests
 from eyas.evalsets import FAMILIES, example
-from eyas.model.devices import check_one_device, default_device
-from eyas.recipe import STAGES, Run, load_quickstart_recipe, load_recipe
+from eyas.model.devices import check_one_device
+from eyas.recipe import STAGES, Run, load_quickstart_recipe, open_run
 from eyas.train.distributed import join_process_group, local_device, require_single_process
 
 MULTI_PROCESS_VERBS = ("prompts", "capture", "train")
@@ -26,20 +25,6 @@ MULTI_PROCESS_VERBS = ("prompts", "capture", "train")
 RESULTS = ("bench", "results.json")
 OUTPUT_FILES = {"run": RESULTS, "bench": RESULTS, "eval": ("eval", "acceptance.json")}
 OUTPUT_FILES |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune.FILE)}
-
-
-def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str | None = None) -> Run:
-    """Loads a recipe and returns its run.
-
-    Args:
-        recipe: path of the TOML file.
-        overrides: key=value pairs that override the file.
-        out: the run directory; None for runs/NAME.
-        device: the device of the target; None for CUDA if there is a GPU, else the CPU.
-    """
-    loaded = load_recipe(Path(recipe), parse_overrides(overrides))
-    directory = Path("runs") / loaded.name if out is None else Path(out)
-    return Run(loaded, directory, device=device or default_device())
 
 
 def quickstart(parsed: argparse.Namespace) -> int:
@@ -142,9 +127,7 @@ def format_results(results: dict[str, Any]) -> str:
 
 
 def _run_all_stages(run: Run, as_json: bool) -> int:
-    from eyas.cli import deploy  # it imports this module
-
-    deploy.build_jobs(run.recipe)  # so that deploy keys that no pod can run with are reported now, not after hours
+    build_jobs(run.recipe)  # so that deploy keys that no pod can run with are reported now, not after hours
     started_s = time.monotonic()
     for number, stage in enumerate(STAGES, 1):
         print(f"[{number}/{len(STAGES)}] {stage}", file=sys.stderr)
@@ -152,7 +135,7 @@ def _run_all_stages(run: Run, as_json: bool) -> int:
     results = _read_output(run, "run")
     report = f"report: {run.directory('bench') / 'report.html'}"
     print(json.dumps(results, indent=2) if as_json else f"{format_results(results)}\n{report}")
-    for directory in deploy.write_configured_manifests(run):
+    for directory in write_configured_manifests(run):
         print(f"deployment: {directory}", file=sys.stderr)
     print(f"done in {time.monotonic() - started_s:.0f} s", file=sys.stderr)
     return 0
