@@ -397,7 +397,7 @@ def test_is_published_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "replace", stop)
     found = load_cpu_attention()
     assert isinstance(found, Unavailable)
-    assert "no space" in found.reason
+    assert "No space left" in found.reason
     assert list((tmp_path / "eyas").iterdir()) == []
 
 
@@ -479,5 +479,5 @@ def test_an_image_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "AVX2" in found.reason
     monkeypatch.undo()
     monkeypatch.setattr("eyas.kernels.prebuild.find_compiler", lambda: None)
-    with pytest.raises(InputError, match="no gcc or cc"):
+    with pytest.raises(InputError, match="gcc or cc"):
         prebuild(library)

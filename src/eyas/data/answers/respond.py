@@ -142,7 +142,7 @@ def _require_conversations(ledger: dict[str, Any], config: RespondConfig, out_di
     if list(dropped) == [TOO_LONG]:
         clear_output(out_dir)
         raise InputError(
-            f"None of the {ledger['prompts']} prompts fits with {config.max_tokens} answer tokens into the "
+            f"No prompt of {ledger['prompts']} fits with {config.max_tokens} answer tokens into the "
             f"{responder.max_positions} positions of the target",
             "Lower respond.max_tokens, or use shorter prompts",
         )
