@@ -96,7 +96,7 @@ def test_a_stopped_stage_ends_with_the_same_bytes(stage, moment, how, undisturbe
     else:
         assert ended.code == 1, "it ended before it was stopped"
         (message,) = [line for line in ended.err.splitlines() if line.startswith("eyas:")]
-        assert "run the same command again" in message
+        assert "Run the same command again" in message
         assert "Traceback" not in ended.err
     assert not (out / DIRECTORIES[stage] / "provenance.json").exists()
     again = processes.run(command, err)
