@@ -19,6 +19,7 @@
 #   make pin           eyas alone; the digests behind the tags of deploy/images.env
 #   make image-eyas TAG=REGISTRY/NAME:TAG      (docker) builds deploy/Dockerfile; likewise image-sglang, image-vllm
 #   make prove-production   eyas alone, vLLM, OpenVINO, AIPerf and guidellm in PEERS; the same of proof and production
+#   make prove-plain   eyas[dev], the commit before the split in PEERS; size, structure, texts and speed of the source
 #   make clean         removes .venv, caches and builds; keeps runs/
 #
 # OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
@@ -34,7 +35,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production peers-training \
+.PHONY: quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-plain peers-training \
   peers-clients audit pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
@@ -155,6 +156,17 @@ prove-training: $(DEV) peers-training
 
 prove-production: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_production.py --env-dir "$(PEERS)"
+
+# The commit before the packages were split, with what it needs, to compare the speed of today's with.
+BEFORE := 97c9d91
+
+prove-plain: $(DEV) $(PEERS)/before-$(BEFORE)/.venv/.installed-dev
+	@$(BIN)/python benchmarks/prove_plain.py --before "$(PEERS)/before-$(BEFORE)"
+
+$(PEERS)/before-$(BEFORE)/.venv/.installed-dev:
+	mkdir -p $(PEERS)/before-$(BEFORE)
+	git archive $(BEFORE) | tar x -C $(PEERS)/before-$(BEFORE)
+	$(MAKE) -C $(PEERS)/before-$(BEFORE) .venv/.installed-dev >&2
 
 include deploy/images.env
 
