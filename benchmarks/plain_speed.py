@@ -80,7 +80,7 @@ def compare(name: str, run: Callable[[int], float], pairs: int) -> Row:
         ratios.append(speeds[1] / speeds[0])
         print(f"{name}: pair {pair + 1}: {speeds[0]:.4g} before, {speeds[1]:.4g} after", file=sys.stderr, flush=True)
     median, interval = median_interval(ratios, seed=0)
-    print(f"{name}: {median:.3f} ({interval[0]:.3f} to {interval[1]:.3f})", file=sys.stderr, flush=True)
+    print(f"{name}: {median:.3f} ({interval.low:.3f} to {interval.high:.3f})", file=sys.stderr, flush=True)
     title = f"speed over the commit before, {name}"
     return Row(title, round(median, 3), f"at least {MIN_RATIO}", median >= MIN_RATIO)
 

@@ -150,13 +150,13 @@ class GrammarState:
     def _take(self, token: int) -> None:
         assert self._matcher.validate_tokens([token]) == 1, f"token {token} was not allowed"
         if not self._matcher.consume_token(token):
-            raise _unsupported("this output", self._matcher.get_error())
+            raise _unsupported("this output", self._matcher.get_error().partition(";")[0])
 
     def _following(self) -> np.ndarray:
         """Returns bool [W]: the tokens that may come next."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise _unsupported("this output", self._matcher.get_error())
+            raise _unsupported("this output", self._matcher.get_error().partition(";")[0])
         return np.unpackbits(bits, count=self._vocab.size, bitorder="little").view(np.bool_)
 
 
