@@ -67,10 +67,10 @@ PEER_PIP := PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= PIP_QUIET=1
 LLAMACPP := $(PEERS)/llamacpp
 
 peers: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed
-	@$(BIN)/python benchmarks/peers.py --env-dir "$(PEERS)"
+	@$(BIN)/python benchmarks/compare_peers.py --env-dir "$(PEERS)"
 
 test-peers: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed
-	@$(BIN)/python benchmarks/peer_formats.py --env-dir "$(PEERS)"
+	@$(BIN)/python benchmarks/check_peer_formats.py --env-dir "$(PEERS)"
 
 # torch alone and first, for the CPU build. torchvision and its like come for another torch and break the import.
 $(PEERS)/vllm/.installed:

@@ -1,20 +1,21 @@
-"""Attention over paged memory on this CPU: our operator against gather + SDPA. One JSON object a row on stdout.
+"""Measures attention over paged memory on this CPU: the C operator of eyas against gather and SDPA.
 
     python benchmarks/attention_cpu.py [--threads 1]
 
 T rows, B requests, N heads, G key-value heads, H head size, S columns and own block, Z slots.
 
-Arms, called in turn so that what else runs here hits all of them:
+Prints one JSON object for each shape and dtype. The arms run in turn, so that other work on the machine slows all of
+them equally:
 
-    ours     the operator of kernels/cpu_attention.c, prepared once, as a forward does for its layers
-    dense    paged.dense: gathers and asks SDPA, request by request
-    padded   gathers all requests at once, padded to one length, one SDPA in the type of memory, its mask made before
+    ours     the operator of kernels/cpu_attention.c, prepared once for all layers, as in a forward
+    dense    kernels.paged_attention.prepare_dense: gathers keys and values and calls SDPA for each request
+    padded   gathers all requests at once, padded to one length, and calls SDPA once; the mask is made beforehand
 
-"warm" calls one layer again and again: its keys and values stay in a cache. "cold" goes through as many layers as fill
-COLD_BYTES: in a forward the weights of a layer come between its keys and the next use of them, so this is what serving
-sees. Times are microseconds a call: median, and the 10th and 90th percentile; ratios are of medians and of 10th
-percentiles. Where the two ratios lie far apart the machine was busy, and the second one is to be believed. Under a
-minute.
+"warm" calls the same layer repeatedly, so its keys and values stay in the CPU's cache. "cold" cycles through as many
+layers as fill COLD_BYTES. Serving is cold: in a forward, the weights of other layers displace the keys and values.
+
+Times are microseconds for one call: median, 10th and 90th percentile. Ratios compare medians and 10th percentiles. If
+the two ratios differ widely, the machine was busy; then use the ratio of the 10th percentiles. Takes under a minute.
 """
 
 import argparse
@@ -36,9 +37,9 @@ from eyas.model.attention import AttentionParams
 
 SHAPES = ((1, 1, 300), (1, 16, 300), (1, 16, 3000), (8, 1, 300), (8, 8, 300), (1, 512, 0))  # requests, rows, prefix
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 2, 64
-RULE = AttentionParams(HEAD_DIM**-0.5)
-COLD_BYTES = 128 << 20  # four times the last cache of the machine that this was written on
-ARM_S = 0.35  # seconds for one arm of one row
+PARAMS = AttentionParams(HEAD_DIM**-0.5)
+COLD_BYTES = 128 << 20  # four times the last-level cache of the machine of docs/performance.md
+ARM_S = 0.35  # time for one arm of one row
 MIN_CALLS, MAX_CALLS = 9, 2000
 
 Arm = Callable[[int], Tensor]
@@ -46,7 +47,7 @@ Arm = Callable[[int], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One forward; kv is [layers, 2, Z, G, H]."""
+    """The operands of one forward; kv is [layers, 2, Z, G, H]."""
 
     kv: Tensor
     req_to_token_RC: Tensor
@@ -57,7 +58,7 @@ class Case:
 
 
 def make_case(shape: tuple[int, int, int], dtype: torch.dtype, num_layers: int) -> Case:
-    """Shuffled slots. Rows behind a prefix have a mask, as those of a tree; without a prefix they are a prompt."""
+    """Makes random operands in shuffled slots. With a prefix the rows have a tree mask."""
     num_requests, num_rows, length = shape
     num_slots, total = num_requests * (length + num_rows) + 1, num_requests * num_rows
     slots_BS = (torch.randperm(num_slots - 1) + 1).int().view(num_requests, -1)
@@ -78,17 +79,17 @@ def make_case(shape: tuple[int, int, int], dtype: torch.dtype, num_layers: int) 
     return Case(kv, slots_BS, rows, q_TNH, k_TGH, v_TGH)
 
 
-def ours(kernel: CpuKernel, case: Case) -> Arm:
+def make_operator_arm(kernel: CpuKernel, case: Case) -> Arm:
     attention = kernel(case.kv, case.req_to_token_RC, case.rows)
-    return lambda layer: attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, RULE)
+    return lambda layer: attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, PARAMS)
 
 
-def dense(case: Case) -> Arm:
+def make_dense_arm(case: Case) -> Arm:
     attention = prepare_dense(case.kv, case.req_to_token_RC, case.rows)
-    return lambda layer: attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, RULE)
+    return lambda layer: attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, PARAMS)
 
 
-def padded(case: Case) -> Arm:
+def make_padded_arm(case: Case) -> Arm:
     num_requests, num_columns = case.req_to_token_RC.shape
     slots_T, slots_BS = case.rows.slots_T.long(), case.req_to_token_RC.long()
     num_rows = slots_T.shape[0] // num_requests
@@ -100,21 +101,21 @@ def padded(case: Case) -> Arm:
         keys_ZGH[slots_T], values_ZGH[slots_T] = case.k_TGH, case.v_TGH
         k, v = (held[slots_BS].transpose(1, 2) for held in (keys_ZGH, values_ZGH))
         q = case.q_TNH.view(num_requests, num_rows, NUM_HEADS, HEAD_DIM).transpose(1, 2)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=RULE.scale, enable_gqa=True)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=PARAMS.scale, enable_gqa=True)
         return out.transpose(1, 2).reshape(case.q_TNH.shape)
 
     return attend
 
 
 def time_arms(arms: dict[str, Arm], num_layers: int) -> dict[str, list[float]]:
-    """Microseconds of each call, arm by arm in turn, each for about ARM_S seconds."""
+    """Returns the microseconds of each call by arm. The arms run in turn, each for about ARM_S seconds in all."""
     times_us: dict[str, list[float]] = {name: [] for name in arms}
     left_s = dict.fromkeys(arms, ARM_S)
     for call in range(-1, MAX_CALLS):  # the first call warms up
         for name, arm in arms.items():
             if left_s[name] < 0 and call >= MIN_CALLS:
                 continue
-            # A stride, so that arms do not find what another one has just brought into the cache.
+            # With a stride, an arm does not use the layer that another arm has just loaded into the cache.
             layer = (call * 7 + list(arms).index(name) * 3) % num_layers
             began_ns = time.perf_counter_ns()
             arm(layer)
@@ -129,7 +130,11 @@ def measure(kernel: CpuKernel, shape: tuple[int, int, int], dtype: torch.dtype, 
     layer_bytes = 2 * (shape[0] * (shape[1] + shape[2]) + 1) * NUM_KV_HEADS * HEAD_DIM * dtype.itemsize
     num_layers = COLD_BYTES // layer_bytes if cold else 1
     case = make_case(shape, dtype, num_layers)
-    arms = {"ours": ours(kernel, case), "dense": dense(case), "padded": padded(case)}
+    arms = {
+        "ours": make_operator_arm(kernel, case),
+        "dense": make_dense_arm(case),
+        "padded": make_padded_arm(case),
+    }
     outs = {name: arm(0).float() for name, arm in arms.items()}
     torch.testing.assert_close(outs["ours"], outs["dense"], atol=1e-5, rtol=2**-7 if dtype == torch.bfloat16 else 1e-5)
     times_us = time_arms(arms, num_layers)
@@ -155,8 +160,10 @@ def main() -> None:
     torch.manual_seed(0)
     kernel = load_cpu_attention()
     if isinstance(kernel, Unavailable):
-        sys.exit(f"no operator on this machine: {kernel.reason}")
-    print(f"load {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores: best below 1", file=sys.stderr)
+        sys.exit(f"The C operator is not available on this machine: {kernel.reason}")
+    print(
+        f"The load is {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores; measure when it is below 1", file=sys.stderr
+    )
     with torch.inference_mode():
         for dtype in (torch.float32, torch.bfloat16):
             for shape in SHAPES:

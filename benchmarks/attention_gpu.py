@@ -1,24 +1,25 @@
-"""Verify attention on CUDA against SDPA over gathered keys, and against the time that reading keys and values takes.
+"""Measures verify attention on CUDA against SDPA over gathered keys, and against the time of reading keys and values.
 
     python benchmarks/attention_gpu.py
 
-One JSON object a line on stdout: the machine first, then one for each number of requests and context. The shape is that
-of Llama-3.1-8B (32 heads on 8 key-value heads of size 128, bfloat16), 16 nodes a request, slots shuffled.
+Prints one JSON object for the machine, then one for each number of requests and context. The shape is that of
+Llama-3.1-8B (32 heads, 8 key-value heads of size 128, bfloat16) with 16 nodes for each request and shuffled slots.
 
-    median_us           one layer: rows written, attention, parts merged
-    bound_us            bytes of keys and values that must be read / bandwidth of a copy (bytes read + bytes written)
+    median_us           time of one layer: writes the rows, computes attention, merges the parts
+    bound_us            bytes of keys and values / bandwidth of a copy (bytes read + bytes written)
     ratio_to_bound      median_us / bound_us
-    sdpa_us             SDPA over keys that lie in a row already, which no paged memory offers
-    gathered_us         SDPA after keys and values were gathered into a row
-    speedup             gathered_us / median_us, median over rounds; each is given with its quartiles
-    difference          the largest absolute difference between our output and that of SDPA
+    sdpa_us             time of SDPA over contiguous keys and values, which paged memory does not provide
+    gathered_us         time of SDPA with the gather of keys and values into contiguous memory
+    speedup             gathered_us / median_us, median over rounds; quartiles are printed beside each median
+    difference          the largest absolute difference between the outputs of eyas and of SDPA
 
-All are replays of CUDA graphs over so many layers that the second-level cache does not hold them; in each round every
-arm runs once, so that they meet the same clocks. Exit 1 if a difference is too large, 2 without CUDA. Minutes.
+Each measurement replays a CUDA graph over more layers than the L2 cache holds. Every arm runs once in each round, so
+that all arms run at the same clock frequency. Exits 1 if a difference is too large, and 2 without CUDA. Takes minutes.
 
 T rows, B requests, N heads, G key-value heads, H head size, C context, E nodes, S = C + E, r = N / G, Z slots.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -36,34 +37,34 @@ from eyas.model.attention import AttentionParams
 REQUESTS, CONTEXTS, NODES = (1, 8, 32), (1024, 8192, 32768), 16
 N, G, H = 32, 8, 128
 DTYPE = torch.bfloat16
-RULE = AttentionParams(H**-0.5)
+PARAMS = AttentionParams(H**-0.5)
 ROUNDS, WARM_UP = 30, 5
-MANY_CACHES = 8  # layers of a graph hold so many times what the second-level cache does
+CACHE_MULTIPLE = 8  # the layers of a graph hold this many times the bytes of the L2 cache
 MAX_LAYERS = 32
-MAX_DIFFERENCE = 3e-2  # weights and outputs have 8 bits
+MAX_DIFFERENCE = 3e-2  # attention weights and outputs have 8 significant bits
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles."""
+    """Median and quartiles of repeated measurements."""
 
     median: float
     quartiles: tuple[float, float]
 
     @staticmethod
-    def of(values: list[float]) -> "Spread":
-        """Of at least two values."""
+    def from_values(values: list[float]) -> "Spread":
+        """Returns the spread of two or more values."""
         low, middle, high = quantiles(values, n=4, method="inclusive")
         return Spread(middle, (low, high))
 
-    def row(self, name: str) -> dict[str, Any]:
-        """Under this name and `<name>_quartiles`."""
+    def to_row(self, name: str) -> dict[str, Any]:
+        """Returns the median as `name` and the quartiles as `<name>_quartiles`."""
         return {name: round(self.median, 3), f"{name}_quartiles": [round(value, 3) for value in self.quartiles]}
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Operands of the same forward for all layers; kv is [layers, 2, Z, G, H]."""
+    """The operands of one forward for all layers; kv is [layers, 2, Z, G, H]."""
 
     kv: Tensor
     table_BC: Tensor
@@ -74,31 +75,33 @@ class Case:
 
     @property
     def layer_bytes(self) -> int:
-        """Keys and values that one layer has to read."""
+        """The bytes of keys and values that one layer reads."""
         return len(self.rows.req_slots_B) * (self.table_BC.shape[1] + NODES) * 2 * G * H * DTYPE.itemsize
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
     if not torch.cuda.is_available():
-        print("no CUDA device: there is nothing to measure here", file=sys.stderr)
+        print("This machine has no CUDA device, so there is nothing to measure.", file=sys.stderr)
         return 2
     device = torch.device("cuda")
     facts = torch.cuda.get_device_properties(device)
     bandwidth = copy_bandwidth(device)
     machine = {"device": facts.name, "processors": facts.multi_processor_count, "cache_bytes": facts.L2_cache_size}
     versions = {"torch": torch.__version__, "triton": triton_version()}
-    say({"machine": machine | versions, "copy_bytes_per_s": round(bandwidth)})
+    print_row({"machine": machine | versions, "copy_bytes_per_s": round(bandwidth)})
     wrong = 0
     for num_requests in REQUESTS:
         for context in CONTEXTS:
             row = measure(num_requests, context, bandwidth, device)
             wrong += row.get("difference", 0) > MAX_DIFFERENCE
-            say(row)
+            print_row(row)
             torch.cuda.empty_cache()
     return 1 if wrong else 0
 
 
-def say(row: dict[str, Any]) -> None:
+def print_row(row: dict[str, Any]) -> None:
     print(json.dumps(row), flush=True)
 
 
@@ -109,40 +112,42 @@ def triton_version() -> str:
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """Bytes read and written a second, median of copies that no cache holds."""
+    """Returns the bytes read and written in one second by a copy that is larger than the cache (median)."""
     source = torch.empty(2**30, dtype=torch.uint8, device=device).fill_(1)
     goal = torch.empty_like(source)
-    copy = captured(lambda: goal.copy_(source))
-    times_s = [time_s(copy) for _ in range(WARM_UP + ROUNDS)][WARM_UP:]
-    return 2 * source.numel() / Spread.of(times_s).median
+    copy = capture_graph(lambda: goal.copy_(source))
+    times_s = [time_replay_s(copy) for _ in range(WARM_UP + ROUNDS)][WARM_UP:]
+    return 2 * source.numel() / Spread.from_values(times_s).median
 
 
 def measure(num_requests: int, context: int, bandwidth: float, device: torch.device) -> dict[str, Any]:
-    """One row of the table; `skipped` says why there is none."""
+    """Returns one row of the table. The key `skipped` gives the reason if the case does not fit in memory."""
     name = {"requests": num_requests, "nodes": NODES, "context": context}
     cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
     per_layer = num_requests * (context + NODES) * 2 * G * H * DTYPE.itemsize
-    num_layers = min(MAX_LAYERS, -(-MANY_CACHES * cache_bytes // per_layer))
-    # memory, the same in a row, and one layer gathered
+    num_layers = min(MAX_LAYERS, -(-CACHE_MULTIPLE * cache_bytes // per_layer))
+    # paged memory, its contiguous copy, and one gathered layer
     needed, free = (2 * num_layers + 2) * per_layer, torch.cuda.mem_get_info(device)[0]
     if needed > free:
         return name | {"skipped": f"needs {needed} bytes of device memory, {free} are free"}
-    case = forward(num_requests, context, num_layers, device)
-    ours, sdpa, gathered = arms(case, num_layers)
+    case = make_case(num_requests, context, num_layers, device)
+    ours, sdpa, gathered = make_arms(case, num_layers)
     difference = max((a - b).abs().max().item() for a, b in zip(ours(), gathered(), strict=True))
-    graphs = [captured(arm) for arm in (ours, sdpa, gathered)]
-    rounds_us = [[1e6 * time_s(graph) / num_layers for graph in graphs] for _ in range(WARM_UP + ROUNDS)][WARM_UP:]
-    ours_us, sdpa_us, gathered_us = (Spread.of(list(arm)) for arm in zip(*rounds_us, strict=True))
+    graphs = [capture_graph(arm) for arm in (ours, sdpa, gathered)]
+    rounds_us = [[1e6 * time_replay_s(graph) / num_layers for graph in graphs] for _ in range(WARM_UP + ROUNDS)][
+        WARM_UP:
+    ]
+    ours_us, sdpa_us, gathered_us = (Spread.from_values(list(arm)) for arm in zip(*rounds_us, strict=True))
     bound_us = 1e6 * case.layer_bytes / bandwidth
-    row = name | {"layers": num_layers} | ours_us.row("median_us")
+    row = name | {"layers": num_layers} | ours_us.to_row("median_us")
     row |= {"bound_us": round(bound_us, 3), "ratio_to_bound": round(ours_us.median / bound_us, 3)}
-    row |= sdpa_us.row("sdpa_us") | gathered_us.row("gathered_us")
-    row |= Spread.of([round_us[2] / round_us[0] for round_us in rounds_us]).row("speedup")
+    row |= sdpa_us.to_row("sdpa_us") | gathered_us.to_row("gathered_us")
+    row |= Spread.from_values([round_us[2] / round_us[0] for round_us in rounds_us]).to_row("speedup")
     return row | {"difference": difference}
 
 
-def forward(num_requests: int, context: int, num_layers: int, device: torch.device) -> Case:
-    """Full contexts in shuffled slots, and a random tree a request."""
+def make_case(num_requests: int, context: int, num_layers: int, device: torch.device) -> Case:
+    """Makes full contexts in shuffled slots and one random tree for all requests."""
     random = torch.Generator(device).manual_seed(0)
     num_slots = num_requests * (context + NODES)
     slots_BS = torch.randperm(num_slots, generator=random, device=device).int().view(num_requests, -1) + 1
@@ -171,10 +176,10 @@ def forward(num_requests: int, context: int, num_layers: int, device: torch.devi
 Arm = Callable[[], list[Tensor]]
 
 
-def arms(case: Case, num_layers: int) -> Iterator[Arm]:
-    """Ours, SDPA over keys in a row, SDPA that gathers them first; each gives out_TNH of all layers.
+def make_arms(case: Case, num_layers: int) -> Iterator[Arm]:
+    """Yields three arms: eyas, SDPA over contiguous keys, and SDPA with the gather. Each returns out_TNH of all layers.
 
-    As in a model, what all layers share is made once: the object of the forward, and the mask.
+    As in a model, the layers share the prepared attention and the mask, which are made once.
     """
     from eyas.kernels.triton_attention import prepare_on
 
@@ -184,14 +189,14 @@ def arms(case: Case, num_layers: int) -> Iterator[Arm]:
     assert case.rows.visible_TE is not None
     visible_BTE = case.rows.visible_TE.view(num_requests, NODES, NODES)
     seen_BTS = torch.cat((visible_BTE.new_ones(num_requests, NODES, context), visible_BTE), 2)
-    # The r heads of a group become rows, so that a fused kernel of SDPA takes them; rows r of one node stay together.
+    # The r heads of a group become rows, so that SDPA uses a fused kernel. The r rows of a node are adjacent.
     mask = torch.zeros(seen_BTS.shape, dtype=DTYPE, device=case.kv.device).masked_fill_(~seen_BTS, -torch.inf)
     mask_B1RS = mask.repeat_interleave(N // G, 1)[:, None]
     q_BGRH = case.q_TNH.view(num_requests, NODES, G, N // G, H).transpose(1, 2).reshape(num_requests, G, -1, H)
 
     def ours() -> list[Tensor]:
         attention = prepare(case.kv, case.table_BC, case.rows)
-        return [attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, RULE) for layer in range(num_layers)]
+        return [attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, PARAMS) for layer in range(num_layers)]
 
     def gather(layer: int) -> tuple[Tensor, Tensor]:
         k_BGSH, v_BGSH = (
@@ -200,18 +205,18 @@ def arms(case: Case, num_layers: int) -> Iterator[Arm]:
         return k_BGSH, v_BGSH
 
     def attend(k_BGSH: Tensor, v_BGSH: Tensor) -> Tensor:
-        out_BGRH = F.scaled_dot_product_attention(q_BGRH, k_BGSH, v_BGSH, attn_mask=mask_B1RS, scale=RULE.scale)
+        out_BGRH = F.scaled_dot_product_attention(q_BGRH, k_BGSH, v_BGSH, attn_mask=mask_B1RS, scale=PARAMS.scale)
         return out_BGRH.view(num_requests, G, NODES, N // G, H).transpose(1, 2).reshape(-1, N, H)
 
-    ours()  # memory holds the rows before it is laid in a row
-    in_a_row = [gather(layer) for layer in range(num_layers)]
+    ours()  # writes the rows into paged memory before it is copied
+    contiguous = [gather(layer) for layer in range(num_layers)]
     yield ours
-    yield lambda: [attend(*held) for held in in_a_row]
+    yield lambda: [attend(*held) for held in contiguous]
     yield lambda: [attend(*gather(layer)) for layer in range(num_layers)]
 
 
-def captured(arm: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """The arm as a CUDA graph; run before, so that nothing is compiled while it is captured."""
+def capture_graph(arm: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """Captures the arm as a CUDA graph. The arm runs twice first, so that nothing is compiled during the capture."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -224,8 +229,8 @@ def captured(arm: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def time_s(graph: torch.cuda.CUDAGraph) -> float:
-    """One replay, on the device's own clock."""
+def time_replay_s(graph: torch.cuda.CUDAGraph) -> float:
+    """Replays the graph once and returns the seconds measured by CUDA events."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     graph.replay()

@@ -1,11 +1,12 @@
-"""How much of the target's bare prefill rate is left when features are captured and stored; one JSON object a row.
+"""Measures the throughput of feature capture as a share of the target's bare prefill.
 
     python benchmarks/capture_speed.py [--pairs N] [--conversations N]
 
-Bare: the target reads the same rows in the same batches and nothing is kept of it. Capture: `features.capture.run` as a
-whole, from answered conversations to a finished directory on the local disk, quantised to the default. Back to back in
-an order that rotates. The check of what storing changes, at most 8,192 tokens of any run, is one conversation here, so
-that a short measurement pays for it no more than a long run does. Exit 1 if a row misses; a few minutes.
+Prefill: the target computes the same rows in the same batches and stores nothing. Capture: all of
+`features.capture.run`, from answered conversations to a finished directory on the local disk, in the default dtype.
+Both run back to back in rotated order. Capture also checks the quantization error on up to 8,192 held-out tokens of a
+run. Here one conversation is held out, so that this check costs a short measurement no larger share than a long run.
+Prints one JSON object for each row. Exits 1 if a row misses its target. Takes a few minutes.
 
 B rows of a batch, T tokens.
 """
@@ -21,7 +22,7 @@ from statistics import median
 
 import torch
 from prove_engine import measure_rotated
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 from training_fixtures import make_target, write_conversations
 
 from eyas.chat.conversation import read_conversation_dir
@@ -39,7 +40,7 @@ CONFIG = capture.CaptureConfig(held_out=0.01, max_error=1.0)
 
 @torch.no_grad()
 def prefill(target: Target, lengths: Sequence[int]) -> None:
-    """The rows through the target, similar lengths together, as many padded tokens at once as capture takes."""
+    """Computes rows of these lengths in the target, batched by length with the batch size of capture."""
     batch: list[int] = []
     batches = [batch]
     for length in sorted(lengths):
@@ -55,27 +56,29 @@ def prefill(target: Target, lengths: Sequence[int]) -> None:
         torch.cuda.synchronize()
 
 
-def of_target(name: str, target: Target, count: int, pairs: int, scratch: Path) -> Iterator[Row]:
-    """The rows of one target."""
+def measure_target(name: str, target: Target, count: int, pairs: int, scratch: Path) -> Iterator[Row]:
+    """Yields the rows of one target."""
     conversations = write_conversations(scratch / "conversations", target, count)
     lengths = [
         len(row.ids) for one in read_conversation_dir(conversations) for row in build_text_rows(one, target.tokenizer)
     ]
     out = scratch / "features"
 
-    def rate_of_capture() -> float:
+    def measure_capture_rate() -> float:
         shutil.rmtree(out, ignore_errors=True)
         began_s = time.perf_counter()
         capture.run(CONFIG, conversations, target, out, progress=False)
         return sum(lengths) / (time.perf_counter() - began_s)
 
-    def rate_of_prefill() -> float:
+    def measure_prefill_rate() -> float:
         began_s = time.perf_counter()
         prefill(target, lengths)
         return sum(lengths) / (time.perf_counter() - began_s)
 
     prefill(target, lengths[:8])  # warm-up
-    found = measure_rotated({"capture": rate_of_capture, "prefill": rate_of_prefill}, pairs, f"capture, {name}")
+    found = measure_rotated(
+        {"capture": measure_capture_rate, "prefill": measure_prefill_rate}, pairs, f"capture, {name}"
+    )
     ratios = [a / b for a, b in zip(found["capture"], found["prefill"], strict=True)]
     middle, span = median_interval(ratios, 0)
     for arm, rates in found.items():
@@ -85,16 +88,16 @@ def of_target(name: str, target: Target, count: int, pairs: int, scratch: Path) 
 
 
 def capture_speed(pairs: int, count: int) -> Iterator[Row]:
-    """The embedded target and a larger one of random weights."""
+    """Yields the rows of the embedded target and of a larger target with random weights."""
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        yield from of_target("embedded, hidden 256", Target.load(EMBEDDED), count, pairs, scratch / "embedded")
+        yield from measure_target("embedded, hidden 256", Target.load(EMBEDDED), count, pairs, scratch / "embedded")
         larger = Target.load(make_target(scratch / "target"))
-        yield from of_target("random Llama, hidden 512", larger, count, pairs, scratch / "larger")
+        yield from measure_target("random Llama, hidden 512", larger, count, pairs, scratch / "larger")
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)

@@ -1,10 +1,10 @@
-"""What the bench client itself costs, one JSON object a row; exit 1 if one misses.
+"""Measures the TPOT that the client of `eyas bench --url` adds to a server. Exits 1 if it is too much.
 
     python benchmarks/client_overhead.py [--streams 32] [--tokens 200] [--step-ms 1]
 
-A server in a process of its own writes a token a stream and step, on time, and does nothing else; it says of every
-answer when it wrote the first and the last. The client's TPOT over that of the server's own clock is what the client
-adds. Client and server want a core each: on a busy machine the row says so and counts for nothing.
+A fake server in its own process writes one token for each stream at every step and does nothing else. It records when
+it wrote the first and the last token of each answer. The figure is the client's TPOT over the server's TPOT. Client and
+server need one core each; on a busy machine the figure is not valid.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 
 from eyas.bench.client.bench_server import run
 from eyas.bench.config import ClientConfig
 
-MOST = 1.02
+MAX_RATIO = 1.02
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 MODELS = b'{"data": [{"id": "fake", "owned_by": "nobody"}]}'
 
@@ -42,14 +42,14 @@ TOKEN = _chunk(choices=[{"index": 0, "delta": {"content": "w"}}])
 
 
 def last_chunks(tokens: int) -> bytes:
-    """What follows so many tokens."""
+    """Returns the chunks after the last of `tokens` tokens: finish reason, usage and the end marker."""
     usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
     end = _chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}]) + _chunk(choices=[], usage=usage)
     return end + _frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
-async def requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
-    """Those of one connection that ask for an answer; its head is written, the chunks are the caller's."""
+async def accept_requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """Yields once for each completion request of a connection, after the response head. Answers GET requests."""
     while True:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -65,17 +65,17 @@ async def requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         yield
 
 
-class Ticking:
-    """All streams get their next token at the same tick, as a batched engine hands them out."""
+class TickingServer:
+    """A fake server that writes the next token of all streams at the same tick, like an engine with batches."""
 
     def __init__(self, tokens: int, step_s: float) -> None:
         self.tokens, self.step_s = tokens, step_s
         self.end = last_chunks(tokens)
-        self.open: dict[asyncio.StreamWriter, list[float]] = {}  # writer -> when its first token was written, and count
+        self.open: dict[asyncio.StreamWriter, list[float]] = {}  # writer -> [time of its first token, number of tokens]
         self.tpots_s: list[float] = []
 
     async def tick(self) -> None:
-        """For ever; a tick that is late is followed by the next one a whole step later."""
+        """Writes tokens at every step until it is canceled. After a late tick the next one comes a whole step later."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
@@ -93,28 +93,28 @@ class Ticking:
                 writer.write(self.end)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Requests of one connection."""
-        async for _ in requests(reader, writer):
+        """Serves the requests of one connection."""
+        async for _ in accept_requests(reader, writer):
             self.open[writer] = [0.0, 0]
 
 
 def serve(pipe: Connection, tokens: int, step_s: float) -> None:
-    """The server's process: tells its port, and at the end its own TPOTs."""
+    """Runs the server in its process. Sends its port through the pipe, and the measured TPOTs after any message."""
 
     async def main() -> None:
-        ticking = Ticking(tokens, step_s)
-        listener = await asyncio.start_server(ticking.serve, "127.0.0.1", 0)
+        server = TickingServer(tokens, step_s)
+        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
         pipe.send(listener.sockets[0].getsockname()[1])
-        ticks = asyncio.create_task(ticking.tick())
+        ticks = asyncio.create_task(server.tick())
         await asyncio.to_thread(pipe.recv)
         ticks.cancel()
-        pipe.send(ticking.tpots_s)
+        pipe.send(server.tpots_s)
 
     asyncio.run(main())
 
 
 def measure(streams: int, tokens: int, step_s: float) -> Row:
-    """Client's median TPOT over the server's."""
+    """Returns the row with the client's median TPOT over the server's."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, tokens, step_s), daemon=True)
     server.start()
@@ -136,11 +136,11 @@ def measure(streams: int, tokens: int, step_s: float) -> Row:
     seen_ms = found["concurrency"][0]["arms"]["server"]["tpot_ms"]["p50"]
     name = f"client's TPOT over the server's, {streams} streams, a token each {1000 * step_s:g} ms"
     told = f"{name} (the server kept {truth_ms:.3f} ms, the client saw {seen_ms:.3f})"
-    return Row(told, round(seen_ms / truth_ms, 4), f"at most {MOST}", seen_ms <= MOST * truth_ms)
+    return Row(told, round(seen_ms / truth_ms, 4), f"at most {MAX_RATIO}", seen_ms <= MAX_RATIO * truth_ms)
 
 
 def main() -> int:
-    """Print the row."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=200)

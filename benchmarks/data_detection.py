@@ -1,4 +1,4 @@
-"""Parts `detection` and `real` of `make prove-data`: what the privacy filter finds, and what it does to other text."""
+"""Parts `detection` and `real` of `make prove-data`: measures the recall and false positives of the filter."""
 
 import json
 import random
@@ -12,19 +12,19 @@ from data_options import Options
 from pii_names import faker_words, parts
 from pii_score import Outcome, recall, score_text
 from pii_set import LANGUAGES, LabeledText
-from rows import Row
+from result_rows import Row
 
 KEY = b"a key for measuring only, no secret"
 BATCH = 500
 KINDS = ("PERSON", "LOCATION", "ADDRESS", "EMAIL", "PHONE", "CARD", "ACCOUNT", "GOVERNMENT_ID", "SECRET", "IP_ADDRESS")
 ALWAYS = ("SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID")
 SOFT = frozenset({"PERSON", "LOCATION", "EMAIL", "PHONE"})
-REAL = {"gsm8k-train": "question", "mt-bench": "turns", "humaneval": "prompt"}  # the key that holds what a user wrote
-Written = tuple[str, ...] | None  # the texts of a record as they are written; None: dropped
+REAL = {"gsm8k-train": "question", "mt-bench": "turns", "humaneval": "prompt"}  # file -> the key of the user's text
+Written = tuple[str, ...] | None  # the texts of a record after the filter; None: the record was dropped
 
 
 def run_filter(records: Sequence[tuple[tuple[str, ...], str]]) -> Iterator[Written]:
-    """What the privacy filter makes of records (texts, language), batch by batch."""
+    """Runs the privacy filter over records (texts, language) in batches and yields the result of each."""
     from eyas.privacy.config import PrivacyConfig
     from eyas.privacy.filter import CleanedRecord, PrivacyFilter
 
@@ -36,7 +36,7 @@ def run_filter(records: Sequence[tuple[tuple[str, ...], str]]) -> Iterator[Writt
 
 
 def detection(options: Options) -> Iterator[Row]:
-    """The rows of the labeled set; the tables go to stderr and to --tables."""
+    """Yields the rows of the labeled set. Prints the tables to stderr and writes them to --tables."""
     made = pii_set.build_set(options.seed)
     outcomes = score_texts(made, [labeled.language for labeled in made])
     yield from recall_rows(outcomes)
@@ -48,36 +48,38 @@ def detection(options: Options) -> Iterator[Row]:
 
 
 def score_texts(made: Sequence[LabeledText], languages: Sequence[str]) -> list[Outcome]:
-    """What becomes of the texts when they are taken to be written in these languages."""
+    """Filters the texts as texts of these languages and scores the results."""
     written = run_filter([((labeled.text,), language) for labeled, language in zip(made, languages, strict=True)])
     return [score_text(labeled, texts[0] if texts else None) for labeled, texts in zip(made, written, strict=True)]
 
 
 def recall_rows(outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """The rows that have a target."""
+    """Yields the rows that have a target."""
     planted = [outcome for outcome in outcomes if outcome.labeled.planted]
     clean = [outcome for outcome in outcomes if not outcome.labeled.planted]
-    yield _least(f"texts of which no planted value survives, of {len(planted)}", recall(planted), 0.97)
+    yield _minimum_row(f"texts of which no planted value survives, of {len(planted)}", recall(planted), 0.97)
     for kind in ALWAYS:
         some = [outcome for outcome in planted if kind in outcome.labeled.kinds]
-        yield _least(f"texts with {kind} of which none survives, of {len(some)}", _gone(some, kind), 1.0)
+        yield _minimum_row(
+            f"texts with {kind} of which none survives, of {len(some)}", _share_without_kind(some, kind), 1.0
+        )
     touched = sum(outcome.changed or outcome.dropped for outcome in clean) / len(clean)
     yield Row(f"clean texts changed or dropped, of {len(clean)}", round(touched, 4), "at most 0.03", touched <= 0.03)
     soft = [outcome for outcome in planted if outcome.labeled.kinds <= SOFT]
     kept = sum(outcome.caught and not outcome.dropped for outcome in soft) / len(soft)
     name = f"texts with names, places, e-mail and phones alone that are kept with surrogates, of {len(soft)}"
-    yield _least(name, kept, 0.9)
+    yield _minimum_row(name, kept, 0.9)
 
 
 def markdown_tables(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Markdown: by kind, by language, by where the names come from."""
+    """Yields Markdown tables by kind, by language, and by the share of a name that Faker's lists contain."""
     planted = [outcome for outcome in outcomes if outcome.labeled.planted]
     rows = []
     for kind in KINDS:
         some = [outcome for outcome in planted if kind in outcome.labeled.kinds]
         values = sum(value.kind == kind for outcome in some for value in outcome.labeled.planted)
         dropped = sum(outcome.dropped for outcome in some) / len(some) if some else None
-        rows.append([kind, str(len(some)), str(values), _share(_gone(some, kind)), _share(dropped)])
+        rows.append([kind, str(len(some)), str(values), _share(_share_without_kind(some, kind)), _share(dropped)])
     yield _table(["kind", "texts", "values", "none of the kind survives", "dropped"], rows)
     rows = []
     for language in LANGUAGES:
@@ -106,7 +108,7 @@ def _by_list(planted: Sequence[Outcome]) -> list[list[str]]:
 
 
 def describe_detected_languages(made: Sequence[LabeledText]) -> str:
-    """Lines about the language that the pipeline itself would find, and what the filter makes of it."""
+    """Returns lines about the languages that the pipeline detects, and the recall with these languages."""
     from eyas.data.select.language import detect_language
 
     languages = [detect_language(labeled.text) for labeled in made]
@@ -118,14 +120,14 @@ def describe_detected_languages(made: Sequence[LabeledText]) -> str:
     clean = [outcome for outcome in outcomes if not outcome.labeled.planted]
     touched = sum(outcome.changed or outcome.dropped for outcome in clean) / len(clean)
     return (
-        f"The figures above are with the language of the label. The pipeline finds another one in {wrong.total()} of "
-        f"{len(made)} texts ({by_language}); with the one that it finds, {_share(caught)} are caught and "
+        f"The figures above use the labeled language. The pipeline detects another language in {wrong.total()} of "
+        f"{len(made)} texts ({by_language}). With the detected language, {_share(caught)} of the texts are caught and "
         f"{_share(touched)} of the clean texts are changed or dropped."
     )
 
 
 def describe_misses(outcomes: Sequence[Outcome]) -> str:
-    """Templates whose texts were missed or touched wrongly; no value is told."""
+    """Returns the templates with missed values and with clean texts that were changed. Names no value."""
     leaks, touched = Counter[str](), Counter[str]()
     for outcome in outcomes:
         place = f"{outcome.labeled.language}/{outcome.labeled.template}"
@@ -136,16 +138,16 @@ def describe_misses(outcomes: Sequence[Outcome]) -> str:
     return f"survived, by template: {dict(leaks.most_common())}\nclean but touched: {dict(touched.most_common())}"
 
 
-def _gone(outcomes: Sequence[Outcome], kind: str) -> float | None:
-    """The share of texts in which no value of the kind survives."""
+def _share_without_kind(outcomes: Sequence[Outcome], kind: str) -> float | None:
+    """Returns the share of texts in which no value of the kind survives."""
     gone = [all(value.kind != kind for value in outcome.survivors) for outcome in outcomes]
     return sum(gone) / len(gone) if gone else None
 
 
-def _least(name: str, figure: float | None, bound: float) -> Row:
+def _minimum_row(name: str, figure: float | None, bound: float) -> Row:
     if figure is None:
         return Row(name, None, f"at least {bound:g}", False)
-    # Rounded down, so that 0.99996 does not read as 1.
+    # Rounds down, so that 0.99996 is not printed as 1.
     return Row(name, int(figure * 10_000) / 10_000, f"at least {bound:g}", figure >= bound)
 
 
@@ -159,7 +161,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def real(options: Options) -> Iterator[Row]:
-    """What the filter does to other people's public prompts, all of them English."""
+    """Yields the shares of changed and dropped records in public English prompt sets."""
     shown = []
     for name, key in REAL.items():
         path = options.data / f"{name}.jsonl" if options.data else None
@@ -181,7 +183,7 @@ def real(options: Options) -> Iterator[Row]:
 
 
 def _shown(name: str, place: int, before: tuple[str, ...], after: Written) -> str:
-    """One record for reading by eye."""
+    """Returns one record before and after the filter, for a human reader."""
     verdict = "DROPPED" if after is None else "changed" if after != before else "as it was"
     lines = [f"######## {name}:{place}  {verdict}", *before]
     if after is not None and after != before:
@@ -190,5 +192,5 @@ def _shown(name: str, place: int, before: tuple[str, ...], after: Written) -> st
 
 
 def is_outside_repository(path: Path) -> bool:
-    """Whether a file lies outside this repository."""
+    """Returns True if a file lies outside this repository."""
     return not path.resolve().is_relative_to(Path(__file__).resolve().parents[1])

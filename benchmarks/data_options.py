@@ -1,4 +1,4 @@
-"""What every part of `make prove-data` is told."""
+"""Holds the options that prove_data.py passes to its parts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Options:
-    """The options of benchmarks/prove_data.py."""
+    """The command-line options of benchmarks/prove_data.py."""
 
     seed: int = 0
     data: Path | None = None  # gsm8k-train.jsonl, mt-bench.jsonl, humaneval.jsonl

@@ -1,4 +1,4 @@
-"""Part `respond` of `make prove-data`: what `eyas respond` costs a server, against a client that does nothing else."""
+"""Part `respond` of `make prove-data`: compares the throughput of `eyas respond` with that of a plain HTTP client."""
 
 import asyncio
 import signal
@@ -12,16 +12,16 @@ from statistics import median
 
 import httpx
 from data_options import Options
-from rows import Row
+from result_rows import Row
 
-EMBEDDED = "embedded"  # the target's name, also on the server
+EMBEDDED = "embedded"  # the name of the target, also on the server
 PROMPTS, MAX_TOKENS, CONCURRENCY = 128, 64, 8
-LEAST = 0.95
+MIN_RATIO = 0.95
 STOP_S = 60
 
 
 def respond(options: Options) -> Iterator[Row]:
-    """Output tokens per second, pairs in an order that rotates."""
+    """Yields the row of output tokens per second, measured in pairs in rotated order."""
     from eyas.evalsets import FAMILIES, example
 
     families = sorted(FAMILIES)
@@ -48,7 +48,7 @@ def _compared(url: str, prompts: list[list[dict[str, str]]], directory: Path, pa
         "eyas": lambda number: _eyas(url, directory / "prompts", directory / str(number)),
     }
     for arm in arms.values():
-        for warm_up in (-1, -2):  # the server compiles its forwards meanwhile
+        for warm_up in (-1, -2):  # the server compiles its forwards at the same time
             arm(warm_up)
     found: dict[str, list[float]] = {name: [] for name in arms}
     for pair in range(pairs):
@@ -58,11 +58,11 @@ def _compared(url: str, prompts: list[list[dict[str, str]]], directory: Path, pa
         print(f"respond: pair {pair + 1} of {pairs}: {figures} tokens/s", file=sys.stderr, flush=True)
     ratio = median(ours / plain for ours, plain in zip(found["eyas"], found["plain"], strict=True))
     name = f"eyas respond over a plain client, output tokens per second, {CONCURRENCY} requests at a time"
-    return Row(name, round(ratio, 3), f"at least {LEAST}", ratio >= LEAST)
+    return Row(name, round(ratio, 3), f"at least {MIN_RATIO}", ratio >= MIN_RATIO)
 
 
 async def _plain(url: str, prompts: Sequence[list[dict[str, str]]]) -> float:
-    """Tokens per second of a client that only asks."""
+    """Returns the output tokens per second of a client that only sends requests."""
     waiting, tokens = list(prompts), 0
 
     async def worker(client: httpx.AsyncClient) -> None:
@@ -80,7 +80,7 @@ async def _plain(url: str, prompts: Sequence[list[dict[str, str]]]) -> float:
 
 
 def _eyas(url: str, prompts: Path, out: Path) -> float:
-    """Tokens per second of the stage, from its call to its finished directory."""
+    """Returns the output tokens per second of the respond stage, from its call to its finished directory."""
     from eyas.chat.conversation import read_conversation_dir
     from eyas.data.answers import respond, respond_config
     from eyas.recipe import Recipe, Run, TargetConfig
@@ -97,7 +97,7 @@ def _eyas(url: str, prompts: Path, out: Path) -> float:
 
 
 def _write_prompts(directory: Path, prompts: Sequence[list[dict[str, str]]]) -> None:
-    """A finished prompts directory."""
+    """Writes a finished prompts directory."""
     from eyas.base.provenance import StageInputs, finish_stage
     from eyas.chat.conversation import Conversation, Message
 

@@ -1,19 +1,20 @@
-"""Acceptance length over the amount of data; one JSON object a row on stdout, exit 1 if one misses.
+"""Measures the acceptance length over the amount of training data.
 
     python benchmarks/data_scaling.py [--base N] [--updates U] [--run DIR]
 
 The embedded target answers 8 N prompts of the grammar's training split. Heads are trained from random weights on the
-first N, 2 N, 4 N and all of these conversations and measured on the same held-out answers, prompts of the evaluation
-split: all that differs is what they saw.
+first N, 2 N, 4 N and 8 N conversations. All are measured on the same held-out answers to prompts of the evaluation
+split, so the heads differ only in their training data.
 
-Every head gets the same number of updates of the same size, so the least data goes round eight times as often as the
-most. Same epochs would hand the most data eight times the computing too, and the curve would tell both at once. What
-speaks against the same updates is that too many epochs can hurt, which would flatter more data: each size is
-therefore trained with half the updates, too, and the better head counts for it (the row says which).
+Every head gets the same number of updates of the same size. With the same number of epochs, more data would also get
+more compute, and the curve would mix both effects. With the same updates, the smallest set is repeated eight times as
+often as the largest, and too many epochs can lower the acceptance length. Each size is therefore also trained with half
+the updates, and the better head counts. The row names its updates and epochs.
 
-    acceptance length = a + b * log2(conversations)        least squares; b is what a doubling brings
+    acceptance length = a + b * log2(conversations)        least squares; b is the gain from twice the data
 
---run keeps everything there, finished heads included, and goes on from it. Progress goes to stderr; half an hour.
+Prints one JSON object for each row and exits 1 if a row misses its target. --run names a directory that keeps all
+results; a later call resumes from them. Progress goes to stderr. Takes half an hour.
 """
 
 import argparse
@@ -26,8 +27,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from features_quantized import answers
-from rows import Row, print_rows
+from features_quantized import answer_eval_prompts
+from result_rows import Row, print_rows
 
 from eyas.base.provenance import StageInputs, finish_stage, is_finished
 from eyas.chat.conversation import read_conversation_dir
@@ -59,7 +60,7 @@ TRAIN = TrainConfig(
 
 @dataclass(frozen=True)
 class Point:
-    """The better head of one amount of data."""
+    """The result of the better head for one amount of data."""
 
     conversations: int
     acceptance_length: float
@@ -68,8 +69,8 @@ class Point:
     epochs: float
 
 
-def conversations_of(work: Path, count: int) -> Path:
-    """The directory of the first `count` answered prompts of the training split."""
+def answer_training_prompts(work: Path, count: int) -> Path:
+    """Answers the first `count` prompts of the training split and returns the directory of the conversations."""
     prompts = PromptsConfig(source="builtin:train", limit=count)
     run = Run(Recipe(prompts=prompts, respond=RespondConfig(max_tokens=160, batch_size=24)), work / "all")
     for stage in ("prompts", "respond"):
@@ -77,8 +78,8 @@ def conversations_of(work: Path, count: int) -> Path:
     return run.directory("respond")
 
 
-def first_of(source: Path, place: Path, count: int) -> Path:
-    """A finished directory of the first `count` of these conversations."""
+def write_first(source: Path, place: Path, count: int) -> Path:
+    """Writes a finished directory with the first `count` of these conversations and returns it."""
     origin = StageInputs("respond", f"the first {count}", {})
     if not is_finished(place, origin):
         place.mkdir(parents=True, exist_ok=True)
@@ -88,8 +89,8 @@ def first_of(source: Path, place: Path, count: int) -> Path:
     return place
 
 
-def trained(work: Path, conversations: Path, updates: int, target: Target, held_out: Features) -> Point:
-    """A head of so many updates on these conversations, measured."""
+def train_and_measure(work: Path, conversations: Path, updates: int, target: Target, held_out: Features) -> Point:
+    """Trains a head on these conversations and measures it on the held-out answers."""
     features_dir = conversations.with_name("features")
     capture.run(CAPTURE, conversations, target, features_dir)
     features = Features(features_dir)
@@ -109,8 +110,8 @@ def _config(updates: int) -> TrainConfig:
     return TrainConfig(**{**vars(TRAIN), "updates": updates})
 
 
-def fit(points: Sequence[Point]) -> tuple[float, float, float]:
-    """a, b and the largest distance of a point from the line."""
+def fit_line(points: Sequence[Point]) -> tuple[float, float, float]:
+    """Fits the line and returns a, b and the largest distance of a point from it."""
     x = np.log2([point.conversations for point in points])
     y = np.array([point.acceptance_length for point in points])
     b, a = np.polyfit(x, y, 1)
@@ -118,25 +119,25 @@ def fit(points: Sequence[Point]) -> tuple[float, float, float]:
 
 
 def data_scaling(base: int, updates: int, work: Path) -> Iterator[Row]:
-    """The points and the curve."""
+    """Yields the rows of the points and of the fitted line."""
     target = Target.load(EMBEDDED)
     held_out_dir = work / "held-out-features"
-    run = answers(work / "held-out", HELD_OUT)
+    run = answer_eval_prompts(work / "held-out", HELD_OUT)
     capture.run(capture.CaptureConfig(held_out=1.0), run.directory("respond"), target, held_out_dir)
     held_out = Features(held_out_dir)
-    source = conversations_of(work, base * max(TIMES))
+    source = answer_training_prompts(work, base * max(TIMES))
     points = []
     for times in TIMES:
         place = work / f"x{times}"
-        conversations = first_of(source, place / "conversations", base * times)
-        heads = [trained(place, conversations, count, target, held_out) for count in (updates // 2, updates)]
+        conversations = write_first(source, place / "conversations", base * times)
+        heads = [train_and_measure(place, conversations, count, target, held_out) for count in (updates // 2, updates)]
         best = max(heads, key=lambda point: point.acceptance_length)
         points.append(best)
         low, high = best.ci95
         name = f"acceptance length of a head from {best.conversations} conversations, {best.updates} updates or"
         told = f"{name} {best.epochs:.1f} epochs, 95% {low:.2f} to {high:.2f}"
         yield Row(told, round(best.acceptance_length, 3), "told", True)
-    a, b, off = fit(points)
+    a, b, off = fit_line(points)
     line = f"{a:.3f} + {b:.3f} * log2(conversations)"
     yield Row(f"data scaling: {line}; what a doubling brings", round(b, 4), "above 0", b > 0)
     yield Row("data scaling: largest distance of a point from that line", round(off, 4), "told", True)
@@ -147,11 +148,11 @@ def data_scaling(base: int, updates: int, work: Path) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=int, default=BASE, help="conversations of the smallest head")
     parser.add_argument("--updates", type=int, default=UPDATES)
-    parser.add_argument("--run", type=Path, help="a directory that keeps everything")
+    parser.add_argument("--run", type=Path, help="directory for all results; reused if they exist")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         return print_rows(data_scaling(parsed.base, parsed.updates, parsed.run or Path(scratch)))

@@ -1,4 +1,4 @@
-"""Part `speed` of `make prove-data`: CPU time of the privacy filter, and the memory of `eyas prompts`."""
+"""Part `speed` of `make prove-data`: measures the CPU time of the privacy filter and the memory of `eyas prompts`."""
 
 import json
 import os
@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pii_set
 from data_options import Options
-from rows import Row
+from result_rows import Row
 
 CHARS = 500
 PROMPTS = 3000
-LEAST_PER_S = 400
+MIN_PROMPTS_PER_S = 400
 WORST_CHARS = 50_000
-MOST_S = 0.5
+MAX_S = 0.5
 WORST_LANGUAGES = ("en", "de", "pl")
 SIZES = (10_000, 100_000)
-MOST_GROWN = 1.1
+MAX_GROWTH = 1.1
 POLL_S = 0.1
 KEY = b"a key for measuring only, no secret"
-# Repeated to WORST_CHARS characters. Each is made for one sort of pattern: addresses, numbers, names, keys, brackets.
+# Each unit is repeated to WORST_CHARS characters and stresses one kind of pattern: addresses, numbers, names, keys.
 UNITS = (
     *("a.", "a@", "a@a.", "a-", "a_", "x=", "1", "1 ", "1-", "1.", "1.1.1.", "1:", "0x", "+49 ", "(", "((1", "[", "\n"),
     *(" ", "\t", "A", "Aa ", "Aa", "aA1", "é", "ß-", "Anna ", "Anna-", "Mr. ", "Dr. Anna ", "de la ", "van der "),
@@ -49,14 +49,14 @@ UNITS = (
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a process and its children."""
+    """Memory and CPU time of a process and its children."""
 
     anon_bytes: int  # the largest sum of their resident anonymous memory
     cpu_s: float
 
 
 def speed(options: Options) -> Iterator[Row]:
-    """Throughput, worst inputs, memory."""
+    """Yields the rows of throughput, worst inputs and memory."""
     from eyas.privacy.config import PrivacyConfig
     from eyas.privacy.filter import PrivacyFilter
 
@@ -68,7 +68,7 @@ def speed(options: Options) -> Iterator[Row]:
         privacy.clean(prompts[start : start + 1000])
     per_s = len(prompts) / (time.process_time() - began_s)
     name = f"prompts of {CHARS} characters a second of one core, privacy filter"
-    yield Row(name, round(per_s), f"at least {LEAST_PER_S}", per_s >= LEAST_PER_S)
+    yield Row(name, round(per_s), f"at least {MIN_PROMPTS_PER_S}", per_s >= MIN_PROMPTS_PER_S)
     times = {}
     for language in WORST_LANGUAGES:
         for unit in UNITS:
@@ -80,12 +80,12 @@ def speed(options: Options) -> Iterator[Row]:
     print("slowest inputs:", {name: round(times[name], 3) for name in slowest[:8]}, file=sys.stderr, flush=True)
     worst_s = times[slowest[0]]
     name = f"seconds for {WORST_CHARS} characters of the worst of {len(times)} inputs"
-    yield Row(name, round(worst_s, 3), f"at most {MOST_S}", worst_s <= MOST_S)
+    yield Row(name, round(worst_s, 3), f"at most {MAX_S}", worst_s <= MAX_S)
     yield from memory(options)
 
 
 def _of_chars(seed: int) -> list[tuple[tuple[str, ...], str]]:
-    """Prompts of CHARS characters: texts of the labelled set of one language, with and without planted values."""
+    """Makes prompts of CHARS characters from texts of the labeled set, each in one language."""
     rng = random.Random(seed)
     by_language: dict[str, list[str]] = {}
     for labelled in pii_set.build_set(seed):
@@ -101,7 +101,7 @@ def _of_chars(seed: int) -> list[tuple[tuple[str, ...], str]]:
 
 
 def memory(options: Options) -> Iterator[Row]:
-    """`eyas prompts` over few and many prompts, in processes of its own."""
+    """Yields the rows of `eyas prompts` over few and many prompts, each in a process of its own."""
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         for size in SIZES:
@@ -111,7 +111,7 @@ def memory(options: Options) -> Iterator[Row]:
         print(f"eyas prompts, {size} prompts: {usage.anon_bytes / 2**20:.0f} MiB anonymous, {usage.cpu_s:.0f} s of CPU",
               file=sys.stderr)  # fmt: skip
     name = f"anonymous memory of eyas prompts over {SIZES[1]} prompts, over that of {SIZES[0]}"
-    yield Row(name, round(grown, 3), f"at most {MOST_GROWN}", grown <= MOST_GROWN)
+    yield Row(name, round(grown, 3), f"at most {MAX_GROWTH}", grown <= MAX_GROWTH)
     per_s = (SIZES[1] - SIZES[0]) / (found[SIZES[1]].cpu_s - found[SIZES[0]].cpu_s)
     name = f"prompts of {CHARS} characters a second of one core, all of eyas prompts"
     yield Row(name, round(per_s), "told", True)
@@ -131,23 +131,25 @@ def _eyas_prompts(directory: Path, size: int, seed: int) -> Usage:
         while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             peak = max(peak, anonymous_bytes(child.pid))
             time.sleep(POLL_S)
-        _, status, usage = os.wait4(child.pid, 0)  # with the children that it has waited for
+        _, status, usage = os.wait4(child.pid, 0)  # includes the children that the process waited for
         child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
-        raise SystemExit(f"eyas prompts over {size} prompts ended with {child.returncode}:\n{log.read_text()[-2000:]}")
+        raise SystemExit(
+            f"eyas prompts over {size} prompts failed with exit code {child.returncode}:\n{log.read_text()[-2000:]}"
+        )
     kept = sum(1 for _ in (directory / "run" / "prompts" / "prompts.jsonl").open("rb"))
     print(f"eyas prompts, {size} prompts: {kept} kept", file=sys.stderr, flush=True)
     return Usage(peak, usage.ru_utime + usage.ru_stime)
 
 
 def write_prompts(path: Path, size: int, seed: int) -> None:
-    """So many different English prompts of CHARS characters; one in ten holds a name and an e-mail address."""
+    """Writes `size` different English prompts of CHARS characters. One in ten has a name and an e-mail address."""
     rng = random.Random(seed)
     texts = [labelled for labelled in pii_set.build_set(seed) if labelled.language == "en"]
     vocabulary = sorted({word for labelled in texts if not labelled.planted for word in labelled.text.split()
                          if word.isalpha() and word.islower()})  # fmt: skip
     mails = [labelled.text for labelled in texts if labelled.kinds == {"PERSON", "EMAIL"}]
-    assert mails, "texts with a name and an address"
+    assert mails, "the set has texts with a name and an address"
     with path.open("w", encoding="utf-8") as file:
         for number in range(size):
             text = f"Write a text about the {rng.choice(vocabulary)} that has these words in it: "
@@ -158,17 +160,17 @@ def write_prompts(path: Path, size: int, seed: int) -> None:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Of the process and all below it, now."""
+    """Returns the resident anonymous memory of a process and all its descendants."""
     children: dict[int, list[int]] = {}
     held_kb: dict[int, int] = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         process = int(status.parent.name)
         children.setdefault(int(lines["PPid"]), []).append(process)
-        held_kb[process] = int(lines.get("RssAnon", "0 kB").split()[0])  # a process that has ended holds nothing
+        held_kb[process] = int(lines.get("RssAnon", "0 kB").split()[0])  # a process that has ended has no such line
     total_kb, waiting = 0, [pid]
     while waiting:
         process = waiting.pop()

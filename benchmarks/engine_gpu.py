@@ -1,11 +1,11 @@
-"""The engine's GPU rows: a step against reading the weights once, a round against a step, overlap, idle share.
+"""Measures the engine on a GPU: a step against one read of the weights, a round against a step, overlap, idle share.
 
     python benchmarks/engine_gpu.py [--tiny]
 
-Target of the shape of Llama-3.1-8B with a head of EAGLE-3's shape, bfloat16, random weights: nothing drafted is
-accepted, and nothing here depends on it, because a round's shapes are fixed before it runs. One JSON row a line; exit 1
-if one misses, 2 without CUDA. --tiny: a small shape, on a CPU too, to see that it runs. Needs 20 GB of disk, 30 of GPU
-memory.
+The target has the shape of Llama-3.1-8B and the head that of EAGLE-3, with random weights in bfloat16. No draft token
+is accepted, which does not change the times, because the shapes of a round are fixed before it runs. Prints one JSON
+object for each row. Exits 1 if a row misses its target, and 2 without CUDA. --tiny uses a small shape, also on a CPU,
+to test the script. Needs 20 GB of disk and 30 GB of GPU memory.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from overlap import LOOPS, run
-from rows import Row, print_rows
+from overlap_speed import LOOPS, run_loop
+from result_rows import Row, print_rows
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eyas.bench.workload import Prompt
@@ -59,7 +59,7 @@ TINY = {
 
 
 def make_target(shape: dict[str, int], place: Path, device: torch.device) -> Target:
-    """Random weights in a directory, loaded as any target; the tokenizer is the embedded one's."""
+    """Saves a model with random weights and the embedded target's tokenizer, and loads it as a target."""
     config = LlamaConfig(
         **{**shape, "rope_theta": 500_000.0}, max_position_embeddings=8192, eos_token_id=1, bos_token_id=0
     )
@@ -77,7 +77,7 @@ def make_target(shape: dict[str, int], place: Path, device: torch.device) -> Tar
 
 
 def make_draft(target: Target) -> Eagle3Spec:
-    """A head with random weights."""
+    """Makes a head with random weights."""
     size = min(DRAFT_VOCAB, target.info.vocab_size // 2)
     config = HeadConfig.for_target(target.info, draft_vocab_size=size, aux_layer_ids=target.aux_layer_ids)
     vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size).flip(0), size)
@@ -86,40 +86,40 @@ def make_draft(target: Target) -> Eagle3Spec:
     )
 
 
-def bandwidth(device: torch.device) -> float:
-    """Bytes read and written per second by a large copy; the best of some."""
+def measure_bandwidth(device: torch.device) -> float:
+    """Returns the bytes read and written in one second by a large copy, the best of COPIES."""
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     goal = torch.empty_like(source)
     stream = stream_for(device)
     return max(2 * COPY_BYTES / stream.launch(lambda: goal.copy_(source)).wait().seconds for _ in range(COPIES))
 
 
-def steps(target: Target, draft: Eagle3Spec) -> Iterator[Row]:
-    """One stream: a step without a head, and a whole round."""
+def measure_steps(target: Target, draft: Eagle3Spec) -> Iterator[Row]:
+    """Yields the rows of one stream: a step without a head, and a round."""
     plain = CostProfiler(Engine(target, (), 1, CONTEXT))
     drafted = CostProfiler(Engine(target, [draft], 1, CONTEXT))
     step_s = [plain.measure_round_s(OFF, 1, PROMPT) for _ in range(REPEATS)]
     round_s = [drafted.measure_round_s(TREE, 1, PROMPT) for _ in range(REPEATS)]
     weights = [weight for weight in target.model.parameters() if weight is not target.embedding.weight]
-    bound_s = sum(weight.nbytes for weight in weights) / bandwidth(target.model.device)
+    bound_s = sum(weight.nbytes for weight in weights) / measure_bandwidth(target.model.device)
     ratio = median(step_s) / bound_s
     yield Row("baseline step over weight bytes / bandwidth, 1 stream", round(ratio, 3), "at most 1.15", ratio <= 1.15)
     ratio = median(round_s) / median(step_s)
     yield Row("a whole round (depth 5, 16 nodes) over a baseline step", round(ratio, 3), "below 1.6", ratio < 1.6)
 
 
-def overlap(target: Target, draft: Eagle3Spec) -> Iterator[Row]:
-    """Both loops, alternating, on the same requests."""
+def measure_overlap(target: Target, draft: Eagle3Spec) -> Iterator[Row]:
+    """Yields the rows of both loops, which answer the same requests in alternating order."""
     generator = torch.Generator().manual_seed(0)
     for streams in STREAMS:
         engine = Engine(target, [draft], streams, CONTEXT)
         ids = torch.randint(2, target.info.vocab_size, (2 * streams, PROMPT), generator=generator).tolist()
         prompts = [Prompt(str(number), tuple(text)) for number, text in enumerate(ids)]
-        run(engine, "plain", prompts)
+        run_loop(engine, "plain", prompts)
         found = {name: [] for name in LOOPS}
         for pair in range(7):
             for name in sorted(LOOPS, reverse=pair % 2 == 1):
-                found[name].append(run(engine, name, prompts))
+                found[name].append(run_loop(engine, name, prompts))
         gain = median([b.tps / a.tps for a, b in zip(found["plain"], found["overlap"], strict=True)])
         idle = median([one.idle for one in found["overlap"]])
         yield Row(f"overlap over plain loop, {streams} streams", round(gain, 3), "at least 1", gain >= 1)
@@ -131,13 +131,13 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true")
     parsed = parser.parse_args()
     if not (parsed.tiny or torch.cuda.is_available()):
-        print("no CUDA device", file=sys.stderr)
+        print("This machine has no CUDA device. Use --tiny to test the script.", file=sys.stderr)
         return 2
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as place:
         target = make_target(TINY if parsed.tiny else LLAMA_8B, Path(place), device)
     draft = make_draft(target)
-    return print_rows(row for part in (steps, overlap) for row in part(target, draft))
+    return print_rows(row for part in (measure_steps, measure_overlap) for row in part(target, draft))
 
 
 if __name__ == "__main__":

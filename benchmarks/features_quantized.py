@@ -1,13 +1,15 @@
-"""What 8-bit features take and what they cost, one JSON object a row on stdout; exit 1 if one misses.
+"""Measures the size of 8-bit features and the acceptance length that they lose.
 
     python benchmarks/features_quantized.py [--run DIR] [--conversations N]
 
-The embedded target answers prompts of the evaluation split, which its head was not trained on; these conversations are
-captured as bfloat16, int8 and fp8, and the shipped head drafts them again from each (train.evaluate). Nothing is
-trained. Tokens are the same in all, so the share of the acceptance length that is lost is 1 - rounds / more rounds, and
-its interval is a paired bootstrap over conversations. --run keeps the answers there, or takes them from there.
-The embedded target has no large channels, so what they do is shown on random values. Progress goes to stderr; a quarter
-of an hour on one core.
+The embedded target answers prompts of the evaluation split, which its head was not trained on. These conversations are
+captured as bfloat16, int8 and fp8, and the shipped head drafts them from each (eyas.evaluation). No head is trained.
+The tokens are equal, so the lost share of the acceptance length is 1 - (rounds with bfloat16) / (rounds with 8 bits).
+Its interval is a paired bootstrap over conversations.
+
+The embedded target has no channels with large values, so their effect is measured on random values. Prints one JSON
+object for each row and exits 1 if a row misses its target. --run names a directory for the answers, which a later call
+reuses. Progress goes to stderr. Takes a quarter of an hour on one core.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 from training_fixtures import PACK_TOKENS, lengths_of_pack, make_rows
 
 from eyas.data.answers.respond_config import RespondConfig
@@ -39,18 +41,18 @@ from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import Recipe, Run, resolve_head
 from eyas.tree.stats import ratio_interval
 
-HIDDEN, SHARE = 4096, 0.6  # of the arithmetic: a target of 8 billion parameters, 60 % of the tokens generated
-MOST_KIB, MOST_LOST = 14.5, 0.01
+HIDDEN, SHARE = 4096, 0.6  # for the computed size: a target of 8 billion parameters, 60 % of the tokens generated
+MAX_KIB, MAX_LOSS = 14.5, 0.01
 PLAIN: StoredDtype = "bfloat16"
 EIGHT_BITS: tuple[StoredDtype, ...] = ("int8", "fp8")
 CONFIG = EvalConfig()
 OUTLIERS = (5, 10, 50, 100, 1000)
-GROUP = 16  # texts walked together
+GROUP = 16  # texts replayed in one batch
 CONVERSATIONS = 560
 
 
-def answers(directory: Path, count: int) -> Run:
-    """A run directory with `count` answered prompts of the evaluation split."""
+def answer_eval_prompts(directory: Path, count: int) -> Run:
+    """Answers `count` prompts of the evaluation split and returns the run directory."""
     prompts = PromptsConfig(source="builtin:eval", limit=count)
     run = Run(Recipe(prompts=prompts, respond=RespondConfig(max_tokens=160, batch_size=24)), directory)
     for stage in ("prompts", "respond"):
@@ -60,7 +62,7 @@ def answers(directory: Path, count: int) -> Run:
 
 @torch.inference_mode()
 def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
-    """Rounds that the shipped head takes for each conversation."""
+    """Replays each conversation with the shipped head and returns its number of rounds."""
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
     require_fit(stored, target.info, target.digest)
     indices = sorted(features.indices("held_out"), key=lambda index: features.manifest.rows[index].length)
@@ -70,12 +72,12 @@ def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
         drafter = HeadDrafter(stored.head, stored.vocab, lambda ids: target.embed(ids).float(), CONFIG.shape, rows)
         for row, rounds in zip(rows, replay_rows(rows, drafter), strict=True):
             found[row.id] = len(rounds.rounds.accepted)
-        print(f"walked {len(found)}/{len(indices)} texts", file=sys.stderr)
+        print(f"replayed {len(found)} of {len(indices)} texts", file=sys.stderr)
     return found
 
 
-def measured(run: Run, work: Path) -> Iterator[Row]:
-    """Every dtype on the same conversations."""
+def measure_dtypes(run: Run, work: Path) -> Iterator[Row]:
+    """Yields the rows of every dtype on the same conversations."""
     target = run.target
     rounds: dict[str, dict[str, int]] = {}
     for dtype in (PLAIN, *EIGHT_BITS):
@@ -106,11 +108,11 @@ def measured(run: Run, work: Path) -> Iterator[Row]:
         lost = float((mine - plain).sum() / mine.sum())
         name = f"{dtype}: share of the acceptance length lost, {int(walked.sum())} conversations"
         told = f"{name}, 95% interval {span.low:.3%} to {span.high:.3%}"
-        yield Row(told, round(lost, 5), f"at most {MOST_LOST}", lost <= MOST_LOST)
+        yield Row(told, round(lost, 5), f"at most {MAX_LOSS}", lost <= MAX_LOSS)
 
 
-def on_disk() -> Iterator[Row]:
-    """The bytes of a shard of random rows of that size, SHARE of each generated."""
+def measure_shard_bytes() -> Iterator[Row]:
+    """Yields the size of a shard of random rows, of which SHARE is generated."""
     rows = make_rows(lengths_of_pack(PACK_TOKENS, 0), HIDDEN, 1000, 0)
     lengths = [row.ids_T.shape[0] for row in rows]
     infos = [
@@ -124,11 +126,11 @@ def on_disk() -> Iterator[Row]:
             stored.append(StoredRow(row.ids_T, row.loss_mask_T, aux, hidden))
         kib = len(encode_shard(0, infos, stored)[0]) / sum(lengths) / 1024
         name = f"{dtype}: KiB a token of a shard, hidden {HIDDEN}, {SHARE:.0%} generated"
-        yield Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB)
+        yield Row(name, round(kib, 3), f"at most {MAX_KIB}", kib <= MAX_KIB)
 
 
-def outliers() -> Iterator[Row]:
-    """What large channels do to the others: normal values, one channel of a fixed magnitude that many times larger."""
+def measure_outliers() -> Iterator[Row]:
+    """Yields the error of normal channels beside one channel whose values are 5 to 1,000 times as large."""
     x_TL = torch.randn(512, HIDDEN, generator=torch.Generator().manual_seed(0))
     for times in OUTLIERS:
         x_TL[:, 0] = times
@@ -140,21 +142,21 @@ def outliers() -> Iterator[Row]:
 
 
 def features_quantized(run_dir: Path | None, conversations: int) -> Iterator[Row]:
-    """All rows; the answers are kept in run_dir, or taken from there."""
+    """Yields all rows. The answers are stored in run_dir, or read from it."""
     for dtype in EIGHT_BITS:
         kib = bytes_per_token(dtype, HIDDEN, SHARE) / 1024
         name = f"{dtype}: KiB a token by arithmetic, hidden {HIDDEN}, {SHARE:.0%} taught"
-        yield Row(name, round(kib, 3), f"at most {MOST_KIB}", kib <= MOST_KIB)
+        yield Row(name, round(kib, 3), f"at most {MAX_KIB}", kib <= MAX_KIB)
     with tempfile.TemporaryDirectory() as directory:
-        yield from on_disk()
-        yield from outliers()
-        yield from measured(answers(run_dir or Path(directory), conversations), Path(directory))
+        yield from measure_shard_bytes()
+        yield from measure_outliers()
+        yield from measure_dtypes(answer_eval_prompts(run_dir or Path(directory), conversations), Path(directory))
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, help="a run directory with the answers, or for them")
+    parser.add_argument("--run", type=Path, help="run directory for the answers; reused if they exist")
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
     return print_rows(features_quantized(parsed.run, parsed.conversations))

@@ -1,9 +1,9 @@
-"""`make interop`: AIPerf measures `eyas serve`, and its JSON names the acceptance length.
+"""Measures `eyas serve` with AIPerf and checks that AIPerf reports the acceptance length. `make interop` calls it.
 
-    python benchmarks/interop_aiperf.py AIPERF      # the aiperf command of an environment of its own
+    python benchmarks/interop_aiperf.py AIPERF      # the aiperf command in its environment
 
-Starts the server on a free port with the embedded pair; AIPerf asks it by itself (chat, streaming) and reads the
-figures of speculation from the responses. Prints one JSON object; exit 1 if the acceptance length is not there.
+Starts the server on a free port with the embedded pair. AIPerf sends streamed chat requests and reads the acceptance
+length from the responses. Prints one JSON object. Exits 1 if the result has no acceptance length.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def main() -> int:
 
 
 def measure(aiperf: Path, url: str, directory: Path) -> dict[str, float | None]:
-    """AIPerf's averages of what an engineer looks for."""
-    written = json.loads(profile(aiperf, url, EMBEDDED, REQUESTS, CONCURRENCY, 32, directory).read_bytes())
+    """Runs AIPerf and returns its averages of the main figures."""
+    written = json.loads(run_aiperf(aiperf, url, EMBEDDED, REQUESTS, CONCURRENCY, 32, directory).read_bytes())
     names = {
         "acceptance_length": "spec_decode_acceptance_length",
         "draft_acceptance_percent": "spec_decode_draft_acceptance_rate",
@@ -57,14 +57,16 @@ def measure(aiperf: Path, url: str, directory: Path) -> dict[str, float | None]:
     return {ours: written.get(theirs, {}).get("avg") for ours, theirs in names.items()}
 
 
-def profile(aiperf: Path, url: str, model: str, requests: int, concurrency: int, tokens: int, directory: Path) -> Path:
-    """AIPerf measures a server in a closed loop, chat, streaming; the JSON that it leaves."""
+def run_aiperf(
+    aiperf: Path, url: str, model: str, requests: int, concurrency: int, tokens: int, directory: Path
+) -> Path:
+    """Runs AIPerf against a server (closed loop, chat, streaming) and returns the path of its JSON file."""
     command = [str(aiperf), "profile", "-m", model, "--endpoint-type", "chat", "--streaming", "--url", url]
     command += ["--tokenizer", str(resolve_target(EMBEDDED)), "--use-server-token-count", "--ui", "none"]
     command += ["--request-count", str(requests), "--concurrency", str(concurrency)]
     command += ["--synthetic-input-tokens-mean", "40", "--output-tokens-mean", str(tokens)]
     command += ["--artifact-dir", str(directory)]
-    # AIPerf finds a tokenizer's directory only where the hub may be asked.
+    # AIPerf accepts a tokenizer directory only if the hub is online.
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     subprocess.run(command, check=True, timeout=RUN_S, env=environment, stdout=sys.stderr)
     return directory / "profile_export_aiperf.json"

@@ -1,4 +1,4 @@
-"""Names for the set: half and more from lists written for it, the rest from Faker's lists."""
+"""Draws names for the labeled set, most from lists written for it and the rest from Faker's lists."""
 
 import importlib
 import pkgutil
@@ -14,7 +14,7 @@ from pii_templates import HERE
 
 OWN_SHARE = 0.77  # of the names, from names.txt
 NATIVE_SHARE = 0.75  # of the names, from the language of the text
-FAMILIES = ("tr", "ar", "vi", "hi", "ng", "zh")  # groups of names.txt that are no language of the set
+FAMILIES = ("tr", "ar", "vi", "hi", "ng", "zh")  # groups of names.txt without texts in the set
 LOCALES = {
     "en": ("en_US", "en_GB"),
     "de": ("de_DE", "de_AT"),
@@ -27,7 +27,7 @@ LOCALES = {
     "sv": ("sv_SE",),
 }
 OTHER_LOCALES = ("tr_TR", "en_IN", "ro_RO", "hr_HR", "hu_HU", "yo_NG", "id_ID", "fr_BE")
-# What may stand before a surname, and how often.
+# language -> particles before a surname, and the share of surnames with one
 PARTICLES = {
     "nl": (("van der ", "van den ", "de ", "van "), 0.3),
     "de": (("von ",), 0.04),
@@ -48,17 +48,17 @@ class Name:
 
     @property
     def full(self) -> str:
-        """First name, then surname."""
+        """The first name, then the surname."""
         return f"{self.first} {self.last}"
 
 
 def parts(name: str) -> list[str]:
-    """The words of a name, folded."""
+    """Returns the words of a name, folded."""
     return re.findall(r"[^\W\d_]+", fold(name))
 
 
 def fold(text: str) -> str:
-    """The text without differences of case and of composition; the Turkish dots are left out."""
+    """Returns the text casefolded and normalized (NFKC), with the Turkish i variants as a plain i."""
     return (
         unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
         .replace("\u0307", "")
@@ -68,7 +68,7 @@ def fold(text: str) -> str:
 
 @cache
 def faker_words() -> frozenset[str]:
-    """Every word of a first name or surname that Faker has in any of its locales, folded."""
+    """Returns every word of the names in all locales of Faker, folded."""
     found: set[str] = set()
     for module in pkgutil.iter_modules(faker.providers.person.__path__):
         for which in ("first", "middle", "last"):
@@ -79,24 +79,24 @@ def faker_words() -> frozenset[str]:
 
 @cache
 def faker_names(locale: str, which: str) -> tuple[str, ...]:
-    """The first, middle or last names of one locale, sorted."""
+    """Returns the first, middle or last names of one locale, sorted."""
     provider = importlib.import_module(f"faker.providers.person.{locale}").Provider
     found: set[str] = set()
     for attribute, value in vars(provider).items():
         if "name" in attribute and which in attribute and isinstance(value, Mapping | tuple | list | set):
-            for names in value:  # some locales have pairs of one name in two scripts
+            for names in value:  # some locales have pairs: one name in two scripts
                 found.update([names] if isinstance(names, str) else names)
     return tuple(sorted(found))
 
 
 def is_listed(name: str) -> bool:
-    """Whether Faker's lists hold every word of the name that counts (three letters or more)."""
+    """Returns True if Faker's lists contain every word of the name with three letters or more."""
     return all(part in faker_words() for part in parts(name) if len(part) >= 3)
 
 
 @cache
 def own_words() -> Mapping[tuple[str, str], tuple[str, ...]]:
-    """names.txt by group and use."""
+    """Returns the words of names.txt by group and use."""
     found = {}
     for line in (HERE / "names.txt").read_text("utf-8").splitlines():
         if not line.startswith("#"):
@@ -107,7 +107,7 @@ def own_words() -> Mapping[tuple[str, str], tuple[str, ...]]:
 
 
 def draw_name(rng: Random, language: str) -> Name:
-    """A name that somebody in the language's country may have."""
+    """Draws a name that is plausible in a country of the language."""
     is_native = rng.random() < NATIVE_SHARE
     if rng.random() < OWN_SHARE:
         group = language if is_native else rng.choice(FAMILIES)
@@ -131,6 +131,6 @@ def _own_surname(rng: Random, group: str) -> str:
 
 
 def ascii_letters(name: str) -> str:
-    """The name as it stands in an e-mail address."""
+    """Returns the name in the ASCII letters of an e-mail address."""
     plain = unicodedata.normalize("NFKD", name.translate(BARE)).casefold()
     return re.sub(r"[^a-z]", "", plain)

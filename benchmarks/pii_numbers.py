@@ -1,7 +1,7 @@
-"""Random identifiers with valid check digits: cards, accounts, wallets and identity numbers of nine countries.
+"""Makes random identifiers with valid check digits: cards, accounts, wallets, identity numbers of nine countries.
 
-All are drawn at random; none is taken from a person. The check digits are computed here, from the public descriptions
-of the formats, so that the set does not lean on the library that a filter may use.
+All are random; none belongs to a person on purpose. The check digits are computed here, from the public descriptions of
+the formats, so that the set does not depend on a library that a filter may use.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ CONSONANTS = "BCDFGLMNPRSTVZ"
 BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 
-# Prefix and length of the numbers that issuers give out.
+# (prefix, length) of the numbers that issuers assign
 CARD_PREFIXES = (
     *(("4", 16),) * 4,
     *((str(prefix), 16) for prefix in (51, 52, 53, 54, 55, 2221, 2540, 2720)),
@@ -28,12 +28,12 @@ CARD_PREFIXES = (
 
 
 def digits(rng: Random, count: int) -> str:
-    """So many random digits."""
+    """Returns `count` random digits."""
     return "".join(rng.choices(DIGITS, k=count))
 
 
 def birth(rng: Random) -> date:
-    """A date of birth of somebody grown up."""
+    """Returns the date of birth of an adult."""
     return date(1941, 1, 1) + timedelta(days=rng.randrange(23_000))
 
 
@@ -42,13 +42,13 @@ def _weighted(number: str, weights: tuple[int, ...]) -> int:
 
 
 def luhn(number: str) -> str:
-    """The digit that makes the number valid by Luhn's formula."""
+    """Returns the check digit of the Luhn formula."""
     doubled = (int(digit) * (2 - place % 2) for place, digit in enumerate(reversed(number)))
     return str(-sum(value - 9 if value > 9 else value for value in doubled) % 10)
 
 
 def card(rng: Random) -> str:
-    """A card number, with spaces, hyphens or neither."""
+    """Returns a card number, with spaces, hyphens or neither."""
     prefix, length = rng.choice(CARD_PREFIXES)
     number = prefix + digits(rng, length - len(prefix) - 1)
     number += luhn(number)
@@ -129,7 +129,7 @@ BBANS = {
 
 
 def iban(rng: Random, country: str | None = None) -> str:
-    """An IBAN with or without spaces; of the country, or three times in ten of any."""
+    """Returns an IBAN with or without spaces: of the country, or (30 %) of any country."""
     if country is None or rng.random() < 0.3:
         country = rng.choice(sorted(BBANS))
     bban = BBANS[country](rng)
@@ -138,18 +138,18 @@ def iban(rng: Random, country: str | None = None) -> str:
 
 
 def routing(rng: Random) -> str:
-    """A US routing number: nine digits, the last by the ABA's weights."""
+    """Returns a US routing number: nine digits, the last one computed with the weights of the ABA."""
     number = rng.choice(("01", "02", "03", "05", "06", "07", "08", "09", "10", "11", "12")) + digits(rng, 6)
     return number + str(-_weighted(number, (3, 7, 1, 3, 7, 1, 3, 7)) % 10)
 
 
 def us_account(rng: Random) -> str:
-    """A US account number: nine to twelve digits without any check."""
+    """Returns a US account number: nine to twelve digits without a check digit."""
     return rng.choice("123456789") + digits(rng, rng.randint(8, 11))
 
 
 def wallet(rng: Random) -> str:
-    """The address of a wallet: Bitcoin in its old and its new form, or Ethereum."""
+    """Returns a wallet address: Bitcoin in base58 or bech32, or Ethereum."""
     kind = rng.choice(("p2pkh", "p2sh", "bech32", "ethereum"))
     payload = rng.randbytes(20)
     if kind == "ethereum":
@@ -166,7 +166,7 @@ def wallet(rng: Random) -> str:
 
 
 def _bech32(program: bytes) -> str:
-    """Witness version 0, a programme of 20 bytes (BIP 173)."""
+    """Encodes a witness program of 20 bytes with version 0 (BIP 173)."""
     bits = "".join(f"{byte:08b}" for byte in program)
     data = [0] + [int(bits[i : i + 5], 2) for i in range(0, len(bits), 5)]
     check = _polymod([3, 3, 0, 2, 3, *data, 0, 0, 0, 0, 0, 0]) ^ 1  # "bc", spread out
@@ -187,14 +187,14 @@ def _polymod(values: list[int]) -> int:
 
 
 def ssn(rng: Random) -> str:
-    """USA: social security number."""
+    """Returns a social security number of the USA."""
     area = rng.choice([n for n in range(1, 900) if n != 666])
     parts = (f"{area:03d}", f"{rng.randint(1, 99):02d}", f"{rng.randint(1, 9999):04d}")
     return rng.choice(("-", "-", "-", " ", "")).join(parts)
 
 
 def nhs(rng: Random) -> str:
-    """UK: number of the health service."""
+    """Returns a number of the UK health service."""
     while True:
         number = rng.choice("4679") + digits(rng, 8)
         check = 11 - _weighted(number, (10, 9, 8, 7, 6, 5, 4, 3, 2)) % 11
@@ -203,7 +203,7 @@ def nhs(rng: Random) -> str:
 
 
 def nino(rng: Random) -> str:
-    """UK: national insurance number."""
+    """Returns a UK national insurance number."""
     while True:
         first, second = rng.choice("ABCEGHJKLMNPRSTWXYZ"), rng.choice("ABCEGHJKLMNPRSTWXYZ")
         if first + second not in ("BG", "GB", "KN", "NK", "NT", "TN", "ZZ"):
@@ -213,7 +213,7 @@ def nino(rng: Random) -> str:
 
 
 def idnr(rng: Random) -> str:
-    """Germany: tax number of a person. Of the first ten digits one stands twice, one is missing."""
+    """Returns a German tax number. One of the first ten digits occurs twice and one is missing."""
     while True:
         body = rng.sample(DIGITS, 9)
         body.insert(rng.randrange(10), rng.choice(body))
@@ -227,14 +227,14 @@ def idnr(rng: Random) -> str:
 
 
 def personalausweis(rng: Random) -> str:
-    """Germany: number of an identity card, the check digit at its end."""
+    """Returns the number of a German identity card with its check digit."""
     letters = "CFGHJKLMNPRTVWXYZ"
     number = rng.choice("LMNPRTVWXY") + "".join(rng.choices(letters + DIGITS, k=8))
     return number + str(sum(int(char, 36) * (7, 3, 1)[place % 3] for place, char in enumerate(number)) % 10)
 
 
 def nir(rng: Random) -> str:
-    """France: social security number with its key."""
+    """Returns a French social security number with its key."""
     born = birth(rng)
     number = f"{rng.choice('12')}{born:%y%m}{rng.randint(1, 89):02d}{rng.randint(1, 900):03d}{rng.randint(1, 990):03d}"
     if number[5:7] == "20":  # Corsica is written 2A and 2B
@@ -244,20 +244,20 @@ def nir(rng: Random) -> str:
 
 
 def dni(rng: Random) -> str:
-    """Spain: identity number."""
+    """Returns a Spanish identity number."""
     number = digits(rng, 8)
     return number + rng.choice(("", "", "-")) + "TRWAGMYFPDXBNJZSQVHLCKE"[int(number) % 23]
 
 
 def nie(rng: Random) -> str:
-    """Spain: identity number of a foreigner."""
+    """Returns a Spanish identity number of a foreigner."""
     number = rng.choice("012") + digits(rng, 7)
     dash = rng.choice(("", "", "-"))
     return "XYZ"[int(number[0])] + dash + number[1:] + dash + "TRWAGMYFPDXBNJZSQVHLCKE"[int(number) % 23]
 
 
 def codice_fiscale(rng: Random) -> str:
-    """Italy: tax code of a person."""
+    """Returns an Italian tax code of a person."""
     odd = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
     born = birth(rng)
     day = born.day + rng.choice((0, 40))
@@ -268,14 +268,14 @@ def codice_fiscale(rng: Random) -> str:
 
 
 def nif(rng: Random) -> str:
-    """Portugal: tax number of a person."""
+    """Returns a Portuguese tax number of a person."""
     number = rng.choice("12") + digits(rng, 7)
     check = 11 - _weighted(number, (9, 8, 7, 6, 5, 4, 3, 2)) % 11
     return rng.choice((" ", "", "")).join(_cut(number + str(check if check < 10 else 0), (3, 3, 3)))
 
 
 def bsn(rng: Random) -> str:
-    """Netherlands: citizen's service number."""
+    """Returns a Dutch citizen service number."""
     while True:
         number = rng.choice("12") + digits(rng, 7)
         check = _weighted(number, (9, 8, 7, 6, 5, 4, 3, 2)) % 11
@@ -284,13 +284,13 @@ def bsn(rng: Random) -> str:
 
 
 def pesel(rng: Random) -> str:
-    """Poland: number of a resident."""
+    """Returns a Polish resident number."""
     number = f"{birth(rng):%y%m%d}" + digits(rng, 4)
     return number + str(-_weighted(number, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3)) % 10)
 
 
 def personnummer(rng: Random) -> str:
-    """Sweden: personal number, with or without the century."""
+    """Returns a Swedish personal number, with or without the century."""
     born = birth(rng)
     number = f"{born:%y%m%d}" + digits(rng, 3)
     century = rng.choice(("", f"{born:%Y}"[:2]))
@@ -299,7 +299,7 @@ def personnummer(rng: Random) -> str:
 
 
 def passport(rng: Random, language: str) -> str:
-    """The number of a passport as the country writes it."""
+    """Returns a passport number in the form of a country of the language."""
 
     def letters(count: int) -> str:
         return "".join(rng.choices("BCDFGHKLMNPRTVXYZ", k=count))

@@ -1,11 +1,11 @@
-"""Towns, streets, postcodes and telephone numbers as nine languages write them."""
+"""Makes telephone numbers, house numbers and postcodes in the forms of nine languages."""
 
 from random import Random
 
 from pii_numbers import UPPER, digits
 
-# Ways to write the number of a telephone: # is a digit, the rest stands as it is; (a|b) is one of them. The ranges are
-# those that the country gives out, so that each number is a possible one.
+# Forms of telephone numbers: # is a digit, (a|b) is one of its parts, all else is literal. The ranges are those that
+# the country assigns, so that each number is possible.
 PHONES = {
     "en": (
         "+1 (2|3|4|6|7)12-(3|4|6|7|8)##-####",
@@ -94,7 +94,7 @@ STATES = ("OR", "ID", "MN", "GA", "WA", "OK", "TN", "NM", "WI", "OH", "PA", "TX"
 
 
 def phone(rng: Random, language: str) -> str:
-    """A number of the language's country, national or international."""
+    """Returns a telephone number of a country of the language, in national or international form."""
     pattern = rng.choice(PHONES[language])
     text, place = "", 0
     while place < len(pattern):
@@ -110,7 +110,7 @@ def phone(rng: Random, language: str) -> str:
 
 
 def house(rng: Random, language: str, street: str) -> str:
-    """Street and number."""
+    """Returns the street with a house number, in the order of the language."""
     number = rng.randint(2, 148)
     letter = rng.choice(("", "", "", "", "a", "b"))
     if language == "en":
@@ -126,7 +126,7 @@ def house(rng: Random, language: str, street: str) -> str:
 
 
 def postcode(rng: Random, language: str, is_american: bool) -> str:
-    """A postcode of the right form."""
+    """Returns a postcode of the right form."""
     if language == "en":
         if is_american:
             return f"{rng.choice(STATES)} {rng.randint(10_000, 99_500)}"
@@ -146,7 +146,7 @@ def postcode(rng: Random, language: str, is_american: bool) -> str:
 
 
 def with_postcode(rng: Random, language: str) -> tuple[str, str]:
-    """What stands before and after the town in an address."""
+    """Returns the text before and after the town in an address, one of which contains the postcode."""
     is_american = rng.random() < 0.5
     code = postcode(rng, language, is_american)
     if language != "en":

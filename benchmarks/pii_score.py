@@ -1,12 +1,12 @@
-"""Whether a planted value survives in what a filter would write.
+"""Decides if a planted value survives in the output of a filter. A value survives if the output contains:
 
-PERSON      any word of the name of three letters or more, as a whole word, whatever its case. Not counted: words that
-            the template itself holds, and particles such as "van der", which any other name may have.
-LOCATION    the town as a whole, unless the template itself names it
+PERSON      any word of the name with three letters or more, as a whole word in any case. Words of the template do not
+            count, nor do particles such as "van der", which other names may have.
+LOCATION    the whole name of the town, unless the template contains it
 ADDRESS     street and number
-EMAIL       what stands before the @, with the @
-IP_ADDRESS  the address as it is written
-the others  any run of three quarters of the characters (of keys: at most 40), blanks, hyphens and the like left out
+EMAIL       the part before the @, with the @
+IP_ADDRESS  the address as it was written
+other       any run of three quarters of the characters (at most 40), without blanks, hyphens and similar characters
 """
 
 import re
@@ -19,13 +19,13 @@ from pii_set import LabeledText, Planted
 PARTICLES = frozenset({"van", "der", "den", "von", "del", "dos", "das", "della", "las", "los"})
 PUNCTUATION = re.compile(r"[\s\-./()]+")
 WORD = re.compile(r"[^\W\d_]+")
-MAX_RUN = 40  # the first forty characters of a key or of a token may be the same for all
+MAX_RUN = 40  # keys and tokens may share their first characters
 SHARE_OF_RUN = 0.75
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one text: dropped, or written with these planted values still in it."""
+    """The result for one text: dropped, or written with these surviving values."""
 
     labeled: LabeledText
     dropped: bool
@@ -34,12 +34,12 @@ class Outcome:
 
     @property
     def caught(self) -> bool:
-        """Whether no planted value was written."""
+        """True if no planted value survives."""
         return not self.survivors
 
 
 def score_text(labeled: LabeledText, written: str | None) -> Outcome:
-    """The outcome for a text; `written` is None where the record was dropped."""
+    """Scores a text; `written` is None if the record was dropped."""
     if written is None:
         return Outcome(labeled, True, False, ())
     page = _Page.read(written)
@@ -48,13 +48,13 @@ def score_text(labeled: LabeledText, written: str | None) -> Outcome:
 
 
 def recall(outcomes: Sequence[Outcome]) -> float | None:
-    """The share of texts that were caught; None of none."""
+    """Returns the share of texts without a surviving value; None for an empty list."""
     return sum(outcome.caught for outcome in outcomes) / len(outcomes) if outcomes else None
 
 
 @dataclass(frozen=True)
 class _Page:
-    """A written text in the forms that are searched."""
+    """An output text in the forms that are searched."""
 
     folded: str
     words: frozenset[str]
@@ -67,7 +67,7 @@ class _Page:
 
 
 def survives(planted: Planted, page: _Page, fixed: str) -> bool:
-    """Whether the value can still be read. `fixed` is what the template itself says."""
+    """Returns True if the value survives. `fixed` is the text of the template."""
     value = fold(planted.value)
     if planted.kind == "PERSON":
         own = {word for word in WORD.findall(value) if len(word) >= 3} - PARTICLES
@@ -86,6 +86,6 @@ def survives(planted: Planted, page: _Page, fixed: str) -> bool:
 
 
 def _stands(phrase: str, text: str) -> bool:
-    """Whether the words of the phrase stand in the text in this order, whatever is between them."""
+    """Returns True if the text contains the words of the phrase in order, with any punctuation between them."""
     words = re.findall(r"\w+", phrase)
     return re.search(r"(?<!\w)" + r"[\W_]*".join(map(re.escape, words)) + r"(?!\w)", text) is not None

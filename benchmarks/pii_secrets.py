@@ -1,4 +1,4 @@
-"""Random secrets of the right form: keys, tokens, passwords. None of them opens anything."""
+"""Makes random secrets of the right form: keys, tokens, passwords. None of them is valid."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from random import Random
 
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
 BASE64URL = BASE62 + "-_"
-# Words that passwords are made of, one list a language.
+# language -> words for passwords
 PASSWORD_WORDS = {
     "en": "summer tiger dragon coffee winter guitar pumpkin rocket",
     "de": "sommer hase fussball drachen kaffee winter gitarre blaubeere",
@@ -29,7 +29,7 @@ def _some(rng: Random, alphabet: str, count: int) -> str:
 
 
 def github(rng: Random) -> str:
-    """A personal token; its last six characters are a checksum of the rest."""
+    """Returns a GitHub token; in the short form the last six characters are a checksum."""
     if rng.random() < 0.25:
         return f"github_pat_{_some(rng, BASE62, 22)}_{_some(rng, BASE62, 59)}"
     body = _some(rng, BASE62, 30)
@@ -41,55 +41,55 @@ def github(rng: Random) -> str:
 
 
 def gitlab(rng: Random) -> str:
-    """A personal token."""
+    """Returns a GitLab personal token."""
     return "glpat-" + _some(rng, BASE64URL[:-2], 19) + _some(rng, BASE62, 1)
 
 
 def google(rng: Random) -> str:
-    """An API key."""
+    """Returns a Google API key."""
     return "AIza" + _some(rng, BASE64URL, 34) + _some(rng, BASE62, 1)
 
 
 def slack(rng: Random) -> str:
-    """A bot's or a user's token."""
+    """Returns a Slack token of a bot or a user."""
     numbers = "-".join(_some(rng, string.digits, 12) for _ in range(2))
     return f"{rng.choice(('xoxb', 'xoxp'))}-{numbers}-{_some(rng, BASE62, 24)}"
 
 
 def stripe(rng: Random) -> str:
-    """A secret or restricted key, live or for tests."""
+    """Returns a Stripe secret or restricted key, live or for tests."""
     return rng.choice(("sk_live_", "sk_live_", "rk_live_", "sk_test_")) + _some(rng, BASE62, 24)
 
 
 def openai(rng: Random) -> str:
-    """A key in the older or the newer form."""
+    """Returns an OpenAI key in the older or the newer form."""
     if rng.random() < 0.5:
         return f"sk-{_some(rng, BASE62, 20)}T3BlbkFJ{_some(rng, BASE62, 20)}"
     return f"sk-proj-{_some(rng, BASE62, 74)}T3BlbkFJ{_some(rng, BASE62, 74)}"
 
 
 def hugging_face(rng: Random) -> str:
-    """A user's token."""
+    """Returns a Hugging Face user token."""
     return "hf_" + _some(rng, string.ascii_letters, 34)
 
 
 def token(rng: Random) -> str:
-    """A token of one of the providers above."""
+    """Returns a token of one of the providers above."""
     return rng.choice((github, gitlab, google, slack, stripe, openai, hugging_face))(rng)
 
 
 def aws_id(rng: Random) -> str:
-    """The public half of a key pair."""
+    """Returns an AWS access key id."""
     return rng.choice(("AKIA", "AKIA", "ASIA")) + _some(rng, string.ascii_uppercase + "234567", 16)
 
 
 def aws_secret(rng: Random) -> str:
-    """The secret half: forty characters of base64."""
+    """Returns an AWS secret access key: forty characters of base64."""
     return _some(rng, BASE62 + "/+", 39) + _some(rng, BASE62, 1)
 
 
 def jwt(rng: Random) -> str:
-    """A signed JSON web token."""
+    """Returns a signed JSON web token."""
     header = {"alg": "HS256", "typ": "JWT"}
     claims = {"sub": _some(rng, string.digits, 10), "iat": rng.randint(1_600_000_000, 1_790_000_000), "scope": "user"}
     parts = [base64.urlsafe_b64encode(json.dumps(part, separators=(",", ":")).encode()) for part in (header, claims)]
@@ -99,7 +99,7 @@ def jwt(rng: Random) -> str:
 
 
 def key_block(rng: Random) -> str:
-    """A block like that of a private key; what it holds are random bytes."""
+    """Returns a PEM block like that of a private key, with random bytes."""
     kind = rng.choice(("RSA PRIVATE KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY", "EC PRIVATE KEY"))
     body = base64.b64encode(rng.randbytes(rng.choice((120, 300, 600)))).decode()
     lines = [body[start : start + 64] for start in range(0, len(body), 64)]
@@ -107,14 +107,14 @@ def key_block(rng: Random) -> str:
 
 
 def api_key(rng: Random) -> str:
-    """A key of no special provider: hexadecimal or base62."""
+    """Returns a key without the form of a provider: hexadecimal or base62."""
     if rng.random() < 0.5:
         return hashlib.sha256(rng.randbytes(16)).hexdigest()[: rng.choice((32, 40, 64))]
     return _some(rng, BASE62, rng.choice((32, 40)))
 
 
 def password(rng: Random, language: str) -> str:
-    """What people choose, or what a manager of passwords draws."""
+    """Returns a password of the kind that people choose, or that a password manager generates."""
     kind = rng.random()
     if kind < 0.3:
         alphabet = BASE62 + "!#%*+-?_"

@@ -1,7 +1,8 @@
-"""Prompts with planted personal data and secrets, and prompts without: what `make prove-data` measures a filter with.
+"""Makes the labeled set that `make prove-data` measures a privacy filter with: prompts with and without planted values.
 
-The set was written before any filter was tuned, by its own templates (benchmarks/pii/<language>.txt); it is not changed
-afterwards. A test holds the digest of everything that decides it. Everything in it is invented.
+Planted values are personal data and secrets; all are invented. The set comes from its own templates
+(benchmarks/pii/<language>.txt), which were written before any filter was tuned and are not changed. A test checks the
+digest of everything that determines the set.
 """
 
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from pii_templates import Template, templates
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv")
 PER_LANGUAGE = 240  # texts with planted values, and as many without
-FAMOUS_EVERY = 25  # one clean text in so many holds a word that looks like a name: at most 5%
-# What a change of the case of a whole text leaves as it is: it would be another value, or none.
+FAMOUS_EVERY = 25  # one clean text in 25 contains a word that looks like a name
+# case of a text -> kinds whose values may change case; values of other kinds would become invalid
 CASELESS = {
     "lower": ("PERSON", "LOCATION", "ADDRESS", "EMAIL"),
     "upper": ("PERSON", "LOCATION", "ADDRESS", "GOVERNMENT_ID"),
@@ -22,7 +23,7 @@ CASELESS = {
 
 @dataclass(frozen=True)
 class Planted:
-    """A value that must not survive. `listed` for a PERSON: whether Faker's lists hold every word of it."""
+    """A value that must not survive. `listed`, for a PERSON: True if Faker's lists contain every word of it."""
 
     kind: str
     value: str
@@ -47,7 +48,7 @@ class LabeledText:
 
 
 def build_set(seed: int) -> list[LabeledText]:
-    """The set: for a seed always the same bytes."""
+    """Builds the set. The same seed gives the same texts."""
     return [labeled for language in LANGUAGES for labeled in _of_language(language, seed)]
 
 
@@ -65,7 +66,7 @@ def _of_language(language: str, seed: int) -> list[LabeledText]:
 
 
 def _text(template: Template, language: str, seed: str, seen: set[str]) -> LabeledText:
-    """The template filled; filled anew while the same text has been made already."""
+    """Fills the template, again if the text was made before."""
     for attempt in range(1000):
         pieces = SlotFiller(Random(f"{seed}:{attempt}"), language).fill(template.text)
         pieces = [_cased(piece, template.case) for piece in pieces]

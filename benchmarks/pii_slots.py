@@ -1,7 +1,7 @@
-"""Fills the templates of benchmarks/pii: slots that plant a value, and slots that are filling.
+"""Fills the slots of the templates of benchmarks/pii. Some slots plant a value; the others add harmless text.
 
-<<person>>        a new value each time          <<person#1>>   the same one wherever #1 stands in the text
-<<id.ssn>>        a slot with a variety          <<red|blue>>   one of these words, which may hold slots
+<<person>>        a new value each time          <<person#1>>   the same value at every #1 of the text
+<<id.ssn>>        a slot with a variety          <<red|blue>>   one of these words, which may contain slots
 """
 
 import hashlib
@@ -70,7 +70,7 @@ SECRETS = {
 
 @dataclass(frozen=True)
 class TextPiece:
-    """Some text; `kind` where it is a planted value, `listed` where that is a name."""
+    """A part of a text. `kind` is set for a planted value, and `listed` for a planted name."""
 
     text: str
     kind: str | None = None
@@ -79,7 +79,7 @@ class TextPiece:
 
 @cache
 def places() -> dict[tuple[str, str], tuple[str, ...]]:
-    """Towns and streets by language: as many from places.txt as from Faker."""
+    """Returns the towns and streets of places.txt by language and use."""
     found = {}
     for line in (HERE / "places.txt").read_text("utf-8").splitlines():
         if not line.startswith("#"):
@@ -91,18 +91,18 @@ def places() -> dict[tuple[str, str], tuple[str, ...]]:
 
 @cache
 def faker_places(language: str) -> dict[str, tuple[str, ...]]:
-    """Towns and streets that Faker makes up for the language, always the same ones."""
+    """Returns towns and streets from Faker for the language, with a fixed seed."""
     fake = Faker(LOCALES[language][0])
     fake.seed_instance(7)
     streets = tuple(fake.street_name() for _ in range(120))
-    if language == "it":  # Faker takes these towns from a set, so that their order is another in every process
+    if language == "it":  # Faker draws these towns from a set, whose order differs between processes
         return {"cities": tuple(Random(7).sample(sorted(italian.cities), 120)), "streets": streets}
     return {"cities": tuple(fake.city() for _ in range(120)), "streets": streets}
 
 
 @dataclass
 class SlotFiller:
-    """The values of one text, all from one random number generator."""
+    """The random number generator of one text, and the values of its slots."""
 
     rng: Random
     language: str
@@ -110,13 +110,13 @@ class SlotFiller:
     names: dict[str, Name] = field(default_factory=dict)
 
     def fill(self, template: str) -> list[TextPiece]:
-        """The template as pieces, every slot filled."""
+        """Returns the template as pieces, with every slot filled."""
         pieces: list[TextPiece] = []
         depth, begin = 0, 0
-        bars: list[int] = []  # between the words of the outermost slot
+        bars: list[int] = []  # positions of | in the outermost slot
         for mark in MARK.finditer(template):
             depth += {"<<": 1, ">>": -1, "|": 0}[mark[0]]
-            assert depth >= 0, "a slot ends that has not begun"
+            assert depth >= 0, "a slot ends without a start"
             if mark[0] == "<<" and depth == 1:
                 pieces.append(TextPiece(template[begin : mark.start()]))
                 begin, bars = mark.end(), []
@@ -127,7 +127,7 @@ class SlotFiller:
                 words = [template[start:end] for start, end in zip(starts, ends, strict=True)]
                 pieces.extend(self.fill(self.rng.choice(words)) if bars else self._value(words[0]))
                 begin = mark.end()
-        assert depth == 0, "a slot that does not end"
+        assert depth == 0, "a slot has no end"
         return [*pieces, TextPiece(template[begin:])]
 
     def _value(self, slot: str) -> list[TextPiece]:
@@ -145,7 +145,7 @@ class SlotFiller:
             self.names[tag] = draw_name(self.rng, self.language)
         return self.names[tag]
 
-    # Values that are planted.
+    # Planted values.
 
     def _named(self, text: str) -> list[TextPiece]:
         return [TextPiece(text, "PERSON", is_listed(text))]
@@ -228,11 +228,11 @@ class SlotFiller:
 
     def _password(self, variety: str, tag: str) -> list[TextPiece]:
         password = pii_secrets.password(self.rng, self.language)
-        if variety == "url":  # where the mark of a fragment or a query would end it
+        if variety == "url":  # a fragment or query character would end it
             password = re.sub(r"[^A-Za-z0-9_-]", "7", password)
         return [TextPiece(password, "SECRET")]
 
-    # Filling.
+    # Harmless text.
 
     def _lb(self, variety: str, tag: str) -> str:
         return "<"

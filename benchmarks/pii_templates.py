@@ -10,7 +10,7 @@ HERE = Path(__file__).parent / "pii"
 
 @dataclass(frozen=True)
 class Template:
-    """`use` is planted, clean or famous; `case` is lower, upper or nothing."""
+    """A template. `use` is planted, clean or famous; `case` is lower, upper or empty."""
 
     use: str
     name: str
@@ -19,7 +19,7 @@ class Template:
 
 
 def read_templates(path: Path) -> list[Template]:
-    """`== use name [case]` before each text."""
+    """Reads the templates of a file. A line `== use name [case]` precedes each text."""
     found = []
     for block in ("\n" + path.read_text("utf-8")).split("\n== ")[1:]:
         head, _, text = block.partition("\n")
@@ -30,13 +30,13 @@ def read_templates(path: Path) -> list[Template]:
 
 @cache
 def templates(language: str) -> tuple[Template, ...]:
-    """All templates of a language."""
+    """Reads the templates of benchmarks/pii/LANGUAGE.txt."""
     return tuple(read_templates(HERE / f"{language}.txt"))
 
 
 @cache
 def snippets() -> Mapping[str, tuple[str, ...]]:
-    """Code, logs and data that stand in clean texts of any language, by sort."""
+    """Returns code, logs and data for texts of any language, by kind."""
     found: dict[str, tuple[str, ...]] = {}
     for template in read_templates(HERE / "snippets.txt"):
         found[template.use] = (*found.get(template.use, ()), template.text)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import httpx
 import pii_set
-from rows import Row
+from result_rows import Row
 
 from eyas.evalsets import FAMILIES, example
 from eyas.tree.stats import median_interval

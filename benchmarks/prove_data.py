@@ -1,14 +1,15 @@
-"""`make prove-data`: the rows of the "Measured" list of the data stages, one JSON object a row; exit 1 if one misses.
+"""Measures the data stages: the privacy filter, prompt selection and `eyas respond`. `make prove-data` calls it.
 
     python benchmarks/prove_data.py [--only PART] [--data DIR] [--tables FILE] [--show N FILE] [--pairs N] [--seed N]
 
-    detection  the labelled set of benchmarks/pii_set.py through the privacy filter
-    real       GSM8K, MT-bench and HumanEval through the same; --show writes N of each to FILE, to be read by eye
-    speed      prompts a second of one core, the worst inputs, memory
-    traffic    a choice from a mixed pool that shall look like a small production log
-    respond    answers from a local server, against a client that does nothing else
+    detection  recall of the privacy filter on the labeled set of benchmarks/pii_set.py
+    real       its effect on GSM8K, MT-bench and HumanEval; --show writes N records of each to FILE for a human reader
+    speed      prompts per second on one core, the slowest inputs, memory
+    traffic    a selection from a mixed pool that should match a small production log
+    respond    throughput of `eyas respond` against a plain HTTP client, with a local server
 
-Progress and tables go to stderr. About a quarter of an hour on two idle cores.
+Prints one JSON object for each row and exits 1 if a row misses its target. Progress and tables go to stderr. Takes
+about a quarter of an hour on two idle cores.
 """
 
 import argparse
@@ -20,14 +21,14 @@ from data_options import Options
 from data_respond import respond
 from data_speed import speed
 from data_traffic import traffic
-from rows import print_rows
+from result_rows import print_rows
 
 PARTS = {"detection": detection, "real": real, "speed": speed, "traffic": traffic, "respond": respond}
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def main() -> int:
-    """Run the parts, print the rows."""
+    """Runs the chosen parts and prints their rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument(
@@ -41,7 +42,7 @@ def main() -> int:
     number, file = parsed.show or (0, None)
     options = Options(parsed.seed, parsed.data, parsed.tables, int(number), file and Path(file), parsed.pairs)
     if options.show_file and not is_outside_repository(options.show_file):
-        parser.error(f"--show {options.show_file}: other people's prompts stay outside the repository")
+        parser.error(f"--show {options.show_file}: choose a file outside the repository for public prompts")
     chosen = [part for name, part in PARTS.items() if parsed.only in (None, name)]
     return print_rows(row for part in chosen for row in part(options))
 

@@ -1,12 +1,14 @@
-"""`make prove-engine`: the rows of the engine's "Measured" list, one JSON object a row on stdout; exit 1 if one misses.
+"""Measures the engine: throughput, TTFT, host time and memory. `make prove-engine` calls it.
 
     python benchmarks/prove_engine.py [--only PART] [--pairs N] [--eager]
 
-In process, embedded pair, bfloat16, closed loop, mixed tasks, forwards compiled in both arms as `eyas serve` runs them.
-Arms of a pair run back to back on the same prompts in an order that rotates from pair to pair; what counts is the
-median of the ratios, and its bootstrap interval over pairs. Nothing is in the prefix cache unless a row says so. Other
-engines come from benchmarks/peers.py, as far as `make peers` has installed them. Progress goes to stderr. Under an hour
-on two idle cores.
+Runs the embedded pair in this process: bfloat16, closed loop, mixed tasks, and compiled forwards in both arms, as in
+`eyas serve`. The arms of a pair run back to back on the same prompts, in an order that rotates from pair to pair. The
+figure is the median of the ratios with its bootstrap interval over pairs. The prefix cache is empty unless a row says
+otherwise. benchmarks/compare_peers.py measures the other engines that `make peers` has installed.
+
+Prints one JSON object for each row and exits 1 if a row misses its target. Progress goes to stderr. Takes less than an
+hour on two idle cores.
 """
 
 import argparse
@@ -21,7 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import run_closed_loop
@@ -45,7 +47,7 @@ SHAPE = TreeShape(6, 4, 16)
 STREAMS = (1, 2, 4, 8, 16, 32)
 MAX_TOKENS = 96
 REQUESTS_PER_STREAM = 2
-LEAST_REQUESTS = 7  # one of each task
+MIN_REQUESTS = 7  # one for each task
 FIXED_PAIRS = 3
 NUM_REQUESTS = 10_000
 TTFT_PROMPTS = 14
@@ -61,16 +63,16 @@ class Pair:
 
     @property
     def context(self) -> int:
-        """Room for every prompt and its answer."""
+        """The tokens of the longest prompt and its answer."""
         return max(len(prompt.ids) for prompt in self.prompts) + MAX_TOKENS
 
 
 def load(eager: bool) -> Pair:
-    """The pair as it is shipped."""
+    """Loads the shipped pair and compiles its forwards, unless `eager` is set."""
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target, head = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids), stored.head.pack_projections()
     if not eager:
-        print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
+        print("Compiling the forwards (about a minute the first time)", file=sys.stderr, flush=True)
         compile_pair(target, head)
     return Pair(
         target, Eagle3Spec(head, stored.vocab, SHAPE), interleave_tasks(load_eval_prompts(target.tokenizer, 10))
@@ -78,7 +80,7 @@ def load(eager: bool) -> Pair:
 
 
 def measure_rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: str) -> dict[str, list[float]]:
-    """Each arm once a pair, the first one another every time."""
+    """Runs each arm once in each pair, in rotated order, and returns the figures by arm."""
     names = list(arms)
     found: dict[str, list[float]] = {name: [] for name in names}
     for pair in range(pairs):
@@ -90,14 +92,14 @@ def measure_rotated(arms: Mapping[str, Callable[[], float]], pairs: int, what: s
 
 
 def never_slower(pair: Pair, pairs: int) -> Iterator[Row]:
-    """auto over the baseline, and over the best fixed arm, at every number of streams."""
+    """Yields the rows of the auto arm against the baseline and the best fixed arm, by number of streams."""
     medians = {1: 2.2, 4: 1.4}
     for streams in STREAMS:
-        some = [pair.prompts[i % len(pair.prompts)] for i in range(max(LEAST_REQUESTS, streams * REQUESTS_PER_STREAM))]
+        some = [pair.prompts[i % len(pair.prompts)] for i in range(max(MIN_REQUESTS, streams * REQUESTS_PER_STREAM))]
         engines = {"off": Engine(pair.target, (), streams, pair.context)}
         engines["auto"] = build_auto_engine(pair.target, pair.draft, streams, pair.context)
         for engine in engines.values():
-            run_closed_loop(engine, some, MAX_TOKENS)  # warm-up; the budget starts to learn
+            run_closed_loop(engine, some, MAX_TOKENS)  # warm-up; the arm selection starts to learn
         arms = {name: _throughput(engine, some) for name, engine in engines.items()}
         found = measure_rotated(arms, pairs, f"{streams} streams")
         ratios = [a / b for a, b in zip(found["auto"], found["off"], strict=True)]
@@ -130,11 +132,11 @@ def _throughput(engine: Engine, some: Sequence[Prompt]) -> Callable[[], float]:
 
 
 def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
-    """A head that knows nothing: what finding that out costs."""
+    """Yields the row of a head with random weights, which the arm selection should switch off quickly."""
     useless = replace(pair.draft, head=Head.init(pair.draft.head.config, 1, DTYPE).pack_projections())
     if pair.draft.head.compiled_forward is not None:
         compile_pair(pair.target, useless.head)
-    some = pair.prompts[:LEAST_REQUESTS]
+    some = pair.prompts[:MIN_REQUESTS]
     engines = {
         "off": Engine(pair.target, (), 1, pair.context),
         "auto": build_auto_engine(pair.target, useless, 1, pair.context),
@@ -148,7 +150,7 @@ def random_head(pair: Pair, pairs: int) -> Iterator[Row]:
 
 
 def ttft(pair: Pair, pairs: int) -> Iterator[Row]:
-    """Time to the first token, one stream, prompts new or all but their end known."""
+    """Yields the rows of the time to first token at one stream, with a cold and a warm prefix cache."""
     some = pair.prompts[:TTFT_PROMPTS]
     engines = {
         "off": Engine(pair.target, (), 1, pair.context),
@@ -175,15 +177,15 @@ def ttft(pair: Pair, pairs: int) -> Iterator[Row]:
         yield Row(name, round(ratio, 3), "at most 1.15", ratio <= 1.15)
 
 
-class Clock:
-    """Seconds spent inside some callables, those called by another of them counted once."""
+class CallTimer:
+    """A timer for some callables. Nested calls among them are counted once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._is_inside = False
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same callable, on the clock."""
+        """Returns the callable with its time added to `seconds`."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             if self._is_inside:
@@ -198,23 +200,24 @@ class Clock:
         return timed
 
 
-def rounds(pair: Pair, pairs: int) -> Iterator[Row]:
-    """Everything that is no forward of target or head: trees, verification, memory, scheduling, tokens to text."""
+def host_share(pair: Pair, pairs: int) -> Iterator[Row]:
+    """Yields the share of time outside forwards: trees, verification, memory, scheduling, detokenization."""
     engine = build_auto_engine(pair.target, pair.draft, 8, pair.context)
     some = pair.prompts[:24]
     run_closed_loop(engine, some, MAX_TOKENS)
-    clock, head = Clock(), pair.draft.head
-    calls = [(pair.target, "forward"), (pair.target, "logits"), (pair.target, "embed")]
-    calls += [(head, name) for name in ("guess", "step", "fuse", "logits", "feedback")]
+    timer, head = CallTimer(), pair.draft.head
+    calls: list[tuple[Target | Head, str]] = [(pair.target, "forward"), (pair.target, "logits"), (pair.target, "embed")]
+    methods = (head.step, head.step_with_logits, head.fuse_aux, head.logits, head.next_hidden)
+    calls += [(head, method.__name__) for method in methods]
     for owner, name in calls:
-        setattr(owner, name, clock.around(getattr(owner, name)))
+        setattr(owner, name, timer.around(getattr(owner, name)))
     shares = []
     for _ in range(pairs):
         engine.clear_prefix_cache()
-        clock.seconds, began_s = 0.0, time.perf_counter()
+        timer.seconds, began_s = 0.0, time.perf_counter()
         requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in some]
         list(plain_loop(engine, RequestList(requests)))
-        shares.append(1 - clock.seconds / (time.perf_counter() - began_s))
+        shares.append(1 - timer.seconds / (time.perf_counter() - began_s))
     for owner, name in calls:
         delattr(owner, name)
     share = median(shares)
@@ -223,7 +226,7 @@ def rounds(pair: Pair, pairs: int) -> Iterator[Row]:
 
 
 def memory(pair: Pair, pairs: int) -> Iterator[Row]:
-    """Bytes of a token, and that nothing grows."""
+    """Yields the rows of bytes for each token and of the growth of resident memory."""
     engine = Engine(pair.target, [pair.draft], 32, pair.context, memory_tokens=20_000)
     facts, config = pair.target.info, pair.draft.head.config
     size = torch.empty(0, dtype=DTYPE).element_size()
@@ -231,7 +234,7 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
     aux = 3 * facts.hidden_size * size
     pool, drafter = engine.kv_cache.pool, engine.runner.drafters[0]
     assert isinstance(drafter, Eagle3Drafter), "an engine with a head"
-    assert pool.aux_ZL is not None, "keeps features"
+    assert pool.aux_ZL is not None, "an engine with a head stores features"
     held = pool.kv.nbytes / (pool.num_slots + 1) + pool.aux_ZL.nbytes / (pool.num_slots + 1)
     wanted = layers + aux
     yield Row("bytes per 1,000 tokens, keys, values and features, over the arithmetic", round(held / wanted, 6), "1",
@@ -245,15 +248,15 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
 
 
 def _no_growth(engine: Engine, pair: Pair) -> Row:
-    """Resident memory after the first tenth of the requests and at the end."""
+    """Returns the row of resident memory after all requests against that after the first tenth."""
     pool, drafter = engine.kv_cache.pool, engine.runner.drafters[0]
     assert isinstance(drafter, Eagle3Drafter), "an engine with a head"
     for reserved in (pool.kv, pool.aux_ZL, drafter.kv):
         if reserved is not None:
-            reserved.zero_()  # what is reserved counts from the start, not when it is first written
+            reserved.zero_()  # so that reserved memory is resident from the start, not from its first write
     short = [prompt.ids[:24] for prompt in pair.prompts]
     marks = []
-    # Every batch size once, down to the last request alone: the kernels of a shape stay in memory.
+    # Runs every batch size once, because the kernels of each shape stay in memory.
     list(
         plain_loop(
             engine, RequestList(Request(str(i), short[i % len(short)], 2 + i) for i in range(2 * engine.max_running))
@@ -278,18 +281,18 @@ def _resident_bytes() -> int:
 
 
 def peers(pair: Pair, pairs: int) -> Iterator[Row]:
-    """Other engines beside this one: the rows of benchmarks/peers.py."""
-    rows = _rows_of("peers.py", "--pairs", str(pairs))
+    """Yields the rows of benchmarks/compare_peers.py."""
+    rows = _run_script("compare_peers.py", "--pairs", str(pairs))
     yield from rows or [Row("eyas beside other engines", None, "a figure: `make peers` installs them", False)]
 
 
 def gpu(pair: Pair, pairs: int) -> Iterator[Row]:
-    """The rows of benchmarks/engine_gpu.py, where there is a GPU."""
+    """Yields the rows of benchmarks/engine_gpu.py if there is a GPU."""
     if torch.cuda.is_available():
-        yield from _rows_of("engine_gpu.py")
+        yield from _run_script("engine_gpu.py")
 
 
-def _rows_of(script: str, *arguments: str) -> list[Row]:
+def _run_script(script: str, *arguments: str) -> list[Row]:
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return [Row(**json.loads(line)) for line in done.stdout.splitlines()]
@@ -299,7 +302,7 @@ PARTS = {
     "never-slower": never_slower,
     "random-head": random_head,
     "ttft": ttft,
-    "rounds": rounds,
+    "rounds": host_share,
     "memory": memory,
     "peers": peers,
     "gpu": gpu,
@@ -307,11 +310,11 @@ PARTS = {
 
 
 def main() -> int:
-    """Run the parts, print the rows."""
+    """Runs the chosen parts and prints their rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--eager", action="store_true", help="forwards as they are, on both sides")
+    parser.add_argument("--eager", action="store_true", help="do not compile the forwards of either arm")
     parsed = parser.parse_args()
     pair = load(parsed.eager)
     chosen = [part for name, part in PARTS.items() if parsed.only in (None, name)]

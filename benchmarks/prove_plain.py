@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grimp
 from plain_speed import measure_speed
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))

@@ -1,15 +1,16 @@
-"""`make prove-production`: the rows of proof and production, one JSON object a row on stdout; exit 1 if one misses.
+"""Runs the benchmarks of serving, export formats and clients. `make prove-production` calls it.
 
     python benchmarks/prove_production.py [--only PART] [--env-dir DIR]
 
-    charts     TPOT, throughput and TTFT against streams, `eyas serve` measured by `eyas bench --url`
-    formats    vLLM and OpenVINO load the export: the same tokens, the same acceptance
-    client     what the bench client itself costs
-    clients    its figures beside those of AIPerf, guidellm and vLLM's of the same run
-    lessons    the lessons of the post, with and without
-    drafters   the head beside prompt lookup and a small model, on the same engine
+    charts     TPOT, throughput and TTFT over streams: `eyas serve` measured by `eyas bench --url`
+    formats    vLLM and OpenVINO load the export and give the same tokens and acceptance length
+    client     the TPOT that the client of `eyas bench --url` adds
+    clients    its figures against those of AIPerf, guidellm and `vllm bench serve`
+    lessons    the recommendations of the post "From research to production: EAGLE-3", each with and without
+    drafters   the head against prompt lookup and a small model, on the same engine
 
-Every part is a script of its own in benchmarks/ that says how it measures. Progress goes to stderr; an hour and a half.
+Each part is a script in benchmarks/, which explains its method and prints one JSON object for each row. Exits 1 if a
+row misses its target. Progress goes to stderr. Takes an hour and a half.
 """
 
 import argparse
@@ -18,19 +19,19 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-WITH_PEERS = ("formats", "clients")  # are told where the peers' environments are
+WITH_PEERS = ("formats", "clients")  # the parts that take --env-dir
 PARTS = {
     "charts": "served_charts.py",
-    "formats": "peer_formats.py",
+    "formats": "check_peer_formats.py",
     "client": "client_overhead.py",
-    "clients": "clients.py",
-    "lessons": "lessons.py",
-    "drafters": "drafters.py",
+    "clients": "compare_clients.py",
+    "lessons": "training_ablations.py",
+    "drafters": "compare_drafters.py",
 }
 
 
 def main() -> int:
-    """Run the parts; each prints its rows."""
+    """Runs the chosen parts, which print their rows. Returns 1 if a part fails, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")

@@ -1,9 +1,10 @@
-"""`make prove-spine`: every row of the spine's "Measured" list, one JSON object a row on stdout; exit 1 if one misses.
+"""Measures the whole pipeline: baseline, shipped head, quickstart and a GSM8K run. `make prove-spine` calls it.
 
     python benchmarks/prove_spine.py [--only peer|shipped|quickstart|gsm8k]
 
-Both arms run in one process on the same target, dtype and threads, prompt by prompt in alternating order, after a
-warm-up; what counts is the median of the ratios. Progress goes to stderr. About half an hour on two cores.
+Both arms run in one process with the same target, dtype and threads, prompt by prompt in alternating order, after a
+warm-up. The figure is the median of the ratios. Prints one JSON object for each row and exits 1 if a row misses its
+target. Progress goes to stderr. Takes about half an hour on two cores.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 import transformers
 from peer_transformers import compare_with_generate
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 from safetensors.torch import load_file
 
 from eyas.bench.config import BenchConfig
@@ -39,7 +40,7 @@ from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import resolve_head
 
 ROOT = Path(__file__).parents[1]
-DTYPE = torch.bfloat16  # what the target is shipped in
+DTYPE = torch.bfloat16  # the dtype of the shipped target
 CONFIG = BenchConfig(prompts_per_task=10, max_tokens=128, repeats=3)
 PEER_PROMPTS_PER_FAMILY, PEER_TOKENS, PEER_REPEATS = 2, 64, 3
 FREE = ("prompt_lookup", "ngram4")
@@ -47,17 +48,17 @@ GSM8K_OVERRIDES = ("prompts.license=MIT", "prompts.limit=300")
 
 
 def at_least(name: str, figure: float | None, bound: float) -> Row:
-    """A row that is met from `bound` on."""
+    """Returns a row with a lower bound as its target."""
     return Row(name, _rounded(figure), f"at least {bound:g}", figure is not None and figure >= bound)
 
 
 def at_most(name: str, figure: float | None, bound: float) -> Row:
-    """A row that is met up to `bound`."""
+    """Returns a row with an upper bound as its target."""
     return Row(name, _rounded(figure), f"at most {bound:g}", figure is not None and figure <= bound)
 
 
 def peer() -> Iterator[Row]:
-    """The baseline is no straw man."""
+    """Yields the row of the baseline of eyas against `generate` of transformers."""
     target = Target.load(EMBEDDED, DTYPE)
     prompts = interleave_tasks(load_eval_prompts(target.tokenizer, PEER_PROMPTS_PER_FAMILY))
     found = compare_with_generate(target, prompts, PEER_TOKENS, PEER_REPEATS)
@@ -66,7 +67,7 @@ def peer() -> Iterator[Row]:
 
 
 def shipped() -> Iterator[Row]:
-    """The shipped head on our evaluation prompts."""
+    """Yields the rows of the shipped head on the evaluation prompts of eyas."""
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
     require_fit(stored, target.info, target.digest)
@@ -92,7 +93,7 @@ def shipped() -> Iterator[Row]:
 
 
 def training_table() -> NgramTable:
-    """4-grams of the target's own answers to the prompts that the shipped head was trained on."""
+    """Builds a 4-gram table from the target's answers that the shipped head was trained on."""
     packed = load_file(resolve_target(EMBEDDED).parent / "training_answers.safetensors")
     lengths = packed["lengths"].tolist()
     mask_bits = np.unpackbits(packed["loss_mask_bits"].numpy(), count=sum(lengths))
@@ -102,7 +103,7 @@ def training_table() -> NgramTable:
 
 
 def quickstart() -> Iterator[Row]:
-    """The command as a user types it, in an empty directory."""
+    """Runs `eyas quickstart` in an empty directory and yields its rows."""
     with tempfile.TemporaryDirectory() as directory:
         started_s = time.monotonic()
         found = _eyas("quickstart", "--out", directory, "--json")
@@ -129,11 +130,11 @@ def quickstart() -> Iterator[Row]:
 
 
 def gsm8k() -> Iterator[Row]:
-    """Real prompts through the tiny recipe."""
+    """Runs recipes/tiny.toml on GSM8K prompts and yields its row."""
     source = Path(os.environ.get("EYAS_GSM8K", ROOT.parent / "shared" / "data" / "gsm8k-train.jsonl"))
     name, goal = "gsm8k run, measured answers in its report", "at least 1, and looping answers counted apart"
     if not source.is_file():
-        print("no gsm8k-train.jsonl: set EYAS_GSM8K to its path", file=sys.stderr)
+        print("gsm8k-train.jsonl is missing. Set EYAS_GSM8K to its path.", file=sys.stderr)
         yield Row(f"{name} (no gsm8k-train.jsonl: set EYAS_GSM8K to its path)", None, goal, False)
         return
     with tempfile.TemporaryDirectory() as directory:
@@ -149,7 +150,7 @@ def gsm8k() -> Iterator[Row]:
 
 
 def _eyas(*arguments: str) -> dict[str, Any] | None:
-    """The object that a verb prints with --json; None where it failed (it says why on stderr)."""
+    """Runs an eyas command and returns the object that it prints with --json, or None if it failed."""
     program = Path(sys.executable).with_name("eyas")
     done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else None

@@ -1,18 +1,18 @@
-"""`make prove-training`: the rows of training's "Measured" list, one JSON object a row on stdout; exit 1 if one misses.
+"""Measures features, capture and training. `make prove-training` calls it.
 
     python benchmarks/prove_training.py [--only PART] [--env-dir PEERS] [--data DIR] [--work DIR]
 
-    features   bytes of a token on disk, and the acceptance length that 8 bits cost
-    speed      training beside speculators, as far as `make peers-training` has installed it
-    memory     a training step over the tokens it holds, beside the plain way to write it
-    loading    reading features beside what the trainer eats
-    capture    capture beside the target's bare prefill
+    features   bytes on disk for each token, and the acceptance length that 8-bit features lose
+    speed      training against speculators, if `make peers-training` has installed it
+    memory     memory of a training step by its number of tokens, against a plain implementation
+    loading    reading of features against training, in tokens per second
+    capture    capture against the target's bare prefill
     scaling    acceptance length over the amount of data
-    gpu        training and capture on a GPU; left out, and said so, where there is none
-    real       a target and its head on GSM8K; only with --data, for it takes hours (--work keeps what it made)
+    gpu        training and capture on a GPU; skipped with a message if there is none
+    real       a target and its head on GSM8K; only with --data, because it takes hours; --work keeps the results
 
-Every part is a script of its own in benchmarks/ that says how it measures. Progress goes to stderr; under two hours on
-two idle cores without `real`.
+Each part is a script in benchmarks/, which explains its method. Prints one JSON object for each row and exits 1 if a
+row misses its target. Progress goes to stderr. Takes less than two hours on two idle cores without `real`.
 """
 
 import argparse
@@ -26,19 +26,19 @@ from pathlib import Path
 import capture_speed
 import data_scaling
 import features_quantized
-import loading
-import real_text
+import gsm8k_benchmark
+import loading_speed
 import torch
 import training_memory
 import training_speed
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 
 HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the parts are told. work: where `real` and `scaling` keep what they made."""
+    """The options of the parts. work: the directory in which `real` and `scaling` keep their results."""
 
     env_dir: Path
     data: Path | None
@@ -58,7 +58,7 @@ def memory(options: Options) -> Iterator[Row]:
 
 
 def load(options: Options) -> Iterator[Row]:
-    yield from loading.loading(loading.PAIRS, loading.CONVERSATIONS)
+    yield from loading_speed.loading_speed(loading_speed.PAIRS, loading_speed.CONVERSATIONS)
 
 
 def capture(options: Options) -> Iterator[Row]:
@@ -70,9 +70,9 @@ def scaling(options: Options) -> Iterator[Row]:
 
 
 def gpu(options: Options) -> Iterator[Row]:
-    """In a process of its own, which gives the device's memory back."""
+    """Runs training_gpu.py in a process of its own, which frees the device memory, and yields its rows."""
     if not torch.cuda.is_available():
-        print("gpu: left out: torch sees no CUDA device here", file=sys.stderr)
+        print("gpu: skipped, because torch finds no CUDA device", file=sys.stderr)
         return
     done = subprocess.run([sys.executable, HERE / "training_gpu.py"], stdout=subprocess.PIPE, text=True, check=False)
     lines = [Row(**json.loads(line)) for line in done.stdout.splitlines()]
@@ -83,9 +83,9 @@ def gpu(options: Options) -> Iterator[Row]:
 
 def real(options: Options) -> Iterator[Row]:
     if options.data is None:
-        print("real: left out: no --data (make prove-training DATA=DIR, with gsm8k-*.jsonl)", file=sys.stderr)
+        print("real: skipped. Run `make prove-training DATA=DIR` with a directory of gsm8k-*.jsonl.", file=sys.stderr)
         return
-    yield from real_text.real_text(options.data, options.work / "real_text")
+    yield from gsm8k_benchmark.gsm8k_benchmark(options.data, options.work / "real_text")
 
 
 PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
@@ -101,7 +101,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
 
 
 def main() -> int:
-    """Run the parts, print the rows."""
+    """Runs the chosen parts and prints their rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")

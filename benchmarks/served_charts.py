@@ -1,14 +1,18 @@
-"""The charts of "From research to production: EAGLE-3", from outside; one JSON object a row, exit 1 if one misses.
+"""Measures `eyas serve` with and without the head over HTTP, and draws charts like those of Google's EAGLE-3 post.
 
     python benchmarks/served_charts.py [--streams 1 2 4 8 16 32] [--repeats 5] [--out DIR] [--picture FILE.svg]
 
-Two servers on this machine, `eyas serve` with the shipped pair and `eyas serve --no-head`, compiled, one of them idle
-while the other is asked; `eyas bench --url` is the client: median TPOT, output throughput and TTFT against streams, the
-same prompts in both. --out keeps results.json and report.html, which has the charts; --picture draws the four together.
-Asked for is what the server promises: it is never slower than without a head (lower 95 % bound of throughput at least
-0.97). Batches of other sizes round differently in bfloat16, so equal answers are told and only float32 is promised.
-Server and client want a core each: on a busy machine the baseline, which sends every token by itself, suffers most.
-Progress goes to stderr; a quarter of an hour on two idle cores.
+Runs two servers on this machine, `eyas serve` with the shipped pair and `eyas serve --no-head`, both compiled. One is
+idle while the other is measured. The client is `eyas bench --url`. It measures median TPOT, output throughput and TTFT
+over the number of streams, with the same prompts for both servers.
+
+The target: the server is never slower than without a head (lower 95 % bound of the throughput ratio at least 0.97).
+The share of equal answers has no target, because batches of different sizes round differently in bfloat16.
+
+Prints one JSON object for each row and exits 1 if a row misses its target. --out names a directory for results.json and
+report.html. --picture writes the four charts as one SVG file. Server and client need one core each; a busy machine
+slows the baseline most, because it sends every token separately. Progress goes to stderr. Takes a quarter of an hour on
+two idle cores.
 """
 
 import argparse
@@ -25,7 +29,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import torch
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 
 from eyas.bench import charts, report_charts
 from eyas.bench.client.bench_server import run
@@ -37,21 +41,21 @@ from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 
 STREAMS, REPEATS = (1, 2, 4, 8, 16, 32), 5
-LEAST = 0.97
-GAP = 24  # of the picture
+MIN_RATIO = 0.97
+GAP = 24  # margin in the SVG, in its user units
 SERVE = [sys.executable, "-c", "import sys; from eyas.cli import main; sys.exit(main())", "serve", "--port", "0"]
 
 
 def compile_both() -> None:
-    """Packages of forwards, with and without a head, lie where servers find them."""
+    """Compiles the forwards with and without a head, so that the servers load them from the cache."""
     stored = read_head(resolve_head(EMBEDDED), torch.bfloat16)
     compile_pair(Target.load(EMBEDDED, torch.bfloat16, stored.config.aux_layer_ids), stored.head.pack_projections())
     compile_pair(Target.load(EMBEDDED, torch.bfloat16), None)
 
 
 @contextmanager
-def serving(log: Path, *words: str) -> Iterator[str]:
-    """The URL of a server's API; what it says of requests goes to `log`."""
+def run_server(log: Path, *words: str) -> Iterator[str]:
+    """Runs `eyas serve` with these arguments and yields the URL of its API. Its stderr goes to `log`."""
     command = [*SERVE, "--slots", str(max(STREAMS)), *words]
     with log.open("wb") as lines:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=lines, text=True)
@@ -64,12 +68,12 @@ def serving(log: Path, *words: str) -> Iterator[str]:
         server.wait(60)
 
 
-def rows(streams: Sequence[int], repeats: int, out: Path) -> Iterator[Row]:
-    """The rows of each number of streams, then of the words."""
+def measure_servers(streams: Sequence[int], repeats: int, out: Path) -> Iterator[Row]:
+    """Measures both servers and yields the rows of the tasks, of each number of streams, and of equal answers."""
     config = ClientConfig(limit=8, repeats=repeats, concurrency=tuple(streams), max_tokens=96, warm_up=max(streams))
     compile_both()
     out.mkdir(parents=True, exist_ok=True)
-    with serving(out / "head.log") as url, serving(out / "no-head.log", "--no-head") as baseline:
+    with run_server(out / "head.log") as url, run_server(out / "no-head.log", "--no-head") as baseline:
         found = run(url, baseline, config, out)
     for task, entry in found["tasks"].items():
         low, high = entry["speedup_ci95"]
@@ -90,14 +94,14 @@ def _rows(point: dict[str, Any]) -> Iterator[Row]:
     low, high = point["speedup_tps_ci95"]
     told = f"{n} streams: output tokens/s, {before['output_tps']:.0f} without, {after['output_tps']:.0f} with"
     ratio = round(point["speedup_tps"], 3)
-    yield Row(f"{told}, 95 % {low:.2f} to {high:.2f}", ratio, f"lower bound at least {LEAST}", low >= LEAST)
+    yield Row(f"{told}, 95 % {low:.2f} to {high:.2f}", ratio, f"lower bound at least {MIN_RATIO}", low >= MIN_RATIO)
 
 
-def picture(results: dict[str, Any]) -> str:
-    """The report's charts as one SVG: load on the left, tasks on the right; light and dark as its reader has it."""
+def draw_picture(results: dict[str, Any]) -> str:
+    """Returns the charts of the report as one SVG for light and dark themes: load on the left, tasks on the right."""
     css = files("eyas.bench").joinpath("report.css").read_text(encoding="utf-8")
     colours, rest = css.split("\n* {", 1)
-    # The rules inside a drawing; the one for `svg` itself sizes it on the page.
+    # Keeps the rules inside a drawing. The rule for `svg` itself sets its size on the page.
     inner = [line for line in rest.splitlines() if line.startswith("svg ") and not line.startswith("svg {")]
     style = "\n".join([colours, *inner])
     columns = (
@@ -124,18 +128,18 @@ def picture(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--out", type=Path, help="where results.json and report.html stay")
-    parser.add_argument("--picture", type=Path, help="where the charts are drawn")
+    parser.add_argument("--out", type=Path, help="directory for results.json and report.html")
+    parser.add_argument("--picture", type=Path, help="SVG file for the charts")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         out = parsed.out or Path(scratch)
-        code = print_rows(rows(parsed.streams, parsed.repeats, out))
+        code = print_rows(measure_servers(parsed.streams, parsed.repeats, out))
         if parsed.picture:
-            parsed.picture.write_text(picture(json.loads((out / "results.json").read_bytes())), encoding="utf-8")
+            parsed.picture.write_text(draw_picture(json.loads((out / "results.json").read_bytes())), encoding="utf-8")
     return code
 
 

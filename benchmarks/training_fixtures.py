@@ -1,10 +1,9 @@
-"""What the training benchmarks share: a target of random weights, packs of documents, and a trainer over them.
+"""Makes the inputs of the training benchmarks: a random target, packs of documents, and a trainer for them.
 
-T tokens of a document, U of them taught, P rows of a pack, D hidden, L = 3D captured features.
+T tokens of a document, U supervised tokens, P rows of a pack, D hidden, L = 3D captured features.
 
-The shape is that of facts other trainers were measured at on a CPU: hidden 512, 8 heads over 4 key-value heads,
-feed-forward 1536, target vocabulary 8192, draft vocabulary 4096. Values are random: time and memory do not depend on
-them, and every peer is handed the same ones.
+The shape: hidden 512, 8 heads over 4 key-value heads, feed-forward 1536, target vocabulary 8192, draft vocabulary 4096.
+Values are random, because time and memory do not depend on them. Every peer gets the same values.
 """
 
 import dataclasses
@@ -31,14 +30,14 @@ from eyas.train.trainer import compute_batch_loss
 from eyas.train.ttt import pack_rows
 
 PACK_TOKENS = 2048
-SHARE = 0.6  # of each document, its end, is supervised
-LEAST = 512  # tokens of a document
-FIRST = 6  # ids below are special tokens of the embedded tokenizer
+SHARE = 0.6  # the supervised share of each document, at its end
+MIN_TOKENS = 512  # of a document
+FIRST_ID = 6  # smaller ids are special tokens of the embedded tokenizer
 DECAY, LEARNING_RATE = 0.8, 1e-3
 
 
 def make_target(place: Path, num_layers: int = 10) -> Path:
-    """A random Llama of that shape in Hugging Face format, with the embedded target's tokenizer and chat template."""
+    """Writes a random Llama of this shape with the embedded target's tokenizer and chat template. Returns `place`."""
     config = LlamaConfig(
         vocab_size=8192,
         hidden_size=512,
@@ -63,23 +62,25 @@ def make_target(place: Path, num_layers: int = 10) -> Path:
 
 
 def lengths_of_pack(tokens: int, number: int) -> list[int]:
-    """Documents of LEAST tokens or more that fill a pack; another cut for each number."""
+    """Returns the lengths of documents that fill a pack, each at least MIN_TOKENS. `number` seeds them."""
     generator = torch.Generator().manual_seed(number)
     lengths: list[int] = []
     left = tokens
-    while left >= 2 * LEAST:
-        lengths.append(int(torch.randint(LEAST, min(left - LEAST, 2 * LEAST) + 1, (1,), generator=generator)))
+    while left >= 2 * MIN_TOKENS:
+        lengths.append(
+            int(torch.randint(MIN_TOKENS, min(left - MIN_TOKENS, 2 * MIN_TOKENS) + 1, (1,), generator=generator))
+        )
         left -= lengths[-1]
     return [*lengths, left]
 
 
 def make_rows(lengths: Sequence[int], hidden_size: int, vocab_size: int, seed: int) -> list[Row]:
-    """Documents of random ids and features in bfloat16; the last SHARE of each is generated."""
+    """Makes documents of random ids and bfloat16 features. The last SHARE of each is supervised."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for number, length in enumerate(lengths):
         mask_T = torch.arange(length) >= round((1 - SHARE) * length)
-        ids_T = torch.randint(FIRST, vocab_size, (length,), generator=generator)
+        ids_T = torch.randint(FIRST_ID, vocab_size, (length,), generator=generator)
         aux_TL = torch.randn(length, 3 * hidden_size, generator=generator).bfloat16()
         hidden_UD = torch.randn(int(teacher_positions(mask_T).sum()), hidden_size, generator=generator).bfloat16()
         rows.append(Row(str(number), "random", ids_T, mask_T, aux_TL, hidden_UD))
@@ -88,7 +89,7 @@ def make_rows(lengths: Sequence[int], hidden_size: int, vocab_size: int, seed: i
 
 @dataclass(frozen=True)
 class OurTrainer:
-    """A random head of the target's layer, as `train.trainer` trains it: one optimizer step for each pack."""
+    """A random head with the trainer of eyas.train: one optimizer step for each pack."""
 
     target: Target
     head: Head
@@ -99,6 +100,7 @@ class OurTrainer:
 
     @staticmethod
     def make(target: Target, steps: int, draft_vocab_size: int, dtype: torch.dtype = torch.bfloat16) -> "OurTrainer":
+        """Makes a head with random weights, its optimizer and its teacher."""
         sizes = HeadConfig.for_target(target.info, draft_vocab_size)
         counts_W = torch.ones(target.info.vocab_size, dtype=torch.int64)
         vocab = DraftVocab.from_counts(counts_W, draft_vocab_size, target.info.eos_ids)
@@ -108,7 +110,7 @@ class OurTrainer:
         return OurTrainer(target, head, optimizer, Teacher(target.lm_head, vocab, dtype), steps, dtype)
 
     def step(self, rows: Sequence[Row]) -> float:
-        """Pack, forward, backward, update; the loss a supervised token. What is packed moves to the head's device."""
+        """Trains one step on a pack, on the head's device, and returns the loss for each supervised token."""
         packed, device = pack_rows(rows, self.steps, self.dtype), self.head.lm_head.weight.device
         if device.type != "cpu":
             packed = packed.map(lambda tensor: tensor.to(device))
@@ -121,7 +123,7 @@ class OurTrainer:
 
 
 def to_tensors(packs: Sequence[Sequence[Row]]) -> dict[str, Tensor]:
-    """The packs for a peer: ids_P, mask_P, lengths, aux_PL and hidden_PD of each, all rows with a final state."""
+    """Returns the packs for a peer: ids_P, mask_P, lengths, aux_PL, hidden_PD. Missing states are zeros."""
     found: dict[str, Tensor] = {}
     for number, rows in enumerate(packs):
         hidden = []
@@ -141,21 +143,21 @@ def to_tensors(packs: Sequence[Sequence[Row]]) -> dict[str, Tensor]:
 
 
 def with_dtype(rows: Sequence[Row], dtype: torch.dtype) -> list[Row]:
-    """The same rows in another precision."""
+    """Returns the rows with features of another dtype."""
     return [dataclasses.replace(row, aux_TL=row.aux_TL.to(dtype), hidden_UD=row.hidden_UD.to(dtype)) for row in rows]
 
 
 def write_conversations(place: Path, target: Target, count: int) -> Path:
-    """A finished stage directory: conversations of 512 to 1,024 tokens of random ids, SHARE of each its answer."""
+    """Writes a finished directory of conversations: 512 to 1,024 random tokens each, of which SHARE is the answer."""
     generator = torch.Generator().manual_seed(0)
     place.mkdir(parents=True)
     lines = b""
     for number in range(count):
-        length = int(torch.randint(LEAST, 2 * LEAST + 1, (1,), generator=generator))
+        length = int(torch.randint(MIN_TOKENS, 2 * MIN_TOKENS + 1, (1,), generator=generator))
         answer = round(SHARE * length)
-        words = torch.randint(FIRST, len(target.tokenizer), (length - answer,), generator=generator).tolist()
+        words = torch.randint(FIRST_ID, len(target.tokenizer), (length - answer,), generator=generator).tolist()
         text = target.tokenizer.decode(words)
-        new = tuple(torch.randint(FIRST, target.info.vocab_size, (answer,), generator=generator).tolist())
+        new = tuple(torch.randint(FIRST_ID, target.info.vocab_size, (answer,), generator=generator).tolist())
         messages = Message("user", str(text)), Message("assistant", "an answer of random ids")
         turn = Turn(new, (True,) * answer, "length")
         lines += Conversation(f"random:{number}", "random", messages, {"task": "random"}, turns=(turn,)).to_line()

@@ -1,13 +1,15 @@
-"""Training and capture on a GPU; one JSON object a row on stdout, exit 1 if one misses, 2 without CUDA.
+"""Measures training and capture on a GPU.
 
     python benchmarks/training_gpu.py [--tiny]
 
-A target of the shape of Llama-3.1-8B with random weights and the head of its layer (draft vocabulary 32,000): packs of
-4,096 tokens in documents of at least 512, 60 % supervised, 7 unrolled steps, products in bfloat16 over float32 weights,
-one optimizer step a pack. The share of the peak is that of all multiplications that ran (FlopCounterMode) over the
-fastest bfloat16 product measured here. Capture is `features.capture.run` as a whole, onto the local disk.
---tiny: a small shape, on a CPU too, to see that it runs; its figures mean nothing. Needs 20 GB of disk, 60 of GPU
-memory.
+The target has the shape of Llama-3.1-8B and random weights; the head has its layer shape and a draft vocabulary of
+32,000. A pack has 4,096 tokens in documents of at least 512, of which 60 % are supervised. Training uses 7 unrolled
+steps, bfloat16 products with float32 weights, and one optimizer step for each pack. The share of the peak is the rate
+of all multiplications that ran (FlopCounterMode) over the fastest bfloat16 product measured here. Capture is all of
+`features.capture.run`, to the local disk.
+
+Prints one JSON object for each row. Exits 1 if a row misses its target, and 2 without CUDA. --tiny uses a small shape,
+also on a CPU, to test the script. Needs 20 GB of disk and 60 GB of GPU memory.
 """
 
 import argparse
@@ -19,9 +21,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from capture_speed import of_target
+from capture_speed import measure_target
 from engine_gpu import DRAFT_VOCAB, LLAMA_8B, TINY, make_target
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 from torch.utils.flop_counter import FlopCounterMode
 from training_fixtures import OurTrainer, lengths_of_pack, make_rows
 
@@ -34,13 +36,13 @@ CONVERSATIONS, PAIRS = 96, 3
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device; a CPU has always done what it was told."""
+    """Waits for the work of a CUDA device. Does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def gemm_peak(device: torch.device, size: int) -> float:
-    """Operations a second of a square bfloat16 product, the best of some."""
+def measure_gemm_peak(device: torch.device, size: int) -> float:
+    """Returns the operations per second of a square bfloat16 product, the best of GEMMS."""
     a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
     b = torch.randn(size, size, device=device, dtype=torch.bfloat16)
     torch.mm(a, b)
@@ -54,8 +56,8 @@ def gemm_peak(device: torch.device, size: int) -> float:
     return 2 * size**3 / min(times)
 
 
-def training(target: Target, device: torch.device) -> Iterator[Row]:
-    """Tokens a second, memory, share of the peak."""
+def measure_training(target: Target, device: torch.device) -> Iterator[Row]:
+    """Yields the rows of tokens per second, share of the peak, and memory."""
     facts = target.info
     draft_vocab = min(DRAFT_VOCAB, facts.vocab_size // 2)
     packs = [
@@ -81,7 +83,7 @@ def training(target: Target, device: torch.device) -> Iterator[Row]:
     rate = PACK_TOKENS / median(times)
     spread = f"{PACK_TOKENS / max(times):.0f} to {PACK_TOKENS / min(times):.0f}"
     yield Row(f"training, hidden {facts.hidden_size}, {STEPS} steps: tokens/s, {spread}", round(rate), "told", True)
-    peak = gemm_peak(device, GEMM_SIZE if device.type == "cuda" else 1024)
+    peak = measure_gemm_peak(device, GEMM_SIZE if device.type == "cuda" else 1024)
     name = f"training: share of the bfloat16 GEMM peak, {peak / 1e12:.2f} TFLOP/s"
     yield Row(name, round(rate * work / peak, 3), "told", True)
     if device.type == "cuda":
@@ -90,23 +92,23 @@ def training(target: Target, device: torch.device) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true")
     parsed = parser.parse_args()
     if not (parsed.tiny or torch.cuda.is_available()):
-        print("no CUDA device", file=sys.stderr)
+        print("This machine has no CUDA device. Use --tiny to test the script.", file=sys.stderr)
         return 2
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        shape = TINY | {"vocab_size": 4096} if parsed.tiny else LLAMA_8B  # as many tokens as its tokenizer has
+        shape = TINY | {"vocab_size": 4096} if parsed.tiny else LLAMA_8B  # the size of the tokenizer
         target = make_target(shape, scratch / "target", device)
 
         def parts() -> Iterator[Row]:
-            yield from training(target, device)
+            yield from measure_training(target, device)
             count = 4 if parsed.tiny else CONVERSATIONS
-            yield from of_target(f"hidden {target.info.hidden_size}", target, count, PAIRS, scratch / "capture")
+            yield from measure_target(f"hidden {target.info.hidden_size}", target, count, PAIRS, scratch / "capture")
 
         return print_rows(parts())
 

@@ -1,15 +1,17 @@
-"""Peak memory of a training step over the tokens it holds; one JSON object a row on stdout, exit 1 if one misses.
+"""Measures the peak memory of a training step by its number of tokens.
 
     python benchmarks/training_memory.py [--steps K]
 
-Each point is a process of its own that makes T tokens of random documents (512 to 1,024 tokens, 60 % supervised),
-trains one step on all of them at once, and tells the high water of its resident memory above where it stood before. The
-head is that of training_fixtures.py, 7 unrolled steps. Beside it the plain way to write the same step, below: every
-step runs all T rows, attends through a dense mask, and holds all logits of head and target. It runs where it fits into
-this machine, and its loss must be eyas's.
+Each point runs in a process of its own. It makes random documents of 512 to 1,024 tokens (60 % supervised), T tokens in
+all, and trains one step on them. It reports the peak resident memory above the value before the step. The head is that
+of training_fixtures.py with 7 unrolled steps.
 
-Attention is quadratic in a document, whoever computes it: the last row tells what a single document of 8,192 tokens
-takes. Progress goes to stderr; some minutes.
+The plain implementation of the same step is below (naive_step). Each of its unrolled steps computes all T rows, attends
+through a dense mask, and keeps all logits of head and target. It runs if it fits into memory, and must have the loss of
+eyas.
+
+Attention is quadratic in the length of a document, so the last row measures one document of 8,192 tokens. Prints one
+JSON object for each row and exits 1 if a row misses its target. Progress goes to stderr. Takes some minutes.
 
 T tokens, S keys so far (T of each step), D hidden, N heads, G key-value heads, H head size, V draft vocabulary.
 """
@@ -24,8 +26,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from rows import Row as Line
-from rows import print_rows
+from result_rows import Row as Line
+from result_rows import print_rows
 from torch import Tensor
 from training_fixtures import DECAY, OurTrainer, lengths_of_pack, make_rows, make_target
 
@@ -39,12 +41,12 @@ DRAFT_VOCAB = 4096
 STEPS = 7
 SIZES = (2048, 8192, 32768)
 LONG = 8192
-MOST_GROWN = 1.1  # times as fast as the tokens
-SAME_LOSS = 0.01  # of the loss: bfloat16 products in another order
+MAX_GROWTH = 1.1  # growth of memory over growth of the tokens
+MAX_LOSS_DIFFERENCE = 0.01  # share of the loss; bfloat16 products run in another order
 
 
 class DenseUnrolled:
-    """Attention of step k: all rows see the keys of step 0 through one mask, and their own of each later step."""
+    """Dense attention of unrolled step k: causal over the keys of step 0, and each row's own key of later steps."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         documents_T = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
@@ -62,7 +64,7 @@ class DenseUnrolled:
 
 
 def naive_step(head: Head, rows: Sequence[Row], target: Target, vocab: DraftVocab, steps: int) -> Tensor:
-    """The loss of all steps a supervised token, as a textbook would write it."""
+    """Computes the loss of all unrolled steps for each supervised token, without any saving of memory."""
     lengths = [row.ids_T.shape[0] for row in rows]
     total = sum(lengths)
     positions_1T = torch.cat([torch.arange(length) for length in lengths])[None]
@@ -90,15 +92,15 @@ def naive_step(head: Head, rows: Sequence[Row], target: Target, vocab: DraftVoca
 
 
 def status_bytes(key: str) -> int:
-    """A line of this process's memory: VmRSS now, VmHWM at its highest."""
+    """Returns a memory figure of this process: VmRSS is the current one, VmHWM the peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024
-    raise SystemExit(f"no {key} in /proc/self/status: this needs Linux")
+    raise SystemExit(f"/proc/self/status has no {key}. Run this benchmark on Linux.")
 
 
-def point(target_dir: Path, way: str, lengths: Sequence[int], steps: int) -> dict[str, float]:
-    """One step in this process: bytes above the start, and the loss."""
+def measure_point(target_dir: Path, way: str, lengths: Sequence[int], steps: int) -> dict[str, float]:
+    """Trains one step in this process and returns its peak bytes above the start, and its loss."""
     target = Target.load(target_dir)
     trainer = OurTrainer.make(target, steps, DRAFT_VOCAB)
     before = status_bytes("VmRSS")
@@ -116,37 +118,37 @@ def point(target_dir: Path, way: str, lengths: Sequence[int], steps: int) -> dic
     return {"bytes": status_bytes("VmHWM") - before, "loss": loss}
 
 
-def in_process(target_dir: Path, way: str, lengths: Sequence[int], steps: int) -> dict[str, float] | None:
-    """`point` in a fresh process; None where it was killed for want of memory."""
+def measure_in_process(target_dir: Path, way: str, lengths: Sequence[int], steps: int) -> dict[str, float] | None:
+    """Runs `measure_point` in a new process. Returns None if it was killed, usually for lack of memory."""
     told = json.dumps([str(target_dir), way, list(lengths), steps])
     print(f"{way}, {sum(lengths)} tokens in {len(lengths)} documents", file=sys.stderr, flush=True)
     done = subprocess.run([sys.executable, __file__, "--point", told], stdout=subprocess.PIPE, text=True)
     if done.returncode < 0:
         return None
     if done.returncode:
-        raise SystemExit(f"a point ended with {done.returncode}")
+        raise SystemExit(f"A measurement failed with exit code {done.returncode}.")
     return json.loads(done.stdout)
 
 
 def naive_bytes(tokens: int, steps: int) -> int:
-    """What the plain way holds at the least: scores and probabilities of every step, 8 heads, bfloat16."""
+    """Returns a lower bound of the plain implementation: scores and probabilities of every step, 8 heads, bfloat16."""
     return sum(2 * 2 * 8 * tokens * tokens * (step + 1) for step in range(steps))
 
 
 def available_bytes() -> int:
-    """Memory that this machine can still give."""
+    """Returns the available memory of this machine."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(lines["MemAvailable"].split()[0]) * 1024
 
 
 def training_memory(steps: int) -> Iterator[Line]:
-    """Every point, and how they grow."""
+    """Yields the rows of every point and of the growth between them."""
     ours: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as directory:
         target_dir = make_target(Path(directory))
         for tokens in SIZES:
             lengths = lengths_of_pack(tokens, 0)
-            found = in_process(target_dir, "eyas", lengths, steps)
+            found = measure_in_process(target_dir, "eyas", lengths, steps)
             if found is None:
                 yield Line(f"training memory, {tokens} tokens, eyas: killed", None, "a figure", False)
                 continue
@@ -155,33 +157,33 @@ def training_memory(steps: int) -> Iterator[Line]:
             yield Line(name, round(found["bytes"] / 2**20), "told", True)
             if naive_bytes(tokens, steps) > available_bytes():
                 least = naive_bytes(tokens, steps) / 2**30
-                print(f"naive, {tokens} tokens: left out, takes {least:.0f} GiB or more", file=sys.stderr)
-            elif (naive := in_process(target_dir, "naive", lengths, steps)) is not None:
+                print(f"naive, {tokens} tokens: skipped, needs {least:.0f} GiB or more", file=sys.stderr)
+            elif (naive := measure_in_process(target_dir, "naive", lengths, steps)) is not None:
                 ratio = naive["bytes"] / found["bytes"]
                 name = f"training memory, {tokens} tokens, {steps} steps, the plain way over eyas"
                 yield Line(name, round(ratio, 2), "above 1", ratio > 1)
                 off = abs(naive["loss"] / found["loss"] - 1)
-                yield Line(f"{tokens} tokens: loss of the plain way, off by", round(off, 5), f"at most {SAME_LOSS}",
-                           off <= SAME_LOSS)  # fmt: skip
+                name, target = f"{tokens} tokens: loss of the plain way, off by", f"at most {MAX_LOSS_DIFFERENCE}"
+                yield Line(name, round(off, 5), target, off <= MAX_LOSS_DIFFERENCE)
         for smaller, larger in pairwise(SIZES):
             if smaller in ours and larger in ours:
                 grown = ours[larger] / ours[smaller] / (larger / smaller)
                 name = f"training memory, {larger} over {smaller} tokens, by token"
-                yield Line(name, round(grown, 3), f"at most {MOST_GROWN}", grown <= MOST_GROWN)
-        alone = in_process(target_dir, "eyas", [LONG], steps)
+                yield Line(name, round(grown, 3), f"at most {MAX_GROWTH}", grown <= MAX_GROWTH)
+        alone = measure_in_process(target_dir, "eyas", [LONG], steps)
         name = f"training memory, one document of {LONG} tokens, MiB"
         yield Line(name, None if alone is None else round(alone["bytes"] / 2**20), "told", True)
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--point", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.point:
         target_dir, way, lengths, steps = json.loads(parsed.point)
-        print(json.dumps(point(Path(target_dir), way, lengths, steps)))
+        print(json.dumps(measure_point(Path(target_dir), way, lengths, steps)))
         return 0
     return print_rows(training_memory(parsed.steps))
 

@@ -1,17 +1,16 @@
-"""How fast a head trains on this CPU, beside speculators in the same run; one JSON object a row, exit 1 if one misses.
+"""Measures the training throughput on this CPU against speculators.
 
     python benchmarks/training_speed.py [--pairs N] [--steps 3 7] [--env-dir PEERS]
 
-One optimizer step a pack of 2,048 tokens (documents of at least 512, 60 % supervised), products in bfloat16 over
-float32 weights, 3 and 7 unrolled steps, the same packs for both, as many threads as here. Arms of a pair run back to
-back in an order that rotates; the others are stopped meanwhile. speculators 0.9.0 runs with each attention that it can
-train with on a CPU (sdpa and eager, both with a dense mask: its flex attention has no gradient there) and the better
-one counts.
-It comes from an environment of its own (`make PEERS=DIR peers-training`); where there is none, its rows are left out.
+Both train one optimizer step for each pack of 2,048 tokens (documents of at least 512 tokens, 60 % supervised), with
+bfloat16 products, float32 weights, 3 and 7 unrolled steps, the same packs and the same number of threads. The arms of a
+pair run back to back in rotated order, while the other processes are stopped. speculators 0.9.0 runs with the sdpa and
+the eager attention, both with a dense mask, and the faster one counts. Its flex attention has no gradient on a CPU.
+`make peers-training` installs its environment; without it, its rows are skipped.
 
-The share of the peak is that of all multiplications that really ran (torch's FlopCounterMode), element by element work
-being none, over the fastest bfloat16 product of three sizes measured between the steps. Progress goes to stderr; ten
-minutes.
+The share of the peak is the rate of all multiplications that ran (torch's FlopCounterMode, which does not count
+elementwise work) over the fastest bfloat16 product of three sizes, measured between the steps. Prints one JSON object
+for each row and exits 1 if a row misses its target. Progress goes to stderr. Takes ten minutes.
 """
 
 import argparse
@@ -26,9 +25,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from peers import DRIVERS, Arm, Driver, NotInstalledError, PeerFailedError
+from compare_peers import DRIVERS, Arm, Driver, NotInstalledError, PeerFailedError
 from prove_engine import measure_rotated
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
 from training_fixtures import PACK_TOKENS, OurTrainer, lengths_of_pack, make_rows, make_target, to_tensors
@@ -38,9 +37,9 @@ from eyas.tree.stats import median_interval
 
 DRAFT_VOCAB = 4096
 STEPS = (3, 7)
-PACKS = 2  # of an arm in a pair
+PACKS = 2  # packs that an arm trains in a pair
 ATTENTIONS = ("sdpa", "eager")
-LEAST_RATIO = 2.0
+MIN_RATIO = 2.0
 PAIRS = 5
 GEMM_SIZES = (1024, 2048, 4096)
 OURS, PEER = "eyas", "speculators"
@@ -48,7 +47,7 @@ OURS, PEER = "eyas", "speculators"
 
 @dataclass(frozen=True)
 class PeerOptions:
-    """What peer_drivers/train_speculators.py is told."""
+    """The options of peer_drivers/train_speculators.py."""
 
     target: str
     packs: str
@@ -58,23 +57,23 @@ class PeerOptions:
 
 
 class TrainDriver(Driver):
-    """A trainer's process, stopped but for the time of its own steps."""
+    """The process of a trainer, which is stopped except during its own steps."""
 
     def train(self, packs: list[int]) -> float:
-        """Seconds of one optimizer step on each of these packs."""
+        """Trains one optimizer step on each of these packs and returns the seconds."""
         return self.request({"packs": packs})["seconds"]
 
 
-def installed(env_dir: Path) -> Path:
-    """The interpreter that has speculators."""
+def find_interpreter(env_dir: Path) -> Path:
+    """Returns the Python interpreter of speculators. Raises NotInstalledError."""
     found = env_dir / PEER / "bin" / "python"
     if not (env_dir / PEER / ".installed").is_file():
-        raise NotInstalledError(f"no {env_dir / PEER}; `make peers-training` makes it")
+        raise NotInstalledError(f"{env_dir / PEER} does not exist. Run `make peers-training`")
     return found
 
 
-def gemm_peak() -> float:
-    """Operations a second of the fastest bfloat16 product."""
+def measure_gemm_peak() -> float:
+    """Returns the operations per second of the fastest bfloat16 product."""
     best = 0.0
     for size in GEMM_SIZES:
         a, b = torch.randn(size, size).bfloat16(), torch.randn(size, size).bfloat16()
@@ -88,8 +87,8 @@ def gemm_peak() -> float:
     return best
 
 
-def beside(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Path) -> Iterator[Row]:
-    """The rows at one number of unrolled steps."""
+def compare_with_speculators(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Path) -> Iterator[Row]:
+    """Yields the rows at one number of unrolled steps."""
     target = Target.load(target_dir)
     facts = target.info
     packs = [
@@ -106,17 +105,17 @@ def beside(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Pat
     peaks: list[float] = []
 
     def run_ours() -> float:
-        peaks.append(gemm_peak())
+        peaks.append(measure_gemm_peak())
         began_s = time.perf_counter()
         for rows in packs:
             ours.step(rows)
-        return told(OURS, PACKS * PACK_TOKENS / (time.perf_counter() - began_s))
+        return report_rate(OURS, PACKS * PACK_TOKENS / (time.perf_counter() - began_s))
 
     every = list(range(PACKS))
     with ExitStack() as stack:
         arms: dict[str, Any] = {OURS: run_ours}
         try:
-            python = installed(env_dir)
+            python = find_interpreter(env_dir)
             for attention in ATTENTIONS:
                 options = PeerOptions(str(target_dir), str(file), torch.get_num_threads(), steps, attention)
                 arm = Arm([python, DRIVERS / "train_speculators.py"], options)
@@ -125,15 +124,15 @@ def beside(steps: int, target_dir: Path, scratch: Path, pairs: int, env_dir: Pat
                 print(f"{driver.load()}, {attention}, {steps} steps, is loaded", file=sys.stderr, flush=True)
                 driver.train(every)  # warm-up
                 name = f"{PEER}, {attention}"
-                arms[name] = lambda name=name, one=driver: told(name, PACKS * PACK_TOKENS / one.train(every))
+                arms[name] = lambda name=name, one=driver: report_rate(name, PACKS * PACK_TOKENS / one.train(every))
         except NotInstalledError as error:
-            print(f"{PEER}: not installed: {error}", file=sys.stderr, flush=True)
+            print(f"{PEER} is not installed: {error}", file=sys.stderr, flush=True)
         found = measure_rotated(arms, pairs, f"training, {steps} steps")
     yield from _rows(steps, found, work, peaks)
 
 
-def told(name: str, rate: float) -> float:
-    """The rate, after a line of progress."""
+def report_rate(name: str, rate: float) -> float:
+    """Prints a line of progress and returns the rate."""
     print(f"{name}: {rate:.0f} tokens/s", file=sys.stderr, flush=True)
     return rate
 
@@ -151,24 +150,24 @@ def _rows(steps: int, found: dict[str, list[float]], work: float, peaks: list[fl
         ratios = [a / b for a, b in zip(found[OURS], found[best], strict=True)]
         middle, span = median_interval(ratios, 0)
         name = f"training, {steps} steps, {OURS} over {best}, 95% {span.low:.2f} to {span.high:.2f}"
-        yield Row(name, round(middle, 3), f"at least {LEAST_RATIO:g}", middle >= LEAST_RATIO)
+        yield Row(name, round(middle, 3), f"at least {MIN_RATIO:g}", middle >= MIN_RATIO)
 
 
 def training_speed(pairs: int, env_dir: Path, unrolled: Sequence[int] = STEPS) -> Iterator[Row]:
-    """At each number of unrolled steps."""
+    """Yields the rows at each number of unrolled steps."""
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         target_dir = make_target(scratch / "target")
         for steps in unrolled:
             try:
-                yield from beside(steps, target_dir, scratch, pairs, env_dir)
+                yield from compare_with_speculators(steps, target_dir, scratch, pairs, env_dir)
             except PeerFailedError as error:
-                print(f"{PEER}: failed: {error}", file=sys.stderr, flush=True)
-                yield Row(f"training, {steps} steps, {OURS} over {PEER}", None, f"at least {LEAST_RATIO:g}", False)
+                print(f"{PEER} failed: {error}", file=sys.stderr, flush=True)
+                yield Row(f"training, {steps} steps, {OURS} over {PEER}", None, f"at least {MIN_RATIO:g}", False)
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--steps", type=int, nargs="*", default=STEPS)

@@ -1,10 +1,11 @@
-"""How far off `eyas tune` is: tokens per second that it predicts beside those that the engine reaches.
+"""Compares the tokens per second that `eyas tune` predicts with those of the engine.
 
     python benchmarks/tune_predicted.py RUN [--processor-time]
 
-RUN is a finished run directory (features and head); its target and its held-out answers are used, bfloat16, forwards as
-they are. Measured are rounds alone, as predicted: prompts and what lies between requests are left out. One JSON object
-a row on stdout. --processor-time counts the process's own seconds, for a machine on which other work runs. Minutes.
+RUN is a finished run directory with features and head. The script uses its target in bfloat16 without compiled
+forwards, and its held-out answers. Like the prediction, the measurement contains only the rounds, without prefills and
+without the time between requests. --processor-time counts processor time, for a machine on which other work runs.
+Prints one JSON object for each tree and number of streams. Takes minutes.
 """
 
 import argparse
@@ -37,11 +38,11 @@ CONFIG = TuneConfig(streams=STREAMS, top_k=(1, 4), nodes=(8, 16, 32), allowance_
 ARMS = (OFF, *(Arm(f"chain {depth}", chain_shape(depth)) for depth in (1, 3)))
 ARMS += tuple(Arm(f"tree {d}, 4, {n}", TreeShape(d, 4, n)) for d, n in ((4, 8), (6, 16), (7, 32)))
 PROMPTS_PER_TASK = 2
-TURNS = {1: 1, 4: 2}  # over the prompts, by streams: towards the end some streams have nothing to do
+PASSES = {1: 1, 4: 2}  # streams -> passes over the prompts; at the end of a pass some streams are idle
 
 
-def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
-    """A row for each tree and number of streams."""
+def compare_predictions(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
+    """Yields a row for each tree and number of streams."""
     target, directory = run.target, run.storage_path("capture")
     accepted, _ = tune.measure_acceptance(
         CONFIG, read_head(run.head_directory, torch.float32), Features(directory), target, True
@@ -59,8 +60,8 @@ def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
             engine.policies[0] = FixedArm(arm)
             run_closed_loop(engine, prompts[:streams], 8)
             engine.counters.reset()
-            answers = run_closed_loop(engine, prompts * TURNS[streams], max_tokens).answers
-            tokens = engine.counters.output_tokens - len(answers)  # the first of each comes from its prompt
+            answers = run_closed_loop(engine, prompts * PASSES[streams], max_tokens).answers
+            tokens = engine.counters.output_tokens - len(answers)  # the first token of an answer comes from the prefill
             context = round(sum(_context(answer) for answer in answers) / tokens)
             predicted_tps = streams * length / costs.seconds(arm.shape, streams, context)
             counters = engine.counters
@@ -76,13 +77,13 @@ def compared(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
 
 
 def _context(answer: RequestOutput) -> float:
-    """Tokens before each token of a round, added up."""
+    """Returns the sum of the context lengths of all tokens that come from rounds."""
     count = len(answer.token_ids) - 1
     return count * (len(answer.request.prompt_ids) + count / 2)
 
 
 def main() -> int:
-    """Rows as they come."""
+    """Prints the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("--processor-time", action="store_true")
@@ -90,7 +91,7 @@ def main() -> int:
     if parsed.processor_time:
         time.perf_counter = time.process_time
     recipe = build(Recipe, load_toml(parsed.run / "recipe.toml"))
-    for row in compared(Run(recipe, parsed.run), recipe.respond.max_tokens):
+    for row in compare_predictions(Run(recipe, parsed.run), recipe.respond.max_tokens):
         print(json.dumps(row), flush=True)
     return 0
 

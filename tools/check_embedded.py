@@ -1,10 +1,13 @@
-"""Checks the embedded target against what it must be to prove anything. Prints one JSON object a figure.
+"""Checks that the embedded target is good enough to measure speculation with. Prints one JSON object for each figure.
 
     python tools/check_embedded.py [--target DIR] [--examples 30]
 
-Perplexity of held-out reference answers, the share of greedy positions that are uncertain (top-1 probability below
-0.9), the share of greedy answers that end by themselves, and whether any evaluation answer (the reference, or what the
-target says) occurs in the text that the target was trained on. Exits 1 if one misses.
+    perplexity of the held-out reference answers
+    share of greedy positions that are uncertain (top-1 probability below 0.9)
+    share of greedy answers that end with an end token
+    number of training conversations that contain an evaluation answer, from the reference or from the target
+
+Exits 1 if a figure misses its target.
 """
 
 import argparse
@@ -27,7 +30,7 @@ from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
 
 MAX_TOKENS = 320
-SURE = 0.9
+CERTAIN = 0.9
 
 
 @dataclass
@@ -41,7 +44,7 @@ class Greedy:
 
 
 def greedy_answers(target: Target, family: str, examples: int) -> Greedy:
-    """Answer the first `examples` evaluation prompts of a family, and look at how sure the target was."""
+    """Answers the first `examples` evaluation prompts of a family and counts the uncertain positions."""
     prompts = {}
     for index in range(examples):
         one = example(family, "eval", index)
@@ -51,15 +54,15 @@ def greedy_answers(target: Target, family: str, examples: int) -> Greedy:
     for answer in plain_loop(engine, RequestList(Request(name, ids, MAX_TOKENS) for name, ids in prompts.items())):
         result.texts.append(str(target.tokenizer.decode(answer.token_ids, skip_special_tokens=True)))
         result.ended += answer.finish_reason == "stop"
-        top1_T = top1(target, answer)
+        top1_T = top1_probabilities(target, answer)
         result.positions += len(top1_T)
-        result.uncertain += int((top1_T < SURE).sum())
+        result.uncertain += int((top1_T < CERTAIN).sum())
     return result
 
 
 @torch.inference_mode()
-def top1(target: Target, answer: RequestOutput) -> torch.Tensor:
-    """The likeliest probability at each token of an answer."""
+def top1_probabilities(target: Target, answer: RequestOutput) -> torch.Tensor:
+    """Returns the highest probability at each token of an answer."""
     ids_1T = torch.tensor([[*answer.request.prompt_ids, *answer.token_ids]])
     positions_1T = torch.arange(ids_1T.shape[1])[None]
     hidden_TD = target.forward(ids_1T, positions_1T, DenseAttention()).hidden_BTD[0]
@@ -67,8 +70,8 @@ def top1(target: Target, answer: RequestOutput) -> torch.Tensor:
     return target.logits(hidden_TD[start:-1]).float().softmax(-1).amax(-1)
 
 
-def contaminated(documents: int, text: Text, answers: Evaluation) -> int:
-    """How many training conversations hold one of these answers; each in the two lengths it may have had."""
+def count_contaminated(documents: int, text: Text, answers: Evaluation) -> int:
+    """Counts the training conversations that contain one of these answers, in both lengths that training may use."""
     return sum(
         any(text.row(index, long) and answers.occurs_in(example_messages(index, long)) for long in (False, True))
         for index in range(documents)
@@ -96,7 +99,7 @@ def main() -> int:
         for said in one.texts:
             answers.add(said)
     documents = json.loads((arguments.target / "made.json").read_text())["documents"]
-    count = contaminated(documents, text, answers)
+    count = count_contaminated(documents, text, answers)
     rows.append(("training conversations that hold an evaluation answer", count, "0", count == 0))
     for name, figure, wanted, ok in rows:
         print(json.dumps({"name": name, "figure": round(figure, 4), "target": wanted, "ok": ok}))

@@ -1,10 +1,10 @@
-"""Makes the hashes of evaluation sets that ship with eyas: src/eyas/evalsets/hashes/*.bin.
+"""Writes the hashes of evaluation prompts that ship with eyas: src/eyas/evalsets/hashes/*.bin.
 
     python tools/make_contamination.py DATA --date YYYY-MM-DD [--out DIRECTORY]
 
 DATA is a directory with mt-bench.jsonl (lm-sys/FastChat, Apache-2.0), humaneval.jsonl (openai/human-eval, MIT) and
-gsm8k-test.jsonl (openai/grade-school-math, MIT), as their projects publish them; the date says when they were fetched.
-Only hashes of the prompts are kept. Spec-Bench has no file of its own: see EVALSET_FILES in
+gsm8k-test.jsonl (openai/grade-school-math, MIT), as their projects publish them. The date says when they were
+downloaded. Only hashes of the prompts are stored. Spec-Bench has no file of its own: see EVALSET_FILES in
 eyas.data.select.contamination.
 """
 
@@ -20,19 +20,19 @@ from eyas.base.storage import write_atomic
 from eyas.evalsets import FAMILIES, example
 from eyas.evalsets.ngram_hashes import HASHES, NGRAM_SIZES, NgramHashes, hash_records
 
-# name -> source, licence, the key of the user's text
+# name -> source, license, the key of the user's text
 PUBLIC = {
     "mt-bench": ("lm-sys/FastChat", "Apache-2.0", "turns"),
     "humaneval": ("openai/human-eval", "MIT", "prompt"),
     "gsm8k-test": ("openai/grade-school-math", "MIT", "question"),
 }
-PER_FAMILY = 250  # of our own evaluation set, which is endless: bench takes the first few of each family
+PER_FAMILY = 250  # prompts of eyas.evalsets, which generates any number; `eyas bench` uses the first of each family
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--date", required=True, help="when DATA was fetched")
+    parser.add_argument("--date", required=True, help="when DATA was downloaded")
     parser.add_argument("--out", type=Path, default=HASHES)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def main() -> None:
         path = arguments.data / f"{name}.jsonl"
         origin = {"source": source, "license": license_name, "file": digest_file(path), "fetched": arguments.date}
         _write(arguments.out, hash_records(name, _texts(path, key), NGRAM_SIZES), origin)
-    # A conversation of the grammar shares its phrases with all others: only the same conversation counts as known.
+    # Conversations of the grammar share phrases, so only an equal conversation counts as contamination.
     origin = {"source": f"eyas.evalsets, split eval, {PER_FAMILY} of each family", "license": "Apache-2.0"}
     _write(arguments.out, hash_records("eyas-eval", _own(), NGRAM_SIZES, unit="record"), origin)
 

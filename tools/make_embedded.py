@@ -3,10 +3,11 @@
     python tools/make_embedded.py tokenizer WORK         # seconds
     python tools/make_embedded.py train WORK             # about 70 minutes on one core; resumes after any interruption
     python tools/make_embedded.py publish WORK           # copies it to src/eyas/embedded/target
-    python tools/check_embedded.py                       # what the target must be, measured
+    python tools/check_embedded.py                       # measures it
 
-Not installed with eyas. Deep and thin on purpose: decoding a small model on a CPU costs one dispatch a layer, as
-decoding a large model on a GPU costs one pass over the weights a layer, so what speculation saves is the same thing.
+This script is not installed with eyas. The model has many narrow layers on purpose. The cost of decoding a small model
+on a CPU is one dispatch for each layer; on a GPU, for a large model, it is one read of the weights for each layer. So
+speculation saves a fixed cost for each layer in both cases.
 """
 
 import argparse
@@ -39,24 +40,24 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 EVAL_EXAMPLES = 400  # per family: answers of these never occur in the training text
-PROMPT_WEIGHT = 0.15  # prompts are mostly random facts; the answers are what the model is for
+PROMPT_WEIGHT = 0.15  # of the loss of a prompt token; prompts are mostly random facts
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The training run. Tokens and learning rates found by trial on the first few hundred steps."""
+    """The options of the training run. Tokens and learning rate come from trials of a few hundred steps."""
 
     steps: int = 850
     tokens_per_step: int = 6_000
     warmup_steps: int = 40
     learning_rate: float = 4e-3
     weight_decay: float = 0.05
-    long_from: float = 0.6  # long passages join after this share of the run
+    long_from: float = 0.6  # long passages are used after this share of the run
     seed: int = 7
 
 
 def model_config() -> LlamaConfig:
-    """24 layers of 256: 12.9 M parameters, 25.7 MB in bfloat16."""
+    """Returns the shape: 24 layers of width 256, 12.9 million parameters, 25.7 MB in bfloat16."""
     return LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=256,
@@ -75,7 +76,7 @@ def model_config() -> LlamaConfig:
 
 
 def make_tokenizer(work: Path) -> None:
-    """Byte-level BPE on twelve thousand examples; single digits, so that numbers are written the same everywhere."""
+    """Trains a byte-level BPE tokenizer on 12,000 examples of each family. Each digit is one token."""
     tokenizer = Tokenizer(models.BPE())
     digits = pre_tokenizers.Digits(individual_digits=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])  # type: ignore[assignment]
@@ -113,7 +114,7 @@ def make_tokenizer(work: Path) -> None:
 def plain_attention(
     module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: None, scaling: float, **_: object
 ) -> tuple[Tensor, None]:
-    """Causal attention written out: below 1,500 rows twice as fast to train on a CPU as the fused kernel."""
+    """Computes causal attention. Up to 1,500 rows it trains twice as fast on a CPU as the fused kernel."""
     groups, rows = q.shape[1] // k.shape[1], q.shape[2]
     if rows > 1500:
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
@@ -125,14 +126,14 @@ def plain_attention(
 
 
 class FusedNorm(LlamaRMSNorm):
-    """The same norm in one kernel."""
+    """LlamaRMSNorm in one fused kernel."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return rms_norm(hidden_states, hidden_states.shape[-1:], self.weight, self.variance_epsilon)
 
 
 def new_model(config: LlamaConfig) -> LlamaForCausalLM:
-    """The untrained model in bfloat16, with the two training shortcuts above in place."""
+    """Makes the untrained model in bfloat16, with the faster attention and norm above."""
     AttentionInterface.register("plain", plain_attention)
     config._attn_implementation = "plain"
     model = LlamaForCausalLM(config).bfloat16()
@@ -143,7 +144,7 @@ def new_model(config: LlamaConfig) -> LlamaForCausalLM:
 
 
 class Evaluation:
-    """The answers that must not be seen: found by their first eight words, then compared whole."""
+    """The evaluation answers, which training must not contain. They are found by their first eight words."""
 
     def __init__(self) -> None:
         self.by_start: dict[tuple[str, ...], list[str]] = {}
@@ -154,11 +155,11 @@ class Evaluation:
                         self.add(message["content"])
 
     def add(self, answer: str) -> None:
-        """One more answer that must not occur."""
+        """Adds an answer that training must not contain."""
         self.by_start.setdefault(tuple(answer.split()[:8]), []).append(answer)
 
     def occurs_in(self, messages: Messages) -> bool:
-        """True if any evaluation answer is part of any of these messages."""
+        """Returns True if one of these messages contains an evaluation answer."""
         for message in messages:
             words = message["content"].split()
             for start in range(len(words) - 7):
@@ -169,7 +170,7 @@ class Evaluation:
 
 
 def example_messages(index: int, long: bool = True) -> Messages:
-    """Training conversation `index`: families in turn; with `long` off, all passages are short."""
+    """Returns training conversation `index`. The families take turns; without `long`, all passages are short."""
     family = list(FAMILIES)[index % len(FAMILIES)]
     if family == "passages" and not long:
         return write_passages(random.Random(f"train/passages/{index}"), SHORT_SIZE)
@@ -177,7 +178,7 @@ def example_messages(index: int, long: bool = True) -> Messages:
 
 
 class Text:
-    """Training conversations as (ids, weights), a pure function of the index; long ones only from `long_from` on."""
+    """The training conversations as (ids, weights), determined by their index."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, evaluation: Evaluation) -> None:
         self.tokenizer = tokenizer
@@ -186,7 +187,7 @@ class Text:
         self.special = {token: vocab[token] for token in SPECIAL}
 
     def row(self, index: int, long: bool) -> tuple[list[int], list[float]] | None:
-        """Conversation `index`, or None if it holds an evaluation answer or is longer than the model can read."""
+        """Returns conversation `index`, or None if it contains an evaluation answer or exceeds 4,096 tokens."""
         messages = example_messages(index, long)
         if self.evaluation.occurs_in(messages):
             return None
@@ -194,7 +195,7 @@ class Text:
         return (ids, weights) if len(ids) <= 4096 else None
 
     def encode(self, messages: Messages) -> tuple[list[int], list[float]]:
-        """The chat template by hand: per message role token, text, end token; answers (and their end) weigh 1."""
+        """Encodes messages like the chat template. Answers and their end tokens weigh 1, prompts PROMPT_WEIGHT."""
         ids, weights = [self.special["<|begin|>"]], [0.0]
         for message in messages:
             body = self.tokenizer.encode(message["content"], add_special_tokens=False)
@@ -204,7 +205,7 @@ class Text:
         return ids, weights
 
     def batches(self, first: int, tokens: int, long: bool) -> tuple[list[tuple[Tensor, Tensor]], int]:
-        """About `tokens` tokens as length-sorted padded batches (ids, weights), and the index after the last one."""
+        """Returns about `tokens` tokens as padded batches (ids, weights) sorted by length, and the next index."""
         rows, count, index = [], 0, first
         while count < tokens:
             row = self.row(index, long)
@@ -229,7 +230,7 @@ def _pad(rows: list[tuple[list[int], list[float]]]) -> tuple[Tensor, Tensor]:
 
 
 def batch_loss(model: LlamaForCausalLM, ids: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum of next-token losses (not the mean: batches of a step are added up). Padding is on the right."""
+    """Returns the weighted sum of next-token losses; a sum, because the batches of a step are added. Pads are right."""
     hidden = model.model(ids[:, :-1], use_cache=False).last_hidden_state
     kept = weights[:, 1:] > 0
     losses = cross_entropy(model.lm_head(hidden[kept]).float(), ids[:, 1:][kept], reduction="none")
@@ -238,7 +239,7 @@ def batch_loss(model: LlamaForCausalLM, ids: Tensor, weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def perplexities(model: LlamaForCausalLM, text: Text, examples: int) -> dict[str, float]:
-    """Perplexity of the held-out reference answers, a figure a family."""
+    """Computes the perplexity of the held-out reference answers for each family."""
     result = {}
     for family in FAMILIES:
         total = count = 0.0
@@ -252,7 +253,7 @@ def perplexities(model: LlamaForCausalLM, text: Text, examples: int) -> dict[str
 
 
 class Masters:
-    """Float32 copies of the bfloat16 weights; Muon for the matrices, AdamW for the rest."""
+    """Float32 copies of the bfloat16 weights, with Muon for the matrices and AdamW for the rest."""
 
     def __init__(self, model: LlamaForCausalLM, plan: Plan) -> None:
         self.plan = plan
@@ -267,7 +268,7 @@ class Masters:
         )
 
     def step(self, step: int) -> None:
-        """Linear warm-up, then linear decay to 2 %; gradients are consumed."""
+        """Takes one optimizer step and deletes the gradients. The rate warms up and then decays linearly to 2 %."""
         warm = min(1.0, (step + 1) / self.plan.warmup_steps)
         scale = warm * max(0.02, 1.0 - step / self.plan.steps)
         for name, weight in self.weights.items():
@@ -285,7 +286,7 @@ class Masters:
 
 
 def train(work: Path, plan: Plan) -> None:
-    """Trains and saves every 50 steps to WORK/state.pt; a further call goes on from there."""
+    """Trains the model and saves every 50 steps to WORK/state.pt, from which a later call resumes."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "target")
     text = Text(tokenizer, Evaluation())
     torch.manual_seed(plan.seed)
@@ -328,7 +329,7 @@ def train(work: Path, plan: Plan) -> None:
 
 
 def publish(work: Path) -> None:
-    """Copy the finished target into the package."""
+    """Copies the finished target into the package."""
     place = Path(__file__).parent.parent / "src" / "eyas" / "embedded" / "target"
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(work / "target", place)

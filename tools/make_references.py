@@ -1,9 +1,9 @@
-"""Writes the reference answers that prove losslessness: what transformers says to our evaluation prompts.
+"""Writes the reference answers of the lossless check: greedy answers of transformers to the evaluation prompts.
 
     python tools/make_references.py [--target embedded] [--count 200] [--tokens 128] [--out FILE]
 
-Greedy, float32, one unpadded prompt at a time; the file is bound to the target's digest, so it has to be made again
-whenever the target is. Minutes for the embedded target.
+transformers answers in float32, one unpadded prompt at a time. The file contains the target's digest, so run this
+script again after a change of the target. Takes minutes for the embedded target.
 """
 
 import argparse
@@ -23,8 +23,8 @@ OUT = Path(__file__).parents[1] / "src" / "eyas" / "embedded" / "references.json
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default=EMBEDDED)
-    parser.add_argument("--count", type=int, default=200, help="prompts, all families in turn")
-    parser.add_argument("--tokens", type=int, default=128, help="longest answer")
+    parser.add_argument("--count", type=int, default=200, help="number of prompts; the families take turns")
+    parser.add_argument("--tokens", type=int, default=128, help="limit of an answer")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()

@@ -1,8 +1,8 @@
-"""Packs what the embedded target answered to the prompts that the shipped head was trained on.
+"""Packs the answers of the embedded target that the shipped head was trained on.
 
     python tools/pack_answers.py RUN [--out FILE]        # RUN made by recipes/embedded.toml
 
-benchmarks/prove_spine.py builds its 4-gram table from these: each answer with the last tokens of its prompt before it.
+benchmarks/prove_spine.py builds its 4-gram table from them. Each answer is stored with the last tokens of its prompt.
 """
 
 import argparse
@@ -29,13 +29,13 @@ def main() -> None:
     assert features.manifest.vocab_size <= 2**16, "ids are stored in 16 bits"
     kept_ids, kept_masks = [], []
     for ids_T, loss_mask_T in features.texts(features.indices("train")):
-        # Of a prompt only the context of the first generated tokens matters; between turns it all does.
+        # Keeps the last CONTEXT tokens of the first prompt, and all text between turns.
         start = max(int(loss_mask_T.int().argmax()) - CONTEXT, 0)
         kept_ids.append(ids_T[start:])
         kept_masks.append(loss_mask_T[start:])
     ids = torch.cat(kept_ids).numpy().astype("<u2")
     tensors = {
-        # The grammar repeats itself: a third of the bytes.
+        # Compression saves two thirds, because the grammar repeats its phrases.
         "ids_zlib": torch.frombuffer(bytearray(zlib.compress(ids.tobytes(), 9)), dtype=torch.uint8),
         "loss_mask_bits": torch.from_numpy(np.packbits(torch.cat(kept_masks).numpy())),
         "lengths": torch.tensor([len(ids_T) for ids_T in kept_ids], dtype=torch.int32),

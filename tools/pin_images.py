@@ -1,13 +1,14 @@
-"""`make pin`: writes the digest behind each tag of deploy/images.env, so that later builds start from the same bytes.
+"""Writes the digest of each tag into deploy/images.env, so that later builds use the same images. `make pin` calls it.
 
     python tools/pin_images.py [FILE]
 
     SGLANG_IMAGE=docker.io/lmsysorg/sglang:v0.5.23   ->   SGLANG_IMAGE=docker.io/lmsysorg/sglang:v0.5.23@sha256:...
 
-It asks the registry itself (OCI distribution specification: HEAD /v2/NAME/manifests/TAG, with a token from the realm
-that its answer 401 names). The file is written only if every image was found.
+The digests come from the registries (OCI distribution specification: HEAD /v2/NAME/manifests/TAG, with a token from
+the realm that the answer 401 names). The file is written only if every image was found.
 """
 
+import argparse
 import os
 import re
 import sys
@@ -103,4 +104,6 @@ def main(path: Path = IMAGES) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(Path, sys.argv[1:])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path, default=IMAGES, metavar="FILE", help="default: deploy/images.env")
+    sys.exit(main(parser.parse_args().file))

@@ -1,4 +1,4 @@
-"""llama.cpp's server: plain, or EAGLE-3 with a chain of three. As many clients as streams, a connection each."""
+"""Driver of llama.cpp's server: plain, or EAGLE-3 with a chain of three. One client and connection for each stream."""
 
 import json
 import os
@@ -10,21 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any
 
-from lines import Done, Options, Talk, Work
+from protocol import LoadResult, LoadTask, Options, ProtocolServer
 
 CHAIN = 3
 LOAD_S = 120
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Asks the system for a port that no process uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def command(options: Options, port: int) -> list[str]:
-    """The server, with nothing kept of a prompt once it is answered."""
+    """Returns the command of the server, without a prompt cache."""
     words = [os.environ["LLAMA_SERVER"], "-m", options.target, "--host", "127.0.0.1", "--port", str(port), "--no-ui"]
     words += ["-t", str(options.threads), "-np", str(options.streams), "-c", str(options.streams * options.context)]
     words += ["--cache-ram", "0", "--spec-draft-threads", str(options.threads)]
@@ -34,7 +34,7 @@ def command(options: Options, port: int) -> list[str]:
 
 
 def ask(connection: HTTPConnection, prompt: list[int], length: int) -> dict[str, Any]:
-    """One answer of exactly this length."""
+    """Requests one answer of exactly this length."""
     wanted = {"prompt": prompt, "n_predict": length, "ignore_eos": True, "temperature": 0}
     wanted |= {"cache_prompt": False, "return_tokens": True}
     connection.request("POST", "/completion", json.dumps(wanted), {"Content-Type": "application/json"})
@@ -42,7 +42,7 @@ def ask(connection: HTTPConnection, prompt: list[int], length: int) -> dict[str,
 
 
 def wait_until_loaded(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Returns when the server takes requests; asserts that it does in time."""
+    """Waits until the server accepts requests. Raises AssertionError after LOAD_S seconds."""
     until_s = time.monotonic() + LOAD_S
     while time.monotonic() < until_s and server.poll() is None:
         connection = HTTPConnection("127.0.0.1", port)
@@ -59,12 +59,12 @@ def wait_until_loaded(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    talk, options, port = Talk(), Options.read(), free_port()
+    messages, options, port = ProtocolServer(), Options.read(), free_port()
     server = subprocess.Popen(command(options, port), stdin=subprocess.DEVNULL)
     wait_until_loaded(port, server)
 
-    def run(work: Work) -> Done:
-        waiting = iter(range(len(work.prompts)))  # its next() is atomic
+    def run(work: LoadTask) -> LoadResult:
+        waiting = iter(range(len(work.prompts)))  # next() is atomic, so threads can share it
 
         def stream(connection: HTTPConnection) -> dict[int, dict[str, Any]]:
             return {index: ask(connection, work.prompts[index], work.lengths[index]) for index in waiting}
@@ -78,13 +78,13 @@ def main() -> None:
             connection.close()
         answers = [found[index]["tokens"] for index in range(len(found))]
         if options.head is None:
-            return Done(answers, seconds)
+            return LoadResult(answers, seconds)
         accepted = sum(answer["timings"].get("draft_n_accepted", 0) for answer in found.values())
-        # A round gives what it accepted and one token of the target; the first token of an answer is the prefill's.
-        return Done(answers, seconds, accepted, sum(len(answer) - 1 for answer in answers) - accepted)
+        # A round yields its accepted tokens and one token of the target; the prefill yields the first of an answer.
+        return LoadResult(answers, seconds, accepted, sum(len(answer) - 1 for answer in answers) - accepted)
 
     try:
-        talk.serve("llama.cpp", run)
+        messages.serve("llama.cpp", run)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()

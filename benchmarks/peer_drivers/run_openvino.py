@@ -1,15 +1,15 @@
-"""OpenVINO GenAI on a CPU, continuous batching: plain, or EAGLE-3 with a chain.
+"""Driver of OpenVINO GenAI on a CPU with continuous batching: plain, or EAGLE-3 with a chain.
 
-Keys and values are as precise as the rest. A tree ("tree search") fails there with eight requests, so the chain is what
-is run.
+Keys and values have the precision of the arithmetic. Its "tree search" fails with eight requests, so this driver runs
+chains.
 """
 # pyright: reportMissingImports=false
 
 from dataclasses import replace
 
-from lines import Done, Options, Talk, Work, closed_loop
+from protocol import LoadResult, LoadTask, Options, ProtocolServer, run_closed_loop
 
-talk, options = Talk(), Options.read()
+server, options = ProtocolServer(), Options.read()
 
 import numpy as np  # noqa: E402
 import openvino as ov  # noqa: E402
@@ -28,14 +28,14 @@ def main() -> None:
         "INFERENCE_PRECISION_HINT": precision,
         "KV_CACHE_PRECISION": precision,
         "INFERENCE_NUM_THREADS": options.threads,
-        "ENABLE_CPU_PINNING": False,  # no other engine is bound to its cores either
+        "ENABLE_CPU_PINNING": False,  # the other engines do not pin threads to cores either
     }
     speculation = {}
     if options.head is not None:
         speculation["draft_model"] = genai.draft_model(options.head, "CPU", **properties)
     pipeline = genai.ContinuousBatchingPipeline(options.target, scheduler, "CPU", properties | speculation)
 
-    def run(work: Work) -> Done:
+    def run(work: LoadTask) -> LoadResult:
         under_way = {}
         answers: list[list[int]] = [[] for _ in work.prompts]
         accepted, rounds = 0, 0
@@ -59,7 +59,7 @@ def main() -> None:
                 while handle.can_read():
                     for output in handle.read().values():
                         fresh += output.generated_ids
-                if fresh and answers[index]:  # the first token is the prefill's
+                if fresh and answers[index]:  # the first token comes from the prefill
                     accepted, rounds = accepted + len(fresh) - 1, rounds + 1
                 answers[index] += fresh
                 if handle.get_status() != genai.GenerationStatus.RUNNING:
@@ -67,10 +67,10 @@ def main() -> None:
                     ended[index] = answers[index]
             return ended
 
-        done = closed_loop(work, send, step)
+        done = run_closed_loop(work, send, step)
         return done if options.head is None else replace(done, accepted=accepted, rounds=rounds)
 
-    talk.serve(f"openvino-genai {genai.__version__}", run)
+    server.serve(f"openvino-genai {genai.__version__}", run)
 
 
 if __name__ == "__main__":

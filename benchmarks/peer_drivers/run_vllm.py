@@ -1,15 +1,15 @@
-"""vLLM on a CPU, in this process: plain, or EAGLE-3 with a chain. Only chains exist there.
+"""Driver of vLLM on a CPU, in this process: plain, or EAGLE-3 with a chain. vLLM supports only chains.
 
-benchmarks/peers.py preloads Intel's OpenMP, without which vLLM warns of a loss with speculation, and turns its process
-for the engine off: then a step costs no message to another process.
+benchmarks/compare_peers.py preloads Intel's OpenMP; without it vLLM warns that speculation is slower. It also disables
+vLLM's engine process, so that a step sends no message to another process.
 """
 # pyright: reportMissingImports=false
 
 from dataclasses import replace
 
-from lines import Done, Options, Talk, Work, closed_loop
+from protocol import LoadResult, LoadTask, Options, ProtocolServer, run_closed_loop
 
-talk, options = Talk(), Options.read()
+server, options = ProtocolServer(), Options.read()
 
 from vllm import EngineArgs, LLMEngine, SamplingParams, __version__  # noqa: E402
 
@@ -17,7 +17,7 @@ MEMORY_BYTES = 2 << 30
 
 
 def counted(engine: LLMEngine, name: str) -> int:
-    """A counter of vLLM's own; 0 where there is no speculation."""
+    """Returns the value of a speculation counter of vLLM; 0 without speculation."""
     return sum(metric.value for metric in engine.get_metrics() if metric.name == f"vllm:spec_decode_{name}")
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         )
     )
 
-    def run(work: Work) -> Done:
+    def run(work: LoadTask) -> LoadResult:
         engine.reset_prefix_cache()
         accepted, rounds = counted(engine, "num_accepted_tokens"), counted(engine, "num_drafts")
 
@@ -51,13 +51,13 @@ def main() -> None:
             ended = (output for output in engine.step() if output.finished)
             return {int(output.request_id): list(output.outputs[0].token_ids) for output in ended}
 
-        done = closed_loop(work, send, step)
+        done = run_closed_loop(work, send, step)
         if options.head is None:
             return done
         accepted = counted(engine, "num_accepted_tokens") - accepted
         return replace(done, accepted=accepted, rounds=counted(engine, "num_drafts") - rounds)
 
-    talk.serve(f"vllm {__version__}", run)
+    server.serve(f"vllm {__version__}", run)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""llama.cpp's own converter, for a target whose tokenizer it does not know: peers are handed ids, so any will do.
+"""Runs llama.cpp's converter on a target whose tokenizer it does not know.
 
-python to_gguf.py SOURCE_OF_LLAMACPP OPTIONS_OF_CONVERT_HF_TO_GGUF...
+    python to_gguf.py LLAMACPP_SOURCE CONVERTER_OPTION ...
+
+Peers receive token ids, so any tokenizer type works.
 """
 # pyright: reportMissingImports=false
 
@@ -16,7 +18,7 @@ from conversion.base import TextModel  # noqa: E402
 
 def main() -> None:
     TextModel.get_vocab_base_pre = lambda _self, _tokenizer: "default"
-    TextModel._set_vocab_sentencepiece = TextModel._set_vocab_gpt2  # the other way asks for one more package
+    TextModel._set_vocab_sentencepiece = TextModel._set_vocab_gpt2  # the original method needs another package
     convert_hf_to_gguf.main()
 
 

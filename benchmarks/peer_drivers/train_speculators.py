@@ -1,12 +1,14 @@
-"""Trains an EAGLE-3 head with speculators: {"ready": name}, then a line {"packs": [...]} in, {"seconds": s} out.
+"""Driver that trains an EAGLE-3 head with speculators, for benchmarks/training_speed.py.
 
     python train_speculators.py '{"target": DIR, "packs": FILE, "threads": 1, "steps": 3, "attention": "sdpa"}'
 
-Runs in an environment of its own, so nothing of eyas is imported. What it calls is what its trainer calls (train/
-trainer.py, speculators 0.9.0): shift_batch, Eagle3DraftModel under bfloat16 autocast over float32 weights, AdamW, a
-clipped gradient; soft cross-entropy's gradient by its eager losses, for its fused ones are CUDA kernels. The graph is
-the paper's (its own defaults add norms and noise). Its output rows stay frozen and its teacher is the draft vocabulary
-alone, as it ships: less work than eyas does.
+It prints {"ready": NAME}. For each line {"packs": [0, 1]} on stdin it prints {"seconds": S, "losses": [...]}.
+
+It runs in the environment of speculators and imports nothing of eyas. It makes the calls of the trainer of speculators
+0.9.0 (train/trainer.py): shift_batch, Eagle3DraftModel under bfloat16 autocast with float32 weights, AdamW, gradient
+clipping. It uses the eager losses, because the fused losses are CUDA kernels. The architecture is that of the EAGLE-3
+paper, without the norms and the noise that speculators adds by default. As in its defaults, the output rows are frozen
+and the teacher covers only the draft vocabulary, which is less work than eyas does.
 
 P rows of a pack, D hidden, L = 3D, W target vocabulary.
 """
@@ -30,7 +32,7 @@ DECAY, LEARNING_RATE, CLIP = 0.8, 1e-3, 1.0
 
 
 def make_model(options: dict[str, Any]) -> Eagle3DraftModel:
-    """A head of the target's layer, its weights float32."""
+    """Makes a head with the layer shape of the target and float32 weights."""
     config = AutoConfig.from_pretrained(options["target"])
     layer = LlamaConfig(**{**config.to_dict(), "num_hidden_layers": 1})
     t2d_W = torch.zeros(config.vocab_size, dtype=torch.bool)
@@ -51,7 +53,7 @@ def make_model(options: dict[str, Any]) -> Eagle3DraftModel:
 
 
 def batches(file: str) -> list[dict[str, torch.Tensor]]:
-    """Each pack as its collate function hands it over: documents shifted one by one, one behind the other."""
+    """Loads the packs in the form of its collate function: each document shifted, then all concatenated."""
     tensors = load_file(file)
     found = []
     for number in range(len({name.split(".")[0] for name in tensors})):
@@ -78,7 +80,7 @@ def batches(file: str) -> list[dict[str, torch.Tensor]]:
 
 
 def main() -> None:
-    """Wait for lines."""
+    """Trains on the packs that each line of stdin names, and prints the seconds and losses."""
     options = json.loads(sys.argv[1])
     torch.set_num_threads(options["threads"])
     torch.manual_seed(0)

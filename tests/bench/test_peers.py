@@ -9,8 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from peer_drivers.lines import Done, Options, Work, closed_loop
-from peers import EYAS, Arm, Driver, EyasRun, NotInstalledError, PeerFailedError, Setup, compare_with_peer, vllm_arms
+from compare_peers import (
+    EYAS,
+    Arm,
+    Driver,
+    EyasRun,
+    NotInstalledError,
+    PeerFailedError,
+    Setup,
+    compare_with_peer,
+    vllm_arms,
+)
+from peer_drivers.protocol import LoadResult, LoadTask, Options, run_closed_loop
 from tests.bench.tiny_pair import TinyPair
 
 from eyas.bench.workload import interleave_tasks
@@ -22,18 +32,18 @@ OPTIONS = Options("target", None, threads=1, streams=2, context=64)
 FAKE = """
 import sys
 sys.path.insert(0, {drivers!r})
-from lines import Done, Options, Talk, Work
+from protocol import LoadResult, Options, ProtocolServer, LoadTask
 
-talk, options = Talk(), Options.read()
+server, options = ProtocolServer(), Options.read()
 print("a library prints what it likes")
 
-def run(work: Work) -> Done:
+def run(work: LoadTask) -> LoadResult:
     assert work.streams <= options.streams, "too many streams"
     rounds = None if options.head is None else 10
     answers = [[0] * length for length in work.lengths]
-    return Done(answers, float(options.target), rounds and 2 * rounds, rounds)
+    return LoadResult(answers, float(options.target), rounds and 2 * rounds, rounds)
 
-talk.serve("fake", run)
+server.serve("fake", run)
 """
 
 
@@ -63,8 +73,8 @@ def test_a_driver_is_stopped_between_its_measurements(driver: Driver) -> None:
     assert driver.load() == "fake"
     assert is_stopped(driver.process.pid)
     for _ in range(2):
-        done = driver.measure(Work(2, [[1, 2], [3]], [5, 7]))
-        assert done == Done([[0] * 5, [0] * 7], 4.0, 20, 10)
+        done = driver.measure(LoadTask(2, [[1, 2], [3]], [5, 7]))
+        assert done == LoadResult([[0] * 5, [0] * 7], 4.0, 20, 10)
         assert is_stopped(driver.process.pid)
 
 
@@ -77,7 +87,7 @@ def test_a_stopped_driver_ends_with_the_benchmark(driver: Driver) -> None:
 def test_the_error_of_a_driver_is_shown(driver: Driver) -> None:
     driver.load()
     with pytest.raises(PeerFailedError, match="too many streams"):
-        driver.measure(Work(3, [[1]], [1]))
+        driver.measure(LoadTask(3, [[1]], [1]))
 
 
 def test_a_closed_loop_never_has_more_under_way_than_streams() -> None:
@@ -89,7 +99,7 @@ def test_a_closed_loop_never_has_more_under_way_than_streams() -> None:
         last = under_way.pop()
         return {last: [last]}
 
-    done = closed_loop(Work(2, [[1]] * 4, [1] * 4), under_way.append, step)
+    done = run_closed_loop(LoadTask(2, [[1]] * 4, [1] * 4), under_way.append, step)
     assert seen == [[0, 1], [0, 2], [0, 3], [0]]
     assert done.answers == [[0], [1], [2], [3]]
 
@@ -98,7 +108,7 @@ def test_a_row_is_eyas_over_the_better_arm(
     pair: TinyPair, fake: list[str | Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some = interleave_tasks(pair.prompts)[:2]
-    work = Work(2, [list(prompt.ids) for prompt in some], [4] * len(some))
+    work = LoadTask(2, [list(prompt.ids) for prompt in some], [4] * len(some))
     ours = EyasRun(Engine(pair.target, [pair.draft], 2, 128), some, work, [[0, 0, 7, 0], [7, 0, 0, 0]])
     arms = {
         "slow": Arm(fake, replace(OPTIONS, target="1e9")),

@@ -4,14 +4,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from served_charts import picture
+from served_charts import draw_picture
 from tests.bench.sample_results import TASKS, sample_results
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHIPPED = Path(__file__).parents[2] / "docs" / "pictures" / "served.svg"
 
 
-@pytest.mark.parametrize("text", [picture(sample_results()), SHIPPED.read_text(encoding="utf-8")], ids=["made", "docs"])
+@pytest.mark.parametrize(
+    "text", [draw_picture(sample_results()), SHIPPED.read_text(encoding="utf-8")], ids=["made", "docs"]
+)
 def test_four_charts_inside_the_page(text: str) -> None:
     root = ElementTree.fromstring(text)
     width, height = (float(size) for size in root.attrib["viewBox"].split()[2:])

@@ -32,8 +32,8 @@ from stdnum.us import rtn, ssn
 BENCHMARKS = Path(pii_set.__file__).parent
 SEED = 0
 KINDS = {"PERSON", "LOCATION", "ADDRESS", "EMAIL", "PHONE", "CARD", "ACCOUNT", "GOVERNMENT_ID", "SECRET", "IP_ADDRESS"}
-# Of benchmarks/pii*, judge included. The set was made before any detector was tuned; whoever changes it measures anew.
-FROZEN = "a4c7e5bbb1b37c6d503a759830e7d8ab4b26069037bf03df60d1ab8e1d0e2399"
+# Digest of benchmarks/pii*. The set was made before any detector was tuned; after a change of it, measure again.
+FROZEN = "f8fe380e499223206bc85ddc82a474b5822b28cc67ac21e30cf2b7950af7711e"
 
 
 @pytest.fixture(scope="module")

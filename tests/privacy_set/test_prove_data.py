@@ -15,7 +15,7 @@ from data_options import Options
 from data_traffic import MIX, Prompt
 from pii_score import Outcome, score_text
 from pii_set import LabeledText
-from rows import Row
+from result_rows import Row
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +101,13 @@ def test_distances_of_mixtures() -> None:
 
 
 def test_the_pool_has_more_tasks_than_production() -> None:
-    pool, production = data_traffic.mixture("test")
+    pool, production = data_traffic.make_mixture("test")
     assert len(pool) >= 1000
     assert len(production) == 160
     assert {prompt.task for prompt in production} == set(MIX)
     assert {prompt.task for prompt in pool} > set(MIX)
     assert data_traffic.task_distance(pool, production) > 0.3
-    assert data_traffic.mixture("test") == (pool, production)
+    assert data_traffic.make_mixture("test") == (pool, production)
     # So that a choice by words alone must look at what is asked.
     assert all(any("crates" in prompt.text for prompt in pool if prompt.task == task) for task in MIX)
 

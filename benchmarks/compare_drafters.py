@@ -1,17 +1,21 @@
-"""A head beside what else may draft, on the same engine; one JSON object a row, exit 1 if one misses.
+"""Compares the shipped head with other drafters on the same engine.
 
-    python benchmarks/drafters.py [--streams 1 8] [--pairs 5] [--minutes 15] [--run DIR] [--answers DIR]
+    python benchmarks/compare_drafters.py [--streams 1 8] [--pairs 5] [--minutes 15] [--run DIR] [--answers DIR]
 
-    the head's budget, and chains of 3 and 5 of the shipped head
-    prompt lookup, chains of 5
-    a small model, chains of 3 and 5: two layers of the target's width, trained from random weights on the target's own
-    answers for so many minutes of computing (the post's comparison is with such a model)
+    head             the automatic choice of `eyas serve`, and chains of 3 and 5
+    prompt lookup    chains of 5
+    small model      chains of 3 and 5. The model has two layers of the target's width and is trained from random
+                     weights on the target's own answers for --minutes minutes of processor time
 
-Every arm answers the same prompts in bfloat16, forwards as they are, closed loop, arms in rotated order; a figure is
-the median over the pairs of output tokens per second over the plain target's, with its interval.
-Asked for is what the post claims: the head is faster than the small model (the interval of the ratio above 1). --run
-keeps the small model; --answers is a directory of conversations to train it on, for example those that the head was
-trained on (recipes/embedded.toml), instead of fewer that are made. Progress goes to stderr; half an hour on one core.
+Every arm answers the same prompts in bfloat16, without compiled forwards, in a closed loop and in rotated order. A
+figure is the ratio of output tokens per second to the plain target, median over the pairs, with its interval.
+
+The target is the claim of the post "From research to production: EAGLE-3": the head is faster than the small model,
+that is, the interval of their ratio lies above 1. Prints one JSON object for each row and exits 1 if a row misses.
+
+--run names a directory that keeps the small model. --answers names a directory of conversations to train it on, for
+example those of the shipped head (recipes/embedded.toml). By default the script generates a smaller set. Progress goes
+to stderr. Takes half an hour on one core.
 """
 
 import argparse
@@ -21,9 +25,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from data_scaling import conversations_of
-from real_target import Example, train
-from rows import Row, print_rows
+from data_scaling import answer_training_prompts
+from gsm8k_target import Example, train
+from result_rows import Row, print_rows
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
@@ -50,12 +54,12 @@ DTYPE = torch.bfloat16
 PLAIN, HEAD, SMALL = "plain", "head", "small model, chain of 3"
 
 
-def small_model(work: Path, answers: Path | None, minutes: float) -> Path:
-    """The directory of the small model, trained on answers of the target, or of the one that is there."""
+def make_small_model(work: Path, answers: Path | None, minutes: float) -> Path:
+    """Returns the directory of the small model. Trains it on answers of the target if the directory has none."""
     place = work / "target"
     if not (place / "made.json").is_file():
         target = Target.load(EMBEDDED)
-        source = conversations_of(work, CONVERSATIONS) if answers is None else answers
+        source = answer_training_prompts(work, CONVERSATIONS) if answers is None else answers
         rows = [row for one in read_conversation_dir(source) for row in render(one, target.tokenizer)]
         examples = [Example(list(row.ids), [1.0 if taught else 0.0 for taught in row.loss_mask]) for row in rows]
         facts = target.info
@@ -72,13 +76,13 @@ def small_model(work: Path, answers: Path | None, minutes: float) -> Path:
             rms_norm_eps=1e-5,
         )
         tokenizer = target.tokenizer
-        assert isinstance(tokenizer, PreTrainedTokenizerFast), "the embedded target's is"
+        assert isinstance(tokenizer, PreTrainedTokenizerFast), "the embedded target has a fast tokenizer"
         train(examples, config, tokenizer, work, minutes)
     return place
 
 
 def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
-    """The rows of each number of streams."""
+    """Yields the rows of each number of streams."""
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
     model = Target.load(small, DTYPE, (0,))
@@ -132,16 +136,16 @@ def _rows(n: int, found: dict[str, list[EngineBlock]]) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--minutes", type=float, default=MINUTES)
-    parser.add_argument("--run", type=Path, help="a directory that keeps the small model, or has it")
-    parser.add_argument("--answers", type=Path, help="a directory of conversations")
+    parser.add_argument("--run", type=Path, help="directory for the small model; reused if it exists")
+    parser.add_argument("--answers", type=Path, help="directory of conversations to train the small model on")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        small = small_model(parsed.run or Path(scratch), parsed.answers, parsed.minutes)
+        small = make_small_model(parsed.run or Path(scratch), parsed.answers, parsed.minutes)
         return print_rows(compare(parsed.streams, parsed.pairs, small))
 
 

@@ -1,9 +1,9 @@
-"""Overlap against plain loop: gain in throughput, and the share of time in which the device has nothing to do.
+"""Measures the overlap loop against the plain loop: throughput, and the idle share of the device.
 
-    python benchmarks/overlap.py [--streams 1 8] [--pairs 7] [--dtype bfloat16]
+    python benchmarks/overlap_speed.py [--streams 1 8] [--pairs 7] [--dtype bfloat16]
 
-Both loops run on the same engine, device thread and prompts, in alternating order; one JSON object a row on stdout.
-In each pair the loops answer the same requests, and their tokens are compared.
+Both loops run on the same engine, device thread and prompts, in alternating order. In each pair the loops answer the
+same requests, and their tokens are compared. Prints one JSON object for each number of streams.
 """
 
 import argparse
@@ -37,8 +37,8 @@ LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
 
 
 @dataclass(frozen=True)
-class Run:
-    """One loop over some requests: its tokens, tokens per second, and idle share of the device."""
+class LoopResult:
+    """The result of one loop: its tokens, tokens per second, and the device's idle share and host share of the time."""
 
     tokens: dict[str, list[int]]
     tps: float
@@ -46,8 +46,8 @@ class Run:
     host: float
 
 
-def run(engine: Engine, loop: str, prompts: list[Prompt]) -> Run:
-    """All prompts, as many at a time as the engine has slots, nothing in the prefix cache."""
+def run_loop(engine: Engine, loop: str, prompts: list[Prompt]) -> LoopResult:
+    """Answers all prompts with one loop, as many at a time as the engine has slots, from an empty prefix cache."""
     engine.clear_prefix_cache()
     engine.counters.reset()
     requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in prompts]
@@ -55,11 +55,11 @@ def run(engine: Engine, loop: str, prompts: list[Prompt]) -> Run:
     tokens = {answer.request.id: answer.token_ids for answer in LOOPS[loop](engine, RequestList(requests))}
     seconds = time.perf_counter() - began_s
     count = sum(len(ids) for ids in tokens.values())
-    return Run(tokens, count / seconds, 1 - engine.counters.device_s / seconds, engine.counters.host_s / seconds)
+    return LoopResult(tokens, count / seconds, 1 - engine.counters.device_s / seconds, engine.counters.host_s / seconds)
 
 
 def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[tuple[dict[str, Any], list[float]]]:
-    """A row for each number of streams, and the gain of each pair."""
+    """Yields a row for each number of streams, with the gain of each pair."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stored = read_head(resolve_head(EMBEDDED), dtype)
     target = Target.load(EMBEDDED, dtype, stored.config.aux_layer_ids, device)
@@ -73,11 +73,11 @@ def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[
             target, [draft], count, context, stream=WorkerStream() if device.type == "cpu" else stream_for(device)
         )
         some = prompts[: max(7, 2 * count)]
-        found: dict[str, list[Run]] = {"plain": [], "overlap": []}
-        run(engine, "plain", some[:count])
+        found: dict[str, list[LoopResult]] = {"plain": [], "overlap": []}
+        run_loop(engine, "plain", some[:count])
         for pair in range(pairs):
             for loop in sorted(LOOPS, reverse=pair % 2 == 1):
-                found[loop].append(run(engine, loop, some))
+                found[loop].append(run_loop(engine, loop, some))
             print(f"{count} streams, pair {pair + 1} of {pairs}", file=sys.stderr)
         same = all(a.tokens == b.tokens for a, b in zip(found["plain"], found["overlap"], strict=True))
         gains = [b.tps / a.tps for a, b in zip(found["plain"], found["overlap"], strict=True)]

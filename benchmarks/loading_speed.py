@@ -1,11 +1,13 @@
-"""Whether reading features keeps up with training; one JSON object a row on stdout, exit 1 if one misses.
+"""Measures reading of features against training, in tokens per second.
 
-    python benchmarks/loading.py [--pairs N] [--conversations N]
+    python benchmarks/loading_speed.py [--pairs N] [--conversations N]
 
-The rows of an epoch in training order, read, compared with their checksums and restored to bfloat16, beside what a
-trainer eats of the same rows (the head of training_fixtures.py, 3 unrolled steps: few steps eat most). From the local
-disk, the files being asked out of the page cache before each reading, and from gs:// URLs that lead to the tests' fake
-of GCS in this process, which lets every request wait 20 ms. Progress goes to stderr; a few minutes.
+Reading: the rows of an epoch in training order are read, verified against their checksums and dequantized to bfloat16.
+Training: the head of training_fixtures.py is trained on the same rows with 3 unrolled steps, because few steps consume
+rows fastest. Features come from the local disk, after the files are dropped from the page cache, and from gs:// URLs.
+These lead to the fake GCS of the tests in this process, which delays every request by 20 ms.
+
+Prints one JSON object for each row and exits 1 if a row misses its target. Progress goes to stderr. Takes some minutes.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from statistics import median
 
 import torch
 from prove_engine import measure_rotated
-from rows import Row, print_rows
+from result_rows import Row, print_rows
 from training_fixtures import OurTrainer, make_target, write_conversations
 
 from eyas.base.storage import StoragePath
@@ -31,32 +33,32 @@ from eyas.train.batches import plan_epoch
 from eyas.tree.stats import median_interval
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # the doubles of object stores are among the tests
+sys.path.append(str(ROOT))  # the fake object stores are in tests/doubles
 
-LEAST = 3.0
+MIN_RATIO = 3.0
 LATENCY_S = 0.02
 PAIRS, CONVERSATIONS = 5, 64
 STEPS, DRAFT_VOCAB = 3, 4096
 BATCH_TOKENS, MICRO_TOKENS = 2048, 8192  # the defaults of training
-EATEN = 4  # micro-batches that the trainer eats in a pair
+TRAINED_BATCHES = 4  # micro-batches that the trainer consumes in a pair
 
 
-def forget(directory: Path) -> None:
-    """Ask the system to drop the files from its page cache, so that the disk is really read."""
+def drop_page_cache(directory: Path) -> None:
+    """Asks the system to drop the files from its page cache, so that they are read from the disk."""
     for path in directory.glob("*.safetensors"):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def micro_batches(features: Features) -> list[tuple[int, ...]]:
-    """Of the first epoch, in order."""
+    """Returns the row indices of the micro-batches of the first epoch, in training order."""
     indices = features.indices("train")
     updates = plan_epoch(features.manifest.rows, indices, (0, 0), BATCH_TOKENS, MICRO_TOKENS)
     return [micro for update in updates for micro in update.micro_batches]
 
 
-def read_epoch(place: Path | StoragePath) -> float:
-    """Tokens a second of opening the features and reading all rows once."""
+def measure_reading(place: Path | StoragePath) -> float:
+    """Opens the features, reads all rows once and returns the tokens per second."""
     began_s, tokens = time.perf_counter(), 0
     features = Features(place, torch.bfloat16)
     for micro in micro_batches(features):
@@ -64,9 +66,9 @@ def read_epoch(place: Path | StoragePath) -> float:
     return tokens / (time.perf_counter() - began_s)
 
 
-def eat(features: Features, trainer: OurTrainer) -> float:
-    """Tokens a second of training on rows that are in memory."""
-    micros = [list(features.rows(micro)) for micro in micro_batches(features)[:EATEN]]
+def measure_training(features: Features, trainer: OurTrainer) -> float:
+    """Trains on rows that are in memory and returns the tokens per second."""
+    micros = [list(features.rows(micro)) for micro in micro_batches(features)[:TRAINED_BATCHES]]
     began_s = time.perf_counter()
     for rows in micros:
         trainer.step(rows)
@@ -74,8 +76,8 @@ def eat(features: Features, trainer: OurTrainer) -> float:
 
 
 @contextlib.contextmanager
-def in_store(local: Path) -> Iterator[StoragePath]:
-    """The same files behind gs://, each request late."""
+def serve_from_store(local: Path) -> Iterator[StoragePath]:
+    """Copies the files to a fake GCS whose requests are delayed by LATENCY_S, and yields their URL."""
     import pytest
     from tests.doubles.stores import gcs
 
@@ -85,8 +87,8 @@ def in_store(local: Path) -> Iterator[StoragePath]:
         yield StoragePath("gs://bucket/features")
 
 
-def loading(pairs: int, count: int) -> Iterator[Row]:
-    """Every place that features can be read from."""
+def loading_speed(pairs: int, count: int) -> Iterator[Row]:
+    """Yields the rows of the local disk and of the object store."""
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         target = Target.load(make_target(scratch / "target", num_layers=7))
@@ -99,12 +101,15 @@ def loading(pairs: int, count: int) -> Iterator[Row]:
         trainer.step(list(features.rows(micro_batches(features)[0])))  # warm-up
 
         def read_local() -> float:
-            forget(local)
-            return read_epoch(local)
+            drop_page_cache(local)
+            return measure_reading(local)
 
-        with in_store(local) as place:
-            arms = {"local disk": read_local, f"gs://, {1000 * LATENCY_S:.0f} ms a request": lambda: read_epoch(place)}
-            found = measure_rotated(arms | {"trainer": lambda: eat(features, trainer)}, pairs, "loading")
+        with serve_from_store(local) as place:
+            arms = {
+                "local disk": read_local,
+                f"gs://, {1000 * LATENCY_S:.0f} ms a request": lambda: measure_reading(place),
+            }
+            found = measure_rotated(arms | {"trainer": lambda: measure_training(features, trainer)}, pairs, "loading")
         for name, rates in found.items():
             yield Row(
                 f"loading, {name}: tokens/s, {min(rates):.0f} to {max(rates):.0f}", round(median(rates)), "told", True
@@ -113,16 +118,16 @@ def loading(pairs: int, count: int) -> Iterator[Row]:
             ratios = [a / b for a, b in zip(found[name], found["trainer"], strict=True)]
             middle, span = median_interval(ratios, 0)
             label = f"loading, {name} over the trainer, 95% {span.low:.2f} to {span.high:.2f}"
-            yield Row(label, round(middle, 2), f"at least {LEAST:g}", middle >= LEAST)
+            yield Row(label, round(middle, 2), f"at least {MIN_RATIO:g}", middle >= MIN_RATIO)
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
     parsed = parser.parse_args()
-    return print_rows(loading(parsed.pairs, parsed.conversations))
+    return print_rows(loading_speed(parsed.pairs, parsed.conversations))
 
 
 if __name__ == "__main__":

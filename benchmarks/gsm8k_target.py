@@ -1,11 +1,11 @@
-"""A target of 20 million parameters that knows nothing but the grade-school problems of GSM8K; for real_text.py.
+"""Trains a target of 20 million parameters on GSM8K, for gsm8k_benchmark.py.
 
-    python benchmarks/real_target.py SOURCE WORK MINUTES
+    python benchmarks/gsm8k_target.py SOURCE WORK MINUTES
 
-    WORK/target/    tokenizer, config and weights in Hugging Face format; made.json, written last, says it is finished
-    WORK/state.pt   while it is trained: saved every minute, so a further call goes on from there
+    WORK/target/    tokenizer, config and weights in Hugging Face format; made.json is written last
+    WORK/state.pt   the training state, saved every minute; a later call resumes from it
 
-Optimizer, losses and kernels are those that made the embedded target (tools/make_embedded.py).
+Optimizer, loss and attention come from tools/make_embedded.py, which made the embedded target.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tools"))  # a script beside this one, not part of the package
+sys.path.append(str(ROOT / "tools"))  # make_embedded.py is a script, not part of the package
 
 VOCAB_SIZE = 6144
 SPECIAL = ("<|pad|>", "<|begin|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -40,27 +40,27 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 POSITIONS = 1024
-QUESTION_WEIGHT = 0.3  # a question teaches the language, the answer what the model is for
+QUESTION_WEIGHT = 0.3  # of the loss of a question token; an answer token has 1
 TOKENS_PER_STEP, PADDED_TOKENS = 6_000, 2_048
-SCHEDULE_STEPS = 10_000  # in how many parts the schedule is cut; it follows the time, not the updates
+SCHEDULE_STEPS = 10_000  # resolution of the learning-rate schedule, which follows time, not updates
 SAVE_S = 60.0
 LOG_UPDATES = 10
-CALCULATION = re.compile(r"<<[^>]*>>")  # GSM8K's notes for a calculator; no user writes such
+CALCULATION = re.compile(r"<<[^>]*>>")  # calculator annotations of GSM8K, which no user writes
 
 
 @dataclass(frozen=True)
 class Example:
-    """One problem as ids, with the weight of each token's loss."""
+    """One problem as ids, with the loss weight of each token."""
 
     ids: list[int]
     weights: list[float]
 
 
 def make_target(source: Path, work: Path, minutes: float) -> Path:
-    """Train it on all problems of `source`, or go on; the directory of the finished target. SystemExit where it fails.
+    """Trains the target on all problems of `source`, or resumes, and returns its directory. Raises SystemExit.
 
-    In a process of its own, so that its memory is given back, and with large blocks mapped one by one: in one heap,
-    batches of ever other lengths leave gaps that grow to gigabytes.
+    The training runs in a process of its own, so that its memory is freed. Large blocks are mapped one by one, because
+    batches of varying lengths fragment the heap by gigabytes.
     """
     place = work / "target"
     if not (place / "made.json").is_file():
@@ -68,12 +68,12 @@ def make_target(source: Path, work: Path, minutes: float) -> Path:
         environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
         done = subprocess.run(command, stdout=sys.stderr, env=environment, check=False)
         if done.returncode:
-            raise SystemExit(f"training the target ended with {done.returncode}")
+            raise SystemExit(f"The training of the target failed with exit code {done.returncode}.")
     return place
 
 
 def main() -> None:
-    """Train."""
+    """Trains the target with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, metavar="SOURCE", help="train.jsonl of GSM8K")
     parser.add_argument("work", type=Path, metavar="WORK")
@@ -81,18 +81,24 @@ def main() -> None:
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     problems = read_problems(args.source)
-    tokenizer = _tokenizer(args.work / "tokenizer", problems)
-    train([_example(tokenizer, *problem) for problem in problems], model_config(), tokenizer, args.work, args.minutes)
+    tokenizer = _make_tokenizer(args.work / "tokenizer", problems)
+    train(
+        [_encode_example(tokenizer, *problem) for problem in problems],
+        model_config(),
+        tokenizer,
+        args.work,
+        args.minutes,
+    )
 
 
 def read_problems(path: Path) -> list[tuple[str, str]]:
-    """(question, answer) of a file of GSM8K."""
+    """Reads the (question, answer) pairs of a GSM8K file."""
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [(record["question"], CALCULATION.sub("", record["answer"])) for record in records]
 
 
-def _tokenizer(place: Path, problems: Sequence[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE; single digits, so that numbers are written the same everywhere. The same every time."""
+def _make_tokenizer(place: Path, problems: Sequence[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    """Trains a byte-level BPE tokenizer with single digits. The result is deterministic."""
     tokenizer = Tokenizer(models.BPE())
     digits = pre_tokenizers.Digits(individual_digits=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
@@ -118,8 +124,8 @@ def _tokenizer(place: Path, problems: Sequence[tuple[str, str]]) -> PreTrainedTo
     return fast
 
 
-def _example(tokenizer: PreTrainedTokenizerFast, question: str, answer: str) -> Example:
-    """The chat template by hand. The first role token is given, the end of the answer is learnt."""
+def _encode_example(tokenizer: PreTrainedTokenizerFast, question: str, answer: str) -> Example:
+    """Encodes a problem like the chat template. Role tokens have no loss; the end token of the answer has one."""
     vocab = tokenizer.get_vocab()
     begin, user, assistant, end = (vocab[token] for token in SPECIAL[1:])
     asked, told = (tokenizer.encode(text, add_special_tokens=False) for text in (question, answer))
@@ -128,7 +134,7 @@ def _example(tokenizer: PreTrainedTokenizerFast, question: str, answer: str) -> 
 
 
 def model_config() -> LlamaConfig:
-    """14 layers of 384: 20.3 million parameters."""
+    """Returns the shape: 14 layers of width 384, 20.3 million parameters."""
     return LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=384,
@@ -146,8 +152,8 @@ def model_config() -> LlamaConfig:
     )
 
 
-def _updates(examples: Sequence[Example], first: int) -> Iterator[list[Example]]:
-    """From update `first` on, without an end: each epoch in an order of its own, TOKENS_PER_STEP tokens an update."""
+def _iterate_updates(examples: Sequence[Example], first: int) -> Iterator[list[Example]]:
+    """Yields updates of TOKENS_PER_STEP tokens from update `first` on, without end. Each epoch is shuffled."""
     number = epoch = 0
     while True:
         order = list(examples)
@@ -162,18 +168,18 @@ def _updates(examples: Sequence[Example], first: int) -> Iterator[list[Example]]
         epoch += 1
 
 
-def _batches(update: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
-    """ids and weights, [rows, tokens]; similar lengths together."""
+def _iterate_batches(update: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields (ids, weights) of [rows, tokens], batched by length."""
     group: list[Example] = []
     for example in sorted(update, key=lambda one: len(one.ids)):
         if group and (len(group) + 1) * len(example.ids) > PADDED_TOKENS:
-            yield _padded(group)
+            yield _pad(group)
             group = []
         group.append(example)
-    yield _padded(group)
+    yield _pad(group)
 
 
-def _padded(group: Sequence[Example]) -> tuple[Tensor, Tensor]:
+def _pad(group: Sequence[Example]) -> tuple[Tensor, Tensor]:
     width = len(group[-1].ids)
     rows = [(one.ids + [0] * (width - len(one.ids)), one.weights + [0.0] * (width - len(one.ids))) for one in group]
     return torch.tensor([ids for ids, _ in rows]), torch.tensor([weights for _, weights in rows])
@@ -186,11 +192,10 @@ def train(
     work: Path,
     minutes: float,
 ) -> None:
-    """A model of that shape in WORK/target, after so many minutes of computing, those of earlier calls included.
+    """Trains a model of this shape for `minutes`, including earlier calls, and writes it to WORK/target.
 
-    What counts is the processor's time over its threads: on a machine of its own that is the clock's, and one that is
-    shared makes no worse target. Learning rates follow it, too, so a slow machine sees fewer problems and still ends
-    its schedule.
+    The minutes are processor time divided by threads, so that other work on the machine does not make a worse target.
+    The learning-rate schedule follows this time, so a slow machine trains on fewer problems but completes the schedule.
     """
     from make_embedded import Masters, Plan, batch_loss, new_model
 
@@ -202,10 +207,10 @@ def train(
     budget_s, saved_s, seen = 60 * minutes, spent_s, 0
     began_s, before_s = time.process_time(), spent_s
     losses: list[float] = []
-    for update in _updates(examples, number):
+    for update in _iterate_updates(examples, number):
         if spent_s >= budget_s:
             break
-        batches = list(_batches(update))
+        batches = list(_iterate_batches(update))
         weight = sum(float(weights[:, 1:].sum()) for _, weights in batches)
         losses.append(0.0)
         for ids, weights in batches:
@@ -227,7 +232,7 @@ def train(
 
 
 def _resume(state_file: Path, masters: Any) -> tuple[int, float]:
-    """Updates made and seconds spent by earlier calls."""
+    """Restores the state of earlier calls and returns their updates and seconds."""
     if not state_file.exists():
         return 0, 0.0
     state = torch.load(state_file, weights_only=True)
@@ -248,7 +253,7 @@ def _save(state_file: Path, masters: Any, updates: int, spent_s: float) -> None:
 
 
 def _publish(model: Any, tokenizer: PreTrainedTokenizerFast, work: Path, made: dict[str, Any]) -> None:
-    """The directory of the target, its last file last."""
+    """Writes the directory of the target. made.json comes last and marks it as finished."""
     place = work / "target"
     shutil.rmtree(place, ignore_errors=True)
     model.save_pretrained(place)

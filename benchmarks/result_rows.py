@@ -1,4 +1,4 @@
-"""What `make prove-...` prints: a JSON object a row."""
+"""Prints the results of a benchmark as rows, one JSON object for each. All `make prove-...` targets use it."""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a "Measured" list; figure is None where there was nothing to measure, and then ok is false."""
+    """One measured figure and its target. figure is None if nothing was measured; then ok is False."""
 
     name: str
     figure: float | None
@@ -16,7 +16,7 @@ class Row:
 
 
 def print_rows(rows: Iterable[Row]) -> int:
-    """Prints each row as it comes. The exit code: 1 if one misses."""
+    """Prints each row when it is measured. Returns the exit code: 1 if a row misses its target, otherwise 0."""
     missed = False
     for row in rows:
         print(json.dumps(asdict(row)), flush=True)
