@@ -38,7 +38,7 @@ class EngineResponder:
 
 @dataclass
 class _QuestionSource:
-    """Questions in the form of a request source. One that does not fit into this engine waits for the next engine."""
+    """The questions as a request source. A question too long for this engine waits for the next, larger one."""
 
     questions: QuestionQueue
     seed: int

@@ -1,4 +1,4 @@
-"""Turns token ids into text as they come: a token may end inside a character, a stop string inside a run."""
+"""Turns token ids into text as they arrive. A token may end inside a character, a stop string inside a token."""
 
 from collections.abc import Sequence
 

@@ -85,7 +85,10 @@ def build_async_engine(
 
 
 def start_canary(engine: AsyncEngine, options: CanaryOptions, log: Callable[[str], None]) -> None:
-    """Gives the second head a share of the requests. Call it before the engine starts."""
+    """Prepares the canary experiment, which gives the second head a share of the requests.
+
+    Call it before the engine starts.
+    """
     arms = tuple(arm for arm in engine.engine.policies[0].arms if arm.shape is not None)
     costs = canary_costs(engine.engine, arms)
     engine.canary = CanaryExperiment(options, [arm.name for arm in arms], costs, log)
@@ -137,7 +140,7 @@ def _arm_named(name: str, arms: Sequence[Arm]) -> Arm:
 
 
 def _memory_tokens(target: Target, heads: Sequence[Eagle3Spec], slots: int, context: int) -> int:
-    """Returns enough tokens for every slot to reach the context, as far as MEMORY_SHARE of the memory holds them."""
+    """Returns the size of the KV memory in tokens: `context` for every slot, but at most MEMORY_SHARE of the memory."""
     info, weight = target.info, next(target.model.parameters())
     token_bytes = 2 * info.num_layers * info.num_kv_heads * info.head_dim * weight.element_size()
     for head in heads:

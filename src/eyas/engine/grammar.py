@@ -90,7 +90,7 @@ class Grammar:
         return cls(vocab, LLMatcher.grammar_from_regex(pattern), "the regular expression")
 
     def start(self) -> "GrammarState":
-        """Returns the state of an empty output."""
+        """Returns the grammar state of an empty output."""
         return GrammarState(self.vocab, self._matcher.deep_copy())
 
 
@@ -107,7 +107,7 @@ class GrammarState:
 
     @property
     def is_finished(self) -> bool:
-        """True if only the end of turn may follow, or it has come."""
+        """True if the output has ended, or if only the end of turn may follow."""
         return self._has_ended or self._matcher.is_stopped()
 
     def advance(self, tokens: Sequence[int]) -> None:

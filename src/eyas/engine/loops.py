@@ -17,7 +17,7 @@ class RequestSource(Protocol):
     """A source of requests for a loop."""
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        """Adds the requests that have come. may_wait: block until one comes. Returns False if none will come."""
+        """Adds the requests that have arrived. Returns False if no further one will arrive. may_wait: wait for one."""
         ...
 
 

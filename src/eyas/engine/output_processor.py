@@ -78,7 +78,7 @@ class OutputProcessor:
         return output
 
     def _report(self, work: RoundWork, rows: Sequence[list[int]], num_slots: int, seconds: float) -> RoundReport | None:
-        """Updates the members' lengths and acceptance. rows: `RoundOutput.read_BC`."""
+        """Updates the lengths and the acceptance figures of the members of a round. rows: `RoundOutput.read_BC`."""
         traces, num_tokens, arm = [], 0, work.decision.arm
         for b, (request, row) in enumerate(zip(work.members, rows, strict=True)):
             length, was_refused, trace_row = row[num_slots], row[num_slots + 1], row[num_slots + 2 :]
@@ -117,7 +117,7 @@ class OutputProcessor:
         return new_tokens
 
     def _append(self, request: RunningRequest, run: Sequence[int], is_first: bool) -> int:
-        """Appends tokens up to the end of the output; returns how many."""
+        """Appends tokens up to the end of the output. Returns the number of appended tokens."""
         state, output = request.state, request.state.output
         request.awaits_first_token = False
         now_s = time.perf_counter() - state.added_s

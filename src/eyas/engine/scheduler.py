@@ -46,7 +46,7 @@ class RoundKind:
 
 @dataclass(frozen=True, eq=False)
 class RoundWork:
-    """One round. contexts: committed columns of each member as the host knew them at launch."""
+    """One round. contexts: the number of committed columns of each member that the host knew at launch."""
 
     members: tuple[RunningRequest, ...]
     batch: RoundBatch
@@ -163,7 +163,7 @@ class Scheduler:
         return RoundWork(members, batch, decision, contexts, kind)
 
     def _next_kind(self, requests: Sequence[RunningRequest]) -> tuple[RoundKind, list[RunningRequest]]:
-        """Returns the kind after the last one, in turn, of those that a request waits for, and its requests.
+        """Returns the next kind of round in turn among those that requests wait for, and these requests.
 
         first drafter | second drafter | first, largest tree | second, largest tree | first ...
         """

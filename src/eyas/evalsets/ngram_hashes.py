@@ -71,7 +71,7 @@ def hash_words(texts: Iterable[str]) -> list[np.ndarray]:
 
 
 def hash_ngrams(words: np.ndarray, n: int) -> np.ndarray:
-    """Returns the hashes of the n-grams that count, in order, uint64; one for the whole text if it is shorter."""
+    """Returns the hashes of the relevant n-grams in order, uint64; one hash of the whole text if it is shorter."""
     if len(words) == 0:
         return words
     if len(words) < n:
@@ -82,7 +82,7 @@ def hash_ngrams(words: np.ndarray, n: int) -> np.ndarray:
 
 
 def hash_record(words: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns one hash of all texts of a record joined, uint64 [1]."""
+    """Returns one hash of a whole record, its texts joined, as uint64 [1]."""
     all_words = words[0] if len(words) == 1 else np.concatenate([np.empty(0, dtype=np.uint64), *words])
     return _finish((all_words * _powers(len(all_words))).sum(keepdims=True), len(all_words))
 
@@ -153,7 +153,7 @@ def _powers(num: int) -> np.ndarray:
 
 
 def _finish(value: np.ndarray, n: int) -> np.ndarray:
-    """Mixes the number of words in and spreads the bits, as splitmix64 does (Steele, Lea, Flood 2014)."""
+    """Mixes the number of words n into the hash and spreads its bits like splitmix64 (Steele, Lea, Flood 2014)."""
     value = value + np.uint64(n * _BASE & 0xFFFFFFFFFFFFFFFF)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

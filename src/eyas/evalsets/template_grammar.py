@@ -40,7 +40,7 @@ def draw_words(rng: random.Random, **choices: Sequence[object]) -> dict[str, str
 
 
 def draw_topic(rng: random.Random, topic: Words) -> Words:
-    """Returns the words of a topic, narrowed to one thing and one place."""
+    """Returns the words of a topic, with one thing and one place drawn from its lists."""
     return {**topic, **draw_words(rng, thing=topic["thing"], place=topic["place"])}
 
 
@@ -53,7 +53,7 @@ class TemplateGrammar:
     """A writer of one text: it expands templates in one tone with one set of words and reuses words it has drawn."""
 
     def __init__(self, rng: random.Random, tone: str, words: Words) -> None:
-        """Takes the tone, the words by name, and the random numbers that decide every choice."""
+        """Sets the tone, the words by name, and the random generator that makes every choice."""
         self.rng = rng
         self.tone = tone
         self.words = dict(words)

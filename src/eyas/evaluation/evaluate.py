@@ -181,7 +181,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Replayed:
-    """One text as a drafter replayed it."""
+    """The rounds of one text with one drafter."""
 
     task: str
     is_looping: bool
@@ -189,7 +189,7 @@ class _Replayed:
 
 
 def _entries_by_task(replayed: Sequence[_Replayed], seed: int) -> dict[str, dict[str, Any]]:
-    """Returns the entries of all tasks by name, without looping answers: every drafter predicts those well."""
+    """Returns the entry of each task by name. Looping answers are left out, because every drafter predicts them."""
     by_task: dict[str, list[TextRounds]] = {}
     for text in replayed:
         if not text.is_looping:

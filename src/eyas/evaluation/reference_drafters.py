@@ -33,7 +33,7 @@ class PromptLookup:
         return _to_chain_trees([self._propose(text, position + 2) for text, position in pairs], self.depth)
 
     def _propose(self, text: int, count: int) -> list[int]:
-        """Returns the last of the first `count` tokens, followed by the proposal."""
+        """Returns token count - 1 of the text (the root) and the proposed tokens after it."""
         ids, followed = self._texts[text], self._followed[text]
         for index in range(self._indexed[text], count):
             for n in range(1, min(LONGEST_MATCH, index) + 1):
@@ -47,7 +47,7 @@ class PromptLookup:
 
 
 class NgramTable:
-    """The most frequent next token of each 3-token context in training answers; of equal counts the smallest id."""
+    """The most frequent next token of each 3-token context in training answers. The smallest id wins a tie."""
 
     def __init__(self, rows: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Counts the generated tokens of rows (ids_T, loss_mask_T). Their contexts may be prompt tokens."""
@@ -62,7 +62,7 @@ class NgramTable:
         }
 
     def continue_chain(self, ids: list[int], depth: int) -> list[int]:
-        """Returns up to `depth` tokens after these, fewer if a context was never counted."""
+        """Returns up to `depth` predicted tokens after `ids`; fewer if a context was never counted."""
         context, chain = ids[-CONTEXT:], []
         while len(chain) < depth and (token := self.next.get(tuple(context))) is not None:
             chain.append(token)

@@ -99,7 +99,7 @@ def cut_head(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
 
 
 def _choose_vocab(size: int, own: DraftVocab, counts_W: Tensor, required: Sequence[int]) -> DraftVocab:
-    """Chooses a vocabulary as training does; below the head's size, from the tokens that the head has."""
+    """Chooses a vocabulary of this size as training does. A smaller one than the head's uses only the head's tokens."""
     if size == own.size:
         return own
     if size > own.size:

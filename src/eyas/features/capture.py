@@ -332,7 +332,7 @@ def extract_features(
 def quantize_features(
     features: ExtractedFeatures, dtype: StoredDtype, row_id: str, shared: int = 0
 ) -> tuple[CodesAndScales, CodesAndScales]:
-    """Returns aux and hidden as codes and scales on the CPU; aux without the first `shared` tokens.
+    """Returns the features as codes and scales on the CPU; aux without the first `shared` tokens.
 
     Raises:
         StageError: If a feature of row `row_id` is NaN or infinite.

@@ -39,7 +39,7 @@ class TextRow:
 
 
 def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple[list[TextRow], int]:
-    """Returns all rows in file order, without those that have no generated token, and how many `max_length` has cut.
+    """Returns the rows with generated tokens, in file order, and the number of rows that `max_length` cut.
 
     Raises:
         InputError: If a token id is not in the target's vocabulary, a row exceeds its positions, or no row is left.

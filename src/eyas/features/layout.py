@@ -49,7 +49,7 @@ class Row:
 
 
 def supervised_positions(loss_mask_T: Tensor, step: int) -> Tensor:
-    """Returns m_k: bool [T], true at t if step k of the chain at t is supervised: l_{t+1} and l_{t+2+k} (facts B.3).
+    """Returns m_k: bool [T], true at t if step k of the chain at t is supervised: l_{t+1} and l_{t+2+k}.
 
     Both indices must lie inside the row. So the token that starts the chain was generated, and so was the token that
     step k predicts. Tokens after the end of a turn are never predicted. In the drawing above:

@@ -49,7 +49,7 @@ class FeaturesConfig:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """The JSON file beside a shard. plan: digest of everything that determines the shard's bytes."""
+    """The content of the JSON file beside a shard. plan: digest of everything that determines the shard's bytes."""
 
     plan: str
     shard: ShardInfo

@@ -65,7 +65,7 @@ TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 
 
 class _TargetGraph(torch.nn.Module):
-    """(ids_1T, positions_1T) -> hidden_1TD, aux_1TL."""
+    """The target's decoder as a graph: (ids_1T, positions_1T) -> hidden_1TD, aux_1TL."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _TargetGraph(torch.nn.Module):
 
 
 class _HeadGraph(torch.nn.Module):
-    """(embeds_1TD, hidden_1TD, positions_1T) -> feedback_1TD, logits_1TV."""
+    """The head's step as a graph: (embeds_1TD, hidden_1TD, positions_1T) -> feedback_1TD, logits_1TV."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -137,13 +137,13 @@ class _Package:
 
 
 def _relative_error(found: Tensor, wanted: Tensor) -> float:
-    """Returns the norm of the difference over the norm."""
+    """Returns the norm of the difference divided by the norm of `wanted`."""
     found, wanted = found.double(), wanted.double()
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
 
 
 def _text_only(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-    """Computes causal attention over the rows themselves."""
+    """Computes causal attention over the rows of one text without a cache."""
     q_1NTH, k_1GTH, v_1GTH = (part.transpose(0, 1)[None] for part in (q_TNH, k_TGH, v_TGH))
     return causal_attention(q_1NTH, k_1GTH, v_1GTH, params)[0].transpose(0, 1)
 
@@ -167,7 +167,10 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
 
 @dataclass(frozen=True)
 class _CompileJob:
-    """The order for the compiling process. config None: a target, whose weights are in `source`; else a head."""
+    """The job of the compiling process.
+
+    config: None to compile a target, whose weights are in `source`; else the sizes of a head.
+    """
 
     source: str
     config: dict[str, Any] | None
@@ -243,7 +246,7 @@ SOURCES = tuple(
 
 
 def _processor() -> str:
-    """Returns the processor's instruction sets, for which the code is compiled."""
+    """Returns the instruction sets of the processor. The compiled code depends on them."""
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {_flags()}"
 
 
@@ -323,7 +326,7 @@ def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
 
 
 def _main(spec: str) -> None:
-    """Compiles, in the subprocess. The last line of stderr is the reason of a failure."""
+    """Runs in the subprocess and compiles. If it fails, the last line of stderr is the reason."""
     os.nice(19)
     with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the parent process
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

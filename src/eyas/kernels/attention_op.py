@@ -26,7 +26,7 @@ _libraries: list[torch.library.Library] = []  # a registration lasts as long as 
 
 
 class CompileError(EyasError):
-    """A forward cannot be compiled here. It runs uncompiled, only slower."""
+    """A failure to compile a forward on this machine. The forward then runs uncompiled, which is slower."""
 
 
 def _source() -> LibrarySource:
@@ -79,7 +79,7 @@ def attention_scope(attention: PackedAttentionFn) -> Iterator[None]:
 
 @cache
 def _rule(scale: float, window: int | None, chunk: int | None, softcap: float | None) -> AttentionParams:
-    """Returns the same object for the same values, because kernels prepare parameters once."""
+    """Returns the AttentionParams of these values: the same object each time, because kernels prepare it once."""
     return AttentionParams(scale, window, chunk, softcap)
 
 
@@ -94,7 +94,7 @@ def _attend(  # noqa: PLR0913, the fields of a rule
     softcap: float | None,
     sinks_N: Tensor | None,
 ) -> Tensor:
-    """Calls the thread's attention; the parameters come as numbers."""
+    """Calls the attention that `attention_scope` has set for this thread. Its parameters are numbers."""
     params = (
         _rule(scale, window, chunk, softcap)
         if sinks_N is None

@@ -185,7 +185,7 @@ def _index(part: Tensor) -> Tensor:
 
 
 def _describe(q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
-    """Returns sizes, strides and types, which every layer compares."""
+    """Returns sizes, strides and types of q, k and v. Each layer compares them with those of the first."""
     return q.stride(), k.stride(), v.stride(), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype
 
 

@@ -31,12 +31,12 @@ def fallback_reason(dtype: torch.dtype, head_dim: int) -> str | None:
 
 @cache
 def cpu_kernel() -> CpuKernel | Unavailable:
-    """Returns the operator for CPUs, built once a process."""
+    """Returns the attention operator for CPUs, or why there is none. Builds it once per process."""
     return load_cpu_attention()
 
 
 def _prepare_on_cpu(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-    """Chooses by the memory, [layers, 2, Z, G, H]: that of a head may differ from that of its target."""
+    """Chooses the operator or the reference by dtype and head size of `kv`: head and target may differ in them."""
     kernel = cpu_kernel()
     if isinstance(kernel, Unavailable) or unsupported_reason(kv.dtype, kv.shape[4]) is not None:
         return prepare_dense(kv, req_to_token_RC, metadata)

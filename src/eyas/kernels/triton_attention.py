@@ -59,7 +59,7 @@ MAX_PARTS = 64
 
 @dataclass(frozen=True)
 class Tile:
-    """The work of one program: `packed` rows times heads against blocks of `columns`."""
+    """The work of one program: `packed` query rows (rows times heads of a group) against blocks of `columns` keys."""
 
     packed: int
     columns: int
@@ -76,7 +76,10 @@ class Split:
 
 
 def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dtype) -> Tile:
-    """Chooses the smallest tile for an average request, within 255 registers a thread and 99 KB of shared memory."""
+    """Chooses the smallest tile that holds an average request.
+
+    It stays within 255 registers per thread and 99 KB of shared memory.
+    """
     wide = head_dim > 128
     if dtype == torch.float32:
         most, columns = (16, 16) if wide else (32, 32)
@@ -90,7 +93,10 @@ def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dty
 
 
 def choose_split(num_programs: int, num_blocks: int, unit_blocks: int, num_processors: int) -> Split:
-    """Chooses the number of parts. num_programs: tiles times key-value heads. num_blocks: the most of a tile."""
+    """Chooses the number of parts per tile.
+
+    num_programs: tiles times key-value heads. num_blocks: the largest number of blocks of a tile.
+    """
     fill = max(1, FULL * num_processors // num_programs)
     balanced = max(1, BALANCED * num_processors // num_programs)
     parts = max(fill, min(ceil_div(num_blocks, unit_blocks), balanced))
@@ -230,7 +236,7 @@ def _fold(
     acc_MH, high_M, total_M, q_MH, keys, values, slots_S, read_S, seen_MS, scale, cap,
     G: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr,
 ):  # fmt: skip
-    """Adds one block of columns to the running softmax: sum, highest score, total weight. keys, values: of the head."""
+    """Adds one block of columns to the running softmax: weighted sum, highest score, total weight."""
     h_1H = tl.arange(0, H_PAD)[None, :]
     # int64: memory may have more than 2**31 elements.
     at_SH = slots_S.to(tl.int64)[:, None] * (G * H) + h_1H

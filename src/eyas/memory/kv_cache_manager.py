@@ -131,7 +131,7 @@ class KVCacheManager:
         self.pool.free(self.prefix_cache.evict(self.prefix_cache.num_evictable))
 
     def take_table_writes(self) -> list[TableWrite]:
-        """Returns the writes to req_to_token that the next work needs; each is returned once."""
+        """Returns the writes to req_to_token since the last call. The device makes them before its next work."""
         writes, self._writes = self._writes, []
         return writes
 
@@ -142,7 +142,7 @@ class KVCacheManager:
         self.prefix_cache.check()
 
     def _insert(self, allocation: KVAllocation, text: Sequence[int], num_read: int) -> PrefixMatch:
-        """Adds a text to the cache. Frees own slots of parts that it holds already; the others become the cache's."""
+        """Moves the slots of a text to the prefix cache, and frees those of parts that the cache already has."""
         shared, count = allocation.num_shared, max(len(text) - 1, 0)
         assert shared <= count <= len(allocation.slots), (shared, count, len(allocation.slots))
         num_known = len(self.prefix_cache.match(text).slots)
@@ -154,7 +154,7 @@ class KVCacheManager:
         return hit
 
     def _num_unread(self, slots: Slots, drafter: int) -> int:
-        """Returns how many of these cached slots follow from the first one that the drafter has not read."""
+        """Returns the number of cached slots from the first one that the drafter has not read to the last one."""
         read = self._read[drafter, slots]
         return 0 if read.all() else len(slots) - int(read.argmin())
 

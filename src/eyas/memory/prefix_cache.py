@@ -167,7 +167,7 @@ class PrefixCache:
 
 
 def _shared(one: Pairs, other: Pairs) -> int:
-    """Returns how many leading pairs both have in common."""
+    """Returns the number of leading pairs that both keys share."""
     length = min(len(one), len(other))
     differs = np.flatnonzero(one[:length] != other[:length])
     return int(differs[0]) if len(differs) else length

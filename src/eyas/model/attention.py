@@ -52,7 +52,7 @@ class AttentionParams:
 
     @property
     def visible_span(self) -> int | None:
-        """Up to this many rows, a text is attended to as by plain causal attention; None for texts of any length."""
+        """The largest number of rows for which these settings equal plain causal attention; None: any number."""
         return self.chunk if self.window is None else self.window
 
     def first_visible(self, positions: Tensor) -> Tensor | None:

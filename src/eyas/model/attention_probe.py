@@ -220,11 +220,11 @@ def trace_layers(model: PreTrainedModel, forced_inputs: list[Tensor] | None = No
 
 @torch.no_grad()
 def probe_attention(model: PreTrainedModel, num_layers: int) -> AttentionShape:
-    """Runs a few tokens through the model, by transformers and by eyas; raises InputError that names a difference.
+    """Compares eyas's attention with transformers' on a few tokens. Raises InputError that names a difference.
 
     Each layer must call attention once, in order and with the same shapes, and its settings must match its mask. The
     logits must be the LM head of the final hidden state, with a softcap at most, because `Target.logits` computes that.
-    From here on the model runs only by `run_decoder`.
+    Afterwards, run the model only with `run_decoder`.
     """
     AttentionInterface.register(PROBE_NAME, _probe_attention)
     AttentionMaskInterface.register(PROBE_NAME, _probe_mask)
@@ -290,7 +290,7 @@ def _require_same_trace(trace: LayerTrace, reference: LayerTrace, forward: Probe
 
 
 def _require_close(ours: Tensor, theirs: Tensor, change: Tensor, name: str) -> None:
-    """Checks the median of the rows' distances, as a share of the change that made the row."""
+    """Checks that two results of a layer are close, relative to the change that the layer makes (median of all rows)."""
     limit = MAX_DISTANCE.get(ours.dtype, MAX_DISTANCE_HALF)
     ours, theirs, change = ours.double(), theirs.double(), change.double()
     distance = float(((ours - theirs).norm(dim=-1) / change.norm(dim=-1).clamp(min=1e-30)).median())

@@ -28,7 +28,7 @@ def default_aux_layers(num_layers: int) -> tuple[HFIndex, ...]:
 
 
 def check_aux_layers(ids: Sequence[int], num_layers: int) -> tuple[HFIndex, ...]:
-    """Returns the ids, typed. Raises InputError unless they are ascending, different and in 0..num_layers."""
+    """Returns the ids as HFIndex. Raises InputError unless they are ascending, different and in 0..num_layers."""
     if not ids or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
         raise InputError(f"The captured layers {list(ids)} are not a list of whole numbers", "Name at least one layer")
     if any(not 0 <= i <= num_layers for i in ids):

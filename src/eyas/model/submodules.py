@@ -67,7 +67,7 @@ def count_parameters(model: PreTrainedModel) -> int:
 
 
 def all_rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
-    """Returns the parameters of every kind of RoPE in the model, first those of layers that see the whole text."""
+    """Returns the parameters of each kind of RoPE in the model. Those of full-attention layers come first."""
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     nested = {kind: inner for kind, inner in rope.items() if isinstance(inner, dict)}
     if not nested:

@@ -101,7 +101,7 @@ class AppendLog:
 
 
 def read_complete_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file that may grow meanwhile, without a last one that has no line end. Raises OSError."""
+    """Yields the complete lines of a file that another process may append to. Raises OSError."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -155,7 +155,7 @@ def build_record(
 
 
 def drafted_rounds(output: RequestOutput) -> list[tuple[AcceptanceTrace, int]]:
-    """Returns the rounds that drafted, each with its tokens in the output. The last round may have lost some."""
+    """Returns the rounds that drafted, each with its tokens in the output. A stop may have cut the last round."""
     pairs = zip(output.traces, output.accepted, strict=True)
     return [(trace, num_taken) for trace, num_taken in pairs if trace is not None]
 

@@ -191,7 +191,7 @@ def _evaluation_references(evaluation: _Evaluation, recipe: Recipe) -> dict[Traf
 
 
 def _read_json(path: Path, schema: int, kind: type[File], command: str) -> File:
-    """Reads a file of the run. command: the verb that writes it. Raises InputError."""
+    """Reads a JSON file of the run. Raises InputError. command: the command that writes the file."""
     fix = f"Run `{command}` with the recipe of the run"
     try:
         value = json.loads(path.read_bytes())

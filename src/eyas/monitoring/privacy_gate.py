@@ -1,4 +1,4 @@
-"""The prompt of one request -> what may be stored of it, by the rules and the privacy filter of `eyas prompts`.
+"""Decides what may be stored of a request's prompt, by the rules and the privacy filter of `eyas prompts`.
 
     request -> messages of users (and a leading system message) -> language -> quality -> personal data -> Conversation
 
@@ -32,7 +32,7 @@ class Rejection:
 
 
 class PrivacyGate:
-    """The rules and the privacy filter. They are loaded at once, so that a missing package shows at the start."""
+    """The rules and the privacy filter. The constructor loads them, so a missing package is reported at the start."""
 
     def __init__(self) -> None:
         """Loads everything and cleans one prompt. Raises InputError without the extra `data`."""

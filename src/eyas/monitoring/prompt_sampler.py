@@ -212,7 +212,7 @@ class PromptSampler(Collector):
         return "kept"
 
     def _check_task(self, name: str | None) -> str | None:
-        """Returns the name if it is a valid one and not one too many. A client may send anything."""
+        """Returns the task name if it is valid and within MAX_TASKS, else None. A client may send anything."""
         is_one_too_many = len(self._tasks) >= MAX_TASKS and name not in self._tasks
         if name is None or TASK_NAME.fullmatch(name) is None or is_one_too_many:
             return None

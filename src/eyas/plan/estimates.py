@@ -119,7 +119,7 @@ def estimate_amounts(run: Run, sources: Sequence[Source], finished: set[str]) ->
 
 
 def _sample_sources(sources: Sequence[Source]) -> list[SampledPrompt]:
-    """Returns prompts from all over the sources, before any screening."""
+    """Returns a sample of prompts, spread over all sources and before any screening."""
     prompts: list[SampledPrompt] = []
     shards = [(source, shard) for source in sources for shard in source.shards]
     chosen = shards[:: -(-len(shards) // SAMPLE_PROMPTS)]

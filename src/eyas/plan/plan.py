@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def total_money(self) -> float | None:
-        """Price of these hours and of stored features; None without a price."""
+        """The price of the stages whose time is known and of stored features; None without a price."""
         if self.prices.per_hour is None:
             return None
         is_stored = self.options is not None and not self.run.recipe.capture.online

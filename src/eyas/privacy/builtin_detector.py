@@ -65,7 +65,7 @@ class BuiltinDetector:
 
 
 def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:
-    """Yields values of tables, fields and the frame of letters. Texts without a mark of any of them cost little."""
+    """Yields values in tables, fields and letters. A text without marks of any of them is skipped quickly."""
     matcher = ValueMatcher(lexicon, language)
     has_lines = "\n" in text
     if has_lines:

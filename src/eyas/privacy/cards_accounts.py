@@ -96,7 +96,7 @@ def find_cards(text: str) -> Iterator[Span]:
 
 
 def _count_card_groups(text: str, groups: list[tuple[int, int]], first: int) -> int:
-    """Returns how many groups from `first` on are a card number; 0 where none is."""
+    """Returns the number of groups, from `first` on, that form a card number; 0 if they form none."""
     start = groups[first][0]
     before = text[max(0, start - 64) : start]
     is_fraction = before[-1:] == "." and before[-2:-1].isdigit()  # 0.4111111111111111

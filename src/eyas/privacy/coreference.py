@@ -23,7 +23,7 @@ MAX_REPEATED = 100  # values of a record that are searched again: each is one pa
 
 
 class Mentions:
-    """The values of one record in a form in which they are found again."""
+    """The index of the values of one record, which finds further mentions of them."""
 
     def __init__(self, texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> None:
         """Collects the values of the spans, one group of spans for each text."""
@@ -92,7 +92,7 @@ class Mentions:
                     yield Span(words.starts[i], words.starts[i] + length, "PERSON", 0.5)
 
     def _stem_length(self, lower: str, endings: tuple[str, ...]) -> int:
-        """Returns how many letters of a word with an ending of its case are to be replaced; 0 where it is no name.
+        """Returns the number of letters of an inflected name that are replaced; 0 if the word is no name.
 
         "Annas": the name alone, its ending stays. Polish "Annie", "Annę": the name has lost its last letter, all goes.
         """

@@ -53,7 +53,7 @@ def is_known(lower: str, language: str) -> bool:
 
 @lru_cache(maxsize=100_000)
 def is_compound(lower: str, language: str) -> bool:
-    """Returns True for two known words in one: "Terminverschiebung". Many last names are such words: "Steinbach"."""
+    """Returns True for a compound of two known words: "Terminverschiebung". Many last names are: "Steinbach"."""
     if language not in _WITH_COMPOUNDS:
         return False
     for cut in range(_MIN_PART, len(lower) - _MIN_PART + 1):
@@ -67,7 +67,7 @@ def is_compound(lower: str, language: str) -> bool:
 
 @lru_cache(maxsize=100_000)
 def is_misspelling(lower: str, language: str) -> bool:
-    """Returns True where one letter more, less, other or exchanged makes a long word a known one: "portugese"."""
+    """Returns True for a long word that is one typing error away from a known word: "portugese"."""
     if len(lower) < _MIN_MISSPELLING:
         return False
     halves = [(lower[:k], lower[k:]) for k in range(len(lower) + 1)]

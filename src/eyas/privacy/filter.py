@@ -86,7 +86,7 @@ class PrivacyFilter:
         return [merge_spans(spans) for spans in found]
 
     def _apply(self, texts: Sequence[str], language: str, spans: list[list[Span]]) -> CleanedRecord | DroppedRecord:
-        """Returns the record as the recipe wants it."""
+        """Drops the record or replaces the values of the spans, as the recipe says."""
         kinds = _count_kinds(span for group in spans for span in group)
         for kind in self._config.drop:
             if kind in kinds:

@@ -60,7 +60,10 @@ class _Form:
 
 
 def find_government_ids(text: str, language: str) -> Iterator[Span]:
-    """Yields identifiers after their name, in a form with its context, or usual in the language's country."""
+    """Yields identifiers: after their name, in a strong form, or in a weak form near its context words.
+
+    Forms that are usual in the language's country count as well.
+    """
     if _FEW_DIGITS.search(text):
         yield from _find_labeled(text)
     if _MAY_HOLD.search(text):
@@ -89,7 +92,10 @@ def _find_forms(text: str) -> Iterator[Span]:
 
 
 def _has_context(lower: str, match: re.Match[str], context: tuple[str, ...]) -> bool:
-    """Returns True without a context, or where a word beside the match holds one of it; function words do not count."""
+    """Returns True if a word near the match contains a word of `context`, or if `context` is empty.
+
+    Function words do not count towards the distance.
+    """
     if not context:
         return True
     skipped = _english_function_words()

@@ -46,7 +46,7 @@ _SHAPES = {
 
 
 class Trust(IntEnum):
-    """The degree to which a label says that a person is named."""
+    """The certainty that a label stands for the name of a person."""
 
     NAME = 0  # "name": things have names too
     ROLE = 1  # "customer": a company or a program now and then
@@ -55,7 +55,7 @@ class Trust(IntEnum):
 
 @dataclass(frozen=True)
 class Label:
-    """The meaning of a label: a kind of entity, PERSONAL (only people have it: an age) or THING (a price)."""
+    """The meaning of a label: a kind of entity, PERSONAL (only people have it, such as an age) or THING (a price)."""
 
     kind: str
     trust: Trust = Trust.SURE

@@ -1,4 +1,4 @@
-"""Names in the frame of letters and e-mails: who is greeted, who signs, who is in the headers.
+"""Finds names in letters and e-mails: in greetings, in signatures and in headers.
 
     From: <name> <mail>          a header
     Dear <name>,                 a greeting
@@ -68,7 +68,7 @@ def find_letter_names(text: str, matcher: ValueMatcher) -> Iterator[Span]:
 
 
 def _find_name(text: str, start: int, end: int) -> int | None:
-    """Returns where the name after titles starts; None where nobody in person is addressed: "Dear all"."""
+    """Returns where the name after titles starts; None if the greeting names no person: "Dear all"."""
     words = list(_SINGLE_WORD.finditer(text, start, end))
     while words and words[0][0].casefold().rstrip(".") in TITLES:
         words = words[1:]

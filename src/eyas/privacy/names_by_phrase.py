@@ -32,7 +32,7 @@ _LINE_END = re.compile(r"[ \t.!,]{0,3}(?:\n|\Z)")
 
 
 class Cue(Enum):
-    """A kind of phrase, by what it says about the words after it."""
+    """A kind of phrase. Each value describes the words after it."""
 
     INTRODUCTION = "the name follows, in lower case too"
     HINT = "a name may follow: capitalized, or a first name that is no word"

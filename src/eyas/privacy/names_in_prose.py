@@ -184,7 +184,7 @@ class ProseNames:
         return verb in _PROSE_VERBS and not thing
 
     def is_thing(self, i: int) -> bool:
-        """Returns True where a thing may be meant: "Photosynthesis works by", but not "Zorvek has 12"."""
+        """Returns True if the word may be a thing: "Photosynthesis works by", but not "Zorvek has 12"."""
         words = self.words
         verb = words.written[i + 1] if i + 1 < len(words) else ""
         if i + 2 < len(words) and words.written[i + 2] in _OBJECTS_OF_SPEECH:
@@ -203,7 +203,7 @@ class ProseNames:
         return is_verb and not _PRONOUNS.isdisjoint(words.lowers[last + 2 : last + _PRONOUN_REACH])
 
     def _is_german_name(self, i: int, last: int) -> bool:
-        """Returns True for a name among German nouns: after a word that leads no noun, or before a verb or an age."""
+        """Returns True for a German name among nouns: after a word that precedes no noun, or before a verb or an age."""
         words = self.words
         starts, led = words.starts_sentence(i), words.previous_lower(i) in _GERMAN_LEADS
         if not (starts or led):
@@ -287,7 +287,7 @@ class _UnlistedNameSearch:
         return proper or not (lower in _SLANG or is_compound(lower, self.language))
 
     def _is_proper(self, i: int) -> bool:
-        """Returns True where a capital letter inside a sentence makes a name of a word that some dictionary holds."""
+        """Returns True for a dictionary word that is a name here, because it has a capital letter inside a sentence."""
         words, lower, word = self.words, self.words.lowers[i], self.words.written[i]
         if self.language not in _FEW_CAPITALS or words.starts_sentence(i) or not _SHAPE.match(word) or words.is_code(i):
             return False
@@ -310,7 +310,7 @@ class _UnlistedNameSearch:
         return self.language in CASE_ENDINGS and any(lower[:-size] in self.names for size in (1, 2, 3))
 
     def _is_led(self, i: int) -> bool:
-        """Returns True where the word before leads to a person, or where i opens a clause with a verb of people."""
+        """Returns True if the word before announces a person, or if word i opens a clause with a verb of people."""
         words, before = self.words, self.words.previous_lower(i)
         if before:
             return before in self.leads or self.context.is_title(i - 1)

@@ -116,7 +116,7 @@ def _is_behind_person(text: str, start: int, name_ends: frozenset[int]) -> bool:
 
 
 def _is_unknown(name: str, language: str) -> bool:
-    """Returns True where a name begins with a word of no dictionary, or where the language has few capitals."""
+    """Returns True if the name begins with a word that is in no dictionary, or if the language uses few capitals."""
     words = [word for word in _PART.split(name.casefold()) if len(word) > 2 and word not in PARTICLES]
     return bool(words) and (language in _FEW_CAPITALS or not is_known(words[0], language))
 

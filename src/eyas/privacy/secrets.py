@@ -234,7 +234,7 @@ def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bo
 
 
 def _is_odd_word(value: str) -> bool:
-    """Returns True for a word that is none of the common ones: a password without digits, where nothing follows it."""
+    """Returns True for an uncommon word: a password without digits if nothing follows it."""
     word = value.replace("-", "").replace("_", "")
     if not 6 <= len(word) <= 40 or not word.isalpha() or _NO_VALUE.match(value):
         return False
@@ -253,7 +253,7 @@ def _is_password(value: str) -> bool:
 
 
 def _is_strong_password(value: str) -> bool:
-    """Returns True for small and capital letters, digits and marks: no word of prose or code has all four."""
+    """Returns True for a value with lower case, capitals, digits and marks: no word of prose or code has all four."""
     tests = (str.islower, str.isupper, str.isdigit, "!#%&*+$?@^~".__contains__)
     return len(value) >= 8 and all(any(map(test, value)) for test in tests)
 

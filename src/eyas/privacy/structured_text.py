@@ -262,7 +262,7 @@ def _find_fields(text: str, matcher: ValueMatcher) -> Iterator[_Field]:
 
 
 def _read_key(text: str, at: int) -> tuple[Label | None, bool]:
-    """Returns the label before the mark, and True where it is all that stands there: else its last words are tried."""
+    """Returns the label before the mark, and True if nothing else is there; otherwise its last words are tried."""
     counted = text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END)
     window = _COUNT.sub("", counted)
     if not window or not (window[-1].isalpha() or window[-1] == ")"):

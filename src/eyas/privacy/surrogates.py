@@ -114,7 +114,10 @@ class Surrogates:
         return f"{_NETWORKS[self._number('IP.net', value, 3)]}{self._number('IP.host', value, 254) + 1}"
 
     def _replace_phone_number(self, text: str) -> str:
-        """Keeps the grouping. Of ten digits as in North America the last seven are 555-01xx, reserved for fiction."""
+        """Returns another phone number with the same grouping.
+
+        Ten digits, as in North America, end with 555-01xx, which is reserved for fiction.
+        """
         digits = re.sub(r"\D", "", text)
         places = [place for place, char in enumerate(text) if char.isdigit()]
         fresh = [str(self._number(f"PHONE.{place}", digits, 10)) for place in range(len(digits))]

@@ -180,7 +180,7 @@ class WordContext:
         return is_end or words.next_lower(i) in _AFTER_SUBJECT
 
     def is_thing_name(self, last: int) -> bool:
-        """Returns True where a noun follows that makes a thing of the name: "Victoria Falls", "Bayes Theorem"."""
+        """Returns True if the next noun makes the name a thing: "Victoria Falls", "Bayes Theorem"."""
         return self.words.next_lower(last) in _THING_NOUNS and self.words.is_capital(last + 1)
 
     def follows_place_word(self, i: int) -> bool:
@@ -311,7 +311,7 @@ class WordContext:
         return self.words.next_written(i) in PERSON_VERBS
 
     def is_among_capitals(self, i: int) -> bool:
-        """Returns True where the neighbors stand in capitals as well: then capitals say nothing."""
+        """Returns True if the neighbors are in capitals as well, so that capitals do not mark a name."""
         words = self.words
         around = [words.written[k] for k in (i - 1, i + 1) if 0 <= k < len(words)]
         return bool(around) and all(word.isupper() and len(word) > 1 for word in around)

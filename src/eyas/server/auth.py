@@ -60,7 +60,7 @@ class AccessLogRecord:
         self.acceptance = acceptance_length(rounds) if rounds else None
 
     def to_line(self) -> str:
-        """Returns the JSON line, without keys that do not apply."""
+        """Returns the record as one line of JSON, without the keys that have no value."""
         self.duration_ms = (time.perf_counter() - self.started_s) * 1000
         values = {key: value for key, value in asdict(self).items() if value is not None and key != "started_s"}
         rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in values.items()}

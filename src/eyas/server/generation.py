@@ -138,7 +138,7 @@ class Generation:
         return self.finished_outputs
 
     def _explain(self, error: EyasError) -> EyasError:
-        """Returns an error that names the limits, if the call has more requests than the server can ever take."""
+        """Returns a better error if the call has more requests than the server accepts at all; it names the limits."""
         engine, num_requests = self.async_engine, len(self.requests)
         slots, waiting, n = engine.engine.max_running, engine.max_waiting, self._counter.num_choices
         if not isinstance(error, QueueFull) or num_requests <= slots + waiting:

@@ -84,7 +84,7 @@ def _histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
 
 
 def _by_label(family: Family, values: Mapping[str, float]) -> Family:
-    """Returns the family with one sample for each value of its label."""
+    """Adds a sample for each label value to a metric family and returns it."""
     for label, value in values.items():
         family.add_metric([label], value)
     return family

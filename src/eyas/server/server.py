@@ -115,7 +115,7 @@ async def _serve(api: Api, listener: socket.socket, drain_s: float, on_ready: Ca
 
 
 async def _warm_up(api: Api) -> None:
-    """Runs one short request, so that the first client does not wait for what happens only once."""
+    """Runs one short request, so that the first client does not wait for one-time initialization."""
     num_tokens = min(WARM_UP_TOKENS, api.async_engine.engine.max_context - 1)
     generation = Generation(api.async_engine, [Request("warm-up", (0,), num_tokens, wants_text=True)])
     generation.submit()

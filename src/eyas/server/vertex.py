@@ -34,7 +34,7 @@ class VertexConfig:
 
 
 def read_vertex_config(environment: Mapping[str, str]) -> VertexConfig | None:
-    """Reads the contract; None outside of Vertex AI. Raises UsageError for an invalid port or route."""
+    """Reads port and routes from the variables that Vertex AI sets; None elsewhere. Raises UsageError."""
     text = environment.get(PORT_VARIABLE)
     if text is None:
         return None

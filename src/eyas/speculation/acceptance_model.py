@@ -1,4 +1,4 @@
-"""Predicts how many tokens each arm would accept, learned from all rounds, whichever arm they ran. The budget uses it.
+"""Predicts how many tokens each arm would accept, for the budget. It learns from the rounds of all arms.
 
 F families (all chains are one, each tree one), D depths, A arms. One table for each context bucket.
 

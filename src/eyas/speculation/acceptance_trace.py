@@ -1,4 +1,4 @@
-"""Acceptance traces: what a round shows about every arm that is not larger than the one that ran.
+"""Acceptance traces: one round shows the acceptance of its own arm and of every smaller arm.
 
 B requests, M tree nodes, S = depth + 1 path slots.
 
@@ -28,9 +28,9 @@ class AcceptanceTrace:
 
     arm             the arm that drafted
     context         tokens before the root
-    min_nodes       for each accepted node, from depth 1 on: the nodes of the smallest arm that verifies it; not falling
-    chain_accepted  how many of them, from the first on, are the most likely child of their parent
-    chain_offered   how many nodes the path of most likely children had in the verified tree
+    min_nodes       for each accepted node, from depth 1 on: the size of the smallest arm that verifies it; ascending
+    chain_accepted  the number of accepted nodes, from the first on, that are the most likely child of their parent
+    chain_offered   the length of the path of most likely children in the verified tree
     """
 
     arm: Arm
@@ -45,11 +45,11 @@ class AcceptanceTrace:
         return len(self.min_nodes) + 1
 
     def num_accepted_within(self, nodes: int, depth: int) -> int:
-        """Returns how many accepted nodes a tree of this size would have verified, without the bonus token."""
+        """Returns the number of accepted nodes (no bonus token) that a tree of this size would have verified."""
         return min(bisect_right(self.min_nodes, nodes), depth)
 
     def num_tokens_with(self, shape: TreeShape) -> int | None:
-        """Returns the tokens that a round of this shape would have accepted, with bonus; None if it is not a part.
+        """Returns the tokens that `shape` would have accepted, bonus included; None if it is no part of the tree that ran.
 
         A chain is a part of a longer chain, and a tree of a larger tree with the same top-k.
         """

@@ -37,7 +37,7 @@ class SpeedupEstimate:
 
 
 class _Sums:
-    """Exponentially faded sums of measured seconds (s) and of predicted seconds of off (p)."""
+    """Exponentially decaying sums of measured seconds (s) and of predicted seconds without speculation (p)."""
 
     def __init__(self) -> None:
         self.round = 0
@@ -65,7 +65,7 @@ class _Sums:
 
     @property
     def ratio(self) -> float:
-        """Measured seconds over predicted ones."""
+        """The measured seconds divided by the predicted ones."""
         return self.seconds / self.predicted_s
 
     @property
@@ -84,7 +84,7 @@ class Stratum:
 
 
 class SpeedupEstimator:
-    """The sums by stratum, and the estimate from them. Owned by the budget."""
+    """The estimator of the speedup, from sums by stratum. Owned by the budget."""
 
     def __init__(self) -> None:
         self._all: dict[Stratum, _Sums] = {}
@@ -134,7 +134,10 @@ class SpeedupEstimator:
         return SpeedupEstimate(without_s / with_s, interval.low, interval.high, baseline_rounds)
 
     def _baseline(self, stratum: Stratum) -> _Sums | None:
-        """Returns the rounds of off in this stratum, else in the other one of the same batch bucket, else anywhere."""
+        """Returns the sums of the rounds without speculation to compare this stratum with.
+
+        They are its own, else those of the other stratum of the same batch bucket, else those of all strata.
+        """
         twin = Stratum(stratum.bucket, not stratum.off_is_best)
         for sums in (self._off.get(stratum), self._off.get(twin), self._off_anywhere):
             if sums is not None and sums.rounds >= MIN_ROUNDS:

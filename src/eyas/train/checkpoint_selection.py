@@ -45,7 +45,7 @@ class Candidate:
 
 
 class CheckpointSelection:
-    """The best weights so far and the EMA of the weights, beside those that the optimizer trains."""
+    """The best weights so far and the EMA of the weights. The optimizer owns the weights in training."""
 
     def __init__(
         self,

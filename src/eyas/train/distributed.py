@@ -126,7 +126,7 @@ def require_single_process(command: str) -> None:
 
 @dataclass
 class SigtermNotice:
-    """The arrival of SIGTERM, which spot machines, Kubernetes and Slurm send before they stop a process."""
+    """A flag that SIGTERM sets. Spot machines, Kubernetes and Slurm send SIGTERM before they stop a process."""
 
     received: bool = False
 

@@ -15,17 +15,17 @@ sum of p over V; q: the head's softmax over V.
 
     I_v = 1 where q_v < p_v, else 0;  S = sum_v q_v * I_v
 
-soft is the loss of EAGLE-3 (arXiv 2503.01840; facts A.1, "Teacher"). kl differs from it by a term that the head cannot
+soft is the loss of EAGLE-3 (arXiv 2503.01840). kl differs from it by a term that the head cannot
 change: it trains the same head, and its best value is 0. alpha is the probability that speculative sampling accepts a
 draft; training on it is from Samarin et al., "LK Losses" (arXiv 2602.23881). lk_log is their LK-alpha, -mean(log
-alpha), `alpha` in SpecForge and `nla` in speculators (facts A.1); lk + 1 is the total variation, `tv` there. The
+alpha), `alpha` in SpecForge and `nla` in speculators; lk + 1 is the total variation, `tv` there. The
 gradient of lk has a factor q: it almost vanishes on a token that the head thinks unlikely, so a head may not start to
 learn. lk_log divides it by alpha; for a teacher that is certain of one token it is cross-entropy. Steps are weighted as
 in soft.
 
 Where the target's most likely token is not in the draft vocabulary (`known` is false) the head cannot be right: it gets
 no loss, but a miss in the accuracy. That is SpecForge's mask, for every loss. `count` is one number for the whole
-optimizer step, so rows, steps and micro-batches have the same weight, however they are cut (facts A.1: no other trainer
+optimizer step, so rows, steps and micro-batches have the same weight, however they are cut (no other trainer
 does this).
 """
 

@@ -106,7 +106,7 @@ class Trainer:
     def train(
         self, checkpoint_dir: StoragePath | Path, origin: str, progress: bool, tracker_dir: Path | None = None
     ) -> None:
-        """Makes all updates, from the checkpoint of this run if there is one. Ends with the chosen master weights.
+        """Runs all updates, from the checkpoint of this run if there is one. Ends with the chosen master weights.
 
         Args:
             checkpoint_dir: The directory of checkpoints.

@@ -140,7 +140,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 class FlopsUtilization:
-    """The share of peak FLOPS since the last progress line."""
+    """A meter of FLOPS utilization: the share of peak FLOPS since the last progress line."""
 
     def __init__(self, head: Head, target_vocab: int, peak_per_s: float) -> None:
         self.head, self.target_vocab, self.peak_per_s = head, target_vocab, peak_per_s

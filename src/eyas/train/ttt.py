@@ -55,7 +55,7 @@ class PackedBatch(TeacherTargets):
 
     @property
     def next_ids_P(self) -> Tensor:
-        """The token that step 0 embeds: the one after each row. The last row of a text repeats its own, unseen."""
+        """The token that step 0 embeds: the one after each row. The last row of a text has none and repeats its own."""
         next_P = self.ids_P.roll(-1)
         for text in self.texts:
             next_P[text.rows.stop - 1] = self.ids_P[text.rows.stop - 1]

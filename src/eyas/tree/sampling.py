@@ -66,12 +66,12 @@ def _mix(z_R: Tensor) -> Tensor:
 
 
 def _shift_right(z_R: Tensor, num_bits: int) -> Tensor:
-    """Shifts right and fills with zeros; >> of a signed number fills with its sign."""
+    """Shifts right and fills with zeros. The operator >> would fill negative numbers with ones."""
     return torch.bitwise_and(z_R >> num_bits, (1 << (64 - num_bits)) - 1)
 
 
 def _to_int64(constant: int) -> int:
-    """Returns the int64 with the same 64 bits."""
+    """Returns the signed int64 with the same 64 bits as an unsigned constant."""
     return constant - (constant >> 63 << 64)
 
 

@@ -292,7 +292,7 @@ class TreeGrower:
     def _chain_levels(
         self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Returns the same for a chain: nothing is ranked, and every node is expanded."""
+        """Returns what `_tree_levels` returns, for a chain: nothing is ranked, and every node is expanded."""
         num_requests = root_B.shape[0]
         score_B1, ids_B1 = _top_log_probs(logits_BV, 1)
         scores = [self._root_score_11.expand(num_requests, 1), score_B1]
