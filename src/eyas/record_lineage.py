@@ -189,7 +189,7 @@ def _read_forgotten(run: Run) -> list[dict[str, Any]]:
 
 
 def _append_forgotten(run: Run, ids: list[str], heads: list[str]) -> None:
-    """Adds the records to forgotten.jsonl before anything is removed: after a kill `eyas prompts` drops them anyway."""
+    """Adds the records to forgotten.jsonl, before they are removed: `eyas prompts` drops them even after a kill."""
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     features = run.storage_path("capture")
     digest = read_provenance(features).digest if has_provenance(features) else None

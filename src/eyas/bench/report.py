@@ -201,9 +201,9 @@ def _summarize(results: Entry) -> dict[str, Any]:
 
 
 def _worst_ratios(points: Mapping[report_charts.LoadAxis, report_charts.Points]) -> list[tuple[str, float, str]]:
-    """Returns the lowest ratio to the baseline of each axis, as (name, ratio, load).
+    """Returns (name, ratio, load) of the load with the lowest ratio to the baseline, for each load axis.
 
-    It is the ratio of throughputs for a closed loop, and of TPOTs at a rate, where the throughput is given.
+    For a closed loop it is the ratio of throughputs. In an open loop the rate sets the throughput, so TPOTs count.
     """
     worst = []
     for axis, some in points.items():

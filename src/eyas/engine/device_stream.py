@@ -72,16 +72,16 @@ class WorkerStream:
 
 
 class CudaStream:
-    """A CUDA stream. Work returns when its kernels are queued; it copies results without waiting (`to_host`).
+    """A CUDA stream. Only `WorkEvent.wait` blocks the host.
 
-    So only `WorkEvent.wait` blocks the host.
+    The launched work queues its kernels and copies its results without waiting (`to_host`).
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Calls the work, which queues its kernels on the stream."""
+        """Calls `work`, which queues its kernels on the stream."""
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # allocations and fills run there
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream), torch.inference_mode():

@@ -38,10 +38,16 @@ from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """ids[begin:end] of a text, to be read into KV memory.
+    """A chunk of prefill: tokens ids[begin:end] of a text.
 
-    is_first: the text is new in this request slot, and `begin` of its tokens are in memory already. samples_token: the
-    row of the last token decides the next one; otherwise a later chunk follows, or the next token is part of `ids`.
+    Attributes:
+        req_slot: The request slot.
+        ids: All tokens of the text.
+        begin: The first token of the chunk.
+        end: The token after the chunk.
+        is_first: True for the first chunk of a text in this request slot; tokens before `begin` are in memory already.
+        samples_token: True if the last row of the chunk decides the next token. False if a later chunk follows, or if
+            the next token is known: it is in `ids`.
     """
 
     req_slot: int

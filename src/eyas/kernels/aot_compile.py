@@ -275,7 +275,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Package | None:
-    """Returns the cached package of this name; compiles it if none loads. None if job_of is None."""
+    """Loads the cached package of this name. If there is none, compiles it; returns None if job_of is None."""
     directory = cache_directory()
     path = directory / f"forward-{name}.pt2"
     if path.is_file():

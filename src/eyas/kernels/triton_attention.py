@@ -121,7 +121,7 @@ def prepare_on(device: torch.device) -> PrepareAttention:
 class TritonAttention:
     """The attention of one forward; a `PackedAttentionFn`.
 
-    The host bounds prefixes by the columns of the table that it passes: req_to_token_RC[:, :bound].
+    Prefixes are at most as long as the table is wide: the caller passes req_to_token_RC[:, :bound].
     """
 
     def __init__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata, num_processors: int) -> None:

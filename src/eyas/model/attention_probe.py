@@ -51,10 +51,15 @@ MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ProbeForward:
-    """One of eyas's forwards. Its row r has the id ids[r] and the position positions[r].
+    """A forward with eyas's attention, whose rows are compared with rows of transformers' forward (the reference).
 
-    rows: between the layers, the rows of the reference that each row reads. num_skipped: first rows that are not
-    compared. visible: the mask over cached and new rows; None: causal.
+    Attributes:
+        attention: The kind of attention that is probed.
+        ids: The token of each row.
+        rows: The row of the reference that each row is compared with. Each layer reads that row's input.
+        positions: The position of each row.
+        num_skipped: The number of rows at the start that are not compared.
+        visible: The mask over cached and new rows; None: causal.
     """
 
     attention: str
@@ -163,7 +168,7 @@ def _probe_attention(
 
 
 def check_attention_config(config: PreTrainedConfig) -> None:
-    """Raises InputError for families whose configuration announces what eyas does not support."""
+    """Raises InputError if the configuration uses a feature that eyas does not support."""
     if getattr(config, "is_encoder_decoder", False):
         raise unsupported_target("it has an encoder")
     layer_types = sorted(set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES)
@@ -290,7 +295,7 @@ def _require_same_trace(trace: LayerTrace, reference: LayerTrace, forward: Probe
 
 
 def _require_close(ours: Tensor, theirs: Tensor, change: Tensor, name: str) -> None:
-    """Checks that two results of a layer are close, relative to the change that the layer makes (median of all rows)."""
+    """Checks that two results of a layer are close, relative to the layer's own change (median over all rows)."""
     limit = MAX_DISTANCE.get(ours.dtype, MAX_DISTANCE_HALF)
     ours, theirs, change = ours.double(), theirs.double(), change.double()
     distance = float(((ours - theirs).norm(dim=-1) / change.norm(dim=-1).clamp(min=1e-30)).median())

@@ -52,17 +52,17 @@ class TargetDir:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of `digest_target`; reads the weight files once."""
+        """The digest of the configuration and the weights (`digest_target`). Computing it reads the weight files."""
         return digest_target(self.directory)
 
     @cached_property
     def tokenizer_digest(self) -> str:
-        """Digest over the tokenizer's files."""
+        """The digest over the tokenizer's files."""
         return _digest_files(self.directory, [name for name in TOKENIZER_FILES if (self.directory / name).is_file()])
 
     @cached_property
     def template_digest(self) -> str:
-        """Digest of the chat template; InputError if there is none."""
+        """The digest of the chat template. Raises InputError if there is none."""
         return digest_bytes(self.require_chat_template().encode())
 
     @property

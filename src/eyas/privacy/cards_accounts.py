@@ -126,7 +126,7 @@ def _count_card_groups(text: str, groups: list[tuple[int, int]], first: int) -> 
 
 
 def _is_usual_grouping(sizes: list[int]) -> bool:
-    """Returns True for groups of four, the last shorter or longer, and for four, six and five or four."""
+    """Returns True if digits are usually grouped like this on cards: 4-4-4-4, also with another last size, or 4-6-5."""
     if len(sizes) < 2 or min(sizes[:-1]) < 3:  # small groups separate numbers
         return False
     return sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8)

@@ -203,7 +203,7 @@ class ProseNames:
         return is_verb and not _PRONOUNS.isdisjoint(words.lowers[last + 2 : last + _PRONOUN_REACH])
 
     def _is_german_name(self, i: int, last: int) -> bool:
-        """Returns True for a German name among nouns: after a word that precedes no noun, or before a verb or an age."""
+        """Returns True for a German name: after a word that precedes no other noun, or before a verb or an age."""
         words = self.words
         starts, led = words.starts_sentence(i), words.previous_lower(i) in _GERMAN_LEADS
         if not (starts or led):

@@ -132,9 +132,9 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
 
 
 def _city_length(words: str, lexicon: Lexicon, preposition: bool) -> int:
-    """Returns how many characters from the start of the capitalized words are a town of the list; the longest counts.
+    """Returns the length of the longest listed town at the start of the capitalized words, in characters; 0: none.
 
-    preposition: a word before them leads to a place; without one a town that is a word as well is none.
+    preposition: True if the word before announces a place. Otherwise a town that is also a common word does not count.
     """
     length = len(words)
     while length > 0:

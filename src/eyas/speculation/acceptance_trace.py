@@ -49,9 +49,10 @@ class AcceptanceTrace:
         return min(bisect_right(self.min_nodes, nodes), depth)
 
     def num_tokens_with(self, shape: TreeShape) -> int | None:
-        """Returns the tokens that `shape` would have accepted, bonus included; None if it is no part of the tree that ran.
+        """Returns the number of tokens that `shape` would have accepted, the bonus token included.
 
-        A chain is a part of a longer chain, and a tree of a larger tree with the same top-k.
+        None if the shape is no part of the one that ran. A chain is a part of a longer chain, and a tree of a larger
+        tree with the same top-k.
         """
         ran, depth = self.arm.shape, min(shape.depth, shape.nodes - 1)
         assert ran is not None, "off drafts nothing"

@@ -24,7 +24,7 @@ NOISE_GAIN = 0.03
 
 
 class _KalmanFilter:
-    """Drift and offsets of one batch bucket: mean_X and covariance_XX with X = 1 + A, drift first."""
+    """A Kalman filter of one batch bucket's drift and offsets: mean_X and covariance_XX with X = 1 + A, drift first."""
 
     def __init__(self, mean_X: np.ndarray) -> None:
         self.mean_X = mean_X

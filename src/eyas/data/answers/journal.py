@@ -25,7 +25,7 @@ JOURNAL_SUFFIX = ".journal"
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """An answer as token ids and as the message that the next turn sees. An empty one may have no ids: it is dropped.
+    """An answer as token ids and as the message that the next turn sees. Empty answers are dropped.
 
     private_counts: values of personal data that the scanner found in it, by kind.
     """
@@ -54,7 +54,7 @@ class Journal:
     """The answers of one part that is not written yet."""
 
     def __init__(self, part: Path) -> None:
-        """Opens nothing yet. part: the file that the answers will be written to."""
+        """Names the journal of `part`, the file that the answers go to in the end. `open` opens it."""
         self.path = part.with_name(part.name + JOURNAL_SUFFIX)
         self._answers: dict[tuple[str, int], KeptAnswer | WithheldAnswer] = {}
         self._file: FileIO | None = None

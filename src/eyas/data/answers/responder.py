@@ -29,18 +29,20 @@ class Question:
 
 
 class QuestionQueue(Protocol):
-    """The open questions, in order."""
+    """The queue of questions that are not asked yet, in order."""
 
     def next(self) -> Question | None:
-        """Returns the next question, None for none now: an answer may add the next turn of its conversation."""
+        """Returns the next question. None: no question is ready, but a later answer may add the next turn."""
         ...
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer to a question. token_ids: as generated, with the end-of-turn token if finish is "stop".
+    """The answer to a question.
 
-    message: the answer as a server split it; None: the text of the ids. ids_source: "rendered" if a server sent no ids.
+    token_ids: the generated ids, with the end-of-turn token if finish is "stop". message: the answer split into
+    content, reasoning and tool calls by a server; None to use the text of the ids. ids_source: "rendered" if the server
+    sent no ids and eyas tokenized the message.
     """
 
     id: str
@@ -52,7 +54,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Refused:
-    """A question without a usable answer: its conversation is dropped for this reason."""
+    """A question without a usable answer. Its conversation is dropped; `reason` says why."""
 
     id: str
     reason: str
@@ -85,17 +87,17 @@ class AnswerScanner(Protocol):
 
     @property
     def digest(self) -> str:
-        """The digest of its settings and lists, which decide what is dropped."""
+        """A digest of the scanner's settings and word lists. It is part of the inputs of the stage."""
         ...
 
     def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
-        """Returns the counts by kind of each text."""
+        """Returns the counts of found values for each text, by kind."""
         ...
 
 
 @dataclass(frozen=True)
 class Responder:
-    """The target as `eyas respond` uses it."""
+    """The target that answers in `eyas respond`: its answer function, tokenizer and digests."""
 
     answer: AnswerFunction
     tokenizer: PreTrainedTokenizerBase
@@ -107,5 +109,5 @@ class Responder:
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """Returns a seed for one answer, whatever other questions are in flight."""
+    """Returns the seed of one answer. It does not depend on the other questions in flight."""
     return zlib.crc32(f"{seed}/{name}".encode())

@@ -159,7 +159,7 @@ class LicenseGate:
             raise InputError(
                 f"The license policy '{self.policy.name}' rejects the {assessment.subject}: "
                 f"{'; '.join(assessment.reasons)}",
-                "Use another one; or, if that is cleared, list "
+                "Use another one. If its use is cleared, list "
                 f"{' and '.join(dict.fromkeys(filter(None, entries)))} as acknowledge in the file of prompts.policy",
             )
         return assessment

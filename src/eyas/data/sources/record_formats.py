@@ -66,7 +66,7 @@ class ParsedRecord:
 
 @dataclass(frozen=True)
 class RejectedRecord:
-    """A record that holds no prompt: the reason, and its shape if it has one."""
+    """A record that holds no prompt: the reason, and the name of its format if that is known."""
 
     reason: str
     shape: str | None
