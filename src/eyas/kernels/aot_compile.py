@@ -217,9 +217,11 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
 
 def _check_machine(target: Target, head: Head | None) -> None:
     weights = [*target.model.parameters(), *(head.parameters() if head is not None else ())]
-    kinds = {(weight.device.type, weight.dtype) for weight in weights}
-    if any(device != "cpu" or dtype not in TOLERANCE for device, dtype in kinds):
-        raise CompileError("Only bfloat16 and float32 weights on a CPU can be compiled")
+    for weight in weights:
+        if weight.device.type != "cpu" or weight.dtype not in TOLERANCE:
+            dtype = str(weight.dtype).removeprefix("torch.")
+            problem = f"Weights of {dtype} on {weight.device.type} cannot be compiled"
+            raise CompileError(problem, "Use --dtype bfloat16 or float32 on a CPU")
     if shutil.which(cpp_compiler()) is None:
         raise CompileError(f"There is no {cpp_compiler()} on the PATH", "Install g++, or set CXX")
     held = sum(weight.nbytes for weight in weights)
