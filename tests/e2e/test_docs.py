@@ -13,6 +13,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -24,7 +26,8 @@ from eyas.base.config import to_toml
 from eyas.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
-PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+DOCS = ROOT / "docs"
+PAGES = {"README.md": ROOT / "README.md"} | {str(path.relative_to(DOCS)): path for path in sorted(DOCS.rglob("*.md"))}
 MARK = re.compile(r"# (needs: (a registry|the internet|docker|gcp|gpu)(, (docker|gcp|gpu))*|takes: \w+)(;|$)")
 PROGRAMS = ("eyas", "make", "python", "pip", "pip-audit", "curl", "docker", "gcloud", "kubectl", "torchrun", "pytest")
 SERVED = re.compile(r"(127\.0\.0\.1|localhost):\d+")
@@ -81,6 +84,13 @@ def commands_in(text: str) -> list[str]:
         elif language in SHELLS or (language is None and line.startswith("    ")):
             lines.append(line.strip())
     return [line for line in lines if words_of(line)[:1] and words_of(line)[0] in PROGRAMS]
+
+
+def block_of(page: str, language: str) -> str:
+    """The first block of a page in that language, without its indentation."""
+    found = re.search(rf"^( *)```{language}\n(.*?)^ *```$", PAGES[page].read_text(encoding="utf-8"), re.M | re.S)
+    assert found is not None, f"{page} has no block of {language}"
+    return textwrap.dedent(found[2])
 
 
 def words_of(line: str) -> list[str]:
@@ -206,12 +216,28 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny = place / "recipes" / "tiny.toml"
     tiny.write_text(to_toml(load_recipe(tiny, QUICK)), encoding="utf-8")
     write_prompts(place / "FILE.jsonl")
+    prepare_first_hour(place)
     for name, tpot_ms in (("a", 8.0), ("b", 4.0)):
         (place / f"{name}.json").write_text(json.dumps({**MEASURED, "median_tpot_ms": tpot_ms}))
     with contextlib.chdir(place):
         assert cli.main(["run", "recipes/tiny.toml"]) == 0
     shutil.copytree(place / "runs" / "tiny", place / "runs" / "llama3-8b")
     return place
+
+
+def prepare_first_hour(place: Path) -> None:
+    """What README asks its reader to write: prompts, a model, a recipe, of which QUICK makes the run short."""
+    examples = block_of("README.md", "json").splitlines()
+    assert all(isinstance(json.loads(line)["prompt"], str) for line in examples)
+    prompts = write_prompts(place / "my-prompts.jsonl")
+    prompts.write_text("\n".join([*examples, prompts.read_text()]))
+    (place / "src").symlink_to(ROOT / "src")
+    subprocess.run([sys.executable, "-c", block_of("README.md", "python")], cwd=place, check=True)
+    recipe = place / "my.toml"
+    recipe.write_text(block_of("README.md", "toml"), encoding="utf-8")
+    assert load_recipe(recipe, {}).prompts.license == "MIT"
+    own = QUICK | {"prompts": {}, "train": {"epochs": 1}}
+    recipe.write_text(to_toml(load_recipe(recipe, own)), encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -228,4 +254,5 @@ def test_links_lead_somewhere(page):
 
 def test_the_tour_names_every_page():
     tour = PAGES["index.md"].read_text(encoding="utf-8")
-    assert set(re.findall(r"\(([\w-]+\.md)\)", tour)) == set(PAGES) - {"README.md", "index.md"}
+    linked = set(re.findall(r"\(([\w/-]+\.md)\)", tour))
+    assert linked >= {page for page in PAGES if "/" not in page} - {"README.md", "index.md"}

@@ -13,14 +13,11 @@ def test_its_make_targets_exist():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_its_links_and_rooms_exist():
+def test_its_links_and_packages_exist():
     for link in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / link).exists(), link
-    map_of_the_house = README.split("## The map of the house")[1].split("```")[1]
-    rooms = re.findall(r"^  ([a-z]+)/ ", map_of_the_house, re.MULTILINE)
-    assert set(rooms) == {path.name for path in (ROOT / "src" / "eyas").iterdir() if path.is_dir()} - {
-        "__pycache__",
-        "cli",
-    }
-    for name in re.findall(r"^([a-z]+)/ ", map_of_the_house, re.MULTILINE):
+    tree = README.split("## The map of the repository")[1].split("```")[1]
+    packages = re.findall(r"^  ([a-z]+)/ ", tree, re.MULTILINE)
+    assert set(packages) == {path.name for path in (ROOT / "src" / "eyas").iterdir() if path.is_dir()} - {"__pycache__"}
+    for name in re.findall(r"^([a-z]+)/ ", tree, re.MULTILINE):
         assert (ROOT / name).is_dir(), name
