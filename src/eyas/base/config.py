@@ -31,7 +31,8 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read ({error.strerror})", "Check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         position = _TOML_POSITION.search(str(error))
-        raise InputError(f"{path} is not valid TOML" + (f" ({position.group()})" if position else "")) from None
+        problem = f"{path} is not valid TOML" + (f" ({position.group()})" if position else "")
+        raise InputError(problem, 'Correct the file: a line is KEY = VALUE, and text stands in "quotes"') from None
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, Any]:

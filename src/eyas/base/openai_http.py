@@ -62,7 +62,10 @@ def read_api_key(variable: str | None) -> str | None:
     if not key:
         raise InputError(f"The environment variable {variable} with the API key is not set", f"export {variable}=KEY")
     if not key.isascii() or not key.isprintable():
-        raise InputError(f"The API key in {variable} contains characters that an HTTP header cannot carry")
+        raise InputError(
+            f"The API key in {variable} contains characters that an HTTP header cannot carry",
+            "Set it to the key alone, without line breaks",
+        )
     return key
 
 

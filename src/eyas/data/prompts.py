@@ -252,7 +252,7 @@ def _read_forgotten_ids(path: Path) -> frozenset[str]:
 
 
 def _collect_ledgers(job: ScreeningJob) -> list[PromptLedger]:
-    """Returns one ledger for each source. Removes the job and raises InputError if a source is of no use."""
+    """Returns one ledger for each source. If a source has no usable record, removes the job and raises InputError."""
     ledgers = [PromptLedger() for _ in job.sources]
     for number, shard in enumerate(job.shards):
         ledgers[shard.source_index].merge(read_shard_ledger(job, number))

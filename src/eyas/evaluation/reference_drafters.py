@@ -17,7 +17,7 @@ CONTEXT = 3  # of a 4-gram
 
 
 class PromptLookup:
-    """Prompt lookup over a batch of texts. It indexes each text once, so positions of a text may only grow."""
+    """Prompt lookup over a batch of texts. It indexes each text once, so the positions of a text must not decrease."""
 
     def __init__(self, texts: Sequence[Tensor], depth: int) -> None:
         """Prepares an empty index. texts: token ids [T]. depth: tokens of a proposal."""

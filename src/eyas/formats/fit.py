@@ -121,7 +121,8 @@ def _check_layers(stored: StoredHead, info: TargetInfo) -> list[Finding]:
         fix = f"Measure it with `eyas eval`. If it accepts little, write {default} into its config.json and compare"
         findings.append(Finding("warning", text, fix))
     elif ids != default:
-        findings.append(Finding("warning", f"{problem}; the default layers of target {info.name} are {default}"))
+        text = f"{problem}, which are not the default layers {default} of target {info.name}"
+        findings.append(Finding("warning", text, "Ignore this if the head was trained with these layers"))
     return findings
 
 

@@ -28,7 +28,7 @@ def prebuild(path: Path) -> None:
         write_atomic(path, build_library(compiler, PORTABLE).read_bytes())
     except subprocess.CalledProcessError as error:
         output = " ".join(error.stderr.split())[:200]
-        raise StageError(f"{compiler} could not build the CPU operator: {output}") from None
+        raise StageError(f"{compiler} could not build the CPU operator: {output}", "Install a newer gcc") from None
 
 
 if __name__ == "__main__":

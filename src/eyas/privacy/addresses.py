@@ -243,7 +243,7 @@ def _fills_line(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_no_street(text: str, match: re.Match[str], language: str) -> bool:
-    """Returns True where "kind of street, name, number" means something else."""
+    """Returns True for a match of "kind of street, name, number" that is no address: "et al. Nature 2019"."""
     street = match[0]
     if street.startswith("al.") and text.endswith("et ", 0, match.start()):
         return True  # "et al. Nature 2019"

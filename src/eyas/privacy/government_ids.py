@@ -52,7 +52,7 @@ _FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands afte
 
 @dataclass(frozen=True)
 class _Form:
-    """A form of identifier: a pattern, its checksum, and for a weak one the words that must stand beside it."""
+    """A form of identifier: a pattern, its checksum, and for a weak form the context words that must stand near it."""
 
     pattern: re.Pattern[str]
     check: Callable[[str], bool] | None

@@ -71,7 +71,10 @@ Rows = list[list[Cell]]
 
 @dataclass(frozen=True)
 class _Column:
-    """A column with a heading that is known: its cells with a value, and those that look like what the heading says."""
+    """A column with a known heading.
+
+    cells: the cells that are not empty. fitting: those whose value fits the heading.
+    """
 
     label: Label
     cells: list[Cell]
@@ -84,7 +87,7 @@ class _Column:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field with a key that is known; value is None where it does not look like what the key says."""
+    """A field with a known key. value: None if it does not fit the key."""
 
     label: Label
     value: Cell | None

@@ -229,4 +229,4 @@ def _check_arguments(call: openai_requests.ToolCall, param: str) -> None:
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        raise bad_request(f"{param} is not a JSON object as text.", param=param)
+        raise bad_request(f'{param} is not a JSON object as text. Send for example "{{}}".', param=param)

@@ -101,7 +101,8 @@ class TeacherTargets:
 class LossOutput:
     """The loss of a micro-batch. Only `loss` has a gradient. The other figures are 0 where nothing is supervised.
 
-    loss: f32 scalar, weighted by decay^k and summed over steps and chains, not yet divided by the count of the update.
+    loss: f32 scalar, weighted by decay^k and summed over steps and chains, not divided by the update's
+        supervised tokens.
     hits_JK: True where the head's most likely token is the target's.
     overlap_JK: sum_v min(p, q), the probability that speculative sampling accepts one draft, with p over all of W.
     token_loss_JK: the loss of each token, not weighted; also 0 where the target's token is not in the draft vocabulary.

@@ -44,7 +44,7 @@ PREFETCH_THREADS = 2  # one can wait for a store while the other decodes
 def compute_batch_loss(
     head: Head, packed: PackedBatch, teacher: Teacher, target: Target, decay: float, loss: LossName = "soft"
 ) -> LossOutput:
-    """Unrolls all steps over a micro-batch and returns their loss, not yet divided by the count of the update."""
+    """Unrolls all steps over a micro-batch and returns their loss, not divided by the update's supervised tokens."""
     with torch.no_grad():
         dtype = packed.aux_PL.dtype
         embeds_PD, embeds_KQD = (target.embed(ids).to(dtype) for ids in (packed.next_ids_P, packed.tokens_KQ))
@@ -220,7 +220,7 @@ class Trainer:
         return f"in conversations {', '.join(ids[:MAX_NAMED])}{more}"
 
     def compute_loss(self, packed: PackedBatch) -> LossOutput:
-        """Returns the loss of a micro-batch, not yet divided by the count of the update."""
+        """Returns the loss of a micro-batch, not divided by the update's supervised tokens."""
         return compute_batch_loss(self.head, packed, self.teacher, self.target, self.config.decay, self.config.loss)
 
     def _save_if_due(self, directory: StoragePath, origin: str, number: int, must_stop: bool) -> bool:

@@ -60,7 +60,7 @@ class MetricSums:
         self.sums_SK = torch.zeros(NUM_SUMS + 1, steps, dtype=torch.float64)
 
     def add(self, packed: PackedBatch, output: LossOutput, count: int) -> None:
-        """Adds a micro-batch. count: the divisor of the loss of this update."""
+        """Adds a micro-batch. count: the number of supervised tokens of the update, which divides its loss."""
         hits_N = torch.zeros_like(packed.supervised_KQ, dtype=torch.bool).flatten()
         hits_N[packed.student_index_JK[packed.supervised_JK]] = output.hits_JK[packed.supervised_JK]
         runs_K = hits_N.view_as(packed.supervised_KQ).long().cumprod(0).sum(1)

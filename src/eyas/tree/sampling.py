@@ -109,7 +109,8 @@ class SamplingParams:
             problem = f"top_k = {self.top_k!r} is not a whole number of at least 1"
             raise UsageError(problem, "Omit top_k to keep all tokens")
         if not isinstance(self.logit_bias, Mapping | tuple):
-            raise UsageError(f"logit_bias = {self.logit_bias!r} is not a mapping of token ids to numbers")
+            problem = f"logit_bias = {self.logit_bias!r} is not a mapping of token ids to numbers"
+            raise UsageError(problem, 'Write for example {"50256": -100}')
         pairs = dict(self.logit_bias)
         for token, bias in pairs.items():
             if type(token) is not int or token < 0:
@@ -218,9 +219,9 @@ class SamplingBatch:
 
         Each filter works on what the one before it kept: min_p drops tokens below min_p times the most likely one;
         top_k those below the k-th; top_p the longest tail of unlikely tokens that holds at most 1 - top_p. Equal logits
-        share their fate, in whatever order a sort puts them: all that tie with the last kept token stay. The most
-        likely token always stays. These are transformers' filters, except that its top_p splits ties. So every filter
-        is a floor under the logits of its row:
+        are kept or dropped together: all that tie with the last kept token stay. The most likely token always stays.
+        These are transformers' filters, except that its top_p splits ties. So every filter is a floor under the logits
+        of its row:
 
             logits of a row, ascending     -4  -3  -1   0   1   3
             min_p, top_k, top_p                 ^       ^   ^        the highest floor decides

@@ -1,1 +1,1 @@
-"""Any OpenAI-compatible server, measured from outside."""
+"""Measures any OpenAI-compatible server over HTTP."""

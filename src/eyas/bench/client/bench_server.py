@@ -155,7 +155,7 @@ class ServerBenchmark:
         return results if all(results.values()) else {}
 
     def lossless_counts(self) -> dict[str, Any]:
-        """Returns `lossless` of results.json: the texts of both arms, at every load."""
+        """Returns `lossless` of results.json: how many answers had the same text in both arms, over all loads."""
         reference = "the server without speculation, under the same load" if self._num_compared else "none: not checked"
         counts = {"prompts": self._num_compared, "identical": self._num_identical}
         return counts | {"dtype": "as served", "reference": reference}

@@ -62,7 +62,10 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Failed:
-    """A question without a reply. The run must end with `error`; None: it ends already, so nothing was sent."""
+    """A question without a reply. The run must end with `error`.
+
+    error: None if the question was not sent, because the run ends already.
+    """
 
     question: Question
     error: EyasError | None

@@ -178,7 +178,7 @@ def _render(template: str, ledger: Mapping[str, Any], **values: Any) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    """Returns an environment that escapes every value for a table cell; `Markup` is Markdown already."""
+    """Returns a jinja environment that escapes values for table cells, except Markup, which is Markdown already."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("eyas.data.ledger"),
         autoescape=True,
