@@ -25,7 +25,7 @@ from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.respond import LEDGER_FILE
 from eyas.data.ledger.cards import render_card
-from eyas.data.ledger.ledger import MAX_IDS, MAX_LOCATIONS, AnswerLedger, PromptLedger
+from eyas.data.ledger.ledger import MAX_EXAMPLES, AnswerLedger, PromptLedger
 from eyas.data.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
 from eyas.data.select.screen import FORGOTTEN
 from eyas.features import store
@@ -215,7 +215,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, new_digests: dict[str,
         for counts in (ledger, source):
             _subtract_prompt(counts, removed)
         dropped = source["dropped"].get(FORGOTTEN, {"count": 0, "lines": []})
-        entry = {"count": dropped["count"] + 1, "lines": [*dropped["lines"], location][:MAX_LOCATIONS]}
+        entry = {"count": dropped["count"] + 1, "lines": [*dropped["lines"], location][:MAX_EXAMPLES]}
         for counts, value in ((ledger, ledger["dropped"].get(FORGOTTEN, 0) + 1), (source, entry)):
             counts["dropped"] = dict(sorted({**counts["dropped"], FORGOTTEN: value}.items()))
         write_json_atomic(directory / LEDGER_FILE, ledger)
@@ -232,7 +232,7 @@ def _subtract_prompt(counts: dict[str, Any], removed: Conversation) -> None:
     for name, own in (("tasks", counted.tasks), ("languages", counted.languages)):
         counts[name] = {key: left for key, count in counts[name].items() if (left := count - own[key])}
     for index, count in counted.lengths.items():
-        counts["lengths"]["counts"][index] -= count
+        counts["lengths"]["counts"][int(index)] -= count
     for kind, count in removed.changed.items():
         counts["entities"][kind]["replaced"] -= count
     counts["entities"] = {kind: both for kind, both in counts["entities"].items() if any(both.values())}
@@ -256,7 +256,7 @@ def _forget_conversation(run: Run, record_id: str, new_digests: dict[str, str]) 
         if found:
             ledger = json.loads((directory / LEDGER_FILE).read_bytes())
             dropped = ledger["dropped"].get(FORGOTTEN, {"count": 0, "ids": []})
-            entry = {"count": dropped["count"] + 1, "ids": [*dropped["ids"], record_id][:MAX_IDS]}
+            entry = {"count": dropped["count"] + 1, "ids": [*dropped["ids"], record_id][:MAX_EXAMPLES]}
             ledger["dropped"][FORGOTTEN] = entry
             write_json_atomic(directory / LEDGER_FILE, ledger | stats.to_json())
     return found

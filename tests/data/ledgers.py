@@ -34,7 +34,7 @@ def a_ledger(logs: LicenseDecision | None = None) -> dict[str, Any]:
     gate = LicenseGate.load()
     mine = gate.decide(SourceClaim("mine", license="MIT"))
     terms = b"ODC\nBY\n"
-    logs = logs or gate.decide(SourceClaim("logs", "allenai/WildChat-1M", "odc-by", terms, REVISION, is_hub=True))
+    logs = logs or gate.decide(SourceClaim("logs", "allenai/WildChat-1M", "odc-by", terms, REVISION))
     return {
         "schema": 2,
         "came": 130,

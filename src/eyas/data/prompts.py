@@ -38,13 +38,7 @@ from eyas.data.licenses.license_gate import LicenseDecision, LicenseGate
 from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim, read_card
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select.screen import NOT_JSON, ScreeningJob, screen_shards, wait_for_other_ranks
-from eyas.data.select.selection import (
-    Selection,
-    digest_log,
-    read_screened,
-    read_shard_ledger,
-    select_prompts,
-)
+from eyas.data.select.selection import Selection, digest_log, read_screened, select_prompts
 from eyas.data.sources.source import BUILTIN_LICENSE, HUB, Source, open_source
 from eyas.privacy.filter import PrivacyFilter
 from eyas.privacy.surrogates import key_id, load_surrogate_key
@@ -146,7 +140,6 @@ def read_claim(source: Source) -> SourceClaim:
         license=config.license or (BUILTIN_LICENSE if config.is_builtin else None),
         license_text=None if license_file is None else StoragePath(license_file).read_bytes(),
         revision=config.revision,
-        is_hub=directory is not None,
         card={} if directory is None else read_card(directory),
     )
 
@@ -255,31 +248,32 @@ def _collect_ledgers(job: ScreeningJob) -> list[PromptLedger]:
     """Returns one ledger for each source. If a source has no usable record, removes the job and raises InputError."""
     ledgers = [PromptLedger() for _ in job.sources]
     for number, shard in enumerate(job.shards):
-        ledgers[shard.source_index].merge(read_shard_ledger(job, number))
-    for source, ledger in zip(job.sources, ledgers, strict=True):
-        error = _find_source_error(source, ledger)
-        if error is not None:
-            shutil.rmtree(job.directory, ignore_errors=True)
-            raise error
+        ledgers[shard.source_index].merge(PromptLedger.read(job.path(number, ".json")))
+    try:
+        for source, ledger in zip(job.sources, ledgers, strict=True):
+            _require_prompts(source, ledger)
+    except InputError:
+        shutil.rmtree(job.directory, ignore_errors=True)
+        raise
     return ledgers
 
 
-def _find_source_error(source: Source, ledger: PromptLedger) -> InputError | None:
+def _require_prompts(source: Source, ledger: PromptLedger) -> None:
+    """Raises InputError if a source has no record, no usable one, or too many lines that are not JSON."""
     path = source.config.path
     num_bad = ledger.dropped[NOT_JSON]
     if ledger.came == 0:
-        return InputError(f"{path} holds no record", "Write one JSON object a line, or rows with a header")
+        raise InputError(f"{path} holds no record", "Write one JSON object a line, or rows with a header")
     if num_bad > MAX_NOT_JSON * ledger.came:
-        return InputError(
-            f"{num_bad} of {ledger.came} lines of {path} are not JSON, the first one at {ledger.places[NOT_JSON][0]}",
+        raise InputError(
+            f"{num_bad} of {ledger.came} lines of {path} are not JSON, the first one at {ledger.examples[NOT_JSON][0]}",
             f"Write one JSON object a line, in UTF-8; up to {MAX_NOT_JSON:.0%} of broken lines are dropped",
         )
     if ledger.dropped.total() == ledger.came:
-        return InputError(
+        raise InputError(
             f"None of the {ledger.came} records of {path} is a usable prompt ({ledger.summary()})",
             'Write records with a user turn, for example {"prompt": "..."} or {"messages": [...]}',
         )
-    return None
 
 
 # --- output ----------------------------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
-from eyas.base.errors import InputError, UsageError
-from eyas.data.select.contamination import EVALSET_FILES
+from eyas.base.config import require_range
+from eyas.base.errors import InputError
+from eyas.data.select.contamination import ALL_EVALSETS, EvalSet
 from eyas.data.select.deduplicate import MIN_THRESHOLD
 from eyas.data.select.quality import QualityConfig
 from eyas.data.sources.source import BUILTIN, SourceConfig
@@ -45,7 +46,7 @@ class PromptsConfig:
     production: str | None = None
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     quality: QualityConfig = field(default_factory=QualityConfig)
-    evalsets: tuple[str, ...] = tuple(EVALSET_FILES)
+    evalsets: tuple[EvalSet, ...] = ALL_EVALSETS
     decontaminate: tuple[str, ...] = ()
     duplicate: float = 0.8
     workers: int | None = None
@@ -54,19 +55,9 @@ class PromptsConfig:
 
     def __post_init__(self) -> None:
         for name in ("limit", "workers", "world"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"prompts.{name}={value} is not a number from 1 on", "Raise it, or leave it out")
-        if not 0 <= self.seed < 2**32:  # the range of the random generators
-            raise UsageError(f"prompts.seed={self.seed} is out of range", "Use a whole number from 0 to 2^32 - 1")
-        if not MIN_THRESHOLD <= self.duplicate <= 1:  # checked before anything is screened
-            raise UsageError(f"prompts.duplicate={self.duplicate} is out of range", f"Use {MIN_THRESHOLD} to 1")
-        unknown = sorted(set(self.evalsets) - set(EVALSET_FILES))
-        if unknown:
-            raise UsageError(
-                f"prompts.evalsets has {unknown[0]}, which is no evaluation set of eyas",
-                f"Use {', '.join(EVALSET_FILES)}; name files in prompts.decontaminate",
-            )
+            require_range(f"prompts.{name}", getattr(self, name), 1)
+        require_range("prompts.seed", self.seed, 0, 2**32 - 1)  # the range of the random generators
+        require_range("prompts.duplicate", self.duplicate, MIN_THRESHOLD, 1)
 
     def all_sources(self) -> tuple[SourceConfig, ...]:
         """Returns the short form first, then the tables. Raises InputError if there is none."""
@@ -76,14 +67,8 @@ class PromptsConfig:
                     "The recipe has no prompts.source", "Set prompts.source to a file of prompts or builtin:quickstart"
                 )
             return self.sources
-        builtin = self.source.startswith(BUILTIN)
-        first = SourceConfig(
-            self.source,
-            self.license,
-            name=self.source_name,
-            task=self.task,
-            count=self.limit if builtin else None,
-        )
+        count = self.limit if self.source.startswith(BUILTIN) else None
+        first = SourceConfig(self.source, self.license, name=self.source_name, task=self.task, count=count)
         return (first, *self.sources)
 
     def without_runtime_keys(self) -> "PromptsConfig":

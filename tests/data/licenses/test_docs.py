@@ -30,7 +30,7 @@ def test_the_example_is_a_policy_and_does_what_is_said_of_it(tmp_path):
     with pytest.raises(InputError, match=r"CC-BY-SA-4\.0 is denied"):
         gate.decide(replace(public, license="cc-by-sa-4.0"))
     with pytest.raises(InputError, match="needs an acknowledgement"):
-        gate.decide(SourceClaim("x", "openbmb/UltraChat", "MIT", revision=REVISION, is_hub=True))
+        gate.decide(SourceClaim("x", "openbmb/UltraChat", "MIT", revision=REVISION))
     with pytest.raises(InputError, match="not stated"):
         gate.decide(SourceClaim("x", license="MIT"))
     with pytest.raises(InputError, match="Gemma"):

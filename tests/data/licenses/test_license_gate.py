@@ -25,7 +25,7 @@ TEXT = b"Terms\nof use\n"
 def hub(dataset, license=None, **keys):
     """A public set at a pinned revision; the licence stands on its card."""
     card = {"license": license} if license else {}
-    return SourceClaim(dataset.split("/")[-1], dataset, revision=REVISION, is_hub=True, card=card | keys)
+    return SourceClaim(dataset.split("/")[-1], dataset, revision=REVISION, card=card | keys)
 
 
 def refused(claim, match, acknowledgements=(), gate=GATE):
@@ -98,16 +98,6 @@ def test_prompts_of_a_model_stand_under_its_terms():
     refused(SourceClaim("q", license="qwen-research"), "denied")
 
 
-@pytest.mark.parametrize(
-    "revision", [None, "", "main", "v1.0", "refs/pr/1", REVISION[:12], REVISION.upper(), REVISION + "\n"]
-)
-def test_the_hub_asks_for_a_commit(revision):
-    claim = SourceClaim("x", "openai/gsm8k", "MIT", revision=revision, is_hub=True)
-    refused(claim, "not a full commit")
-    # The same set as files of one's own: there is nothing to pin, their digests stand in the ledger.
-    assert GATE.decide(SourceClaim("x", "openai/gsm8k", "MIT", revision=revision)).verdict == "allowed"
-
-
 def test_a_public_set_that_nobody_knows():
     refused(hub("acme/prompts", "mit"), "acknowledgement .*author of the prompts: not known")
     refused(hub("acme/prompts", "mit", language_creators=["machine-generated"]), "needs an acknowledgement")
@@ -145,8 +135,7 @@ def test_gated_sets_need_somebody(card):
     refused(hub("openai/gsm8k", "mit", **card), "acknowledgement .*the dataset is gated")
 
 
-def test_the_hub_says_that_a_set_is_gated():
-    refused(SourceClaim("x", "openai/gsm8k", "MIT", gated=True), "the dataset is gated")
+def test_a_card_says_that_a_set_is_not_gated():
     assert GATE.decide(SourceClaim("x", "openai/gsm8k", "MIT", card={"gated": False})).verdict == "allowed"
 
 
@@ -183,7 +172,7 @@ def test_the_licence_may_be_known_by_its_text_alone():
 
 # --- acknowledgements ------------------------------------------------------------------------------------------------
 
-ASKED = SourceClaim("chats", "lmsys/lmsys-chat-1m", "lmsys-chat-1m", TEXT, REVISION, is_hub=True)
+ASKED = SourceClaim("chats", "lmsys/lmsys-chat-1m", "lmsys-chat-1m", TEXT, REVISION)
 
 
 def test_an_acknowledgement_holds_for_exactly_one_claim(tmp_path):
@@ -203,15 +192,15 @@ def test_an_acknowledgement_holds_for_exactly_one_claim(tmp_path):
     assert "Do not pass prompts on." in decision.duties
     assert GATE.find_pending([ASKED], made) == []
     # Called otherwise it is the same set; with anything else changed it is not.
-    again = SourceClaim("other name", ASKED.dataset, "LMSYS-Chat-1M", TEXT, REVISION, is_hub=True)
+    again = SourceClaim("other name", ASKED.dataset, "LMSYS-Chat-1M", TEXT, REVISION)
     assert GATE.decide(again, made).verdict == "acknowledged"
     other = "f" * 40
     for changed in (
-        SourceClaim("chats", ASKED.dataset, "lmsys-chat-1m", TEXT, other, is_hub=True),
-        SourceClaim("chats", ASKED.dataset, "lmsys-chat-1m", TEXT + b"!", REVISION, is_hub=True),
-        SourceClaim("chats", ASKED.dataset, "lmsys-chat-1m", None, REVISION, is_hub=True),
-        SourceClaim("chats", ASKED.dataset, "lmsys-chat-1m AND MIT", TEXT, REVISION, is_hub=True),
-        SourceClaim("chats", "allenai/WildChat-1M-Full", "lmsys-chat-1m", TEXT, REVISION, is_hub=True),
+        SourceClaim("chats", ASKED.dataset, "lmsys-chat-1m", TEXT, other),
+        SourceClaim("chats", ASKED.dataset, "lmsys-chat-1m", TEXT + b"!", REVISION),
+        SourceClaim("chats", ASKED.dataset, "lmsys-chat-1m", None, REVISION),
+        SourceClaim("chats", ASKED.dataset, "lmsys-chat-1m AND MIT", TEXT, REVISION),
+        SourceClaim("chats", "allenai/WildChat-1M-Full", "lmsys-chat-1m", TEXT, REVISION),
     ):
         refused(changed, "needs an acknowledgement", made)
 
@@ -324,7 +313,6 @@ def test_a_set_that_the_policy_names_is_decided_by_it(tmp_path):
         gate=gate,
     )
     refused(hub("tatsu-lab/alpaca"), "no license on record", gate=gate)
-    refused(SourceClaim("x", "tatsu-lab/alpaca", "MIT", is_hub=True), "not a full commit", gate=gate)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.data.select.mixture import POOL, WORDS, draw
 
-from eyas.base.errors import UsageError
 from eyas.data.select import deduplicate as dedupe
 from eyas.data.select.deduplicate import NUM_ROWS, NearDuplicates, minhash_signature
 
@@ -101,11 +100,6 @@ def test_copies_always_go_and_there_may_be_many(tmp_path):
 def test_none_and_one(tmp_path):
     assert decide(tmp_path, np.empty((0, NUM_ROWS), np.uint32)).shape == (0, 2)
     assert decide(tmp_path, np.zeros((1, NUM_ROWS), np.uint32)).shape == (0, 2)
-
-
-def test_a_threshold_that_the_bands_cannot_find(tmp_path):
-    with pytest.raises(UsageError, match=r"0\.5"):
-        NearDuplicates(tmp_path, 0.5)
 
 
 def test_signatures():

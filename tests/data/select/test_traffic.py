@@ -9,11 +9,11 @@ from eyas.base.errors import InputError
 from eyas.data.select.traffic import (
     MIN_PROMPTS,
     NUM_FEATURES,
-    TextSample,
     TrafficModel,
     TrafficSelection,
     _apportion,
     _features,
+    sample_texts,
 )
 
 
@@ -167,15 +167,8 @@ def test_quotas_are_whole_and_sum_up():
 
 def test_a_sample_is_the_same_whatever_the_order():
     texts = {f"source:{number}": f"text {number}" for number in range(500)}
-    one, other = TextSample(40, seed=3), TextSample(40, seed=3)
-    for name, text in texts.items():
-        one.add(name, text)
-    for name in sorted(texts, reverse=True):
-        other.add(name, texts[name])
-    assert other.texts() == one.texts()
-    assert len(set(one.texts())) == 40
-    other = TextSample(40, seed=4)
-    for name, text in texts.items():
-        other.add(name, text)
-    assert other.texts() != one.texts()
-    assert max(len(text) for text in one.texts()) < 2100
+    one = sample_texts(texts.items(), 40, seed=3)
+    assert sample_texts(sorted(texts.items(), reverse=True), 40, seed=3) == one
+    assert len(set(one)) == 40
+    assert sample_texts(texts.items(), 40, seed=4) != one
+    assert len(sample_texts([("source:0", "long " * 1000)], 40, seed=3)[0]) < 2100

@@ -179,13 +179,14 @@ def test_a_dataset_of_the_hub(tmp_path, monkeypatch):
     source = open_source(config, 0)
     assert [record.id for record in records(config)] == ["acme:0"]
     claim = read_claim(source)
-    assert (claim.dataset, claim.is_hub, claim.revision) == ("acme/prompts", True, revision)
+    assert (claim.dataset, claim.revision) == ("acme/prompts", revision)
     assert claim.card == {"license": "mit"}
     assert claim.license_text == b"MIT License"
     with pytest.raises(InputError, match="The hub does not provide hf:acme/other"):
         open_source(SourceConfig("hf:acme/other", revision=revision), 0)
-    with pytest.raises(UsageError, match="revision main, which is not a full commit"):
-        SourceConfig("hf:acme/prompts", revision="main")
+    for wrong in (None, "", "main", "v1.0", "refs/pr/1", revision[:12], revision.upper() + "F", revision + "\n"):
+        with pytest.raises(UsageError, match=f"revision {wrong}, which is not a full commit"):
+            SourceConfig("hf:acme/prompts", revision=wrong)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,16 @@ from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
 from eyas.data.answers.openai_protocol import message_texts
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, AnswerScanner, Question, Refused, Responder
-from eyas.data.ledger.ledger import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, AnswerLedger
+from eyas.data.ledger.ledger import (
+    EMPTY,
+    LOOPING,
+    PRIVATE,
+    TOO_LONG,
+    TRUNCATED,
+    UNRENDERED,
+    AnswerLedger,
+    answer_ledger_path,
+)
 from eyas.data.select.quality import is_looping_answer
 
 DEFAULT_LANGUAGE = "en"  # of a prompt without that tag
@@ -106,8 +115,8 @@ class OutputShard:
                 ledger.count_kept(conversation)
                 lines.append(conversation.to_line())
             else:
-                ledger.count_dropped(state.prompt.id, state.drop_reason)
-        ledger.write(self.path)
+                ledger.count_dropped(state.drop_reason, state.prompt.id)
+        ledger.write(answer_ledger_path(self.path))
         write_atomic(self.path, b"".join(lines))
 
 

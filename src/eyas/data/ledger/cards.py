@@ -7,12 +7,15 @@ equal bytes.
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
+
+from eyas.base.storage import to_json
 
 BAR_WIDTH = 30  # characters
 MAX_ROWS = 50  # of one table; the ledger has them all
@@ -44,8 +47,8 @@ def render_card(ledger: Mapping[str, Any]) -> str:
         reasons=sorted({reason for source in sources for reason in source["dropped"]}),
         files=[(source["name"], *file) for source in sources for file in source["files"].items()],
         charts=[
-            ("language", _bars(_by_count(ledger["languages"]))),
-            ("task", _bars(_by_count(ledger["tasks"]))),
+            ("language", _bars(dict(Counter(ledger["languages"]).most_common()))),
+            ("task", _bars(dict(Counter(ledger["tasks"]).most_common()))),
             ("characters", _bars(lengths)),
         ],
         settings_rows=[*sorted(_flatten(ledger["digests"]).items()), *sorted(_flatten(ledger["settings"]).items())],
@@ -83,19 +86,17 @@ def render_croissant(
         f"{ledger['kept']} prompts (user turns, no answers) of {sources}, screened by license, quality, language, "
         "personal data, near-duplicates and known evaluation sets. card.md and ledger.json describe the screening."
     )
-    text = (
-        _environment()
-        .get_template("croissant.json.jinja")
-        .render(
-            file=file,
-            name=name,
-            description=description,
-            licenses=list_licenses(ledger),
-            creator=creator,
-            date_published=date_published,
-        )
+    text = _render(
+        "croissant.json.jinja",
+        ledger,
+        file=file,
+        name=name,
+        description=description,
+        licenses=list_licenses(ledger),
+        creator=creator,
+        date_published=date_published,
     )
-    return (json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n").encode()
+    return to_json(json.loads(text))
 
 
 def list_licenses(ledger: Mapping[str, Any]) -> list[str]:
@@ -130,10 +131,6 @@ def _front_matter(ledger: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_count(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
 def _bars(counts: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
     """Returns (name, count, share, bar) of each count. A bar's length is relative to the largest count, rounded up."""
     largest, total = max(counts.values(), default=0) or 1, sum(counts.values()) or 1
@@ -150,7 +147,7 @@ def _flatten(value: Mapping[str, Any], parent: str = "") -> dict[str, str]:
         if isinstance(inner, Mapping):
             flat |= _flatten(inner, dotted)
         else:
-            flat[dotted] = inner if isinstance(inner, str) else _to_json(inner)
+            flat[dotted] = inner if isinstance(inner, str) else _compact_json(inner)
     return flat
 
 
@@ -165,7 +162,7 @@ def _collect_duties(decisions: Iterable[Mapping[str, Any]]) -> dict[str, list[st
 
 def _collect_facts(decisions: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
     """Returns the facts of all decisions, each with the name of its source or target, without repeats."""
-    facts = {(each["name"], _to_json(fact)): fact for each in decisions for fact in each["facts"]}
+    facts = {(each["name"], _compact_json(fact)): fact for each in decisions for fact in each["facts"]}
     return [(name, fact) for (name, _), fact in facts.items()]
 
 
@@ -191,7 +188,7 @@ def _environment() -> jinja2.Environment:
         "code": _code,
         "counts": lambda counts: ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())),
         "first_rows": lambda rows: list(rows)[:MAX_ROWS],
-        "json": lambda value: Markup(_to_json(value)),
+        "json": lambda value: Markup(_compact_json(value)),
         "license_texts": _license_texts,
         "more_rows": lambda rows: f"{len(rows) - MAX_ROWS:,} more are in ledger.json." if len(rows) > MAX_ROWS else "",
     }
@@ -222,5 +219,5 @@ def _license_texts(decision: Mapping[str, Any]) -> Markup:
     return Markup(", ".join(texts))
 
 
-def _to_json(value: object) -> str:
+def _compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

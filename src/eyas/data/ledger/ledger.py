@@ -4,6 +4,7 @@ A ledger holds file names, line numbers, ids and counts, never a record's conten
 """
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,14 +15,56 @@ from eyas.base.errors import InputError
 from eyas.base.storage import write_json_atomic
 from eyas.chat.conversation import Conversation
 
-MAX_LOCATIONS = 20  # named for each reason; more would make the ledger a second dataset
-MAX_IDS = 20  # named for each reason to drop an answer
+MAX_EXAMPLES = 20  # named for each reason; more would make the ledger a second dataset
 LENGTH_EDGES = (0, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
 """Characters of the user turns."""
 
 
 @dataclass
-class PromptLedger:
+class _Ledger:
+    """Base of both ledgers: reasons to drop a record with their counts and first examples."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)  # reason -> "<file name>:<line>" or ids of prompts
+
+    def count_dropped(self, reason: str, example: str) -> None:
+        """Counts one record as dropped."""
+        self.dropped[reason] += 1
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(example)
+
+    def merge(self, other: Self) -> None:
+        """Adds the numbers and counters of another ledger."""
+        for name, value in vars(other).items():
+            if isinstance(value, int):
+                setattr(self, name, getattr(self, name) + value)
+            elif isinstance(value, Counter):
+                getattr(self, name).update(value)
+        for reason, more in other.examples.items():
+            examples = self.examples.setdefault(reason, [])
+            examples += more[: MAX_EXAMPLES - len(examples)]
+
+    def write(self, path: Path) -> None:
+        """Writes all fields to the file of a shard."""
+        write_json_atomic(path, vars(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads the file of a shard. Raises InputError if it is missing or damaged."""
+        ledger = cls()
+        try:
+            fields = json.loads(path.read_bytes())
+            for name, value in vars(ledger).items():
+                setattr(ledger, name, Counter(fields[name]) if isinstance(value, Counter) else fields[name])
+        except (OSError, ValueError, TypeError, KeyError):
+            problem = f"{path} is missing or damaged"
+            raise InputError(problem, f"Remove {path.parent} and run the same command again") from None
+        return ledger
+
+
+@dataclass
+class PromptLedger(_Ledger):
     """Counts of prompts in one shard, of one source or of all sources.
 
     Always came == kept + everything dropped + over_limit (see `check`).
@@ -32,36 +75,20 @@ class PromptLedger:
     over_limit: int = 0  # good records that were not selected
     answers_thrown_away: int = 0
     shapes: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    places: dict[str, list[str]] = field(default_factory=dict)  # reason -> "<file name>:<line>"
     # By kind of entity, for all screened records, also those that are not selected:
     replaced: Counter[str] = field(default_factory=Counter)  # values
     refused: Counter[str] = field(default_factory=Counter)  # records that were dropped for it
     contamination: Counter[str] = field(default_factory=Counter)
     languages: Counter[str] = field(default_factory=Counter)  # of the kept records, like tasks and lengths
     tasks: Counter[str] = field(default_factory=Counter)
-    lengths: Counter[int] = field(default_factory=Counter)  # by index in LENGTH_EDGES
-
-    def count_dropped(self, reason: str, location: str) -> None:
-        """Counts one record as dropped; `location` is "<file name>:<line>"."""
-        self.dropped[reason] += 1
-        places = self.places.setdefault(reason, [])
-        if len(places) < MAX_LOCATIONS:
-            places.append(location)
+    lengths: Counter[str] = field(default_factory=Counter)  # by index in LENGTH_EDGES, as text like all keys of JSON
 
     def count_kept(self, length: int, tags: Mapping[str, str]) -> None:
         """Counts one record as kept. length: characters."""
         self.kept += 1
         self.tasks[tags.get("task", "none")] += 1
         self.languages[tags.get("language", "unknown")] += 1
-        self.lengths[max(index for index, edge in enumerate(LENGTH_EDGES) if length >= edge)] += 1
-
-    def merge(self, other: "PromptLedger") -> None:
-        """Adds the counts of another ledger."""
-        _add_counts(self, other)
-        for reason, places in other.places.items():
-            mine = self.places.setdefault(reason, [])
-            mine += places[: MAX_LOCATIONS - len(mine)]
+        self.lengths[str(bisect_right(LENGTH_EDGES, length) - 1)] += 1
 
     def check(self) -> None:
         """Asserts that every record is counted exactly once."""
@@ -81,7 +108,7 @@ class PromptLedger:
             "answers_thrown_away": self.answers_thrown_away,
             "shapes": dict(sorted(self.shapes.items())),
             "dropped": {
-                reason: {"count": count, "lines": self.places.get(reason, [])}
+                reason: {"count": count, "lines": self.examples[reason]}
                 for reason, count in sorted(self.dropped.items())
             },
             "entities": {kind: {"replaced": self.replaced[kind], "dropped": self.refused[kind]} for kind in kinds},
@@ -90,33 +117,9 @@ class PromptLedger:
             "tasks": dict(sorted(self.tasks.items())),
             "lengths": {
                 "edges": list(LENGTH_EDGES),
-                "counts": [self.lengths[index] for index in range(len(LENGTH_EDGES))],
+                "counts": [self.lengths[str(index)] for index in range(len(LENGTH_EDGES))],
             },
         }
-
-    def dump(self) -> dict[str, Any]:
-        """Returns all fields, for the file of a shard."""
-        return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
-
-    @classmethod
-    def load(cls, fields: Mapping[str, Any]) -> Self:
-        """Returns the ledger of a `dump` that was stored as JSON, where all keys are strings."""
-        made = cls()
-        for name, value in vars(made).items():
-            given = fields[name]
-            if name == "lengths":
-                given = {int(index): count for index, count in given.items()}
-            setattr(made, name, Counter(given) if isinstance(value, Counter) else given)
-        return made
-
-
-def _add_counts(ledger: object, other: object) -> None:
-    """Adds the numbers and counters of `other` to `ledger`; both have the same class."""
-    for name, value in vars(other).items():
-        if isinstance(value, int):
-            setattr(ledger, name, getattr(ledger, name) + value)
-        elif isinstance(value, Counter):
-            getattr(ledger, name).update(value)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -131,7 +134,7 @@ TALLY_SUFFIX = ".tally"
 
 
 @dataclass
-class AnswerLedger:
+class AnswerLedger(_Ledger):
     """Counts of the conversations in one shard of answers, or in all shards."""
 
     conversations: int = 0
@@ -141,8 +144,6 @@ class AnswerLedger:
     finish: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
     private: Counter[str] = field(default_factory=Counter)  # values that the scanner found, by kind, in all answers
-    dropped: Counter[str] = field(default_factory=Counter)
-    named: dict[str, list[str]] = field(default_factory=lambda: {reason: [] for reason in REASONS})  # dropped ids
 
     def count_kept(self, conversation: Conversation) -> None:
         """Counts a conversation that is written."""
@@ -152,18 +153,6 @@ class AnswerLedger:
         self.rendered += sum(turn.ids_source == "rendered" for turn in conversation.turns)
         self.finish.update(turn.finish for turn in conversation.turns)
         self.tasks[conversation.tags.get("task", "none")] += 1
-
-    def count_dropped(self, conversation_id: str, reason: str) -> None:
-        """Counts a conversation that is not written."""
-        self.dropped[reason] += 1
-        if len(self.named[reason]) < MAX_IDS:
-            self.named[reason].append(conversation_id)
-
-    def merge(self, other: "AnswerLedger") -> None:
-        """Adds the counts of the next shard."""
-        _add_counts(self, other)
-        for reason, ids in other.named.items():
-            self.named[reason] = (self.named[reason] + ids)[:MAX_IDS]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the entries of ledger.json on written conversations."""
@@ -177,21 +166,6 @@ class AnswerLedger:
             "tasks": dict(sorted(self.tasks.items())),
         }
 
-    def write(self, shard: Path) -> None:
-        """Writes the ledger beside its shard."""
-        write_json_atomic(answer_ledger_path(shard), vars(self))
-
-    @classmethod
-    def read(cls, shard: Path) -> Self:
-        """Reads the ledger of a shard. Raises InputError if it is missing or damaged."""
-        path = answer_ledger_path(shard)
-        try:
-            fields: dict[str, Any] = json.loads(path.read_bytes())
-            counts: dict[str, Any] = {name: Counter(fields[name]) for name in ("finish", "tasks", "private", "dropped")}
-            return cls(**(fields | counts))
-        except (OSError, ValueError, TypeError, KeyError):
-            raise InputError(f"{path} is missing or damaged", f"Remove {shard.parent} and run `eyas respond`") from None
-
 
 def answer_ledger_path(shard: Path) -> Path:
     """Returns the file beside a shard that holds its ledger."""
@@ -202,13 +176,14 @@ def build_answer_ledger(num_prompts: int, shards: Iterable[Path], is_scanned: bo
     """Returns ledger.json of all shards of answers; its `private` is None if no scanner read the answers."""
     total = AnswerLedger()
     for shard in shards:
-        total.merge(AnswerLedger.read(shard))
+        total.merge(AnswerLedger.read(answer_ledger_path(shard)))
     counted = total.conversations + total.dropped.total()
     assert counted == num_prompts, f"{counted} conversations are counted for {num_prompts} prompts"
+    dropped = {reason: {"count": total.dropped[reason], "ids": total.examples.get(reason, [])} for reason in REASONS}
     return {
         "schema": 1,
         "prompts": num_prompts,
         **total.to_json(),
-        "dropped": {reason: {"count": total.dropped[reason], "ids": total.named[reason]} for reason in REASONS},
+        "dropped": dropped,
         "private": dict(sorted(total.private.items())) if is_scanned else None,
     }

@@ -6,7 +6,6 @@ acknowledgement by a named person. Everything else is rejected. The gate is not 
     claim + policy + facts -> findings -> the strictest verdict -> LicenseDecision, or InputError
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -28,7 +27,6 @@ from eyas.data.licenses.license_metadata import (
 )
 from eyas.data.licenses.license_policy import Fact, KnownDataset, LicensePolicy, Verdict, strictest
 
-COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 HUMAN_CREATORS = {"crowdsourced", "expert-generated"}  # values of `language_creators` on the hub's cards
 
 
@@ -89,8 +87,7 @@ class LicenseDecision:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the value of `licence` in ledger.json."""
-        record = asdict(self)
-        return {**record, "facts": list(record["facts"]), "duties": list(self.duties)}
+        return asdict(self) | {"facts": [asdict(fact) for fact in self.facts], "duties": list(self.duties)}
 
 
 @dataclass(frozen=True)
@@ -167,14 +164,8 @@ class LicenseGate:
     # --- claims ------------------------------------------------------------------------------------------------------
 
     def _assess_source(self, claim: SourceClaim) -> Assessment:
-        assert claim.dataset or not claim.is_hub, "a source of the hub has an id"
         name = claim.dataset or claim.name
         known = self.policy.tables.find_dataset(claim.dataset)
-        if claim.is_hub and not (claim.revision and COMMIT.fullmatch(claim.revision)):
-            raise InputError(
-                f"{name} has the revision {claim.revision or '(none)'}, which is not a full commit",
-                "Set revision to the 40 hexadecimal digits of a commit: licenses and contents change",
-            )
         texts = {} if claim.license_text is None else {"licence": claim.license_text}
         hint = ""
         if known is not None and known.license is not None:
@@ -190,7 +181,7 @@ class LicenseGate:
             findings += self._assess_authors(claim, known, ids)
             findings += self._assess_source_datasets(claim.card)
             gates = ("gated", "extra_gated_prompt", "extra_gated_fields")
-            if claim.gated or any(claim.card.get(key) for key in gates):
+            if any(claim.card.get(key) for key in gates):
                 findings.append(Finding("acknowledge", "the dataset is gated: its download means accepting terms"))
         digest = digest_license_text(texts)
         pending = PendingClaim("prompts", claim.name, claim.dataset, str(expression), ids, digest, claim.revision)
@@ -287,8 +278,7 @@ class LicenseGate:
             creators = claim.card.get("language_creators")
             stated = {str(each) for each in (creators if isinstance(creators, list) else [creators]) if each}
             by_people = bool(stated) and stated <= HUMAN_CREATORS
-            is_public = claim.dataset is not None or claim.is_hub
-            families = ["human" if by_people else "unknown" if is_public or stated else "unstated"]
+            families = ["human" if by_people else "unknown" if claim.dataset or stated else "unstated"]
         findings = []
         for family in dict.fromkeys(families):
             entry = self.policy.tables.find_generator(family)

@@ -34,8 +34,6 @@ class SourceClaim:
     license: str | None = None  # as the recipe names it
     license_text: bytes | None = None  # content of the license file
     revision: str | None = None
-    is_hub: bool = False
-    gated: bool | None = None
     card: Mapping[str, Any] = field(default_factory=dict)  # front matter of README.md
 
 

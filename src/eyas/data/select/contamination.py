@@ -9,26 +9,26 @@ other numbers. So 13 is the default: it finds copies at no cost in good prompts.
 reworded copies.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
 from eyas.base.errors import InputError
-from eyas.data.sources.record_formats import RejectedRecord, parse_record
+from eyas.base.storage import StoragePath
+from eyas.data.sources.record_formats import ParsedRecord, parse_record
+from eyas.data.sources.source import SourceConfig, read_records
 from eyas.evalsets import ngram_hashes
 from eyas.evalsets.ngram_hashes import NGRAM_SIZES, NgramHashes
 
 CONTAMINATED = "contaminated"
 DEFAULT_N = 13
-JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
-COMPRESSED_SUFFIXES = (".parquet", ".gz", ".bz2", ".xz", ".zst", ".zip")
-
+EvalSet = Literal["mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eval"]
+ALL_EVALSETS: tuple[EvalSet, ...] = get_args(EvalSet)
 # The sets that a name guards. Spec-Bench: its mathematical part is 80 questions of GSM8K test, its multi-turn part
 # MT-bench; its parts translation, summarization, question answering and retrieval are not covered: name the file.
-EVALSET_FILES = {
+EVALSET_FILES: dict[EvalSet, tuple[str, ...]] = {
     "mt-bench": ("mt-bench",),
     "humaneval": ("humaneval",),
     "gsm8k-test": ("gsm8k-test",),
@@ -46,25 +46,20 @@ class ContaminationFilter:
 
     @classmethod
     def load(
-        cls, names: Sequence[str] = tuple(EVALSET_FILES), files: Sequence[Path] = (), n: int = DEFAULT_N
+        cls, names: Sequence[EvalSet] = ALL_EVALSETS, files: Sequence[str] = (), n: int = DEFAULT_N
     ) -> "ContaminationFilter":
         """Loads the named sets and hashes the records of `files`.
 
         Args:
-            names: Keys of EVALSET_FILES.
-            files: JSON lines in any shape that `eyas prompts` reads, or plain text with a prompt a line.
+            names: Public sets.
+            files: Files of evaluation prompts, in any format that `eyas prompts` reads, at any fsspec URL.
             n: Words in an n-gram, 13 or 8.
 
         Raises:
-            InputError: The name or n is unknown, or a file is missing or has no prompt.
+            InputError: A file is missing, or one of its records holds no prompt.
         """
-        if n not in NGRAM_SIZES:
-            raise InputError(f"n-grams of {n} words are not supported", f"Use {' or '.join(map(str, NGRAM_SIZES))}")
-        parts: dict[str, None] = {}
-        for name in names:
-            if name not in EVALSET_FILES:
-                raise InputError(f"There is no evaluation set {name!r}", "Name its file in prompts.decontaminate")
-            parts |= dict.fromkeys(EVALSET_FILES[name])
+        assert n in NGRAM_SIZES, f"n-grams of {n} words are not in the shipped files"
+        parts = dict.fromkeys(file for name in names for file in EVALSET_FILES[name])
         return cls(n, (*map(ngram_hashes.load_set, parts), *(_hash_file(path, n) for path in files)))
 
     def find_evalset(self, texts: Sequence[str]) -> str | None:
@@ -90,36 +85,17 @@ def _overlaps(guarded: np.ndarray, hashes: np.ndarray) -> bool:
     return bool((guarded[index] == hashes).any())
 
 
-def _hash_file(path: Path, n: int) -> NgramHashes:
-    if path.suffix.lower() in COMPRESSED_SUFFIXES:
-        # Read as text, its bytes would be words that no prompt has, and nothing would be guarded.
-        raise InputError(f"The evaluation prompts of {path} cannot be read", "Write them as JSON lines (.jsonl)")
-    try:
-        hashed = ngram_hashes.hash_records(path.name, _read_user_turns(path), (n,))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})", "Check prompts.decontaminate") from None
+def _hash_file(path: str, n: int) -> NgramHashes:
+    hashed = ngram_hashes.hash_records(StoragePath(path).name, _read_user_turns(path), (n,))
     if not len(hashed.hashes[n]):
         raise InputError(f"{path} holds no evaluation prompt", "Check prompts.decontaminate")
     return hashed
 
 
-def _read_user_turns(path: Path) -> Iterator[list[str]]:
-    """Yields the user turns of each record; of a file that is not JSON lines by its name, each line."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            text = raw.decode("utf-8-sig", "replace")
-            if not text.strip():
-                continue
-            if path.suffix.lower() not in JSON_LINES_SUFFIXES:
-                yield [text]
-                continue
-            try:
-                parsed = parse_record(json.loads(text))
-            except (ValueError, RecursionError):
-                parsed = None
-            if parsed is None or isinstance(parsed, RejectedRecord):
-                # A guard with gaps is useless, so a bad line is not skipped here.
-                raise InputError(
-                    f"Line {number} of {path} holds no prompt", 'Write it as JSON, for example {"prompt": "..."}'
-                ) from None
-            yield [message.content for message in parsed.messages if message.role == "user"]
+def _read_user_turns(path: str) -> Iterator[list[str]]:
+    """Yields the user turns of each record. Raises InputError for a bad record: skipped, it would not be guarded."""
+    for record in read_records(SourceConfig(path)):
+        parsed = parse_record(record.value) if record.is_json else None
+        if not isinstance(parsed, ParsedRecord):
+            raise InputError(f"{record.location} holds no prompt", 'Write it as JSON, for example {"prompt": "..."}')
+        yield [message.content for message in parsed.messages]

@@ -19,7 +19,6 @@ from typing import BinaryIO
 import numpy as np
 
 from eyas.base.environment import import_extra
-from eyas.base.errors import UsageError
 
 NUM_ROWS = 128  # of a signature: the estimate's standard deviation is at most 0.044
 SHINGLE_CHARS = 5
@@ -59,9 +58,8 @@ class NearDuplicates:
     """
 
     def __init__(self, directory: Path, threshold: float = 0.8) -> None:
-        """Opens the scratch files in `directory`. Raises UsageError for a threshold that the bands do not support."""
-        if not MIN_THRESHOLD <= threshold <= 1:
-            raise UsageError(f"The duplicate threshold {threshold} is not supported", f"Use {MIN_THRESHOLD} to 1")
+        """Opens the scratch files in `directory`."""
+        assert MIN_THRESHOLD <= threshold <= 1, f"the bands do not support the threshold {threshold}"
         directory.mkdir(parents=True, exist_ok=True)
         self._scratch = tempfile.TemporaryDirectory(prefix="duplicates-", dir=directory)
         self._root = Path(self._scratch.name)

@@ -15,26 +15,13 @@ repeats in patterns are bounded. `is_looping_answer` applies the idea of looping
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+from eyas.base.config import load_toml
 from eyas.base.errors import UsageError
-
-REASONS = (
-    "too_long",
-    "too_short",
-    "control_characters",
-    "damaged_encoding",
-    "no_task",
-    "looping_text",
-    "jailbreak",
-    "refusal_bait",
-    "wrong_language",
-)
 
 
 @dataclass(frozen=True)
@@ -48,26 +35,22 @@ class QualityConfig:
         languages: The ISO 639-1 codes of the languages that are kept; empty keeps all.
     """
 
-    min_chars: int = 3  # of all user turns together
-    max_chars: int = 50_000  # about 12,000 tokens of English
-    languages: tuple[str, ...] = ()  # ISO 639-1 codes that are kept; empty: all
+    min_chars: int = 3
+    max_chars: int = 50_000
+    languages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_chars <= self.max_chars:
-            raise UsageError(
-                f"prompts.quality.min_chars={self.min_chars} and max_chars={self.max_chars} leave no prompt",
-                "Set 0 <= min_chars <= max_chars",
-            )
+            problem = f"prompts.quality.min_chars={self.min_chars} and max_chars={self.max_chars} leave no prompt"
+            raise UsageError(problem, "Set 0 <= min_chars <= max_chars")
         for code in self.languages:
             if not re.fullmatch("[a-z]{2}", code):
-                raise UsageError(
-                    f"prompts.quality.languages has {code!r}, which is not an ISO 639-1 code",
-                    "Use codes of two letters such as en",
-                )
+                problem = f"prompts.quality.languages has {code!r}, which is not an ISO 639-1 code"
+                raise UsageError(problem, "Use codes of two letters such as en")
 
 
 def find_quality_issue(config: QualityConfig, texts: Sequence[str], language: str) -> str | None:
-    """Returns the first of REASONS for which a record with these user turns is dropped, None for a good record."""
+    """Returns the name of the first rule that drops a record with these user turns, None for a good record."""
     num_chars = sum(map(len, texts))
     if num_chars > config.max_chars:
         return "too_long"
@@ -118,7 +101,7 @@ class _Phrases:
 
 @cache
 def _load_phrases() -> _Phrases:
-    tables: dict[str, Any] = tomllib.loads(Path(__file__).with_name("phrases.toml").read_text(encoding="utf-8"))
+    tables = load_toml(Path(__file__).with_name("phrases.toml"))
     patterns = (
         (reason, phrase.get("word", ""), re.compile("".join(phrase["pattern"]).replace("@how", tables["how"])))
         for reason in ("jailbreak", "refusal_bait")

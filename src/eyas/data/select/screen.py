@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from eyas.base.environment import count_cpus, import_extra, poll, read_rank
 from eyas.base.errors import StageError
-from eyas.base.storage import write_atomic, write_json_atomic
+from eyas.base.storage import write_atomic
 from eyas.chat.conversation import Conversation, Message
 from eyas.data.ledger.ledger import PromptLedger
 from eyas.data.prompts_config import PromptsConfig
@@ -169,7 +169,7 @@ class Screener:
         write_atomic(path(number, ".jsonl"), b"".join(lines))
         write_atomic(path(number, ".decisions.jsonl"), "".join(map(_decision_line, records)))
         write_atomic(path(number, ".npz"), arrays.getvalue())
-        write_json_atomic(path(number, ".json"), ledger.dump())
+        ledger.write(path(number, ".json"))
 
     @cached_property
     def _privacy(self) -> PrivacyFilter:
@@ -178,7 +178,7 @@ class Screener:
     @cached_property
     def _contamination(self) -> ContaminationFilter:
         config = self.job.config
-        return ContaminationFilter.load(config.evalsets, [Path(path) for path in config.decontaminate])
+        return ContaminationFilter.load(config.evalsets, config.decontaminate)
 
 
 def pick_screening_language(languages: Sequence[str], supported: Collection[str]) -> str:
@@ -250,17 +250,7 @@ def _screen_with_processes(job: ScreeningJob, numbers: Sequence[int], num_worker
     context = multiprocessing.get_context("spawn")  # threads of this process must not be copied
     pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(job, os.getpid()))
     try:
-        waiting: set[Future[int]] = set()
-        rest = iter(numbers)
-        while True:
-            for number in rest:
-                waiting.add(pool.submit(_screen_one, number))
-                if len(waiting) >= 2 * num_workers:
-                    break
-            if not waiting:
-                return
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
+        yield from pool.map(_screen_one, numbers)
     except BrokenProcessPool as error:
         raise StageError(
             "A worker process ended before its work was done; the machine may be short of memory",

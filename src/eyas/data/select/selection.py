@@ -5,10 +5,10 @@ Holds a few bytes for each of the N candidates, so memory hardly grows with the 
     candidates -> equal or nearly equal to an earlier one -> drawn by traffic, or evenly -> prompts
 """
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress, islice
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,9 @@ from eyas.base.errors import InputError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import convert_write_errors
 from eyas.chat.conversation import Conversation, Message, read_conversations
-from eyas.data.ledger.ledger import PromptLedger
 from eyas.data.select.deduplicate import NearDuplicates
 from eyas.data.select.screen import ScreeningJob
-from eyas.data.select.traffic import MAX_FITTED, TextSample, TrafficModel
+from eyas.data.select.traffic import MAX_FITTED, TrafficModel, sample_texts
 from eyas.data.sources.record_formats import ParsedRecord, parse_record
 from eyas.data.sources.source import SourceConfig, open_source, read_shard
 
@@ -73,11 +72,6 @@ def read_screened(job: ScreeningJob) -> Iterator[tuple[int, Conversation]]:
             yield shard.source_index, conversation
 
 
-def read_shard_ledger(job: ScreeningJob, number: int) -> PromptLedger:
-    """Reads the ledger of a screened shard."""
-    return PromptLedger.load(json.loads(job.path(number, ".json").read_bytes()))
-
-
 def _load_arrays(job: ScreeningJob) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
     """Returns digest, length in characters and source index of each candidate."""
     parts = []
@@ -119,11 +113,9 @@ def _match_production(
     production = _read_production_log(config.production or "")
     is_candidate = np.zeros(len(lengths_N), dtype=np.bool_)
     is_candidate[numbers] = True
-    pool = TextSample(MAX_FITTED, config.seed)
-    for number, (_, conversation) in enumerate(read_screened(job)):
-        if is_candidate[number]:
-            pool.add(conversation.id, _join_user_turns(conversation.messages))
-    model = TrafficModel.fit(production, pool.texts(), config.seed)
+    texts = ((conversation.id, _join_user_turns(conversation.messages)) for _, conversation in read_screened(job))
+    pool = sample_texts(compress(texts, is_candidate), MAX_FITTED, config.seed)
+    model = TrafficModel.fit(production, pool, config.seed)
     cells_N = np.concatenate([model.assign_cells(batch) for batch in _iter_text_batches(job)])
     lengths, cells, sources = lengths_N[numbers], cells_N[numbers], sources_N[numbers]
     by_source = {}
@@ -163,13 +155,8 @@ def _read_production_log(path: str) -> list[str]:
 
 
 def _iter_text_batches(job: ScreeningJob) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for _, conversation in read_screened(job):
-        batch.append(_join_user_turns(conversation.messages))
-        if len(batch) == BATCH_PROMPTS:
-            yield batch
-            batch = []
-    if batch:
+    texts = (_join_user_turns(conversation.messages) for _, conversation in read_screened(job))
+    while batch := list(islice(texts, BATCH_PROMPTS)):
         yield batch
 
 

@@ -15,7 +15,7 @@ samples of this size: it prefers short prompts.
 
 import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -74,29 +74,22 @@ class TrafficSelection:
     shortfalls: tuple[Shortfall, ...]
 
 
-class TextSample:
-    """At most `size` texts of the pool: those whose ids have the smallest hashes, so their order does not matter.
+def sample_texts(texts: Iterable[tuple[str, str]], size: int, seed: int) -> list[str]:
+    """Returns at most `size` texts of the pool: those whose ids have the smallest hashes, whatever their order.
 
     Production is never sampled: its lengths count.
+
+    Args:
+        texts: Pairs of an id and a text. Only what `TrafficModel` reads of a text is held in memory.
+        size: The number of texts.
+        seed: Decides the hashes.
     """
 
-    def __init__(self, size: int, seed: int) -> None:
-        self.size = size
-        self.seed = seed
-        self._heap: list[tuple[int, str, str]] = []  # (-hash, id, text): the largest hash on top
+    def hash_id(pair: tuple[str, str]) -> bytes:
+        return blake2b(pair[0].encode(), digest_size=8, key=str(seed).encode()).digest()
 
-    def add(self, record_id: str, text: str) -> None:
-        """Adds a text if the hash of its id is small enough; keeps what `TrafficModel` reads of it."""
-        digest = blake2b(record_id.encode(), digest_size=8, key=str(self.seed).encode()).digest()
-        key = (-int.from_bytes(digest, "big"), record_id)
-        if len(self._heap) < self.size:
-            heapq.heappush(self._heap, (*key, _truncate(text)))
-        elif self._heap and key > self._heap[0][:2]:
-            heapq.heapreplace(self._heap, (*key, _truncate(text)))
-
-    def texts(self) -> list[str]:
-        """Returns the texts in the order of their hashes."""
-        return [text for _, _, text in sorted(self._heap, reverse=True)]
+    truncated = ((record_id, _truncate(text)) for record_id, text in texts)
+    return [text for _, text in heapq.nsmallest(size, truncated, key=hash_id)]
 
 
 @dataclass(frozen=True)
@@ -128,9 +121,9 @@ class TrafficModel:
 
     def assign_cells(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the cell of each text, uint16 [n]: topic * bins + bin. It does not depend on the other texts."""
-        topics = np.zeros(len(texts), dtype=np.int64)
-        for start in range(0, len(texts), 1000):
-            topics[start : start + 1000] = (_features(texts[start : start + 1000]) @ self.weights).argmax(axis=1)
+        if not texts:
+            return np.zeros(0, dtype=np.uint16)
+        topics = (_features(texts) @ self.weights).argmax(axis=1)
         bins = np.searchsorted(self.edges, [len(text) for text in texts], side="right")
         return (topics * self._num_bins + bins).astype(np.uint16)
 

@@ -208,6 +208,13 @@ def read_shard(source: Source, shard: SourceShard) -> Iterator[Record]:
         raise InputError(f"{file.key} changed while it was read", "Run the same command again when it is complete")
 
 
+def read_records(config: SourceConfig) -> Iterator[Record]:
+    """Opens a source and yields all its records. Raises InputError like `open_source` and `read_shard`."""
+    source = open_source(config, 0)
+    for shard in source.shards:
+        yield from read_shard(source, shard)
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
