@@ -15,8 +15,8 @@ from tests.bench.sample_results import TASKS, sample_acceptance, sample_results
 from eyas.base.errors import InputError
 from eyas.bench.charts import _ticks
 from eyas.bench.report import render_report, write_report
-from eyas.bench.report_charts import read_training_curve
 from eyas.cli.recipes import format_results
+from eyas.train.training_metrics import read_training_curve
 
 VOID = {"meta", "link", "br", "img", "input"}
 CHARTS = {"tpot", "acceptance", "depth", "round", "load-tpot", "load-tps", "load-ttft", "accepted"}

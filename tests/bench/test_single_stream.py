@@ -268,9 +268,15 @@ def test_results_have_the_schema(pair: TinyPair, stream: SingleStreamResults) ->
     assert set(under["concurrency"][0]["arms"]) == {"chain2", "lookup3", "model2"}
     assert under["concurrency"][0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
     free = measure_draft_baselines(stream.pairs, NgramTable(rows), depth=3)
+    tasks = {task: metrics | {"references": free[task]} for task, metrics in stream.tasks.items()}
     same = {"prompts": 5, "identical": 5, "dtype": "float32", "reference": "transformers 5 generate"}
     found = assemble_results(
-        pair.target, pair.draft.head, stream, under, same, free, ["/bin/eyas", "bench", "tiny.toml"]
+        pair.target,
+        pair.draft.head,
+        dataclasses.replace(stream, tasks=tasks),
+        under,
+        same,
+        ["/bin/eyas", "bench", "tiny.toml"],
     )
     check_results(json.loads(json.dumps(found, allow_nan=False)), ["birds", "sums"], references=True)
     assert found["command"] == "eyas bench tiny.toml"
@@ -278,7 +284,7 @@ def test_results_have_the_schema(pair: TinyPair, stream: SingleStreamResults) ->
     assert found["head"]["parameters"] == sum(weight.numel() for weight in pair.draft.head.parameters())
     assert "5 of 5" in render_report(found, None).replace("</data>", "").replace('<data value="5">', "")
     bare = assemble_results(
-        pair.target, pair.draft.head, stream, {"concurrency": [], "rates": [], "ramp": []}, None, {}, []
+        pair.target, pair.draft.head, stream, {"concurrency": [], "rates": [], "ramp": []}, None, []
     )
     assert bare["lossless"]["prompts"] == 0
     assert "references" not in bare["tasks"]["birds"]

@@ -4,7 +4,8 @@ import pytest
 
 from eyas.base.errors import UsageError
 from eyas.bench.config import TuneConfig
-from eyas.bench.tune import Prediction, RoundCosts, arms_to_measure, build_tune_results, format_table, select_best
+from eyas.bench.tune import Prediction, RoundCosts, arms_to_measure, build_tune_results, select_best
+from eyas.cli.recipes import format_tune_results
 from eyas.evaluation.tree_sweep import TreeAcceptance
 from eyas.speculation.round_costs import CostTable
 from eyas.tree.shape import TreeShape, chain_shape
@@ -67,7 +68,7 @@ def test_the_best_tree_by_streams() -> None:
     # A head that accepts nothing.
     poor = [TreeAcceptance(shape, 1.05, Interval(1, 1.1)) for shape in lengths]
     assert [point["best"]["tree"] for point in build_tune_results(SMALL, poor, costs(), 100)["streams"]] == [None, None]
-    said = format_table(told | {"dtype": "float32", "machine": {"threads": 1}, "head": "HEAD"})
+    said = format_tune_results(told | {"dtype": "float32", "machine": {"threads": 1}, "head": "HEAD"})
     assert "3, 2, 6" in said
     assert "--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 6" in said
     assert '"num_speculative_tokens": 2}' in said

@@ -1,7 +1,9 @@
 """This process and its machine: cache directory, CPUs, rank among several processes, optional packages."""
 
+import contextlib
 import importlib
 import os
+import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +47,21 @@ def count_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """Returns the processor's model name, or its architecture if it has none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
+
+
+def memory_bytes() -> int:
+    """Returns the size of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def read_rank(key: str, world_size: int) -> int:

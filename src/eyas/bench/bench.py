@@ -18,7 +18,6 @@ from eyas.bench.config import BenchConfig
 from eyas.bench.engine_load import measure_load
 from eyas.bench.lossless_check import References, compare_with_references, generate_references, read_references
 from eyas.bench.report import write_results
-from eyas.bench.report_charts import read_training_curve
 from eyas.bench.results import RESULTS_FILE, assemble_results, redact_location
 from eyas.bench.single_stream import measure_draft_baselines, measure_tasks
 from eyas.bench.workload import BUILTIN, SYNTHETIC, Prompt, interleave_tasks, load_eval_prompts, load_workload
@@ -31,6 +30,7 @@ from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
+from eyas.train.training_metrics import read_training_curve
 
 STAGE = "bench"
 
@@ -103,10 +103,11 @@ def run(
     load = measure_load(target, draft, prompts, config, progress)
     features = Features(inputs.features)
     table = NgramTable(features.texts(features.indices("train")))
-    references = measure_draft_baselines(stream.pairs, table, config.depth, config.seed)
+    for task, references in measure_draft_baselines(stream.pairs, table, config.depth, config.seed).items():
+        stream.tasks[task]["references"] = references
     run_name = out_dir.resolve().parent.name  # the run directory holds the resolved recipe
     command = ["eyas", "bench", f"{run_name}/recipe.toml", "--out", run_name]
-    results = assemble_results(target, stored.head, stream, load, lossless, references, command)
+    results = assemble_results(target, stored.head, stream, load, lossless, command)
     results["bench"] = _public_config(config) | {"too_long": num_too_long}
     results["story"] = dict(story) | {"training": read_training_curve(inputs.head / "metrics.jsonl")}
     write_results(results, acceptance, out_dir)

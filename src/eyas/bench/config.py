@@ -37,11 +37,6 @@ class Slo:
     tpot_ms: float | None = None
     e2e_ms: float | None = None
 
-    @property
-    def is_set(self) -> bool:
-        """True if there is any limit."""
-        return any(limit is not None for limit in (self.ttft_ms, self.tpot_ms, self.e2e_ms))
-
 
 @dataclass(frozen=True)
 class LoadConfig:

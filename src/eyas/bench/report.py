@@ -58,6 +58,7 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
     acceptance = acceptance or {}
     evaluated = acceptance.get("tasks") or {}
     tasks = {name: _with_references(task, evaluated.get(name)) for name, task in (results.get("tasks") or {}).items()}
+    summary = _summarize(tasks)
     points = {axis: results.get(axis.results_key) or [] for axis in LOAD_AXES}
     all_points = [point for some in points.values() for point in some]
     arms = [arm for point in all_points for path in arm_paths([point]).values() if (arm := lookup(point, *path))]
@@ -74,12 +75,12 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
         .get_template("report.html.jinja")
         .render(
             css=Markup(files("eyas.bench").joinpath("report.css").read_text(encoding="utf-8")),
-            results={"dtype": None, "gone": None, "command": ""} | results,
+            results=dict.fromkeys(("dtype", "gone", "command", "concurrency", "rates", "ramp")) | results,
             target_name=lookup(results, "target", "name") or "target",
-            headline=_headline(results),
+            headline=_headline(results, summary["speedup"]),
             lossless=_lossless(results),
             failures=_count_failures([*tasks.values(), *arms]),
-            summary=_summarize(results),
+            summary=summary,
             task_table=task_table(tasks),
             looping={name: count for name, task in tasks.items() if (count := read_number(task, "looping"))},
             charts=[chart for chart in charts if chart is not None],
@@ -88,7 +89,9 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
             load_tables=[table for axis, some in points.items() for table in load_tables(some, axis.name)],
             story=story,
             training_charts=list(report_charts.training_charts(story.get("training") or [])),
-            terms=_used_terms(results, [*tasks.values()], arms),
+            task_keys={key for task in tasks.values() for key in task},
+            arm_keys={key for arm in arms for key in arm},
+            has_counters="counters" in [entry.get("acceptance_source") for entry in [*tasks.values(), *arms]],
             environment=_environment_rows(results, acceptance),
         )
     )
@@ -123,9 +126,9 @@ def _with_references(task: Entry, evaluated: Entry | None) -> Entry:
 # --- the first screen ------------------------------------------------------------------------------------------------
 
 
-def _headline(results: Entry) -> str:
+def _headline(results: Entry, speedup: float | None) -> str:
     """Returns the speed at the lowest load, and whether the answers are identical."""
-    speed = _speed(results)
+    speed = _speed(results) if speedup is None else _describe_ratio(speedup, "speed", "at one stream")
     lossless = _lossless(results)
     if lossless is None:
         return f"{speed}; answers not compared"
@@ -135,12 +138,10 @@ def _headline(results: Entry) -> str:
 
 
 def _speed(results: Entry) -> str:
-    """Returns the speed over the tasks at one stream, else at the lowest load: of a closed loop, else of a rate.
+    """Returns the speed at the lowest load: of a closed loop, else of a rate.
 
     Without streaming there is no TPOT, and the ratio of the throughputs counts.
     """
-    if speedups := _speedups(results):
-        return _describe_ratio(median(speedups.values()), "speed", "at one stream")
     entries = list((results.get("tasks") or {}).values())
     for axis in LOAD_AXES:
         points = sorted(results.get(axis.results_key) or [], key=lambda point: point[axis.point_key])
@@ -163,11 +164,6 @@ def _describe_ratio(ratio: float, name: str, where: str) -> str:
     return f"{text} {'faster' if name == 'speed' else f'the {name}'} {where}"
 
 
-def _speedups(results: Entry) -> dict[str, float]:
-    speedups = {name: read_number(task, "speedup") for name, task in (results.get("tasks") or {}).items()}
-    return {name: speedup for name, speedup in speedups.items() if speedup is not None}
-
-
 def _lossless(results: Entry) -> dict[str, Any] | None:
     """Returns `lossless` of results.json; None if no answers were compared."""
     identical, prompts = (read_number(results, "lossless", key) for key in ("identical", "prompts"))
@@ -180,17 +176,17 @@ def _count_failures(entries: list[Entry]) -> dict[str, Any]:
     return counts | {"error": next((error for entry in entries for error in lookup(entry, "errors") or {}), "")}
 
 
-def _summarize(results: Entry) -> dict[str, Any]:
-    """Returns the speed-ups by task, and the medians over tasks of TPOT and acceptance length (None if missing)."""
+def _summarize(tasks: Mapping[str, Entry]) -> dict[str, Any]:
+    """Returns the speed-ups by task, and the medians over tasks of speed-up, TPOT and acceptance length."""
 
     def task_median(*keys: str) -> float | None:
-        values = [value for task in (results.get("tasks") or {}).values() if (value := read_number(task, *keys))]
+        values = [value for task in tasks.values() if (value := read_number(task, *keys))]
         return median(values) if values else None
 
-    speedups = _speedups(results)
+    speedups = {name: speedup for name, task in tasks.items() if (speedup := read_number(task, "speedup")) is not None}
     return {
         "speedups": speedups,
-        "speedup": median(speedups.values()) if speedups else None,
+        "speedup": task_median("speedup"),
         "slower": [name for name, speedup in speedups.items() if speedup < 1],
         "tpot_ms": [task_median("tpot_ms", name) for name in ("baseline", "speculative")],
         "acceptance_length": task_median("acceptance_length"),
@@ -213,38 +209,20 @@ def _worst_ratios(points: Mapping[report_charts.LoadAxis, report_charts.Points])
     return worst
 
 
-def _used_terms(results: Entry, tasks: list[Entry], arms: list[Entry]) -> set[str]:
-    """Returns the terms that need a definition because the page uses them."""
-    keys = {key for entry in [*tasks, *arms] for key in entry}
-    used = {
-        "times": any("e2e_ms" in arm or "step_ms" in arm for arm in arms),
-        "not streamed": any("e2e_ms" in arm for arm in arms) and not any("ttft_ms" in arm for arm in arms),
-        "counters": any(lookup(entry, "acceptance_source") == "counters" for entry in [*tasks, *arms]),
-        "concurrency": bool(results.get("concurrency")),
-        "goodput": "goodput" in keys,
-        "rates": bool(results.get("rates") or results.get("ramp")),
-        "looping": "looping" in keys,
-    }
-    return {term for term, is_used in used.items() if is_used}
-
-
 def _environment_rows(results: Entry, acceptance: Entry) -> list[tuple[str, str]]:
+    """Returns the names and the texts of the section on the environment."""
     values = {key: results.get(key) for key in ("target", "head", "dtype", "machine", "versions")}
-    values |= {"tree": acceptance.get("tree")}
-    values |= {key: _drop_unset(results.get(key) or {}) for key in ("bench", "client")}
-    return [(name, _describe(value)) for name, value in values.items() if value]
-
-
-def _drop_unset(config: Entry) -> dict[str, Any]:
-    """Returns the keys of a configuration that have a value."""
-    inner = {key: _drop_unset(value) if isinstance(value, Mapping) else value for key, value in config.items()}
-    return {key: value for key, value in inner.items() if value not in (None, {}, [], ())}
+    values |= {"tree": acceptance.get("tree"), "bench": results.get("bench"), "client": results.get("client")}
+    return [(name, text) for name, value in values.items() if (text := _describe(value))]
 
 
 def _describe(value: Any) -> str:
-    """Returns JSON as text: {"cpu": "x", "cores": 2} becomes "cpu x, cores 2"."""
+    """Returns JSON as text, without empty values: {"cpu": "x", "cores": 2, "gpu": null} becomes "cpu x, cores 2"."""
+    if value in (None, [], ()):
+        return ""
     if isinstance(value, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')} {_describe(item)}" for key, item in value.items())
+        texts = {str(key).replace("_", " "): _describe(item) for key, item in value.items()}
+        return ", ".join(f"{key} {text}" for key, text in texts.items() if text)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,10 +1,8 @@
 """Builds the report's charts from results.json and acceptance.json. A chart whose keys are missing is None."""
 
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import zip_longest
 from typing import Any
 
 from eyas.bench.charts import Bar, BarGroup, Drawing, Fill, Line, draw_bars, draw_lines, draw_panels
@@ -42,7 +40,6 @@ TRAINING_CURVES = (
         "Tokens that a chain of the trained depth would add to the text, the target's own included.",
     ),
 )
-MAX_CURVE_POINTS = 40
 
 
 @dataclass(frozen=True)
@@ -70,18 +67,6 @@ LOAD_AXES = (
     LoadAxis("rates", "rate", "rate", "Requests/s", "request rate, requests/s"),
     LoadAxis("ramp", "rate", "ramp", "Requests/s", "growing request rate, requests/s"),
 )
-
-
-def read_training_curve(path: Path) -> list[dict[str, float]]:
-    """Returns at most MAX_CURVE_POINTS evenly spaced lines of a head's metrics.jsonl, the last one among them."""
-    if not path.is_file():
-        return []
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    step = max(1, math.ceil(len(lines) / MAX_CURVE_POINTS))
-    names = ("update", "loss", "chain_length")
-    return [
-        {name: line[name] for name in names} | {"accuracy": line["accuracy"][0]} for line in lines[::-1][::step][::-1]
-    ]
 
 
 def tpot_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
@@ -123,19 +108,15 @@ def acceptance_by_depth(evaluated: Mapping[str, Entry]) -> Chart | None:
 
 def accepted_per_step(points: Points) -> Chart | None:
     """Draws the share of draft steps that accepted 0, 1, 2, ... tokens, one panel per arm, all loads together."""
-    counts: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {}
     for name, path in arm_paths(points).items():
-        for histogram in (lookup(point, *path, "acceptance_histogram") or [] for point in points):
-            row = counts.setdefault(name, [])
-            row += [0.0] * (len(histogram) - len(row))
-            for accepted, count in enumerate(histogram):
-                row[accepted] += read_number(count) or 0
-    longest = max(map(len, counts.values()), default=0)
-    shares = {
-        name: [count / sum(row) for count in row] + [0.0] * (longest - len(row))
-        for name, row in counts.items()
-        if sum(row) > 0
-    }
+        histograms = [lookup(point, *path, "acceptance_histogram") or [] for point in points]
+        columns = zip_longest(*histograms, fillvalue=0)
+        counts = [sum(read_number(count) or 0 for count in column) for column in columns]
+        if total := sum(counts):
+            shares[name] = [count / total for count in counts]
+    longest = max(map(len, shares.values()), default=0)
+    shares = {name: row + [0.0] * (longest - len(row)) for name, row in shares.items()}
     sentence = "Share of draft steps by the number of accepted draft tokens; the target's own token is not counted."
     names = ("Arm", "{} accepted", "accepted draft tokens")
     return _panel_chart("accepted", "Accepted draft tokens per step", sentence, shares, 0, names)

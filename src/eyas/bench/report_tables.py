@@ -1,6 +1,6 @@
 """The tables of the report, and how they read results.json. Each chart draws a table, which stands below it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -9,7 +9,6 @@ from eyas.bench.charts import Fill
 from eyas.bench.results import lookup, read_interval, read_number
 
 MISSING = "–"
-MAX_OPEN_ROWS = 4  # a table with more rows is folded
 BASELINE, HEAD = "baseline", "with head"
 REFERENCES: tuple[tuple[str, str, Fill], ...] = (
     ("prompt_lookup", "prompt lookup", "hatch"),
@@ -83,18 +82,6 @@ class Table:
         known = [one for one in columns if any(value is not None for row in rows for value in one.values(row))]
         return Table(title, note, corner, known, rows) if known else None
 
-    @property
-    def is_open(self) -> bool:
-        """True if the table is short enough to be shown open."""
-        return len(self.rows) <= MAX_OPEN_ROWS
-
-    @property
-    def text(self) -> str:
-        """The note and all values, for a reader who cannot see a drawing."""
-        rows = [[f"{self.corner} {row.name}", *(f"{one.name} {one.text(one.value(row))}" for one in self.columns)]
-                for row in self.rows]  # fmt: skip
-        return ". ".join([self.note.rstrip("."), *(" ".join(cells) for cells in rows)]) + "."
-
 
 def describe_load(point: Entry) -> str:
     """Returns the load of a point, for example "4 streams". Imported results may not tell it (n = 0)."""
@@ -133,8 +120,8 @@ def task_table(tasks: Mapping[str, Entry]) -> Table | None:
     return Table.build("Results by task", note, "Task", columns, rows)
 
 
-def load_tables(points: Points, load: str) -> Iterator[Table]:
-    """Yields two tables of every arm at every point: times, then throughput and acceptance."""
+def load_tables(points: Points, load: str) -> list[Table]:
+    """Returns two tables of every arm at every point: times, then throughput and acceptance."""
     rows = [
         Row(name, entry, describe_load(point))
         for point in points
@@ -153,9 +140,8 @@ def load_tables(points: Points, load: str) -> Iterator[Table]:
         Column("Failed", [("failed",)], "{:,}"),
     ]
     note = "The small numbers are 95% intervals"
-    for table in (
+    tables = [
         Table.build(f"Times, by {load}", f"p50 / p90 / p99 over requests. {note} of the median.", "Arm", times, rows),
         Table.build(f"Throughput and acceptance, by {load}", f"{note}.", "Arm", work, rows),
-    ):
-        if table is not None:
-            yield table
+    ]
+    return [table for table in tables if table is not None]

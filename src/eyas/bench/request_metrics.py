@@ -87,15 +87,14 @@ class RequestSample:
 class BlockResult:
     """The samples of a block in the order of its requests, and the seconds from the first request to the last byte.
 
-    num_unreached: requests that could not connect. is_complete: False if the block was cut short because the server is
-    down. spec_decode: from the server's counters, other clients' requests included; None if they are not read.
-    tokens_in_window: output tokens that arrived within `seconds`, if some arrived later; None: all did.
+    num_unreached: requests that could not connect. spec_decode: from the server's counters, other clients' requests
+    included; None if they are not read. tokens_in_window: output tokens that arrived within `seconds`, if some arrived
+    later; None: all did.
     """
 
     samples: tuple[RequestSample, ...]
     seconds: float
     num_unreached: int = 0
-    is_complete: bool = True
     spec_decode: SpecDecodeStats | None = None
     tokens_in_window: float | None = None
 
@@ -127,7 +126,7 @@ def summarize_arm(blocks: Sequence[BlockResult], slo: Slo, seed: int) -> dict[st
     metrics = count_requests(blocks) | median_with_interval("output_tps", [block.output_tps for block in blocks], seed)
     if len(blocks) == 1:
         del metrics["output_tps_ci95"]
-    if slo.is_set:
+    if slo != Slo():
         metrics["goodput"] = sum(sample.meets(slo) for sample in samples) / seconds
     times = {name: values for name, values in _times_ms(samples).items() if values}
     for name, values in times.items():

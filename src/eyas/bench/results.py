@@ -1,9 +1,7 @@
 """Assembles results.json (schema 1) without host names or paths of this machine, and reads values out of it."""
 
-import contextlib
 import importlib.metadata
 import math
-import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import torch
 
-from eyas.base.environment import count_cpus
+from eyas.base.environment import count_cpus, cpu_name, memory_bytes
 from eyas.base.provenance import package_versions
 from eyas.bench.load_test import LoadResults
 from eyas.bench.single_stream import SingleStreamResults
@@ -31,7 +29,6 @@ def assemble_results(
     stream: SingleStreamResults,
     load: LoadResults,
     lossless: Mapping[str, Any] | None,
-    references: Mapping[str, Mapping[str, Any]],
     command: Sequence[str],
 ) -> dict[str, Any]:
     """Returns the object of results.json.
@@ -42,15 +39,10 @@ def assemble_results(
         stream: results at one stream.
         load: results under load.
         lossless: counts of the lossless check; None if there was none.
-        references: acceptance of drafters without a network, by task and drafter.
         command: the command line; the directory of the program is left out.
     """
     num_head = sum(weight.numel() for weight in head.parameters())
     num_target = target.info.num_parameters
-    tasks = {
-        name: metrics | ({"references": dict(references[name])} if name in references else {})
-        for name, metrics in stream.tasks.items()
-    }
     unchecked = {"prompts": 0, "identical": 0, "dtype": "float32", "reference": "none: not checked"}
     return {
         "schema": SCHEMA,
@@ -59,7 +51,7 @@ def assemble_results(
         "target": {"name": public_target_name(target), "parameters": num_target},
         "head": {"parameters": num_head, "share_of_target": num_head / num_target},
         "lossless": dict(lossless or unchecked),
-        "tasks": tasks,
+        "tasks": stream.tasks,
         **load,
         "rounds": stream.rounds,
         "looping": stream.looping,
@@ -101,33 +93,16 @@ def describe_machine() -> dict[str, Any]:
     cores: CPUs that this process may use. threads: those that torch computes with. gpu: None if there is none.
     """
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": count_cpus(),
         "threads": torch.get_num_threads(),
-        "memory_gb": _memory_gb(),
+        "memory_gb": round(memory_bytes() / 1e9, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "os": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": importlib.metadata.version("transformers"),
     }
-
-
-def _cpu_name() -> str:
-    """Returns the processor's model name, or its architecture if it has none."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return " ".join(value.split())
-    return platform.processor() or platform.machine()
-
-
-def _memory_gb() -> float | None:
-    """Returns decimal gigabytes to one digit; None if the system does not report them."""
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
-    return None
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

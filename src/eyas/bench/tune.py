@@ -35,7 +35,6 @@ from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.tree_sweep import TreeAcceptance, acceptance_lengths, count_rounds
 from eyas.features.layout import Row
 from eyas.features.reader import Features
-from eyas.formats.engine_formats import sglang_flags, vllm_flags
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import CONFIG_FILE as HEAD_FILE
 from eyas.formats.head_dir import StoredHead, digest_head, read_head
@@ -70,14 +69,10 @@ def build_origin(config: TuneConfig, head_dir: Path, features: Features, target:
             f"There is no head in {head_dir}",
             "Run `eyas train` with this recipe and this --out, or set target.head=DIRECTORY",
         )
-    return StageInputs(
-        stage=STAGE,
-        recipe=provenance.digest_json(dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}),
-        parents={"head": digest_head(head_dir), "features": features.digest, "target": target.digest},
-        tokenizer=features.manifest.tokenizer_digest,
-        template=features.manifest.template_digest,
-        undigested=(FILE,),
-    )
+    settings = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}
+    parents = {"head": digest_head(head_dir), "features": features.digest, "target": target.digest}
+    origin = features.build_origin(STAGE, settings, parents)
+    return dataclasses.replace(origin, undigested=(FILE,))
 
 
 def run(
@@ -237,26 +232,3 @@ def select_best(predictions: Sequence[Prediction]) -> Prediction:
     fastest = max(one.tps for one in predictions)
     close = [one for one in predictions if one.tps >= fastest * (1 - TIE_MARGIN)]
     return min(close, key=lambda one: (0, 0) if one.tree is None else (one.tree.nodes, one.tree.depth))
-
-
-def format_table(results: dict[str, Any]) -> str:
-    """Formats tune.json for the terminal."""
-    lines = [
-        f"acceptance on held-out answers, rounds on this machine ({results['dtype']}, "
-        f"{results['machine']['threads']} threads, {results['context']} tokens of context)",
-        f"{'streams':>7}{'off':>11}  {'best tree':<18}{'accepted':>8}{'predicted':>14}{'faster':>8}  "
-        f"{'best chain':<12}{'faster':>6}",
-    ]
-    for point in results["streams"]:
-        best, chain = point["best"], point["best_chain"]
-        tree = "off" if best["tree"] is None else "{depth}, {top_k}, {nodes}".format(**best["tree"])
-        length = "off" if chain["tree"] is None else f"of {chain['tree']['depth']}"
-        lines.append(
-            f"{point['n']:>7}{point['off_tps']:>7.0f} t/s  {tree:<18}{best['acceptance_length']:>8.2f}"
-            f"{best['tps']:>10.0f} t/s{best['speedup']:>7.2f}x  {length:<12}{chain['speedup']:>5.2f}x"
-        )
-    for name, key, flags in (("SGLang", "best", sglang_flags), ("vLLM", "best_chain", vllm_flags)):
-        lines += ["", f"{name} flags, by streams:"]
-        for point in results["streams"]:
-            lines.append(f"{point['n']:>7}  {flags(point[key]['tree'], results['head']) or 'no speculation'}")
-    return "\n".join(lines)

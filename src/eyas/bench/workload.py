@@ -122,7 +122,10 @@ def interleave_tasks(by_task: Mapping[str, Sequence[Unit]]) -> list[Unit]:
 
 
 def run_paired(
-    arms: Mapping[str, Callable[[Unit], Result]], units: Sequence[Unit], repeats: int
+    arms: Mapping[str, Callable[[Unit], Result]],
+    units: Sequence[Unit],
+    repeats: int,
+    is_cut_short: Callable[[], bool] = lambda: False,
 ) -> dict[str, list[list[Result]]]:
     """Runs every unit in all arms back to back and returns results[arm][unit][repeat].
 
@@ -131,14 +134,26 @@ def run_paired(
 
         repeat 0   unit 0: A B   unit 1: B A   unit 2: A B
         repeat 1   unit 0: B A   unit 1: A B   unit 2: B A
+
+    Args:
+        arms: functions that run a unit.
+        units: what they run.
+        repeats: how often each runs.
+        is_cut_short: called after each run. If it returns True, the results so far are returned, without those of a
+            unit that has not run in all arms.
     """
     names = list(arms)
     results: dict[str, list[list[Result]]] = {name: [[] for _ in units] for name in names}
     for repeat in range(repeats):
         for index, unit in enumerate(units):
             first = (repeat + index) % len(names)
+            found: dict[str, Result] = {}
             for name in names[first:] + names[:first]:
-                results[name][index].append(arms[name](unit))
+                found[name] = arms[name](unit)
+                if is_cut_short():
+                    return results
+            for name, result in found.items():
+                results[name][index].append(result)
     return results
 
 

@@ -16,6 +16,7 @@ from eyas.chat.conversation import Conversation, parse_messages, read_conversati
 from eyas.chat.render import highlight_supervised, render
 from eyas.cli.deploy import build_jobs, write_configured_manifests
 from eyas.evalsets import FAMILIES, example
+from eyas.formats.engine_formats import sglang_flags, vllm_flags
 from eyas.model.devices import check_one_device
 from eyas.recipe import STAGES, Run, load_quickstart_recipe, open_run
 from eyas.train.distributed import join_process_group, local_device, require_single_process
@@ -60,7 +61,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
         print(json.dumps(_read_output(run, verb), indent=2))
         return 0
     print(f"{run.directory(verb)} is finished", file=sys.stderr)
-    formats = {"bench": format_results, "tune": tune.format_table}
+    formats = {"bench": format_results, "tune": format_tune_results}
     if verb in formats:
         print(formats[verb](_read_output(run, verb)))
     return 0
@@ -124,6 +125,29 @@ def format_results(results: dict[str, Any]) -> str:
     lossless = results["lossless"]
     share = f"{lossless['identical']} of {lossless['prompts']} outputs"
     return "\n".join([*lines, f"{share} are identical to {lossless['reference']} ({lossless['dtype']})"])
+
+
+def format_tune_results(results: dict[str, Any]) -> str:
+    """Returns tune.json as a table for a terminal, with the flags of other engines."""
+    lines = [
+        f"acceptance on held-out answers, rounds on this machine ({results['dtype']}, "
+        f"{results['machine']['threads']} threads, {results['context']} tokens of context)",
+        f"{'streams':>7}{'off':>11}  {'best tree':<18}{'accepted':>8}{'predicted':>14}{'faster':>8}  "
+        f"{'best chain':<12}{'faster':>6}",
+    ]
+    for point in results["streams"]:
+        best, chain = point["best"], point["best_chain"]
+        tree = "off" if best["tree"] is None else "{depth}, {top_k}, {nodes}".format(**best["tree"])
+        length = "off" if chain["tree"] is None else f"of {chain['tree']['depth']}"
+        lines.append(
+            f"{point['n']:>7}{point['off_tps']:>7.0f} t/s  {tree:<18}{best['acceptance_length']:>8.2f}"
+            f"{best['tps']:>10.0f} t/s{best['speedup']:>7.2f}x  {length:<12}{chain['speedup']:>5.2f}x"
+        )
+    for name, key, flags in (("SGLang", "best", sglang_flags), ("vLLM", "best_chain", vllm_flags)):
+        lines += ["", f"{name} flags, by streams:"]
+        for point in results["streams"]:
+            lines.append(f"{point['n']:>7}  {flags(point[key]['tree'], results['head']) or 'no speculation'}")
+    return "\n".join(lines)
 
 
 def _run_all_stages(run: Run, as_json: bool) -> int:

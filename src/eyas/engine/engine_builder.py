@@ -1,14 +1,13 @@
 """Builds an AsyncEngine for a server: sizes KV memory, measures the budget, and compiles forwards in the background."""
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from eyas.base.environment import cache_directory
+from eyas.base.environment import cache_directory, memory_bytes
 from eyas.base.errors import UsageError
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.async_engine import AsyncEngine, EngineThread
@@ -149,5 +148,5 @@ def _memory_tokens(target: Target, heads: Sequence[Eagle3Spec], slots: int, cont
     if weight.device.type == "cuda":
         free_bytes = torch.cuda.mem_get_info(weight.device)[0]
     else:
-        free_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        free_bytes = memory_bytes()
     return min(slots * (context + SLOT_BLOCK), int(MEMORY_SHARE * free_bytes) // token_bytes)

@@ -33,7 +33,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eyas.base.environment import cache_directory, remove_all_but_newest
+from eyas.base.environment import cache_directory, memory_bytes, remove_all_but_newest
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
 from eyas.kernels.attention_op import (
@@ -225,7 +225,7 @@ def _check_machine(target: Target, head: Head | None) -> None:
     if shutil.which(cpp_compiler()) is None:
         raise CompileError(f"There is no {cpp_compiler()} on the PATH", "Install g++, or set CXX")
     held = sum(weight.nbytes for weight in weights)
-    room = int(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    room = int(MEMORY_SHARE * memory_bytes())
     if held > room:
         raise CompileError(
             f"A compiled forward needs a second copy of the weights ({held / 1e9:.1f} GB); this machine allows "

@@ -26,6 +26,7 @@ files are outside the head's directory, whose bytes must not depend on trackers:
 import contextlib
 import importlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from eyas.model.head import Head
 from eyas.train.loss import LossOutput
 from eyas.train.ttt import PackedBatch
 
+MAX_CURVE_POINTS = 40  # of a report's training curve
 NUM_SUMS = 4  # rows of sums_SK besides the loss: supervised tokens, hits, overlap, runs
 MEASURED_S = 0.2
 MATRIX_SIZES = {"cpu": 1024, "cuda": 8192}
@@ -95,6 +97,18 @@ class MetricSums:
 def to_jsonl(lines: list[dict[str, Any]]) -> str:
     """Returns the content of metrics.jsonl."""
     return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def read_training_curve(path: Path) -> list[dict[str, float]]:
+    """Returns at most MAX_CURVE_POINTS evenly spaced lines of a head's metrics.jsonl, the last one among them."""
+    if not path.is_file():
+        return []
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    step = max(1, math.ceil(len(lines) / MAX_CURVE_POINTS))
+    names = ("update", "loss", "chain_length")
+    return [
+        {name: line[name] for name in names} | {"accuracy": line["accuracy"][0]} for line in lines[::-1][::step][::-1]
+    ]
 
 
 def format_line(line: dict[str, Any]) -> str:

@@ -29,8 +29,6 @@ from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult
 from eyas.bench.results import SCHEMA, describe_machine, redact_location
 from eyas.bench.workload import ChatPrompt, interleave_tasks, load_prompts, run_paired
 
-NOT_SENT = BlockResult((), 0.0, is_complete=False)
-
 
 def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, progress: bool = True) -> dict[str, Any]:
     """Measures the server and returns results.json.
@@ -67,7 +65,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
     }
     if not benchmark.num_answered:
         raise StageError(
-            f"No answer to any of {len(benchmark.errors)} requests; the first error: {benchmark.errors[0]}",
+            f"No answer to any of {len(benchmark.errors)} requests; the first error: {benchmark.first_error}",
             "Check the server's log",
         )
     if benchmark.down is not None:
@@ -130,6 +128,11 @@ class ServerBenchmark:
         return next(iter(self._arms.values())).model
 
     @property
+    def first_error(self) -> str:
+        """The error of the first failed request."""
+        return self.errors[0] if self.errors else "none"
+
+    @property
     def num_requests(self) -> int:
         """All requests, warm-ups included."""
         config = self._config
@@ -150,7 +153,7 @@ class ServerBenchmark:
         return metrics
 
     def run_blocks(self, blocks: Sequence[LoadBlock[ChatPrompt]]) -> dict[str, list[BlockResult]]:
-        """Returns the results by arm, up to the block at which a server went down; none if that was the first."""
+        """Returns the results by arm, without the block in which a server went down; none if that was the first."""
         results = {name: list(chain.from_iterable(some)) for name, some in self._run_all(blocks, 1).items()}
         return results if all(results.values()) else {}
 
@@ -163,12 +166,12 @@ class ServerBenchmark:
     def _run_all(self, blocks: Sequence[LoadBlock[ChatPrompt]], repeats: int) -> dict[str, list[list[BlockResult]]]:
         """Warms every arm up and returns the results by arm, block and repeat."""
         config = self._config
-        for name in self._arms:
-            if config.warm_up:
-                self._run_block(name, LoadBlock(self.plan.take(0, config.warm_up), 0, blocks[0].streams))
-        results = run_paired({name: partial(self._run_block, name) for name in self._arms}, blocks, repeats)
-        if self.down is not None:
-            results = _complete_in_all_arms(results)
+        arms = {name: partial(self._run_block, name) for name in self._arms}
+        for run in arms.values():
+            if config.warm_up and self.down is None:
+                run(LoadBlock(self.plan.take(0, config.warm_up), 0, blocks[0].streams))
+        repeats = repeats if self.down is None else 0
+        results = run_paired(arms, blocks, repeats, lambda: self.down is not None)
         if BASELINE in results and config.temperature == 0:
             for before, after in zip(results[BASELINE], results[SPECULATIVE], strict=True):
                 compared, identical = request_metrics.count_identical(before[:1], after[:1])
@@ -177,18 +180,15 @@ class ServerBenchmark:
         return results
 
     def _run_block(self, name: str, block: LoadBlock[ChatPrompt]) -> BlockResult:
-        if self.down is not None:
-            return NOT_SENT
         arm = self._arms[name]
         result = arm.run_block(block, self._config)
         errors = [sample.error for sample in result.samples if sample.error is not None]
         self.num_answered += len(result.succeeded)
         self.errors += errors
-        if not self.num_answered and errors and self.errors[0].endswith(NAMES_STREAM):
-            raise StageError(f"The server rejects streams: {self.errors[0]}", "Set client.stream=false")
+        if not self.num_answered and self.first_error.endswith(NAMES_STREAM):
+            raise StageError(f"The server rejects streams: {self.first_error}", "Set client.stream=false")
         if result.num_unreached and arm.load_generator.is_down():
             self.down = f"{name}: {errors[-1]}"
-            return dataclasses.replace(result, is_complete=False)
         return result
 
     def _task_metrics(self, results: Mapping[str, Sequence[Sequence[BlockResult]]]) -> dict[str, Any]:
@@ -214,15 +214,3 @@ def _median_ms(blocks: Sequence[BlockResult], time: Literal["tpot_s", "e2e_s"]) 
     samples = [sample for block in blocks for sample in block.succeeded]
     values = [1000 * value for sample in samples if (value := getattr(sample, time)) is not None]
     return median(values) if values else None
-
-
-def _complete_in_all_arms(
-    results: Mapping[str, Sequence[Sequence[BlockResult]]],
-) -> dict[str, list[list[BlockResult]]]:
-    """Removes the repeats of a block that an arm did not complete: they cannot be compared."""
-    complete: dict[str, list[list[BlockResult]]] = {name: [] for name in results}
-    for by_arm in zip(*results.values(), strict=True):
-        repeats = [some for some in zip(*by_arm, strict=True) if all(block.is_complete for block in some)]
-        for index, name in enumerate(results):
-            complete[name].append([some[index] for some in repeats])
-    return complete

@@ -95,7 +95,7 @@ class HttpConnection(asyncio.Protocol):
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if method == "POST" else []
         data = "\r\n".join([*lines, "", ""]).encode() + body
         response = self._response = RawResponse(time.perf_counter())
-        response.error = await self.open(timeout_s)
+        response.error = await self._open(timeout_s)
         response.connected = response.error is None
         if response.connected:
             response.error = await self._exchange(data, timeout_s)
@@ -119,7 +119,7 @@ class HttpConnection(asyncio.Protocol):
         finally:
             self._done = None
 
-    async def open(self, timeout_s: float) -> str | None:
+    async def _open(self, timeout_s: float) -> str | None:
         """Connects if the connection is not open. Returns the reason if that fails."""
         if self._transport is not None and not self._transport.is_closing():
             return None

@@ -11,6 +11,7 @@ from eyas.bench.client.response_parser import parse_response
 from eyas.bench.load_test import LoadBlock
 from eyas.bench.request_metrics import BlockResult
 
+INFO_TIMEOUT_S = 30.0  # for the list of models and the counters
 RECONNECT_WAIT_S = 1.0  # before a server that refused a connection is tried once more
 
 
@@ -60,12 +61,12 @@ class LoadGenerator:
             connection.close()
         return responses
 
-    def get(self, target: str, timeout_s: float) -> RawResponse:
+    def get(self, target: str) -> RawResponse:
         """Requests another route of the server."""
 
         async def run() -> RawResponse:
             connection = HttpConnection(self._endpoint, self._headers)
-            response = await connection.request("GET", target, b"", min(timeout_s, self._timeout_s))
+            response = await connection.request("GET", target, b"", min(INFO_TIMEOUT_S, self._timeout_s))
             connection.close()
             return response
 
@@ -73,12 +74,5 @@ class LoadGenerator:
 
     def is_down(self) -> bool:
         """Returns True if the server still refuses connections a second after it refused one."""
-
-        async def run() -> bool:
-            connection = HttpConnection(self._endpoint, self._headers)
-            await asyncio.sleep(RECONNECT_WAIT_S)
-            error = await connection.open(self._timeout_s)
-            connection.close()
-            return error is not None
-
-        return asyncio.run(run())
+        time.sleep(RECONNECT_WAIT_S)
+        return not self.get("/").connected

@@ -32,7 +32,6 @@ from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult, SpecD
 from eyas.bench.workload import ChatPrompt
 
 ONLY_ARM = "server"
-INFO_TIMEOUT_S = 30.0  # for the list of models and the counters
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
@@ -79,7 +78,7 @@ class ServerArm:
         """Returns the current counters; None if they cannot be read."""
         if self.metrics_path is None:
             return None
-        response = self.load_generator.get(self.metrics_path, INFO_TIMEOUT_S)
+        response = self.load_generator.get(self.metrics_path)
         if response.error is not None or response.status != 200:
             return None
         return parse_counters(response.body.decode("utf-8", "replace"))
@@ -163,7 +162,7 @@ def _list_models(url: str, endpoint: Endpoint, generator: LoadGenerator) -> Sequ
     head, found, query = endpoint.target.partition(CHAT_PATH)
     if not found:
         return []
-    response = generator.get(f"{head}/models{query}", INFO_TIMEOUT_S)
+    response = generator.get(f"{head}/models{query}")
     if response.error is not None:
         raise StageError(f"The server at {url} does not answer: {response.error}", "Start it, or correct --url")
     if response.status in (401, 403):
