@@ -37,7 +37,7 @@ FIRST = "Run `eyas prompts` first"
 
 
 def explain_record(run: Run, record_id: str) -> Iterator[str]:
-    """Yields lines for the terminal, without any text of the record. Raises InputError for an unknown id."""
+    """Yields lines that say where a record is and why, without its text. Raises InputError for an unknown id."""
     number, decision = _find_decision(run, record_id)
     try:
         ledger = json.loads((run.directory("prompts") / LEDGER_FILE).read_bytes())

@@ -148,7 +148,7 @@ class StoragePath:
 
     @property
     def is_local(self) -> bool:
-        """True on this machine's file system, where `path` may be used."""
+        """True for a path on this machine's file system; only then `path` may be used."""
         return isinstance(self._filesystem[0], LocalFileSystem)
 
     @property

@@ -138,9 +138,9 @@ def _headline(results: Entry, speedup: float | None) -> str:
 
 
 def _speed(results: Entry) -> str:
-    """Returns the speed at the lowest load: of a closed loop, else of a rate.
+    """Returns the headline on speed at the lowest load: of a closed loop, else of a rate.
 
-    Without streaming there is no TPOT, and the ratio of the throughputs counts.
+    It is the ratio of TPOTs, or of throughputs if the answers were not streamed.
     """
     entries = list((results.get("tasks") or {}).values())
     for axis in LOAD_AXES:

@@ -38,7 +38,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
 
 
 def build_run_launch(run: Run) -> Launch:
-    """Returns how the head and the target of a run are served. Raises InputError without a head or its export."""
+    """Returns the start of the container that serves a run's head. Raises InputError without a head or its export."""
     model = run.recipe.target.model
     # A container downloads a hub id or a URL itself; a target on this machine is uploaded with the head.
     is_local = model == EMBEDDED or Path(model).is_dir()

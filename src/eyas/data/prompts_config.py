@@ -60,7 +60,7 @@ class PromptsConfig:
         require_range("prompts.duplicate", self.duplicate, MIN_THRESHOLD, 1)
 
     def all_sources(self) -> tuple[SourceConfig, ...]:
-        """Returns the short form first, then the tables. Raises InputError if there is none."""
+        """Returns `prompts.source`, then the tables of `prompts.sources`. Raises InputError if there is no source."""
         if self.source is None:
             if not self.sources:
                 raise InputError(

@@ -150,7 +150,7 @@ class VertexClient:
         self._run(lambda: self.endpoints.delete_endpoint(name=name, timeout=TIMEOUT_S))
 
     def delete_model(self, name: str) -> None:
-        """Deletes a model that is deployed nowhere."""
+        """Deletes a model that is not deployed on any endpoint."""
         self._run(lambda: self.models.delete_model(name=name, timeout=TIMEOUT_S))
 
     def _run(self, call: Callable[[], Any]) -> None:

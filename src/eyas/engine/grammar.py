@@ -163,11 +163,11 @@ class GrammarState:
 def _unsupported(what: str, message: str) -> InputError:
     """Returns the error for a grammar or output that llguidance does not support. message: its reason."""
     reason = " ".join(message.split())[:MAX_REASON_CHARS]
-    return InputError(f"llguidance cannot enforce {what} ({reason})", "Simplify it, or leave structured output out")
+    return InputError(f"llguidance cannot enforce {what} ({reason})", "Simplify it, or remove it from the request")
 
 
 def _unsupported_tokenizer(what: str) -> InputError:
     return InputError(
         f"llguidance cannot read {what}, so structured output is not available",
-        "Save the target with a fast tokenizer of its own (tokenizer.json), or leave structured output out",
+        "Save the target with a fast tokenizer of its own (tokenizer.json), or send no constraint",
     )

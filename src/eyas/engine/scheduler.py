@@ -56,7 +56,10 @@ class RoundWork:
 
 
 class Scheduler:
-    """The queues of the engine. policies: by drafter; the engine's owner may replace them."""
+    """The queues of waiting and running requests.
+
+    policies: one for each drafter. The owner of the engine may replace them.
+    """
 
     def __init__(
         self, kv_cache: KVCacheManager, policies: list[Policy], lookahead_slots: int, counters: EngineCounters

@@ -115,7 +115,7 @@ class DraftVocab:
         least = max(1, len(ids))
         if not least <= size <= num_target:
             problem = f"A draft vocabulary of {size} tokens is impossible: this target allows {least} to {num_target}"
-            raise InputError(problem, "Set another size for the draft vocabulary")
+            raise InputError(problem, "Set train.draft_vocab_size within these bounds")
         rank_W = counts_W.detach().cpu().double()
         rank_W = rank_W.index_fill(0, torch.tensor(ids, dtype=torch.int64), float("inf"))
         is_chosen_W = torch.zeros(num_target, dtype=torch.bool)

@@ -133,8 +133,8 @@ def build_record(
     """Counts the rounds of a finished output for each of the trees `shapes`.
 
     Returns:
-        The record with the digest of the head; None if the output was not sampled as those of a report: with a
-        grammar, a penalty or a bias, or in a loop.
+        The record with the digest of the head; None for an output that a report does not count: with a
+        grammar, a penalty or a bias, or one that loops.
     """
     if (
         output.request.grammar is not None

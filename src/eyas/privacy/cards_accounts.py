@@ -171,7 +171,7 @@ def _find_ibans(text: str) -> Iterator[Span]:
 
 @cache
 def _has_ibans(country: str) -> bool:
-    """Returns True for the code of a country with IBANs: two letters of prose before a number are rarely one."""
+    """Returns True for the code of a country with IBANs. Other two letters before a number are ordinary text."""
     return bool(numdb.get("iban").info(country)[0][1])
 
 

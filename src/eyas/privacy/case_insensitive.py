@@ -17,7 +17,10 @@ _SHORT = 128  # characters of a text that is put into lower case anew each time
 
 
 class PrefilteredPattern:
-    """A pattern that is searched only where a test succeeds: a pattern in lower case that is part of every match."""
+    """A pattern with a fast test: a text is searched only if the test, which is part of every match, is found first.
+
+    The test is searched in the text in lower case.
+    """
 
     def __init__(self, exact: str, test: str, flags: int = 0) -> None:
         """Compiles both patterns; the test is put into lower case."""
@@ -69,13 +72,13 @@ class CaseInsensitivePattern(PrefilteredPattern):
 
 
 def lower_text(text: str) -> str:
-    """Returns the text in lower case, letter for letter as a pattern that ignores case reads it: equally long."""
+    """Returns the text in lower case, with the same length, as re.IGNORECASE compares letters."""
     return _lower_cached(text) if len(text) > _SHORT else _lower(text)
 
 
 @lru_cache(maxsize=4)
 def letter_runs(text: str) -> frozenset[str]:
-    """Returns the runs of letters, in lower case: a pattern that needs a word is searched only where it stands."""
+    """Returns the runs of letters in lower case. A pattern that needs a certain word is skipped if it is not here."""
     return frozenset(_LETTERS.findall(lower_text(text)))
 
 

@@ -124,7 +124,7 @@ def _words() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class ValueMatcher:
-    """The test of values for a cell, a field, an item of a list: by their shape, the lexicon and a language."""
+    """A test whether the value of a cell, a field or a list item fits its label, by its shape and the lexicon."""
 
     lexicon: Lexicon
     language: str

@@ -78,7 +78,7 @@ def _find_name(text: str, start: int, end: int) -> int | None:
 
 
 def _is_name(value: str, matcher: ValueMatcher, sure: bool, in_header: bool) -> bool:
-    """Returns True for a name; one word alone in a header may be any word."""
+    """Returns True for a name. A single word in a header must be a known name, because it may be any word."""
     lexicon, lowers = matcher.lexicon, [word.casefold() for word in _SINGLE_WORD.findall(value)]
     first, is_first_name = lowers[0], lowers[0] in lexicon.first_names
     parts = [lower for lower in lowers if lower not in PARTICLES]

@@ -45,7 +45,7 @@ class Cue(Enum):
 
 @dataclass(frozen=True)
 class Phrase:
-    """A phrase that announces a name; `before` are its words but the last, in lower case."""
+    """A phrase that announces a name. `before`: its words except the last one, in lower case."""
 
     before: tuple[str, ...]
     cue: Cue

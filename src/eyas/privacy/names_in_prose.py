@@ -73,7 +73,7 @@ _POLISH_LAST_NAME = re.compile(r"..(?:[cs]k|dzk)(?:a|i|iego|iej|iemu|im|ą)\Z")
 
 
 class ProseNames:
-    """The rules for names beside telling words in one text. A rule returns first and last word of a name, or None."""
+    """The rules for names beside context words. A rule returns the first and the last word of a name, or None."""
 
     def __init__(self, context: WordContext, language: str) -> None:
         self.words, self.lexicon, self.context = context.words, context.lexicon, context

@@ -46,7 +46,7 @@ class _NameSearch:
         self.done = -1  # the last word that is part of a name already
 
     def run(self) -> None:
-        """Fills `spans`."""
+        """Searches the whole text and fills `spans`."""
         index, words, lexicon = index_phrases(), self.words, self.lexicon
         for i, lower in enumerate(words.lowers):
             if lower in index:

@@ -110,7 +110,7 @@ def find_places(
 
 
 def _is_behind_person(text: str, start: int, name_ends: frozenset[int]) -> bool:
-    """Returns True where "from" and the end of a person's name stand before a place."""
+    """Returns True if a person's name and "from" come right before the place."""
     ends = (end for end in range(max(0, start - _REACH_OF_FROM), start) if end in name_ends)
     return any(_FROM.match(text[end:start]) for end in ends)
 

@@ -196,7 +196,7 @@ def _is_strong(column: _Column, has_things: bool) -> bool:
 
 
 def _is_about_people(column: _Column, has_others: bool, has_things: bool, matcher: ValueMatcher) -> bool:
-    """Returns True where a column is personal beyond its heading: by the other columns, or by its own values."""
+    """Returns True if more than the heading shows that a column is about people: other columns or its own values."""
     label, values = column.label, [cell.text for cell in column.fitting]
     if label.kind != "PERSON":
         return label.kind != "ADDRESS" or has_others or not has_things
@@ -233,7 +233,7 @@ def find_field_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
 
 
 def _is_among_people(fields: Sequence[_Field], i: int) -> bool:
-    """Returns True where the fields around field i are a person's more than a thing's."""
+    """Returns True if more of the fields around field i describe a person than a thing."""
     is_person = fields[i].label.kind == "PERSON"
     balance = 0
     for field in (*fields[max(0, i - _NEIGHBORS) : i], *fields[i + 1 : i + 1 + _NEIGHBORS]):

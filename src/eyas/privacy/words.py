@@ -166,7 +166,7 @@ class WordContext:
         self._is_technical: bool | None = None  # computed when the first term is met
 
     def is_joined(self, last: int) -> bool:
-        """Returns True where "and" with another capitalized word follows, or the year of a birth."""
+        """Returns True if "and" with another capitalized word, or a year of birth, follows the name."""
         words = self.words
         if words.next_lower(last) in CONJUNCTIONS and last + 2 < len(words) and words.is_capital(last + 2):
             return True

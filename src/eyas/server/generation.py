@@ -67,7 +67,7 @@ class UsageCounter:
 
     @property
     def usage(self) -> Usage:
-        """The counts so far. Of the choices of a prompt the first one's cache hit counts: the others always hit."""
+        """The counts so far. A prompt's cached tokens are those of its first choice: the later ones always hit."""
         output = sum(self._output)
         return Usage(
             prompt_tokens=self.prompt_tokens,

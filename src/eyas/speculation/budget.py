@@ -63,7 +63,7 @@ class _Incumbent:
 
 @dataclass
 class _RoundRun:
-    """Rounds of one kind in a row, learned together, because learning takes longer than adding up."""
+    """Consecutive rounds of one kind, added up and learned together, because learning takes longer."""
 
     decision: SpeculationDecision
     seconds: float

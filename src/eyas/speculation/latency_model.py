@@ -71,7 +71,7 @@ class LatencyModel:
         self._buckets: dict[int, int] = {}
 
     def bucket(self, batch: int) -> int:
-        """Returns the measured batch size with the nearest ratio."""
+        """Returns the measured batch size that is nearest to `batch` by ratio."""
         if batch not in self._buckets:
             self._buckets[batch] = min(self.table.batches, key=lambda size: abs(math.log(size / batch)))
         return self._buckets[batch]

@@ -114,7 +114,7 @@ class RespondConfig:
         return Decoding(**(asdict(default) | changed))
 
     def output_affecting_keys(self) -> dict[str, Any]:
-        """Returns the keys that decide answers and files, and if a server answers."""
+        """Returns the keys that change answers or files, and whether a server answers."""
         unused = () if self.url is None else ("batch_size",)
         keys = {name: value for name, value in asdict(self).items() if name not in (*RUNTIME_KEYS, *unused)}
         return keys | {"server": self.url is not None}

@@ -155,7 +155,7 @@ def _matches(name: str | None, patterns: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class VerdictLists:
-    """A table of a policy file: names with one verdict each."""
+    """A table of a policy file: the names that have each verdict."""
 
     allow: tuple[str, ...] = ()
     acknowledge: tuple[str, ...] = ()

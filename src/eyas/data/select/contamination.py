@@ -93,7 +93,10 @@ def _hash_file(path: str, n: int) -> NgramHashes:
 
 
 def _read_user_turns(path: str) -> Iterator[list[str]]:
-    """Yields the user turns of each record. Raises InputError for a bad record: skipped, it would not be guarded."""
+    """Yields the user turns of each record.
+
+    Raises InputError for a bad record. If it were skipped, its prompts would not be guarded.
+    """
     for record in read_records(SourceConfig(path)):
         parsed = parse_record(record.value) if record.is_json else None
         if not isinstance(parsed, ParsedRecord):

@@ -109,7 +109,9 @@ class TrafficModel:
         Raises InputError for an empty production log, and if the extra `data` is not installed.
         """
         if not production:
-            raise InputError("The production log holds no prompt", "Give a log with some hundred prompts")
+            raise InputError(
+                "The production log holds no prompt", "Set prompts.production to a log with a few hundred prompts"
+            )
         weights, nearness = _fit_topics(_subsample(production), _subsample(pool_sample), seed)
         sizes = np.array([len(text) for text in production])
         # Inner quantiles; equal ones become one where many prompts have the same length.
@@ -189,7 +191,10 @@ class TrafficModel:
         return quotas.ravel()
 
     def _largest_number(self, available: np.ndarray) -> int:
-        """Returns the largest number for which topics, and bins, that the pool has miss at most TOLERANCE."""
+        """Returns the largest number of prompts that the pool can supply in the proportions of production.
+
+        At most the share TOLERANCE may be missing. Topics and length bins without any prompt are ignored.
+        """
         shares = (self.production / self.production.sum()).reshape(-1, self._num_bins)
         there = available.reshape(shares.shape)
         low, high = 0, int(available.sum())
@@ -203,7 +208,7 @@ class TrafficModel:
         return max(low, min(1, int(available.sum())))
 
     def _fill_from_nearest(self, cell: int, number: int, taken: np.ndarray, available: np.ndarray) -> None:
-        """Takes `number` more prompts, from the cells nearest to `cell`."""
+        """Adds `number` prompts to `taken`, from the cells nearest to `cell`."""
         topic, own_bin = divmod(cell, self._num_bins)
         distance = np.abs(np.arange(self._num_bins) - own_bin)
         others, bins = np.divmod(np.arange(len(taken)), self._num_bins)
@@ -223,7 +228,7 @@ class TrafficModel:
 
 
 def _apportion(exact: np.ndarray, total: int, first: np.ndarray | None = None) -> np.ndarray:
-    """Returns whole numbers near `exact` that sum to `total`: rounded down, the rest to the largest remainders.
+    """Returns whole numbers near `exact` that sum to `total`: all rounded down, then the largest remainders up.
 
     `first` ranks the entries that are not zero, instead of the remainders. Ties go to the earlier entry.
     """

@@ -74,7 +74,7 @@ class SourceConfig:
                 "Leave prompts.license out",
             )
         if self.is_builtin and (self.count is None or self.count < 1):
-            raise InputError(f"{self.path} does not know how many prompts to write", "Set prompts.limit=300")
+            raise InputError(f"{self.path} has no number of prompts to write", "Set prompts.limit=300")
         if self.path.startswith(HUB) and FULL_REVISION.fullmatch(self.revision or "") is None:
             raise UsageError(
                 f"{self.path} has the revision {self.revision}, which is not a full commit",
@@ -155,7 +155,7 @@ class Record:
 
 
 def open_source(config: SourceConfig, source_index: int) -> Source:
-    """Reads every byte of a source once: computes digests, splits, counts.
+    """Reads a source once to compute its digests, to split it into shards and to count its records.
 
     Args:
         config: The source.

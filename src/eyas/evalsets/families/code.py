@@ -41,7 +41,7 @@ EXPLAIN = (
 
 @dataclass(frozen=True)
 class Task:
-    """A sort of function, as templates: $name stands for a word of the request, braces are those of the grammar.
+    """A kind of function, as templates: $name is a word of the request, braces are those of `template_grammar`.
 
     Attributes:
         func: the name of the function.
