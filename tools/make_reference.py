@@ -27,6 +27,7 @@ from eyas.base import config
 from eyas.bench.config import ClientConfig
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.canary import CanaryStatus, Ratio
+from eyas.engine.counters import EngineCounters
 from eyas.monitoring.prompt_sampler import PromptSampler, SampleOptions
 from eyas.recipe import Recipe
 from eyas.server.metrics import ServerMetrics
@@ -330,16 +331,8 @@ def write_metrics_page() -> str:
 def _render_full_page() -> bytes:
     """Returns the page of a server with a canary head and a prompt sampler."""
     canary = CanaryStatus("running", 0.1, Ratio(1.0, Interval(1.0, 1.0)), {}, {"head": 1}, {"head": 1})
-    stats = EngineStats(
-        **dict.fromkeys(("running", "waiting", "kv_used", "kv_cached", "prompt_tokens", "cached_tokens"), 0),
-        **dict.fromkeys(("output_tokens", "preemptions", "drafts", "draft_tokens", "accepted_tokens"), 0),
-        kv_total=1,
-        requests_finished={},
-        accepted_per_position=(0,),
-        speedup=SpeedupEstimate(1.0, 1.0, 1.0, 1.0),
-        arm="off",
-        canary=canary,
-    )
+    counters, speedup = EngineCounters(accepted_per_position=[0]), SpeedupEstimate(1.0, 1.0, 1.0, 1.0)
+    stats = EngineStats(0, 0, 0, 0, kv_total=1, counters=counters, speedup=speedup, canary=canary)
     with tempfile.TemporaryDirectory() as directory:
         sampler = PromptSampler(SampleOptions(Path(directory)), _refuse, (), (), print)
         try:

@@ -50,7 +50,7 @@ def test_a_disconnect_frees_the_slots(server_of_two, stream, n):
             while b"data: {" not in connection.recv(5000):
                 pass
     wait_until(lambda: async_engine.stats().running + async_engine.stats().waiting == 0)
-    assert async_engine.stats().requests_finished == {"cancelled": n}
+    assert async_engine.stats().counters.finished == {"cancelled": n}
     wait_until(lambda: server_of_two.lines)
     (line,) = map(json.loads, server_of_two.lines)
     assert line["status"] == (200 if stream else 499)
@@ -85,7 +85,7 @@ def test_a_call_with_more_requests_than_the_limit_is_cancelled(server_of_two):
     expected = f"n=4 needs 4 sequences, but {limits}. Lower n or raise the limits."
     assert reply.json()["error"]["message"] == expected
     wait_until(lambda: async_engine.stats().running + async_engine.stats().waiting == 0)
-    assert async_engine.stats().requests_finished == {"cancelled": 3}
+    assert async_engine.stats().counters.finished == {"cancelled": 3}
 
 
 # --- shutdown and failure --------------------------------------------------------------------------------------------

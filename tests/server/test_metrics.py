@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.server.server import MODEL, serving, start_engine
 
 from eyas.engine.async_engine import EngineStats
+from eyas.engine.counters import EngineCounters
 from eyas.engine.request import Request, RequestOutput
 from eyas.server.generation import OutputDelta, UsageCounter
 from eyas.server.metrics import ServerMetrics
@@ -19,17 +20,19 @@ STATS = EngineStats(
     kv_used=30,
     kv_cached=5,
     kv_total=120,
-    prompt_tokens=70,
-    cached_tokens=20,
-    output_tokens=90,
-    requests_finished={"stop": 4, "cancelled": 1},
-    preemptions=6,
-    drafts=10,
-    draft_tokens=50,
-    accepted_tokens=12,
-    accepted_per_position=(8, 4, 0),
+    counters=EngineCounters(
+        prompt_tokens=70,
+        cached_tokens=20,
+        output_tokens=90,
+        finished={"stop": 4, "cancelled": 1},
+        preemptions=6,
+        drafts=10,
+        draft_tokens=50,
+        accepted_per_position=[8, 4, 0],
+        arm="tree8",
+    ),
     speedup=SpeedupEstimate(1.5, 1.25, 1.75, 40.0),
-    arm="tree8",
+    canary=None,
 )
 
 

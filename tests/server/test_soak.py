@@ -47,9 +47,9 @@ def test_a_soak_leaves_nothing_behind(shallow_target: Target, num_requests: int,
     stats = async_engine.stats()
     assert report.outcomes["left"] > 0
     assert report.outcomes["plain 200"] > num_requests / 20
-    assert stats.preemptions > 0, "memory was short"
-    assert stats.drafts > 0
-    assert stats.requests_finished["cancelled"] > 0
+    assert stats.counters.preemptions > 0, "memory was short"
+    assert stats.counters.drafts > 0
+    assert stats.counters.finished["cancelled"] > 0
     if num_requests > 1000:
         assert grown < 0.05, f"memory grew by {grown:.1%}"
 

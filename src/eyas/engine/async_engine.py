@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from eyas.base.errors import EyasError
 from eyas.engine.canary import CANARY, MAIN, CanaryExperiment, CanaryStatus
+from eyas.engine.counters import EngineCounters
 from eyas.engine.engine import Engine, OnTokens
 from eyas.engine.loops import RequestSource, overlap_loop
 from eyas.engine.request import Request, RequestOutput
@@ -84,12 +85,10 @@ class EngineThread:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A snapshot of the engine. kv_* in tokens; drafts, draft and accepted tokens as vLLM counts them.
+    """A snapshot of the engine. kv_* in tokens; counters: since the start, or since they were reset.
 
-    drafts: draft trees, one for each request and round. draft_tokens: their nodes without the roots. accepted_tokens:
-    without bonus tokens. accepted_per_position[i]: drafts of which more than i tokens were accepted. speedup: over the
-    same server without speculation, estimated from its own rounds; None until both are measured. arm: of the last
-    round. canary: None without a canary head.
+    speedup: over the same server without speculation, estimated from its own rounds; None until both are measured.
+    canary: None without a canary head.
     """
 
     running: int
@@ -97,18 +96,9 @@ class EngineStats:
     kv_used: int
     kv_cached: int
     kv_total: int
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    requests_finished: dict[str, int]
-    preemptions: int
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
-    accepted_per_position: tuple[int, ...]
+    counters: EngineCounters
     speedup: SpeedupEstimate | None
-    arm: str
-    canary: CanaryStatus | None = None
+    canary: CanaryStatus | None
 
 
 class RequestInbox:
@@ -255,12 +245,9 @@ class AsyncEngine:
 
     def stats(self) -> EngineStats:
         """Returns a snapshot while the engine runs."""
-        engine, counters = self.engine, self.engine.counters
-        pool, cached = engine.kv_cache.pool, engine.kv_cache.prefix_cache.num_slots
-        running, is_promoted = (
-            len(engine.scheduler.running),
-            self.canary is not None and self.canary.state == "promoted",
-        )
+        engine, pool = self.engine, self.engine.kv_cache.pool
+        running, cached = len(engine.scheduler.running), engine.kv_cache.prefix_cache.num_slots
+        is_promoted = self.canary is not None and self.canary.state == "promoted"
         policy = engine.policies[CANARY if is_promoted else MAIN]
         return EngineStats(
             running=running,
@@ -268,17 +255,8 @@ class AsyncEngine:
             kv_used=pool.num_slots - pool.num_free - cached,
             kv_cached=cached,
             kv_total=pool.num_slots,
-            prompt_tokens=counters.prompt_tokens,
-            cached_tokens=counters.cached_tokens,
-            output_tokens=counters.output_tokens,
-            requests_finished=dict(counters.finished),
-            preemptions=counters.preemptions,
-            drafts=counters.drafts,
-            draft_tokens=counters.draft_tokens,
-            accepted_tokens=sum(counters.accepted_per_position),
-            accepted_per_position=tuple(counters.accepted_per_position),
+            counters=engine.counters.copy(),
             speedup=policy.speedup() if isinstance(policy, Budget) else None,
-            arm=counters.arm,
             canary=None if self.canary is None else self.canary.status(),
         )
 

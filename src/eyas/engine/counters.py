@@ -1,6 +1,6 @@
 """Counters of an engine, for statistics and benchmarks."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -32,6 +32,10 @@ class EngineCounters:
     def reset(self) -> None:
         """Sets all counters to zero."""
         self.__dict__.update(EngineCounters().__dict__)
+
+    def copy(self) -> "EngineCounters":
+        """Returns a copy. Another thread may call it while the engine counts."""
+        return replace(self, accepted_per_position=[*self.accepted_per_position], finished={**self.finished})
 
     def count_draft(self, num_nodes: int, depth: int, num_accepted: int) -> None:
         """Counts the tree of one request in one round. num_accepted: draft tokens, without the bonus token."""

@@ -91,31 +91,34 @@ def _by_label(family: Family, values: Mapping[str, float]) -> Family:
 
 
 def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
+    counters = stats.counters
     yield GaugeMetricFamily("vllm:num_requests_running", "Requests that run now.", stats.running)
     yield GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait in the queue now.", stats.waiting)
     used = stats.kv_used / stats.kv_total
     yield GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share of the KV cache that running requests use.", used)
-    yield CounterMetricFamily("vllm:num_preemptions", "Requests that were preempted.", stats.preemptions)
-    yield CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens of all requests.", stats.prompt_tokens)
-    yield CounterMetricFamily("vllm:generation_tokens", "Output tokens of all requests.", stats.output_tokens)
-    yield CounterMetricFamily("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", stats.prompt_tokens)
-    yield CounterMetricFamily("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", stats.cached_tokens)
+    yield CounterMetricFamily("vllm:num_preemptions", "Requests that were preempted.", counters.preemptions)
+    yield CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens of all requests.", counters.prompt_tokens)
+    yield CounterMetricFamily("vllm:generation_tokens", "Output tokens of all requests.", counters.output_tokens)
+    yield CounterMetricFamily(
+        "vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", counters.prompt_tokens
+    )
+    yield CounterMetricFamily("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", counters.cached_tokens)
     finished = CounterMetricFamily("vllm:request_success", "Requests by finish reason.", labels=["finished_reason"])
-    counts = stats.requests_finished
-    yield _by_label(finished, {name: counts.get(reason, 0) for reason, name in FINISH_REASONS.items()})
+    yield _by_label(finished, {name: counters.finished.get(reason, 0) for reason, name in FINISH_REASONS.items()})
 
 
 def _speculation_metrics(stats: EngineStats) -> Iterator[Metric]:
-    yield CounterMetricFamily("vllm:spec_decode_num_drafts", "Draft trees, one per request and round.", stats.drafts)
+    counters = stats.counters
+    yield CounterMetricFamily("vllm:spec_decode_num_drafts", "Draft trees, one per request and round.", counters.drafts)
     text = "Nodes of the draft trees without their roots."
-    yield CounterMetricFamily("vllm:spec_decode_num_draft_tokens", text, stats.draft_tokens)
+    yield CounterMetricFamily("vllm:spec_decode_num_draft_tokens", text, counters.draft_tokens)
     text = "Accepted nodes, bonus tokens excluded."
-    yield CounterMetricFamily("vllm:spec_decode_num_accepted_tokens", text, stats.accepted_tokens)
+    yield CounterMetricFamily("vllm:spec_decode_num_accepted_tokens", text, sum(counters.accepted_per_position))
     text = "Draft trees that were accepted down to depth position + 1."
     name = "vllm:spec_decode_num_accepted_tokens_per_pos"
-    positions = {str(position): count for position, count in enumerate(stats.accepted_per_position)}
+    positions = {str(position): count for position, count in enumerate(counters.accepted_per_position)}
     yield _by_label(CounterMetricFamily(name, text, labels=["position"]), positions)
-    yield _by_label(GaugeMetricFamily("eyas_arm_info", "The arm of the last round.", labels=["arm"]), {stats.arm: 1})
+    yield _by_label(GaugeMetricFamily("eyas_arm_info", "The arm of the last round.", labels=["arm"]), {counters.arm: 1})
     if stats.speedup is not None:
         text = "Tokens per second over those without speculation, measured on the rounds of this server"
         yield GaugeMetricFamily("eyas_speedup_now", f"{text}.", stats.speedup.value)
