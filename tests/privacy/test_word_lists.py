@@ -23,24 +23,24 @@ def counted(tmp_path, monkeypatch):
 
     def build():
         calls.append(1)
-        return {"words": frozenset(("ä", "b"))}
+        return b"content"
 
     return calls, build, tmp_path / "eyas"
 
 
 def test_lists_are_built_once(counted):
     calls, build, _ = counted
-    assert load_cached("x", build) == load_cached("x", build) == {"words": {"ä", "b"}}
+    assert load_cached("privacy-x", "1", build, 3) == load_cached("privacy-x", "1", build, 3) == b"content"
     assert len(calls) == 1
 
 
 def test_a_damaged_file_is_built_again(counted):
     calls, build, directory = counted
-    load_cached("x", build)
-    (path,) = directory.glob("privacy-x-*")
+    load_cached("privacy-x", "1", build, 3)
+    (path,) = directory.glob("privacy-x-1.bin")
     path.write_bytes(path.read_bytes()[:-3])
-    assert load_cached("x", build) == {"words": {"ä", "b"}}
-    load_cached("x", build)
+    assert load_cached("privacy-x", "1", build, 3) == b"content"
+    load_cached("privacy-x", "1", build, 3)
     assert len(calls) == 2
 
 
@@ -48,7 +48,7 @@ def test_a_directory_that_is_not_writable_costs_only_time(counted, monkeypatch, 
     calls, build, _ = counted
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert load_cached("x", build) == load_cached("x", build)
+    assert load_cached("privacy-x", "1", build, 3) == load_cached("privacy-x", "1", build, 3)
     assert len(calls) == 2
 
 
@@ -116,8 +116,8 @@ def test_tables_keep_the_rules_and_are_read(name):
         ('[titles]\nen = "mr Mrs"', r"\[titles\]: 'Mrs' has a capital letter"),
         ('[titles]\nen = "mr mrs mr"', r"\[titles\]: en has 'mr' twice"),
         ('[titles]\nenglish = "mr"', r"\[titles\]: 'english' is no language of the word lists"),
-        ('[titles]\nen = "mr\n', r"is not valid TOML \(at line 2, column 9\)"),
-        (None, "cannot be read: No such file"),
+        ('[titles]\nen = "mr\n', r"is not valid TOML \(line 2, column 9\)"),
+        (None, r"cannot be read \(No such file"),
     ],
 )
 def test_a_broken_rule_names_file_and_entry(data, text, problem):

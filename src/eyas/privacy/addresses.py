@@ -15,15 +15,9 @@ import re
 from collections.abc import Iterator
 
 from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern, letter_runs, lower_text
+from eyas.privacy.dictionary import WITH_COMPOUNDS
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import load_lexicon, read_words
-
-
-def _any_of(*tables: str) -> str:
-    """Returns a regex that matches any word of these tables of streets.toml. Longer words come first."""
-    kinds = sorted(read_words("streets", *tables), key=lambda kind: (-len(kind), kind))
-    return "|".join(map(re.escape, kinds))
-
+from eyas.privacy.word_lists import any_of, load_lexicon, read_words
 
 _UP = "A-ZÀ-ÖØ-ÞĄĆĘŁŃŚŹŻŠČŽ"
 _LOW = "a-zß-öø-ÿąćęłńśźżščž"
@@ -36,7 +30,7 @@ _EN = re.compile(
     rf"(?<![\w.,$€£#-])(?<!\$ )(?:(?:flat|apt\.?|unit|suite"
     rf"|no\.?) ?\d{{1,4}}[a-z]?,? )?\d{{1,5}}[A-Za-z]?(?:[-–/]\d{{1,4}})?,? "
     rf"(?:(?:N|S|E|W|NE|NW|SE|SW|North|South|East|West)\.? )?(?:(?:{_CAP}|\d{{1,3}}(?:st|nd|rd|th)|the|of) ){{1,4}}"
-    rf"(?:{_any_of('behind_name').title()}|ST|AVE|RD|BLVD|LN|DR|CT|STREET|AVENUE|ROAD|LANE|DRIVE)\b"
+    rf"(?:{any_of('streets', 'behind_name').title()}|ST|AVE|RD|BLVD|LN|DR|CT|STREET|AVENUE|ROAD|LANE|DRIVE)\b"
 )
 _NO_STREET_NAME = frozenset(
     "minutes minute hours hour miles mile feet foot meters piece people lane way east west".split()  # noqa: SIM905
@@ -70,19 +64,19 @@ _FR = re.compile(
     rf"|la|le|et) {_CAP}){{0,3}}"
 )
 # German, Dutch and Swedish: name and kind in one word, or the kind after the name.
-_COMPOUND_LANGUAGES = ("de", "nl", "sv")
 _COMPOUNDS_EVERYWHERE = tuple(read_words("streets", "in_one_word_everywhere"))
 _COMPOUND_TABLES = ("in_one_word_everywhere", "in_one_word", "in_one_word_doubtful")
 _COMPOUNDS = tuple(read_words("streets", *_COMPOUND_TABLES))
+_COMPOUND_KINDS = any_of("streets", *_COMPOUND_TABLES)
 _NUMBER_BEHIND = re.compile(r",? (?:nr\.? ?)?\d")
 _ONE_WORD = re.compile(
     rf"(?<![{_LOW}{_UP}])(?:(?:{_CAP}|Am|An|Auf|Alte|Neue|Lange|Große|Kleine|Hohe|van|der|den|de|het|op|Sankt"
-    rf"|St\.)[ -]){{0,3}}[{_UP}{_LOW}'’-]{{0,30}}(?i:{_any_of(*_COMPOUND_TABLES)})(?:,? (?:nr\.? ?)?)({_NUMBER})"
+    rf"|St\.)[ -]){{0,3}}[{_UP}{_LOW}'’-]{{0,30}}(?i:{_COMPOUND_KINDS})(?:,? (?:nr\.? ?)?)({_NUMBER})"
     r"(?![\d%€$]|[.,:]\d| ?(?:€|Euro|EUR|kr|%|km|m²|kg))"
 )
-_SURE_COMPOUND = re.compile(rf"(?i)(?:{_any_of('in_one_word_everywhere', 'in_one_word')}),? (?:nr\.? ?)?\d")
+_SURE_COMPOUND = re.compile(rf"(?i)(?:{any_of('streets', 'in_one_word_everywhere', 'in_one_word')}),? (?:nr\.? ?)?\d")
 _PREFIXED = re.compile(
-    rf"(?<![\w.])(?:(?i:{_any_of('before_name')}|c\.(?= de))|Via|V\.|R\.|Av|Calz\.)(?: |(?<=[./]) ?)"
+    rf"(?<![\w.])(?:(?i:{any_of('streets', 'before_name')}|c\.(?= de))|Via|V\.|R\.|Av|Calz\.)(?: |(?<=[./]) ?)"
     r"(?:(?:de|del|la|las|los|el|di|dei|degli|della|delle|dell|da|do|das|dos|e|y|św|gen|ks|ku|des|du|les|le|d|l)"
     rf"(?:\.|['’]| ) ?){{0,4}}{_ANY}"
     rf"(?:[ -](?:(?:de|del|la|las|los|el|di|dei|della|da|do|das|dos|e|y) ){{0,2}}{_CAP}){{0,4}}"
@@ -216,7 +210,7 @@ def find_addresses(text: str, language: str) -> Iterator[Span]:
 
 def _find_compounds(text: str, language: str) -> Iterator[re.Match[str]]:
     """Yields name and kind of street in one word, with a number."""
-    lower, in_language = lower_text(text), language in _COMPOUND_LANGUAGES
+    lower, in_language = lower_text(text), language in WITH_COMPOUNDS
     if not in_language and not any(kind in lower for kind in _COMPOUNDS_EVERYWHERE):
         return
     # A match has a number after a kind of street, fewer than 200 characters before it and fewer than 100 after it.

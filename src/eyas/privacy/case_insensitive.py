@@ -32,10 +32,6 @@ class PrefilteredPattern:
         """Yields the matches, as re.Pattern.finditer does."""
         return self._exact.finditer(text) if self._test.search(lower_text(text)) else iter(())
 
-    def search(self, text: str) -> re.Match[str] | None:
-        """Returns the first match."""
-        return self._exact.search(text) if self._test.search(lower_text(text)) else None
-
 
 class CaseInsensitivePattern(PrefilteredPattern):
     """A pattern, written without (?i), that matches no empty text, with methods as those of re.Pattern.

@@ -6,23 +6,16 @@ share a code: three unknown words in two thousand (Polish; fewer elsewhere) pass
 without its accents as well, as people in a hurry write it.
 """
 
-import contextlib
-import hashlib
-import mmap
 import re
 from bisect import bisect_left
 from functools import cache, lru_cache
 from importlib.metadata import version
 from zlib import crc32
 
-from eyas.base.environment import cache_directory, remove_all_but_newest
-from eyas.base.errors import EyasError
-from eyas.base.storage import write_atomic
 from eyas.privacy.case_insensitive import strip_accents
-from eyas.privacy.word_lists import LANGUAGES
+from eyas.privacy.word_lists import LANGUAGES, load_cached
 
 _VERSION = 2  # raised when the format of the file changes
-_DIGEST_BYTES = 32  # before the codes
 _MAX_FILES = 2 * len(LANGUAGES)  # of this version and of the one before
 _MIN_MISSPELLING = 8  # letters from which on a misspelling is likelier than a name that differs from a word in a letter
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -34,7 +27,7 @@ _CLITICS = {
     "it": re.compile(r"(?<=[^\W\d_]{2})(?:m?m[ie]|t[ie]|s[ie]|c[ie]|v[ie]|glie)?(?:l[aeio]|ne|mi|ti|si|ci|vi|gli)\Z"),
     "pt": re.compile(r"(?<=[^\W\d_]{2})-?(?:me|te|se|nos|lhes?|l?[ao]s?)\Z"),
 }
-_WITH_COMPOUNDS = ("de", "nl", "sv")
+WITH_COMPOUNDS = ("de", "nl", "sv")
 
 
 @lru_cache(maxsize=100_000)
@@ -54,7 +47,7 @@ def is_known(lower: str, language: str) -> bool:
 @lru_cache(maxsize=100_000)
 def is_compound(lower: str, language: str) -> bool:
     """Returns True for a compound of two known words: "Terminverschiebung". Many last names are: "Steinbach"."""
-    if language not in _WITH_COMPOUNDS:
+    if language not in WITH_COMPOUNDS:
         return False
     for cut in range(_MIN_PART, len(lower) - _MIN_PART + 1):
         first, last = lower[:cut], lower[cut:]
@@ -91,17 +84,8 @@ def _has_form(word: str, language: str) -> bool:
 @cache
 def _load_codes(language: str) -> memoryview:
     """Returns the sorted codes of a language's forms: built in seconds once, then mapped from the cache directory."""
-    path = cache_directory() / f"words-{language}-{version('simplemma')}-{_VERSION}.bin"
-    with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is built again
-        with path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        if hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
-            return data[_DIGEST_BYTES:].cast("I")
-    codes = _build_codes(language)
-    with contextlib.suppress(EyasError, OSError):  # the directory is not writable: the next process builds them, too
-        write_atomic(path, hashlib.sha256(codes).digest() + codes)
-        remove_all_but_newest(path.parent, "words-*.bin", _MAX_FILES)
-    return memoryview(codes).cast("I")
+    version_key = f"{language}-{version('simplemma')}-{_VERSION}"
+    return load_cached("words", version_key, lambda: _build_codes(language), _MAX_FILES).cast("I")
 
 
 def _build_codes(language: str) -> bytes:

@@ -150,17 +150,13 @@ def _build_detector(name: str) -> Detector:
                 f"Screening prompts needs the package {error.name}, which is not installed",
                 "Run: pip install 'eyas[data]'",
             ) from None
-    if kind == "transformers":
-        from eyas.privacy.model_detectors import TransformersDetector
+    if kind == "dlp":
+        from eyas.privacy.dlp_detector import DlpDetector
 
-        return TransformersDetector(argument)
-    if kind == "gliner":
-        from eyas.privacy.model_detectors import GlinerDetector
+        return DlpDetector(argument)
+    from eyas.privacy.model_detectors import GlinerDetector, TransformersDetector
 
-        return GlinerDetector(argument)
-    from eyas.privacy.dlp_detector import DlpDetector
-
-    return DlpDetector(argument)
+    return GlinerDetector(argument) if kind == "gliner" else TransformersDetector(argument)
 
 
 def _add_without_overlap(spans: Sequence[Span], more: Iterable[Span]) -> list[Span]:

@@ -14,6 +14,7 @@ from eyas.privacy.case_insensitive import CaseInsensitivePattern, lower_text
 from eyas.privacy.span import Span
 from eyas.privacy.word_lists import read_by_language, read_data_file, read_words
 
+_FUNCTION_WORDS = read_by_language("function_words", "function_words")["en"]
 _WORDS_BEFORE, _WORDS_BEHIND = 8, 5  # content words before a weak form, and from its own first group on
 _REACH = 200  # characters in which those words are looked for
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -98,11 +99,10 @@ def _has_context(lower: str, match: re.Match[str], context: tuple[str, ...]) -> 
     """
     if not context:
         return True
-    skipped = _english_function_words()
     before = [word[0] for word in _WORD.finditer(lower, max(0, match.start() - _REACH), match.start())]
     behind = [word[0] for word in _WORD.finditer(lower, match.start(), match.start() + _REACH)]
-    beside = [word for word in reversed(before) if word not in skipped][:_WORDS_BEFORE]
-    beside += [word for word in behind if word not in skipped][:_WORDS_BEHIND]
+    beside = [word for word in reversed(before) if word not in _FUNCTION_WORDS][:_WORDS_BEFORE]
+    beside += [word for word in behind if word not in _FUNCTION_WORDS][:_WORDS_BEHIND]
     return any(word in other for word in context for other in beside)
 
 
@@ -136,8 +136,3 @@ def _load_forms() -> tuple[tuple[re.Pattern[str], list[_Form]], ...]:
         (re.compile(rf"\b(?={start})(?:{'|'.join(form.pattern.pattern for form in forms)})"), forms)
         for start, forms in ((r"[A-Za-zÑ]{0,6}[ -]?\d", strong), (r"[A-Z\d]", weak))
     )
-
-
-@cache
-def _english_function_words() -> frozenset[str]:
-    return read_by_language("function_words", "function_words")["en"]

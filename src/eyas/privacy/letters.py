@@ -18,29 +18,24 @@ from eyas.privacy.dictionary import is_known
 from eyas.privacy.labels import ValueMatcher
 from eyas.privacy.names_by_phrase import GROUP_ADDRESSEES
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, read_words
+from eyas.privacy.word_lists import PARTICLES, any_of
 from eyas.privacy.words import TITLES
-
-
-def _any_of(*tables: str) -> str:
-    """Returns a regex that matches any of these phrases. Longer phrases come first."""
-    return "|".join(map(re.escape, sorted(read_words("letters", *tables), key=lambda phrase: (-len(phrase), phrase))))
-
 
 _WORD = r"[^\W\d_][^\W\d_'’.-]*(?:['’.-][^\W\d_]*)*"
 _WORDS = rf"{_WORD}(?:[ \t](?:&[ \t])?{_WORD}){{0,5}}"
+_GREETINGS = any_of("letters", "greetings", "greetings_of_letters")
 _GREETING = CaseInsensitivePattern(
-    rf"^[ \t>]*(?:{_any_of('greetings', 'greetings_of_letters')})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)",
+    rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)",
     re.MULTILINE,
 )
 _CLOSING = CaseInsensitivePattern(
-    rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{_any_of('closings', 'closings_of_letters')})\b"
+    rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{any_of('letters', 'closings', 'closings_of_letters')})\b"
     rf"(?:[ \t](?:from|aus|uit|från)[ \t]{_WORD})?[ \t]*[,.!:–-]?"
     rf"[ \t]*(?:\n[ \t>]*\n?[ \t>]*)?(?:--[ \t]*\n)?[-–—]?[ \t]*({_WORDS})[ \t]*\.?[ \t]*(?=[,\n]|$)",
     re.MULTILINE,
 )
 _HEADER = CaseInsensitivePattern(
-    rf"^[ \t>]*(?:{_any_of('headers')})[ \t]*:[ \t]*\"?({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)", re.MULTILINE
+    rf"^[ \t>]*(?:{any_of('letters', 'headers')})[ \t]*:[ \t]*\"?({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)", re.MULTILINE
 )
 _WROTE = r"wrote|a écrit|escribió|ha scritto|escreveu|schreef|napisał[ao]?|skrev"
 _REPLY = PrefilteredPattern(

@@ -1,11 +1,11 @@
 """Models that find names: token classification by transformers, or GLiNER. Both read a directory on disk only."""
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError, UsageError
+from eyas.base.provenance import digest_directory
 from eyas.privacy.span import Span, split_windows
 from eyas.privacy.word_lists import read_kinds
 
@@ -38,11 +38,9 @@ class _ModelDetector:
 
     def __init__(self, kind: str, directory: str) -> None:
         path = Path(directory)
-        if not path.is_dir():
-            raise InputError(f"The detector {kind}:{directory} names no directory", "Download the model to it")
         languages = path / LANGUAGES_FILE
         self.path = path
-        self.name = f"{kind} {_digest_files(path)}"
+        self.name = f"{kind} {digest_directory(path)}"  # of the names and bytes of its files, wherever it is stored
         self.name_languages = frozenset(languages.read_text().split()) if languages.is_file() else frozenset[str]()
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
@@ -51,17 +49,19 @@ class _ModelDetector:
         found: list[list[Span]] = [[] for _ in texts]
         entities = self._predict([window for *_, window in windows]) if windows else []
         for (i, offset, window), group in zip(windows, entities, strict=True):
-            for label, start, end, score in group:
+            for entity in group:
+                label, start, end = entity.get("entity_group") or entity["label"], entity["start"], entity["end"]
                 # Some tokenizers count the spaces around a word to it.
                 start += len(window[start:end]) - len(window[start:end].lstrip())
                 end = start + len(window[start:end].rstrip())
                 kind = kind_of_label(label)
+                score = min(float(entity["score"]), 1.0)
                 if kind and score >= THRESHOLD and start < end:
-                    found[i].append(Span(offset + start, offset + end, kind, min(score, 1.0)))
+                    found[i].append(Span(offset + start, offset + end, kind, score))
         return found
 
-    def _predict(self, windows: list[str]) -> list[list[tuple[str, int, int, float]]]:
-        """Returns label, start, end and score of the entities of each window."""
+    def _predict(self, windows: list[str]) -> Sequence[Sequence[Mapping[str, Any]]]:
+        """Returns the entities of each window: "label" or "entity_group", "start", "end" and "score"."""
         raise NotImplementedError
 
 
@@ -89,11 +89,8 @@ class TransformersDetector(_ModelDetector):
             "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="simple", device="cpu"
         )
 
-    def _predict(self, windows: list[str]) -> list[list[tuple[str, int, int, float]]]:
-        return [
-            [(group["entity_group"], int(group["start"]), int(group["end"]), float(group["score"])) for group in groups]
-            for groups in self._pipeline(windows, batch_size=BATCH)
-        ]
+    def _predict(self, windows: list[str]) -> Sequence[Sequence[Mapping[str, Any]]]:
+        return self._pipeline(windows, batch_size=BATCH)
 
 
 class GlinerDetector(_ModelDetector):
@@ -110,22 +107,6 @@ class GlinerDetector(_ModelDetector):
             ) from None
         self._model: Any = GLiNER.from_pretrained(str(self.path), local_files_only=True)
 
-    def _predict(self, windows: list[str]) -> list[list[tuple[str, int, int, float]]]:
-        return [
-            [
-                (entity["label"], entity["start"], entity["end"], float(entity["score"]))
-                for entity in self._model.predict_entities(window, list(GLINER_LABELS), threshold=THRESHOLD)
-            ]
-            for window in windows
-        ]
-
-
-def _digest_files(path: Path) -> str:
-    """Returns a digest of the names and bytes of a directory's files: the same for a model wherever it is stored."""
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
-        if file.is_file():
-            digest.update(str(file.relative_to(path)).encode())
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()[:16]
+    def _predict(self, windows: list[str]) -> Sequence[Sequence[Mapping[str, Any]]]:
+        labels = list(GLINER_LABELS)
+        return [self._model.predict_entities(window, labels, threshold=THRESHOLD) for window in windows]

@@ -16,7 +16,7 @@ from pathlib import Path
 from eyas.base.errors import InputError
 from eyas.base.storage import convert_write_errors
 from eyas.privacy.case_insensitive import strip_accents
-from eyas.privacy.word_lists import LANGUAGES, PARTICLES, city_names, first_names, last_names
+from eyas.privacy.word_lists import LANGUAGES, PARTICLES, city_names, person_names
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
 _LOCALES = {language: f"{language}_{language.upper()}" for language in LANGUAGES} | {"en": "en_US", "sv": "sv_SE"}
@@ -81,9 +81,7 @@ class Surrogates:
         """
         if len(text) == 1:
             return _match_case(self._pick("INITIAL", text, _INITIALS), text)
-        locale = _LOCALES.get(language, "en_US")
-        names = first_names(locale) if role == FIRST else last_names(locale)
-        return self._pick(f"PERSON.{role}", text, names, avoid)
+        return self._pick(f"PERSON.{role}", text, _list_names(role, language), avoid)
 
     def _number(self, kind: str, value: str, below: int, attempt: int = 0) -> int:
         message = f"{kind}\0{attempt}\0{value}".encode("utf-8", "surrogatepass")
@@ -99,8 +97,7 @@ class Surrogates:
 
     def _replace_email(self, text: str, language: str) -> str:
         value = _normalize(text)
-        locale = _LOCALES.get(language, "en_US")
-        first, last = first_names(locale), last_names(locale)
+        first, last = _list_names(FIRST, language), _list_names(LAST, language)
         name = f"{first[self._number('EMAIL.first', value, len(first))]}."
         name += last[self._number("EMAIL.last", value, len(last))]
         name = strip_accents(name).encode("ascii", "ignore").decode().lower()
@@ -139,7 +136,7 @@ class Surrogates:
 
     def _replace_address(self, text: str, language: str) -> str:
         value = _normalize(text)
-        names = last_names(_LOCALES.get(language, "en_US"))
+        names = _list_names(LAST, language)
         name = names[self._number("ADDRESS.name", value, len(names))]
         number = self._number("ADDRESS.number", value, 199) + 1
         return _STREETS.get(language, _STREETS["en"]).format(name=name, number=number)
@@ -157,6 +154,10 @@ class Surrogates:
                 char = other.upper() if char.isupper() else other
             result.append(char)
         return "".join(result)
+
+
+def _list_names(role: str, language: str) -> tuple[str, ...]:
+    return person_names(role, _LOCALES.get(language, "en_US"))
 
 
 def _normalize(text: str) -> str:

@@ -8,17 +8,18 @@ import contextlib
 import hashlib
 import importlib
 import json
+import mmap
 import pkgutil
 import re
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from eyas.base.config import load_toml
 from eyas.base.environment import cache_directory, remove_all_but_newest
 from eyas.base.errors import EyasError, InputError
 from eyas.base.storage import write_atomic
@@ -27,7 +28,8 @@ from eyas.privacy.case_insensitive import strip_accents
 LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "sv")
 DATA = Path(__file__).with_name("data")
 _KEYS = (*LANGUAGES, "any")  # "any": an entry of no single language
-_MAX_CACHED_FILES = 3
+_MAX_CACHED_FILES = 3  # lexicons
+_DIGEST_BYTES = 32  # at the beginning of a cached file
 _MIN_ACCENTED = 4  # letters of a word that people also write without its accents
 
 _LATIN = re.compile(r"[A-Za-zÀ-ɏḀ-ỿ'’ .-]+\Z")
@@ -43,14 +45,7 @@ _MAX_CITY_WORDS = 3
 @cache
 def read_data_file(name: str) -> dict[str, Any]:
     """Returns the tables of data/NAME.toml. Raises InputError where it is missing or no valid TOML."""
-    path = DATA / f"{name}.toml"
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"The word list {path} cannot be read: {error.strerror}", "Reinstall eyas") from None
-    except tomllib.TOMLDecodeError as error:
-        place = str(error).rpartition("(")[2].rstrip(")")
-        raise InputError(f"The word list {path} is not valid TOML ({place})", "Correct that line") from None
+    return load_toml(DATA / f"{name}.toml")
 
 
 def read_by_language(name: str, table: str, unaccented: bool = False) -> dict[str, frozenset[str]]:
@@ -91,6 +86,12 @@ def read_words(name: str, *tables: str, unaccented: bool = False) -> frozenset[s
     return frozenset[str]().union(*(words for table in by_language for words in table.values()))
 
 
+def any_of(name: str, *tables: str) -> str:
+    """Returns a pattern that matches each entry of these tables, the longest first."""
+    entries = sorted(read_words(name, *tables), key=lambda entry: (-len(entry), entry))
+    return "|".join(map(re.escape, entries))
+
+
 @cache
 def read_kinds(table: str) -> dict[str, str]:
     """Returns the kind of entity of each label in a table of data/entity_labels.toml."""
@@ -108,24 +109,28 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def load_cached(name: str, build: Callable[[], Mapping[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
-    """Returns the result of `build`, from the cache directory where an earlier process has written it.
+def load_cached(prefix: str, version_key: str, build: Callable[[], bytes], max_files: int) -> memoryview:
+    """Returns the bytes that `build` returns, mapped from the cache directory if an earlier process has written them.
 
-    The file's name holds a digest of this package and of Faker's version, its first line one of its content: lists of
-    other code are never read, a damaged file is built again.
+    The file begins with a digest of its content, so that a damaged one is built again.
+
+    Args:
+        prefix: The beginning of the file's name, the same for all versions.
+        version_key: The end of its name: everything that decides the content.
+        build: Computes the content.
+        max_files: The number of versions that stay in the cache directory.
     """
-    code = hashlib.sha256(f"{code_digest()}\0{version('faker')}".encode()).hexdigest()[:24]
-    path = cache_directory() / f"privacy-{name}-{code}.txt"
+    path = cache_directory() / f"{prefix}-{version_key}.bin"
     with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is built again
-        expected, _, body = path.read_bytes().partition(b"\n")
-        if expected.decode() == hashlib.sha256(body).hexdigest():
-            return {key: frozenset(words) for key, words in json.loads(body).items()}
-    built = {key: frozenset(words) for key, words in build().items()}
-    body = json.dumps({key: sorted(words) for key, words in built.items()}, ensure_ascii=False).encode()
-    with contextlib.suppress(EyasError, OSError):  # the directory is not writable: the next process builds them, too
-        write_atomic(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-        remove_all_but_newest(path.parent, f"privacy-{name}-*.txt", _MAX_CACHED_FILES)
-    return built
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
+            return data[_DIGEST_BYTES:]
+    content = build()
+    with contextlib.suppress(EyasError, OSError):  # the directory is not writable: the next process builds it, too
+        write_atomic(path, hashlib.sha256(content).digest() + content)
+        remove_all_but_newest(path.parent, f"{prefix}-*", max_files)
+    return memoryview(content)
 
 
 PARTICLES = read_words("first_names", "particles")  # inside a name: "Ana de la Cruz"
@@ -148,12 +153,17 @@ class Lexicon:
 
 @cache
 def load_lexicon() -> Lexicon:
-    """Returns the lexicon: built in seconds once, then read from the cache directory in a tenth of a second."""
-    return Lexicon(**load_cached("lexicon", _build_lists))
+    """Returns the lexicon: built in seconds once, then read from the cache directory in a tenth of a second.
+
+    Its file's name holds a digest of this package and Faker's version: lists of other code are never read.
+    """
+    code = hashlib.sha256(f"{code_digest()}\0{version('faker')}".encode()).hexdigest()[:24]
+    lists = json.loads(bytes(load_cached("privacy-lexicon", code, _build_lists, _MAX_CACHED_FILES)))
+    return Lexicon(**{name: frozenset(words) for name, words in lists.items()})
 
 
-def _build_lists() -> dict[str, frozenset[str]]:
-    """Returns the fields of a Lexicon."""
+def _build_lists() -> bytes:
+    """Returns the fields of a Lexicon as JSON."""
     certain = read_words("first_names", "names_all_the_same")
     persons = importlib.import_module("faker.providers.person")
     first, last = _read_names(module.name for module in pkgutil.iter_modules(persons.__path__))
@@ -162,7 +172,7 @@ def _build_lists() -> dict[str, frozenset[str]]:
     stop = (_country_words() - states | capitalized | read_words("function_words", "function_words")) - certain
     common = (stop | _lorem_words(core)) - certain
     ambiguous = first & (common | read_words("first_names", "also_words")) - certain
-    return {
+    lists = {
         "first_names": first | certain,
         "last_names": last,
         "ambiguous": ambiguous,
@@ -173,18 +183,21 @@ def _build_lists() -> dict[str, frozenset[str]]:
         # Three letters are a word in some language, unless people of the nine languages bear the name.
         "sure_names": frozenset(n for n in (first | certain) - ambiguous if len(n) > (2 if n in core else 3)),
     }
+    return json.dumps({name: sorted(words) for name, words in lists.items()}, ensure_ascii=False).encode()
 
 
 @cache
-def first_names(locale: str) -> tuple[str, ...]:
-    """Returns first names as Faker's locale spells them, one word each, sorted: surrogates are picked from them."""
-    return _single_words(_provider("person", locale), "first")
+def person_names(part: str, locale: str) -> tuple[str, ...]:
+    """Returns the names of a locale of Faker, one word each, sorted: surrogates are picked from them.
 
-
-@cache
-def last_names(locale: str) -> tuple[str, ...]:
-    """Returns last names as Faker's locale spells them, one word each, sorted."""
-    return _single_words(_provider("person", locale), "last")
+    Args:
+        part: "first" or "last".
+        locale: For example "de_DE".
+    """
+    provider = _provider("person", locale)
+    names = {name for attribute in dir(provider) if part in attribute for name in _read_list(provider, attribute)}
+    common = load_lexicon().common | read_words("first_names", "also_words")
+    return tuple(sorted(name for name in names if name.isalpha() and len(name) > 2 and name.casefold() not in common))
 
 
 @cache
@@ -193,12 +206,6 @@ def city_names(language: str) -> tuple[str, ...]:
     locale = {"de": "de_DE", "nl": "nl_NL", "pl": "pl_PL", "sv": "sv_SE", "pt": "pt_PT"}.get(language)
     listed = _read_list(_provider("address", locale), "cities") if locale else _world_cities()
     return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))
-
-
-def _single_words(provider: Any, part: str) -> tuple[str, ...]:
-    names = {name for attribute in dir(provider) if part in attribute for name in _read_list(provider, attribute)}
-    common = load_lexicon().common | read_words("first_names", "also_words")
-    return tuple(sorted(name for name in names if name.isalpha() and len(name) > 2 and name.casefold() not in common))
 
 
 def _read_names(locales: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
