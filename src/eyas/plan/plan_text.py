@@ -125,7 +125,7 @@ def _format_expectation(plan: Plan) -> Iterator[str]:
         yield f"Expected acceptance length with {count}: unknown. The {nearest}, gave {length}."
     yield (
         "These figures are not from eyas: others measured them, with chains of 5, chat data, targets of 8 billion "
-        "parameters and other trainers (docs/training.md)."
+        "parameters and other trainers (docs/planning.md)."
     )
 
 
