@@ -17,7 +17,7 @@ def test_every_name_on_the_page_exists() -> None:
 
 
 def exists(name: str) -> bool:
-    """A module below eyas, then attributes of it."""
+    """Returns True if the name is a module below eyas, or an attribute of one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:

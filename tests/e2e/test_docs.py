@@ -87,7 +87,7 @@ def commands_in(text: str) -> list[str]:
 
 
 def block_of(page: str, language: str) -> str:
-    """The first block of a page in that language, without its indentation."""
+    """Returns the first block of a page in that language, without its indentation."""
     found = re.search(rf"^( *)```{language}\n(.*?)^ *```$", PAGES[page].read_text(encoding="utf-8"), re.M | re.S)
     assert found is not None, f"{page} has no block of {language}"
     return textwrap.dedent(found[2])
@@ -226,7 +226,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepare_first_hour(place: Path) -> None:
-    """What README asks its reader to write: prompts, a model, a recipe, of which QUICK makes the run short."""
+    """Writes what README asks its reader to write: prompts, a model and a recipe. QUICK shortens the recipe's run."""
     examples = block_of("README.md", "json").splitlines()
     assert all(isinstance(json.loads(line)["prompt"], str) for line in examples)
     prompts = write_prompts(place / "my-prompts.jsonl")

@@ -322,6 +322,8 @@ def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"Compiling took longer than {TIMEOUT_S:.0f} s") from error
+    if done.returncode < 0:  # Ctrl-C stops the server and this process alike
+        raise CompileError(f"Compiling was stopped by {signal.Signals(-done.returncode).name}")
     if done.returncode or not Path(job.package).is_file():
         reason = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300]
         raise CompileError(f"The forward does not compile ({reason})")

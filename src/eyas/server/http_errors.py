@@ -116,7 +116,9 @@ def to_validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: I
     if first["type"] == "extra_forbidden":
         return _unknown_parameter(path, known)
     if first["type"] == "missing":
-        text = f"The parameter {param} is missing." if param else "The request body is empty. Send a JSON object."
+        text = "The request body is empty. Send a JSON object."
+        if param:
+            text = f"The parameter {param} is missing. Add it to the request body."
         return bad_request(text, param=param, code="missing_parameter")
     if first["type"] == "value_error":  # raised by our own validators, with a whole sentence
         return bad_request(str(first["ctx"]["error"]), param=param, code="invalid_value")
