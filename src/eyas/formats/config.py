@@ -189,6 +189,7 @@ class _ConfigParser:
 
     def __init__(self, raw: dict[str, Any], layout: str) -> None:
         self.raw, self.layout = raw, layout
+        self.eagle_config: dict[str, Any] = raw["eagle_config"] if isinstance(raw.get("eagle_config"), dict) else {}
         self.findings: list[Finding] = []
 
     def add_misfit(self, key: str, value: Any, wanted: str, fix: str = FIX_CONFIG) -> None:
@@ -201,9 +202,7 @@ class _ConfigParser:
         numbers = {key: self._parse_number(key, whole=False) for key in ("rms_norm_eps", "rope_theta")}
         values: dict[str, Any] = {**sizes, **numbers, **self._parse_flags()}
         scaling = self._parse_rope_scaling()
-        nested = self.raw.get("eagle_config")
-        nested_ids = nested.get(AUX_LAYERS_KEY) if isinstance(nested, dict) else None
-        layers = read_aux_layers(self.raw.get(AUX_LAYERS_KEY), nested_ids, num_layers)
+        layers = read_aux_layers(self.raw.get(AUX_LAYERS_KEY), self.eagle_config.get(AUX_LAYERS_KEY), num_layers)
         self.findings += layers.findings
         if layers.ids is None or any(finding.weight == "misfit" for finding in self.findings):
             return None
@@ -223,8 +222,7 @@ class _ConfigParser:
         for key, wanted in FIXED_VALUES.items():
             if self.raw.get(key, wanted) not in (wanted, None):
                 self.add_misfit(key, self.raw[key], json.dumps(wanted), FIX_GRAPH)
-        nested = self.raw.get("eagle_config")
-        if isinstance(nested, dict) and nested.get("use_aux_hidden_state") is False:
+        if self.eagle_config.get("use_aux_hidden_state") is False:
             self.add_misfit("use_aux_hidden_state", False, "true, because EAGLE-3 reads three layers", FIX_GRAPH)
         if "sliding_attention" in (self.raw.get("layer_types") or []):
             text = f"The head was trained with a window of {self.raw.get('sliding_window')} tokens, but eyas runs it"

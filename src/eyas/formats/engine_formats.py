@@ -60,10 +60,6 @@ def write_engine_dir(
     write_files(directory, engine_format.adapt_config(flat, target_name, chain), renamed)
 
 
-def _sglang_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
-    return flat  # eyas writes its own config.json so that SGLang can read it
-
-
 def _vllm_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
     # Some versions of vLLM would read a second list under eagle_config literally, others would add 1 as SGLang does.
     return flat | {"eagle_config": {"use_aux_hidden_state": True}}
@@ -108,7 +104,7 @@ def _common_problem(config: HeadConfig, num_layers: int) -> str | None:
 
 
 ENGINE_FORMATS = (
-    EngineFormat("sglang", _sglang_config, _sglang_problem),
+    EngineFormat("sglang", lambda flat, *_: flat, _sglang_problem),  # SGLang reads eyas's own config.json
     EngineFormat("vllm", _vllm_config, _common_problem),
     EngineFormat("vllm-speculators", _speculators_config, _common_problem, prefix="layers.0."),
 )

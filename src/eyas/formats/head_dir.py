@@ -120,15 +120,10 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
     assert weights.vocab is not None, "a missing vocabulary is a misfit"
     head, dtype = Head(parsed.config), dtype or parsed.dtype
     head.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.tensors.items()}, assign=True)
+    digest, embedding_WD = digest_head(directory), weights.embedding_WD
+    named = tuple(replace(finding, problem=f"{directory}: {finding.problem}") for finding in findings)
     return StoredHead(
-        head.to(dtype),
-        weights.vocab,
-        parsed.config,
-        parsed.metadata,
-        digest_head(directory),
-        parsed.layout,
-        tuple(replace(finding, problem=f"{directory}: {finding.problem}") for finding in findings),
-        weights.embedding_WD,
+        head.to(dtype), weights.vocab, parsed.config, parsed.metadata, digest, parsed.layout, named, embedding_WD
     )
 
 

@@ -15,8 +15,8 @@ V draft vocabulary, W target vocabulary, D hidden size.
 import json
 import pickle
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -124,14 +124,12 @@ def _find_problem(ids_V: Tensor, num_target: int) -> str | None:
 
 
 def _order_findings(meaning: str, order_V: Tensor | None) -> tuple[Finding, ...]:
-    findings: list[Finding] = []
+    problems: list[str] = []
     if meaning == TARGET_IDS:
-        problem = "Tensor d2t holds target ids, but SGLang and vLLM read offsets (target id - draft id)"
-        findings.append(Finding("warning", problem, FIX_EXPORT))
+        problems.append("Tensor d2t holds target ids, but SGLang and vLLM read offsets (target id - draft id)")
     if order_V is not None:
-        problem = "Tensor d2t is not in ascending order of target ids, as t2d is"
-        findings.append(Finding("warning", problem, FIX_EXPORT))
-    return tuple(findings)
+        problems.append("Tensor d2t is not in ascending order of target ids, as t2d is")
+    return tuple(Finding("warning", problem, FIX_EXPORT) for problem in problems)
 
 
 def _build_vocab(chosen_V: Tensor, num_target: int) -> DraftVocab:
@@ -163,7 +161,7 @@ OTHER_GRAPHS = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class LoadedWeights:
     """The tensors of a head, by eyas's names.
 
@@ -175,9 +173,9 @@ class LoadedWeights:
     """
 
     tensors: dict[str, Tensor]
-    vocab: DraftVocab | None = None
-    embedding_WD: Tensor | None = None
-    findings: list[Finding] = field(default_factory=list)
+    vocab: DraftVocab | None
+    embedding_WD: Tensor | None
+    findings: list[Finding]
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -192,17 +190,16 @@ def weight_files(directory: Path) -> list[Path]:
 
 def load_weights(directory: Path, config: HeadConfig) -> LoadedWeights:
     """Loads the tensors of a head with this configuration. Raises InputError for missing or damaged files."""
-    weights = LoadedWeights(_load_files(directory))
-    weights.tensors = _rename_tensors(weights.tensors, config, weights.findings)
-    weights.embedding_WD = weights.tensors.pop(EMBEDDING, None)
-    d2t, t2d = weights.tensors.pop("d2t", None), weights.tensors.pop("t2d", None)
+    findings: list[Finding] = []
+    tensors = _rename_tensors(_load_files(directory), config, findings)
+    embedding_WD = tensors.pop(EMBEDDING, None)
+    d2t, t2d = tensors.pop("d2t", None), tensors.pop("t2d", None)
     parsed = parse_vocab(d2t, t2d, config.draft_vocab_size, config.vocab_size)
-    weights.vocab, order_V = parsed.vocab, parsed.order_V
-    weights.findings += parsed.findings
-    _check_tensors(weights, config)
-    if order_V is not None and (rows_VD := weights.tensors.get("lm_head.weight")) is not None:
-        weights.tensors["lm_head.weight"] = rows_VD[order_V] if len(rows_VD) == len(order_V) else rows_VD
-    return weights
+    findings += [*parsed.findings, *_check_tensors(tensors, config)]
+    rows_VD = tensors.get("lm_head.weight")
+    if parsed.order_V is not None and rows_VD is not None and len(rows_VD) == len(parsed.order_V):
+        tensors["lm_head.weight"] = rows_VD[parsed.order_V]
+    return LoadedWeights(tensors, parsed.vocab, embedding_WD, findings)
 
 
 def _read_index(path: Path) -> dict[str, str]:
@@ -265,25 +262,22 @@ def _split_packed(name: str, tensor: Tensor, config: HeadConfig) -> dict[str, Te
     return {name: tensor}
 
 
-def _check_tensors(weights: LoadedWeights, config: HeadConfig) -> None:
-    """Adds a misfit for each tensor that is missing, misshapen, unknown or not finite."""
+def _check_tensors(tensors: Mapping[str, Tensor], config: HeadConfig) -> Iterator[Finding]:
+    """Yields a misfit for each tensor that is missing, misshapen, unknown or not finite."""
     expected = Head(config).state_dict()
-
-    def add(problem: str, fix: str = FIX_HEAD) -> None:
-        weights.findings.append(Finding("misfit", problem, fix))
-
     for name, weight in expected.items():
-        tensor = weights.tensors.get(name)
-        if tensor is None and name == "lm_head.weight":
-            fix = "Use a head with its own output matrix: eyas cannot draft with the target's"
-            add(f"The file has no tensor {name}", fix)
-        elif tensor is None:
-            add(f"The file has no tensor {name}")
+        tensor, problem, fix = tensors.get(name), None, FIX_HEAD
+        if tensor is None:
+            problem = f"The file has no tensor {name}"
+            if name == "lm_head.weight":
+                fix = "Use a head with its own output matrix: eyas cannot draft with the target's"
         elif tensor.shape != weight.shape:
-            add(f"Tensor {name} has shape {list(tensor.shape)}, but config.json says {list(weight.shape)}")
+            problem = f"Tensor {name} has shape {list(tensor.shape)}, but config.json says {list(weight.shape)}"
         elif not tensor.is_floating_point() or not torch.isfinite(tensor).all():
-            # Weights that a loader did not set are NaN.
-            add(f"Tensor {name} has values that are not finite numbers")
-    for name in sorted(set(weights.tensors) - set(expected)):
+            problem = f"Tensor {name} has values that are not finite numbers"  # NaN: a loader did not set them
+        if problem is not None:
+            yield Finding("misfit", problem, fix)
+    for name in sorted(set(tensors) - set(expected)):
         graph = next((f" ({graph})" for part, graph in OTHER_GRAPHS.items() if part in name), "")
-        add(f"The file has the unexpected tensor {name}{graph}", "Use an EAGLE-3 head whose flags match its tensors")
+        problem = f"The file has the unexpected tensor {name}{graph}"
+        yield Finding("misfit", problem, "Use an EAGLE-3 head whose flags match its tensors")
