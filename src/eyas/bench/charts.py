@@ -93,10 +93,8 @@ def draw_bars(
             if bar.interval is not None:
                 low, end = (max(side * scale, 0) for side in bar.interval)
                 line = f"M{low:.1f} {y + BAR_HEIGHT / 2}H{end:.1f}"
-                parts += [
-                    PATH.format("halo", line),
-                    PATH.format("whisker", f"{line}M{end:.1f} {y + 2}v{BAR_HEIGHT - 4}"),
-                ]
+                parts.append(PATH.format("halo", line))
+                parts.append(PATH.format("whisker", f"{line}M{end:.1f} {y + 2}v{BAR_HEIGHT - 4}"))
             parts.append(_text("figure", max(end, bar.value * scale) + 7, y + BAR_HEIGHT - 2, bar.text))
             y += BAR_HEIGHT + BAR_GAP
         if mark is not None:

@@ -13,13 +13,8 @@ from eyas.tree.shape import TreeShape, chain_shape
 
 HEADLESS_ARM = re.compile(r"(lookup|model)([1-9])")  # an arm that drafts chains without the head
 SYNTHETIC_WORDS = 256
-LOAD_MINIMUM = {
-    "synthetic_words": 1,
-    "max_tokens": 2,  # an answer of one token has no TPOT
-    "repeats": 1,
-    "concurrency": 1,
-    "requests_per_stream": 1,
-}
+# An answer of one token has no TPOT.
+LOAD_MINIMUM = {"synthetic_words": 1, "max_tokens": 2, "repeats": 1, "concurrency": 1, "requests_per_stream": 1}
 POSITIVE_LOAD = ("rates", "ramp", "block_s")
 
 

@@ -40,9 +40,8 @@ def import_results(items: Sequence[str]) -> dict[str, Any]:
         words += ["--import", f"{arm}={redact_location(path)}"]
         for streams, metrics in read_benchmark_file(Path(path)):
             if arm in points.setdefault(streams, {}):
-                raise UsageError(
-                    f"Two results of the arm {arm} have {streams} streams", "Give one of the arms another name"
-                )
+                problem = f"Two results of the arm {arm} have {streams} streams"
+                raise UsageError(problem, "Give one of the arms another name")
             points[streams][arm] = metrics
     entries = [_build_point(streams, points[streams]) for streams in sorted(points)]
     return {"schema": SCHEMA, "tasks": {}, "concurrency": entries, "command": shlex.join(words)}

@@ -71,8 +71,7 @@ def build_origin(config: TuneConfig, head_dir: Path, features: Features, target:
         )
     settings = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}
     parents = {"head": digest_head(head_dir), "features": features.digest, "target": target.digest}
-    origin = features.build_origin(STAGE, settings, parents)
-    return dataclasses.replace(origin, undigested=(FILE,))
+    return features.build_origin(STAGE, settings, parents, undigested=(FILE,))
 
 
 def run(
@@ -197,10 +196,9 @@ def arms_to_measure(config: TuneConfig) -> tuple[Arm, ...]:
     for shapes in config.shapes_by_top_k.values():
         for family in dict.fromkeys(map(_family, shapes)):
             members = [shape for shape in shapes if _family(shape) == family]
-            chosen = members[:1] + members[-1:]
-            if family[1] is None:
-                chosen = [shape for shape in members if shape.depth.bit_count() == 1] + members[-1:]
-            arms += [Arm(shape.name, shape) for shape in dict.fromkeys(chosen)]
+            powers_of_two = [shape for shape in members if shape.top_k == 1 and shape.depth.bit_count() == 1]
+            timed = dict.fromkeys([members[0], *powers_of_two, members[-1]])
+            arms += [Arm(shape.name, shape) for shape in timed]
     return tuple(arms)
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from eyas.evaluation.replay import find_answers
 from eyas.features.layout import Row
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
@@ -45,7 +46,8 @@ def resample_answers(
     """
     assert not sampling.adjusts_logits, "penalties are not supported here"
     device, head_device = target.embedding.weight.device, next(target.lm_head.parameters()).device
-    prompts = [row.ids_T[: _last_answer_start(row)].to(device) for row in rows]
+    answers = [find_answers(text, row.ids_T, row.loss_mask_T)[-1] for text, row in enumerate(rows)]
+    prompts = [answer.ids_T[: answer.start].to(device) for answer in answers]
     lengths_B = torch.tensor([len(ids_T) for ids_T in prompts], device=device)
     ids_BT = pad_sequence(prompts, batch_first=True)
     decoder = _BatchDecoder(target, lengths_B, ids_BT.shape[1])
@@ -117,13 +119,6 @@ class _BatchDecoder:
             self.lengths_B = self.lengths_B[kept_B]
             cache = self.attention.kv_by_layer.items()
             self.attention.kv_by_layer = {i: (k[kept_B.to(k.device)], v[kept_B.to(v.device)]) for i, (k, v) in cache}
-
-
-def _last_answer_start(row: Row) -> int:
-    """Returns the position of the first token of the row's last answer."""
-    starts = (row.loss_mask_T.int().diff() == 1).nonzero()[:, 0]
-    assert len(starts), "an answer with a prompt before it"
-    return int(starts[-1]) + 1
 
 
 def _build_row(row: Row, prompt_T: Tensor, generated: list[int], aux: list[Tensor], hidden: list[Tensor]) -> Row:

@@ -80,10 +80,19 @@ class Features:
         self._target = target
         self._shards: dict[int, ShardReader] = {}
 
-    def build_origin(self, stage: str, settings: Any, parents: Mapping[str, str]) -> StageInputs:
-        """Returns the inputs of a stage that reads these features. settings: everything else that determines it."""
+    def build_origin(
+        self, stage: str, settings: Any, parents: Mapping[str, str], undigested: tuple[str, ...] = ()
+    ) -> StageInputs:
+        """Returns the inputs of a stage that reads these features.
+
+        Args:
+            stage: The verb of the stage.
+            settings: Everything else that determines what the stage writes.
+            parents: The digests of its inputs by name.
+            undigested: Files that contain times, left out of the digest of its output.
+        """
         tokenizer, template = self.manifest.tokenizer_digest, self.manifest.template_digest
-        return StageInputs(stage, digest_json(settings), parents, tokenizer, template)
+        return StageInputs(stage, digest_json(settings), parents, tokenizer, template, undigested)
 
     def indices(self, split: Split) -> list[int]:
         """Returns the rows of a split as indices into manifest.rows, in capture order."""

@@ -24,7 +24,6 @@ files are outside the head's directory, whose bytes must not depend on trackers:
 """
 
 import contextlib
-import importlib
 import json
 import math
 import os
@@ -35,7 +34,7 @@ from typing import Any, Literal
 
 import torch
 
-from eyas.base.errors import InputError
+from eyas.base.environment import import_extra
 from eyas.model.head import Head
 from eyas.train.loss import LossOutput
 from eyas.train.ttt import PackedBatch
@@ -213,7 +212,7 @@ def to_scalars(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _open_tensorboard(stack: contextlib.ExitStack, directory: Path, origin: str, first_update: int) -> LogMetrics:
-    _import_tracker("tensorboard")
+    import_extra("tensorboard", "tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
     writer = stack.enter_context(SummaryWriter(str(directory / "tensorboard"), purge_step=first_update + 1))
@@ -227,7 +226,7 @@ def _open_tensorboard(stack: contextlib.ExitStack, directory: Path, origin: str,
 
 
 def _open_wandb(stack: contextlib.ExitStack, directory: Path, origin: str, first_update: int) -> LogMetrics:
-    wandb = _import_tracker("wandb")
+    wandb = import_extra("wandb", "wandb")
     directory.mkdir(parents=True, exist_ok=True)
     run = wandb.init(
         project="eyas",
@@ -249,11 +248,3 @@ def _open_wandb(stack: contextlib.ExitStack, directory: Path, origin: str, first
     )
     stack.callback(run.finish)
     return lambda line: run.log(to_scalars(line), step=int(line["update"]))
-
-
-def _import_tracker(package: TrackerName) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        problem = f"train.watch names {package}, but the package {package} is not installed"
-        raise InputError(problem, f"Run: pip install 'eyas[{package}]', or remove {package} from train.watch") from None

@@ -47,7 +47,8 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
     """
     prompts = load_prompts(config.prompts, config.limit, config.synthetic_words, config.seed)
     bar = Progress("bench", None, "answers", enabled=progress)
-    benchmark = ServerBenchmark(config, discover_arms(url, baseline, config, bar.advance), prompts)
+    arms = discover_arms(url, baseline, config, bar.advance)
+    benchmark = ServerBenchmark(config, arms, prompts)
     bar.total = benchmark.num_requests
     with bar:
         tasks = benchmark.measure_tasks() if config.one_stream else {}
@@ -55,7 +56,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
     results: dict[str, Any] = {
         "schema": SCHEMA,
         "machine": describe_machine(),
-        "target": {"name": benchmark.model},
+        "target": {"name": next(iter(arms.values())).model},
         "tasks": tasks,
         **load,
         "lossless": benchmark.lossless_counts(),
@@ -65,7 +66,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
     }
     if not benchmark.num_answered:
         raise StageError(
-            f"No answer to any of {len(benchmark.errors)} requests; the first error: {benchmark.first_error}",
+            f"No answer to any of {benchmark.num_failed} requests; the first error: {benchmark.first_error or 'none'}",
             "Check the server's log",
         )
     if benchmark.down is not None:
@@ -104,8 +105,8 @@ def _flatten(config: Any, prefix: str = "client.") -> dict[str, Any]:
 class ServerBenchmark:
     """One measurement of all arms. It counts requests, and the answers that are identical in both arms.
 
-    num_answered: requests so far, warm-ups included. errors: those of the other requests. down: the arm whose server
-    refuses connections, with the error; from then on nothing is sent.
+    num_answered, num_failed: requests so far, warm-ups included. first_error: of the first failed request. down: the
+    arm whose server refuses connections, with the error; from then on nothing is sent.
     """
 
     def __init__(
@@ -118,19 +119,8 @@ class ServerBenchmark:
         self._pool = [prompt for _, prompt in units]
         self.plan = LoadPlan(self._pool, config)
         self._num_compared, self._num_identical = 0, 0
-        self.num_answered = 0
-        self.errors: list[str] = []
+        self.num_answered, self.num_failed, self.first_error = 0, 0, ""
         self.down: str | None = None
-
-    @property
-    def model(self) -> str:
-        """The model's name on the server."""
-        return next(iter(self._arms.values())).model
-
-    @property
-    def first_error(self) -> str:
-        """The error of the first failed request."""
-        return self.errors[0] if self.errors else "none"
 
     @property
     def num_requests(self) -> int:
@@ -184,7 +174,8 @@ class ServerBenchmark:
         result = arm.run_block(block, self._config)
         errors = [sample.error for sample in result.samples if sample.error is not None]
         self.num_answered += len(result.succeeded)
-        self.errors += errors
+        self.num_failed += len(errors)
+        self.first_error = self.first_error or next(iter(errors), "")
         if not self.num_answered and self.first_error.endswith(NAMES_STREAM):
             raise StageError(f"The server rejects streams: {self.first_error}", "Set client.stream=false")
         if result.num_unreached and arm.load_generator.is_down():

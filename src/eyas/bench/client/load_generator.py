@@ -4,6 +4,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from eyas.bench.client.http_connection import Endpoint, HttpConnection, RawResponse
@@ -15,15 +16,14 @@ INFO_TIMEOUT_S = 30.0  # for the list of models and the counters
 RECONNECT_WAIT_S = 1.0  # before a server that refused a connection is tried once more
 
 
+@dataclass(frozen=True)
 class LoadGenerator:
     """A client of one server. It calls `on_response` after each response, while the clock runs: keep it short."""
 
-    def __init__(
-        self, endpoint: Endpoint, headers: Mapping[str, str], timeout_s: float, on_response: Callable[[], None]
-    ) -> None:
-        self._endpoint, self._headers = endpoint, headers
-        self._timeout_s = timeout_s
-        self._on_response = on_response
+    endpoint: Endpoint
+    headers: Mapping[str, str]
+    timeout_s: float
+    on_response: Callable[[], None]
 
     def run_block(self, bodies: Sequence[bytes], block: LoadBlock[Any]) -> BlockResult:
         """Sends the JSON bodies of a block's requests and measures the responses.
@@ -50,10 +50,10 @@ class LoadGenerator:
         async def send(body: bytes, arrival_s: float) -> RawResponse:
             await asyncio.sleep(max(0.0, start_s + arrival_s - time.perf_counter()))
             async with free:
-                connection = idle.pop() if idle else HttpConnection(self._endpoint, self._headers)
-                response = await connection.request("POST", self._endpoint.target, body, self._timeout_s)
+                connection = idle.pop() if idle else HttpConnection(self.endpoint, self.headers)
+                response = await connection.request("POST", self.endpoint.target, body, self.timeout_s)
                 idle.append(connection)
-            self._on_response()
+            self.on_response()
             return response
 
         responses = await asyncio.gather(*map(send, bodies, block.arrivals_s or [0.0] * len(bodies)))
@@ -65,8 +65,8 @@ class LoadGenerator:
         """Requests another route of the server."""
 
         async def run() -> RawResponse:
-            connection = HttpConnection(self._endpoint, self._headers)
-            response = await connection.request("GET", target, b"", min(INFO_TIMEOUT_S, self._timeout_s))
+            connection = HttpConnection(self.endpoint, self.headers)
+            response = await connection.request("GET", target, b"", min(INFO_TIMEOUT_S, self.timeout_s))
             connection.close()
             return response
 
