@@ -1,6 +1,7 @@
 """docs/reference/ is what the code says now, and every recipe key has its sentence."""
 
 import dataclasses
+import importlib
 import re
 
 import make_reference
@@ -85,3 +86,38 @@ def test_an_undocumented_key_is_an_error():
 def test_a_sentence_without_a_key_is_an_error():
     with pytest.raises(make_reference.UndocumentedKeyError, match="speed, which is no key"):
         make_reference.build_table(Removed, "table", Removed())
+
+
+STAGES = "target|prompts|respond|capture|features|train|eval|bench|tune|plan|deploy|client"
+NAMED_KEY = re.compile(rf"`((?:{STAGES})\.[a-z_.]*[a-z_])(?:=[^`]*)?`")
+DOCS = make_reference.ROOT / "docs"
+
+
+@pytest.mark.parametrize(
+    "path", [make_reference.ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name
+)
+def test_a_key_that_a_page_names_exists(path):
+    """A name with a dot is a recipe key, a table of keys, or a module or attribute below eyas."""
+    keys = set(re.findall(r"`([a-z_.\[\]TASK]+)`", PAGES["recipe.md"] + PAGES["recipe-measure-and-deploy.md"]))
+    keys |= {".".join(key.split(".")[:length]) for key in keys for length in range(1, key.count(".") + 1)}
+    named = set(NAMED_KEY.findall(path.read_text(encoding="utf-8")))
+    assert {name for name in named - keys if not is_attribute(name)} == set()
+
+
+def is_attribute(name):
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(("eyas", *parts[:length])))
+        except ModuleNotFoundError:
+            continue
+        return all(hasattr(found, part) for part in parts[length : length + 1])
+    return False
+
+
+def test_paths_that_pages_name_exist():
+    roots = (make_reference.ROOT, make_reference.ROOT / "src" / "eyas")
+    pages = [make_reference.ROOT / "README.md", *DOCS.rglob("*.md")]
+    named = {path for page in pages for path in re.findall(r"`([\w-]+/[\w./-]+\.(?:py|toml|c|sh))`", page.read_text())}
+    assert len(named) > 20
+    assert {path for path in named if not any((root / path).exists() for root in roots)} == set()
