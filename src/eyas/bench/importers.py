@@ -66,7 +66,7 @@ def read_benchmark_file(path: Path) -> list[tuple[int, Metrics]]:
 
 
 def _parse_json(text: str) -> list[Any]:
-    """Returns one object, or one per line: SGLang appends its runs to a file."""
+    """Returns the JSON values of a file: a single one, or one per line, as SGLang appends its runs."""
     try:
         return [json.loads(text)]
     except ValueError:

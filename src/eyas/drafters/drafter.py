@@ -36,7 +36,7 @@ class AcceptedTokens:
     aux_BSL: Tensor
 
     def select(self, requests: Tensor) -> "AcceptedTokens":
-        """Returns the rows of these batch indices."""
+        """Returns the tokens of these requests, by their index in the batch."""
         return AcceptedTokens(self.tokens_BS[requests], self.slots_BS[requests], self.aux_BSL[requests])
 
 

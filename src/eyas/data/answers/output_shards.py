@@ -98,7 +98,7 @@ class OutputShard:
     """The conversations of one output file, and their journal."""
 
     def __init__(self, path: Path, prompts: list[Conversation]) -> None:
-        """Opens nothing yet."""
+        """Prepares the shard. Its journal is opened with its first question."""
         self.path = path
         self.conversations = [ConversationState(prompt) for prompt in prompts]
         self.num_unfinished = len(self.conversations)
@@ -132,7 +132,7 @@ class ShardWriter:
         scan: AnswerScanner | None,
         bar: Progress,
     ) -> None:
-        """Opens nothing yet.
+        """Prepares the queue; shards are opened when their questions are asked.
 
         Args:
             prompts: The file of prompts.
@@ -165,7 +165,7 @@ class ShardWriter:
             shard.journal.close()
 
     def next(self) -> Question | None:
-        """Returns the next question, None for none now."""
+        """Returns the next question, or None if none is ready now."""
         while True:
             ready = self._next_turns or self._first_turns
             if ready:

@@ -155,7 +155,7 @@ def digest_texts(texts: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def digest_license_text(texts: Mapping[str, bytes]) -> str | None:
-    """Returns one digest: that of the only file, or of all names and digests."""
+    """Returns one digest of the license texts: that of a single file, else a digest over all names and digests."""
     digests = digest_texts(texts)
     return next(iter(digests.values())) if len(digests) == 1 else digest_json(digests) if digests else None
 
