@@ -104,7 +104,7 @@ def test_events_split_at_any_byte() -> None:
     ("body", "said"),
     [
         (b"data: {", "broke off before its finish_reason"),
-        (b"data: no json\n\n", "another form"),
+        (b"data: no json\n\n", "not a chat completion"),
         (b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n', "has no text"),
         (b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n', "broke off before"),
         (b'data: {"error": {"message": "full"}}\n\n', "the stream ends with an error"),
@@ -126,4 +126,4 @@ def test_reasoning_counts_as_text() -> None:
 
 def test_an_answer_that_is_not_json() -> None:
     sample = parse_response("a", RawResponse(0.0, 200, {"content-type": "application/json"}, [(1.0, b"<html>")], 1.0))
-    assert "another form" in (sample.error or "")
+    assert "not a chat completion" in (sample.error or "")

@@ -28,7 +28,7 @@ def import_results(items: Sequence[str]) -> dict[str, Any]:
     """Returns results.json of files given as ARM=FILE. Runs with the same number of streams become one point.
 
     Raises:
-        UsageError: An item has another form, or names an arm twice at one number of streams.
+        UsageError: An item is not ARM=FILE, or an arm has two results at one number of streams.
         InputError: A file cannot be read.
     """
     points: dict[int, dict[str, Metrics]] = {}

@@ -112,7 +112,7 @@ class LoadPlan(Generic[P]):
 
 
 def build_point(results: BlocksByArm, slo: Slo, seed: int) -> dict[str, Any]:
-    """Returns an entry of results.json. Block i of all arms had the same requests."""
+    """Returns the figures of one load point for results.json. Block i holds the same requests in every arm."""
     arms = {name: summarize_arm(blocks, slo, seed) for name, blocks in results.items()}
     if BASELINE not in results:
         return {"arms": arms}

@@ -21,7 +21,7 @@ from eyas.engine.request import Request
 from eyas.model.target import Target
 from eyas.model.target_dir import digest_target, resolve_target
 
-REMAKE = "Make it again with tools/make_references.py"
+REMAKE = "Run tools/make_references.py to make them again"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Measurements at one stream in this process: every prompt in both arms back to back, with the same target and dtype.
 
-    baseline      Engine(target, None): no head is loaded, nothing is captured or drafted
-    speculative   Engine(target, draft)
+    baseline      Engine(target, ()): no head is loaded, nothing is captured or drafted
+    speculative   Engine(target, [draft])
 
 Both arms share one target object. Without a drafter the engine does not capture its aux layers.
 """

@@ -116,7 +116,7 @@ def measure_acceptance(
     indices = sample_held_out(features, config.answers, config.seed)
     if not indices:
         raise InputError(
-            f"{features.directory} holds out no answer with two tokens that does not loop",
+            f"{features.directory} has no held-out answer with two tokens, apart from answers that repeat themselves",
             "Raise capture.held_out, or capture more conversations",
         )
     embed, shapes_by_top_k = build_embed(target, torch.float32), config.shapes_by_top_k

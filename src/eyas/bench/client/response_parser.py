@@ -12,7 +12,7 @@ from eyas.base.openai_http import describe_error, error_type
 from eyas.bench.client.http_connection import RawResponse
 from eyas.bench.request_metrics import RequestSample, SpecDecodeStats
 
-NAMES_STREAM = "its message names stream"
+NAMES_STREAM = "its message names stream"  # end of the error of a server that may reject the key `stream`
 
 
 def parse_response(request_id: str, response: RawResponse) -> RequestSample:
@@ -28,7 +28,7 @@ def parse_response(request_id: str, response: RawResponse) -> RequestSample:
     try:
         return _parse_answer(sample, response)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return replace(sample, error=f"the response has another form ({type(error).__name__})")
+        return replace(sample, error=f"the response is not a chat completion ({type(error).__name__})")
 
 
 def split_events(response: RawResponse) -> Iterator[tuple[float, str]]:
