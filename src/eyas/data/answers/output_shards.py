@@ -98,7 +98,7 @@ class OutputShard:
     """The conversations of one output file, and their journal."""
 
     def __init__(self, path: Path, prompts: list[Conversation]) -> None:
-        """Prepares the shard. Its journal is opened with its first question."""
+        """Prepares the shard. `ShardWriter` opens its journal."""
         self.path = path
         self.conversations = [ConversationState(prompt) for prompt in prompts]
         self.num_unfinished = len(self.conversations)
