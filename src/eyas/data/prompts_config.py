@@ -63,9 +63,8 @@ class PromptsConfig:
         """Returns `prompts.source`, then the tables of `prompts.sources`. Raises InputError if there is no source."""
         if self.source is None:
             if not self.sources:
-                raise InputError(
-                    "The recipe has no prompts.source", "Set prompts.source to a file of prompts or builtin:quickstart"
-                )
+                problem = "The recipe has no prompts.source"
+                raise InputError(problem, "Set prompts.source to a file of prompts or builtin:quickstart")
             return self.sources
         count = self.limit if self.source.startswith(BUILTIN) else None
         first = SourceConfig(self.source, self.license, name=self.source_name, task=self.task, count=count)

@@ -153,8 +153,7 @@ _NO_VALUE = re.compile(
 # After a street: a flat, a postcode, a town, on the same line or the next.
 _TAIL = re.compile(
     rf"(?:,? ?(?:(?i:apt|apartment|suite|ste|unit|flat|floor|fl|#|piso|bajo|izq|dcha|esc|int|scala|lok|m|lgh|bus"
-    rf"|apto|andar|appt|bât)\.?"
-    rf" ?[\dA-Z][\w-]{{0,5}}|\d{{1,2}}[ºª°]? ?[A-Za-z]?\b))?"
+    rf"|apto|andar|appt|bât)\.? ?[\dA-Z][\w-]{{0,5}}|\d{{1,2}}[ºª°]? ?[A-Za-z]?\b))?"
     rf"(?:(?:,|\n| -|, )\s?(?:[A-Z]{{1,2}}-)?(?:\d{{2}}-\d{{3}}|\d{{4}}-\d{{3}}|\d{{5}}-\d{{3}}|\d{{3}} \d{{2}}"
     rf"|\d{{4,5}}(?: ?[A-Z]{{2}}\b)?)?"
     rf" ?{_TOWN_NAME}(?:[ -]{_TOWN_NAME}){{0,3}}(?:,? [A-Z]{{2}})?(?: \d{{5}}(?:-\d{{4}})?"

@@ -38,13 +38,10 @@ class PrivacyConfig:
         for name in self.detectors:
             prefix, _, argument = name.partition(":")
             if name != BUILTIN and not (prefix in MODEL_DETECTORS and argument):
-                raise UsageError(
-                    f"prompts.privacy.detectors has the unknown detector {name!r}",
-                    f"Use {BUILTIN}, gliner:DIR, transformers:DIR or dlp:PROJECT",
-                )
+                problem = f"prompts.privacy.detectors has the unknown detector {name!r}"
+                raise UsageError(problem, f"Use {BUILTIN}, gliner:DIR, transformers:DIR or dlp:PROJECT")
             if self.detectors.count(name) > 1:
                 raise UsageError(f"prompts.privacy.detectors names {name} twice", "Name each detector once")
         for kind in sorted(set(self.drop) & set(self.replace)):
-            raise UsageError(
-                f"{kind} is both in prompts.privacy.drop and in prompts.privacy.replace", "Remove it from one of them"
-            )
+            problem = f"{kind} is both in prompts.privacy.drop and in prompts.privacy.replace"
+            raise UsageError(problem, "Remove it from one of them")

@@ -43,10 +43,8 @@ class DlpDetector:
             try:
                 from google.cloud import dlp_v2  # pyright: ignore
             except ImportError:
-                raise UsageError(
-                    f"The detector dlp:{project} needs the package google-cloud-dlp",
-                    "Run: pip install google-cloud-dlp",
-                ) from None
+                problem = f"The detector dlp:{project} needs the package google-cloud-dlp"
+                raise UsageError(problem, "Run: pip install google-cloud-dlp") from None
             client = dlp_v2.DlpServiceClient()
         self._client, self._project, self._sleep = client, project, sleep
         self._kinds = read_kinds("google")
@@ -103,10 +101,8 @@ class DlpDetector:
                 break
             if attempt + 1 < MAX_TRIES:
                 self._sleep(FIRST_WAIT_S * 2**attempt)
-        raise StageError(
-            f"Google Sensitive Data Protection failed with {failure} for the project {self._project}",
-            "Check its permissions and quota, then run the command again",
-        )
+        problem = f"Google Sensitive Data Protection failed with {failure} for the project {self._project}"
+        raise StageError(problem, "Check its permissions and quota, then run the command again")
 
 
 def _halve(rows: Rows) -> tuple[Rows, ...]:

@@ -146,10 +146,8 @@ def _build_detector(name: str) -> Detector:
 
             return BuiltinDetector()
         except ImportError as error:
-            raise UsageError(
-                f"Screening prompts needs the package {error.name}, which is not installed",
-                "Run: pip install 'eyas[data]'",
-            ) from None
+            problem = f"Screening prompts needs the package {error.name}, which is not installed"
+            raise UsageError(problem, "Run: pip install 'eyas[data]'") from None
     if kind == "dlp":
         from eyas.privacy.dlp_detector import DlpDetector
 

@@ -82,9 +82,8 @@ class TransformersDetector(_ModelDetector):
                 "Correct prompts.privacy.detectors",
             ) from None
         if not any(map(kind_of_label, model.config.id2label.values())):
-            raise InputError(
-                f"The model in {self.path} has no label of personal data, such as B-PER", "Use another one"
-            )
+            problem = f"The model in {self.path} has no label of personal data, such as B-PER"
+            raise InputError(problem, "Use another one")
         self._pipeline: Any = pipeline(
             "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="simple", device="cpu"
         )
@@ -102,9 +101,8 @@ class GlinerDetector(_ModelDetector):
         try:
             from gliner import GLiNER  # pyright: ignore[reportMissingImports]
         except ImportError:
-            raise UsageError(
-                f"The detector gliner:{directory} needs the package gliner", "Run: pip install gliner"
-            ) from None
+            problem = f"The detector gliner:{directory} needs the package gliner"
+            raise UsageError(problem, "Run: pip install gliner") from None
         self._model: Any = GLiNER.from_pretrained(str(self.path), local_files_only=True)
 
     def _predict(self, windows: list[str]) -> Sequence[Sequence[Mapping[str, Any]]]:

@@ -19,8 +19,7 @@ _NAMES = re.compile(
 )
 _LIVES = CaseInsensitivePattern(
     r"(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated"
-    r"|hometown is|city is|town is)"
-    r"(?: (?:in|to|from|near|at|right|here|now|currently|back|over|up|down|of))* "
+    r"|hometown is|city is|town is)(?: (?:in|to|from|near|at|right|here|now|currently|back|over|up|down|of))* "
     r"|\b(?:i'?m|i am|we'?re|comes?) from |\bhere in |\bresident of "
     r"|\b(?:wohn\w*|leb[et]\w*|geboren|komme|kommt|stamm\w*|umgezogen|zieh\w*|zog) (?:(?:jetzt|seit \d+|derzeit|zurzeit"
     r"|immer|noch) )*(?:in|aus|nach|bei) "
@@ -38,8 +37,7 @@ _LIVES = CaseInsensitivePattern(
     r"|\b(?:city|town|location|ort|wohnort|stadt|geburtsort|place of birth|birthplace|ville|lieu de naissance|ciudad"
     r"|localidad|lugar de nacimiento"
     r"|citt[àa]|luogo di nascita|comune|cidade|localidade|naturalidade|plaats|woonplaats|geboorteplaats|miasto"
-    r"|miejscowo[śs][ćc]|miejsce urodzenia"
-    r"|ort|stad|f[öo]delseort)\"?\s?[:=]\s?\"?)\Z"
+    r"|miejscowo[śs][ćc]|miejsce urodzenia|ort|stad|f[öo]delseort)\"?\s?[:=]\s?\"?)\Z"
 )
 
 # Journeys and stays: after them a capitalized word is a place where the text holds a person besides.

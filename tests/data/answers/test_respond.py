@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_dropped_and_counted(prompts, tmp_path):
     assert [each.id for each in read_conversation_dir(out)] == ["q:0", "q:3", "q:6", "q:9", "q:12"]
     dropped = json.loads((out / "ledger.json").read_text())["dropped"]["too_long"]
     assert dropped == {"count": 8, "ids": [f"q:{i}" for i in range(NUM_PROMPTS) if i % 3]}
-    with pytest.raises(InputError, match="None of the 13 prompts fits"):
+    with pytest.raises(InputError, match="All 13 prompts are too long"):
         run(CONFIG, prompts, tmp_path / "none", responder(SlowTarget(), room - 3), progress=False)
     assert list((tmp_path / "none").iterdir()) == []
 

@@ -26,16 +26,7 @@ from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
 from eyas.data.answers.openai_protocol import message_texts
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, AnswerScanner, Question, Refused, Responder
-from eyas.data.ledger.ledger import (
-    EMPTY,
-    LOOPING,
-    PRIVATE,
-    TOO_LONG,
-    TRUNCATED,
-    UNRENDERED,
-    AnswerLedger,
-    answer_ledger_path,
-)
+from eyas.data.ledger.ledger import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, AnswerLedger
 from eyas.data.select.quality import is_looping_answer
 
 DEFAULT_LANGUAGE = "en"  # of a prompt without that tag
@@ -116,7 +107,7 @@ class OutputShard:
                 lines.append(conversation.to_line())
             else:
                 ledger.count_dropped(state.drop_reason, state.prompt.id)
-        ledger.write(answer_ledger_path(self.path))
+        ledger.write(ledger.path_beside(self.path))
         write_atomic(self.path, b"".join(lines))
 
 

@@ -34,7 +34,7 @@ from eyas.data.answers.journal import JOURNAL_SUFFIX
 from eyas.data.answers.output_shards import ShardWriter, count_answers
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, AnswerScanner, Responder, Retried
-from eyas.data.ledger.ledger import TALLY_SUFFIX, TOO_LONG, answer_ledger_path, build_answer_ledger
+from eyas.data.ledger.ledger import TALLY_SUFFIX, TOO_LONG, AnswerLedger, build_answer_ledger
 from eyas.data.prompts import PROMPTS_FILE, has_origin
 from eyas.data.prompts import STAGE as PROMPTS_STAGE
 
@@ -130,7 +130,7 @@ def run(
         write_json_atomic(ledger, build_answer_ledger(len(num_answers), paths, scan is not None))
     _require_conversations(json.loads(ledger.read_bytes()), config, out_dir, responder)
     for path in paths:
-        answer_ledger_path(path).unlink(missing_ok=True)
+        AnswerLedger.path_beside(path).unlink(missing_ok=True)
     return finish_stage(out_dir, origin, started_s)
 
 
@@ -141,16 +141,12 @@ def _require_conversations(ledger: dict[str, Any], config: RespondConfig, out_di
     dropped = {reason: entry["count"] for reason, entry in ledger["dropped"].items() if entry["count"]}
     if list(dropped) == [TOO_LONG]:
         clear_output(out_dir)
-        raise InputError(
-            f"No prompt of {ledger['prompts']} fits with {config.max_tokens} answer tokens into the "
-            f"{responder.max_positions} positions of the target",
-            "Lower respond.max_tokens, or use shorter prompts",
-        )
+        problem = f"All {ledger['prompts']} prompts are too long: with {config.max_tokens} answer tokens they exceed"
+        fix = "Lower respond.max_tokens, or use shorter prompts"
+        raise InputError(f"{problem} the {responder.max_positions} positions of the target", fix)
     reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-    raise InputError(
-        f"All answers to the {ledger['prompts']} prompts were dropped ({reasons})",
-        "Check the target's answers and the rules respond.drop_*",
-    )
+    problem = f"All answers to the {ledger['prompts']} prompts were dropped ({reasons})"
+    raise InputError(problem, "Check the target's answers and the rules respond.drop_*")
 
 
 # --- the directory ---------------------------------------------------------------------------------------------------

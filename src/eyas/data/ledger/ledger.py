@@ -145,6 +145,11 @@ class AnswerLedger(_Ledger):
     tasks: Counter[str] = field(default_factory=Counter)
     private: Counter[str] = field(default_factory=Counter)  # values that the scanner found, by kind, in all answers
 
+    @staticmethod
+    def path_beside(shard: Path) -> Path:
+        """Returns the file that holds the ledger of a shard."""
+        return shard.with_name(shard.name + TALLY_SUFFIX)
+
     def count_kept(self, conversation: Conversation) -> None:
         """Counts a conversation that is written."""
         self.conversations += 1
@@ -167,16 +172,11 @@ class AnswerLedger(_Ledger):
         }
 
 
-def answer_ledger_path(shard: Path) -> Path:
-    """Returns the file beside a shard that holds its ledger."""
-    return shard.with_name(shard.name + TALLY_SUFFIX)
-
-
 def build_answer_ledger(num_prompts: int, shards: Iterable[Path], is_scanned: bool) -> dict[str, Any]:
     """Returns ledger.json of all shards of answers; its `private` is None if no scanner read the answers."""
     total = AnswerLedger()
     for shard in shards:
-        total.merge(AnswerLedger.read(answer_ledger_path(shard)))
+        total.merge(AnswerLedger.read(AnswerLedger.path_beside(shard)))
     counted = total.conversations + total.dropped.total()
     assert counted == num_prompts, f"{counted} conversations are counted for {num_prompts} prompts"
     dropped = {reason: {"count": total.dropped[reason], "ids": total.examples.get(reason, [])} for reason in REASONS}

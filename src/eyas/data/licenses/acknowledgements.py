@@ -67,9 +67,8 @@ def read_acknowledgements(path: Path) -> list[Acknowledgement]:
             if not all(isinstance(text, str) for text in (read.who, read.when, read.claim, read.license_text or "")):
                 raise TypeError
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise InputError(
-                f"{path}:{number} is not an acknowledgement", "Remove the line, and run with --acknowledge again"
-            ) from None
+            problem = f"{path}:{number} is not an acknowledgement"
+            raise InputError(problem, "Remove the line, and run with --acknowledge again") from None
         found.append(read)
     return found
 
@@ -96,10 +95,8 @@ def append_acknowledgements(
     """
     name = who.strip()
     if not name or len(name) > MAX_NAME or not name.isprintable():
-        raise UsageError(
-            f"--acknowledge {who[:MAX_NAME]!r} is not a name of one line and up to {MAX_NAME} characters",
-            "Write for example --acknowledge 'A. Person, data protection'",
-        )
+        problem = f"--acknowledge {who[:MAX_NAME]!r} is not a name of one line and up to {MAX_NAME} characters"
+        raise UsageError(problem, "Write for example --acknowledge 'A. Person, data protection'")
     assert now.tzinfo is not None, "a time without a zone"
     when = now.astimezone(datetime.UTC).isoformat(timespec="seconds")
     read_acknowledgements(path)

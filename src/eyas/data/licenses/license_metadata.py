@@ -215,10 +215,8 @@ def parse_expression(text: str, owner: str, policy: LicensePolicy) -> Expression
     for token in re.split(r"([()]|\bAND\b|\bOR\b|\bWITH\b)", text):
         name = token.strip()
         if name == "WITH":
-            raise InputError(
-                f"The license {text!r} of {owner} has an exception (WITH), which eyas does not weigh",
-                "Read the exception, and name the license without it if that is enough for you",
-            )
+            problem = f"The license {text!r} of {owner} has an exception (WITH), which eyas does not weigh"
+            raise InputError(problem, "Read the exception, and name the license without it if that is enough for you")
         if name and name not in _OPERATORS:
             python += f"_{len(ids)}"
             ids.append(_require_known(name, owner, policy))
@@ -227,10 +225,8 @@ def parse_expression(text: str, owner: str, policy: LicensePolicy) -> Expression
     try:
         return _to_expression(ast.parse(python.strip(), mode="eval").body, ids)
     except (SyntaxError, MemoryError, RecursionError):  # the last two: hundreds of brackets
-        raise InputError(
-            f"The license {text!r} of {owner} is not a valid expression",
-            "Join SPDX ids with AND and OR, for example 'MIT OR Apache-2.0'",
-        ) from None
+        problem = f"The license {text!r} of {owner} is not a valid expression"
+        raise InputError(problem, "Join SPDX ids with AND and OR, for example 'MIT OR Apache-2.0'") from None
 
 
 def _require_known(name: str, owner: str, policy: LicensePolicy) -> str:
@@ -238,10 +234,8 @@ def _require_known(name: str, owner: str, policy: LicensePolicy) -> str:
     if found is None:
         near = policy.tables.near_licenses(name)
         fix = f"Write {' or '.join(near)} if you mean that" if near else "Find out which license it is"
-        raise InputError(
-            f"{name!r} in the license of {owner} is not a known license, and unknown licenses are rejected",
-            f"{fix}, or list it as LicenseRef-<name> in the file that prompts.policy names",
-        )
+        problem = f"{name!r} in the license of {owner} is not a known license, and unknown licenses are rejected"
+        raise InputError(problem, f"{fix}, or list it as LicenseRef-<name> in the file that prompts.policy names")
     return found
 
 

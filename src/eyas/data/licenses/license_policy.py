@@ -222,9 +222,8 @@ def _resolve_verdicts(lists: VerdictLists, table: str, tables: PolicyTables) -> 
         for written in getattr(lists, verdict):
             name = _resolve_name(written, table, tables)
             if name in found:
-                raise InputError(
-                    f"The policy lists {written} twice in [{table}], under {found[name]} and {verdict}", "Remove one"
-                )
+                problem = f"The policy lists {written} twice in [{table}], under {found[name]} and {verdict}"
+                raise InputError(problem, "Remove one")
             found[name] = verdict
     return found
 

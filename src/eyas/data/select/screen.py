@@ -252,10 +252,8 @@ def _screen_with_processes(job: ScreeningJob, numbers: Sequence[int], num_worker
     try:
         yield from pool.map(_screen_one, numbers)
     except BrokenProcessPool as error:
-        raise StageError(
-            "A worker process ended before its work was done; the machine may be short of memory",
-            "Run the same command again with a smaller prompts.workers",
-        ) from error
+        problem = "A worker process ended before its work was done; the machine may be short of memory"
+        raise StageError(problem, "Run the same command again with a smaller prompts.workers") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

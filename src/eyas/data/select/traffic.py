@@ -109,9 +109,8 @@ class TrafficModel:
         Raises InputError for an empty production log, and if the extra `data` is not installed.
         """
         if not production:
-            raise InputError(
-                "The production log holds no prompt", "Set prompts.production to a log with a few hundred prompts"
-            )
+            problem = "The production log holds no prompt"
+            raise InputError(problem, "Set prompts.production to a log with a few hundred prompts")
         weights, nearness = _fit_topics(_subsample(production), _subsample(pool_sample), seed)
         sizes = np.array([len(text) for text in production])
         # Inner quantiles; equal ones become one where many prompts have the same length.

@@ -11,10 +11,15 @@ import csv
 import hashlib
 import io
 import json
+import lzma
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
+
+from fsspec.compression import compr
+from fsspec.utils import infer_compression
 
 from eyas.base.environment import import_extra
 from eyas.base.errors import InputError
@@ -70,9 +75,8 @@ def find_format(name: str) -> FileFormat:
         raise InputError(f"The file name {name!r} is not valid UTF-8", "Rename the file")
     found = FILE_FORMATS.get(Path(name).suffix.lower())
     if found is None:
-        raise InputError(
-            f"{name} has no known file ending", "Convert it to JSON lines (.jsonl), Parquet, CSV or text (.txt)"
-        )
+        problem = f"{name} has no known file ending"
+        raise InputError(problem, "Convert it to JSON lines (.jsonl), Parquet, CSV or text (.txt)")
     if found == "compressed" and FILE_FORMATS.get(Path(Path(name).stem).suffix.lower()) not in ("lines", "log"):
         raise InputError(f"{name} is a compressed file of unknown kind", "Unpack it, or name it .jsonl.gz if it fits")
     return found
@@ -193,9 +197,8 @@ def _read_parquet_rows(file: BinaryIO, name: str, span: Span) -> Iterator[dict[s
             for row in batch.to_pylist() if columns else [{}] * batch.num_rows:
                 yield {key: value for key, value in row.items() if value is not None}
     except Exception:  # pyarrow raises classes of its own for each way to be damaged, and its messages quote values
-        raise InputError(
-            f"{name} has rows that cannot be read", "Write it again as Parquet with text in UTF-8"
-        ) from None
+        problem = f"{name} has rows that cannot be read"
+        raise InputError(problem, "Write it again as Parquet with text in UTF-8") from None
 
 
 def _read_csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
@@ -219,14 +222,9 @@ def _read_csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
 
 def _read_compressed_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Yields the lines of a compressed file. Raises InputError for a damaged file."""
-    import bz2
-    import gzip
-    import lzma
-    import zlib
-
-    open_file = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[Path(name).suffix.lower()]
+    decompress = compr[infer_compression(name)]
     try:
-        with open_file(file, "rb") as lines:
-            yield from lines  # type: ignore[misc]  # bytes in mode "rb"
+        with decompress(file, mode="rb") as lines:
+            yield from lines
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         raise InputError(f"{name} is damaged or cut off", "Download or write it again") from None

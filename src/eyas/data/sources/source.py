@@ -65,14 +65,11 @@ class SourceConfig:
 
     def __post_init__(self) -> None:
         if not self.path.strip():  # an unset variable of a script; as a path it would be the working directory
-            raise UsageError(
-                "A prompt source has an empty path", "Set prompts.source to a file, a directory or a pattern"
-            )
+            problem = "A prompt source has an empty path"
+            raise UsageError(problem, "Set prompts.source to a file, a directory or a pattern")
         if self.is_builtin and (self.license or BUILTIN_LICENSE) != BUILTIN_LICENSE:
-            raise InputError(
-                f"prompts.license={self.license} does not fit {self.path}, whose license is {BUILTIN_LICENSE}",
-                "Leave prompts.license out",
-            )
+            problem = f"prompts.license={self.license} does not fit {self.path}, whose license is {BUILTIN_LICENSE}"
+            raise InputError(problem, "Leave prompts.license out")
         if self.is_builtin and (self.count is None or self.count < 1):
             raise InputError(f"{self.path} has no number of prompts to write", "Set prompts.limit=300")
         if self.path.startswith(HUB) and FULL_REVISION.fullmatch(self.revision or "") is None:
@@ -168,10 +165,8 @@ def open_source(config: SourceConfig, source_index: int) -> Source:
         return _open_grammar(config, source_index)
     paths, hub_directory = _find_files(config)
     if not paths:
-        raise InputError(
-            f"No prompt file matches {config.path}",
-            f"Name a file, a directory or a pattern of {' '.join(FILE_FORMATS)}",
-        )
+        problem = f"No prompt file matches {config.path}"
+        raise InputError(problem, f"Name a file, a directory or a pattern of {' '.join(FILE_FORMATS)}")
     files: list[SourceFile] = []
     shards: list[SourceShard] = []
     num_records: dict[str, int] = {}
