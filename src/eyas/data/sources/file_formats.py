@@ -222,7 +222,7 @@ def _read_csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
 
 def _read_compressed_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Yields the lines of a compressed file. Raises InputError for a damaged file."""
-    decompress = compr[infer_compression(name)]
+    decompress: Any = compr[infer_compression(name)]  # pyright: ignore[reportArgumentType]
     try:
         with decompress(file, mode="rb") as lines:
             yield from lines
