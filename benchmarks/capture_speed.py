@@ -31,7 +31,7 @@ from eyas.features.capture import prefill_attention
 from eyas.features.examples import build_text_rows
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
-from eyas.tree.stats import median_interval
+from eyas.tree.intervals import median_interval
 
 LEAST = 0.8
 PAIRS, CONVERSATIONS = 5, 32

@@ -39,9 +39,9 @@ from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, read_num_layers, resolve_target
 from eyas.speculation.arms import Arm as OwnArm
-from eyas.speculation.policy import FixedArm
+from eyas.speculation.batch_load import FixedArm
+from eyas.tree.acceptance_length import AcceptanceStats, summarize
 from eyas.tree.shape import chain_shape
-from eyas.tree.stats import AcceptanceStats, summarize
 
 MAX_TOKENS = 64
 DIRECTORIES = {"vllm": ("vllm", "vllm-speculators"), "openvino": ("sglang",)}

@@ -44,8 +44,9 @@ from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.speculation.arms import Arm
+from eyas.tree.acceptance_length import acceptance_length
+from eyas.tree.intervals import median_interval
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import acceptance_length, median_interval
 
 STREAMS, PAIRS, MINUTES = (1, 8), 5, 15.0
 CONVERSATIONS, LAYERS = 2000, 2

@@ -31,7 +31,8 @@ from eyas.features.reader import Features
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.tree.stats import RequestRounds, acceptance_length, ratio_interval
+from eyas.tree.acceptance_length import RequestRounds, acceptance_length
+from eyas.tree.intervals import ratio_interval
 
 CONFIG = EvalConfig()
 CONVERSATIONS = 560

@@ -52,7 +52,8 @@ from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import resolve_head
-from eyas.tree.stats import acceptance_length, median_interval
+from eyas.tree.acceptance_length import acceptance_length
+from eyas.tree.intervals import median_interval
 
 DRIVERS = Path(__file__).parent / "peer_drivers"
 LOAD_S, MEASURE_S = 900, 600

@@ -39,7 +39,7 @@ from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import Recipe, Run, resolve_head
-from eyas.tree.stats import ratio_interval
+from eyas.tree.intervals import ratio_interval
 
 HIDDEN, SHARE = 4096, 0.6  # for the computed size: a target of 8 billion parameters, 60 % of the tokens generated
 MAX_KIB, MAX_LOSS = 14.5, 0.01

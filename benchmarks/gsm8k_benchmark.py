@@ -34,7 +34,7 @@ from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.tree.stats import median_interval
+from eyas.tree.intervals import median_interval
 
 DTYPE = torch.bfloat16
 MINUTES, MAX_MINUTES = 85.0, 90.0  # of training the target; the limit is for two cores

@@ -30,7 +30,7 @@ from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.model.target import Target
 from eyas.train.batches import plan_epoch
-from eyas.tree.stats import median_interval
+from eyas.tree.intervals import median_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # the fake object stores are in tests/doubles

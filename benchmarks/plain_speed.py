@@ -25,7 +25,7 @@ import pii_set
 from result_rows import Row
 
 from eyas.evalsets import FAMILIES, example
-from eyas.tree.stats import median_interval
+from eyas.tree.intervals import median_interval
 
 MIN_RATIO = 0.97
 SERVING_ROWS = (  # name, streams, requests of one run, the request's `speculation`

@@ -39,8 +39,8 @@ from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.speculation.arms import default_arms
+from eyas.tree.intervals import median_interval
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import median_interval
 
 DTYPE = torch.bfloat16
 SHAPE = TreeShape(6, 4, 16)

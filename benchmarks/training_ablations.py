@@ -46,8 +46,9 @@ from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.train import train as loop
+from eyas.tree.acceptance_length import RequestRounds, acceptance_length
+from eyas.tree.intervals import median_interval, ratio_interval
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import RequestRounds, acceptance_length, median_interval, ratio_interval
 
 CONVERSATIONS, UPDATES, HELD_OUT = 160, 240, 112
 EVAL = EvalConfig()

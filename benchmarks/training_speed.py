@@ -33,7 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from training_fixtures import PACK_TOKENS, OurTrainer, lengths_of_pack, make_rows, make_target, to_tensors
 
 from eyas.model.target import Target
-from eyas.tree.stats import median_interval
+from eyas.tree.intervals import median_interval
 
 DRAFT_VOCAB = 4096
 STEPS = (3, 7)

@@ -30,7 +30,7 @@ from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
 from eyas.recipe import Recipe, Run
 from eyas.speculation.arms import OFF, Arm
-from eyas.speculation.policy import FixedArm
+from eyas.speculation.batch_load import FixedArm
 from eyas.tree.shape import TreeShape, chain_shape
 
 STREAMS = (1, 4)

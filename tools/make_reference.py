@@ -32,7 +32,7 @@ from eyas.monitoring.prompt_sampler import PromptSampler, SampleOptions
 from eyas.recipe import Recipe
 from eyas.server.metrics import ServerMetrics
 from eyas.speculation.speedup import SpeedupEstimate
-from eyas.tree.stats import Interval
+from eyas.tree.intervals import Interval
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES_DIR = ROOT / "docs" / "reference"

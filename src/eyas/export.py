@@ -28,10 +28,10 @@ from eyas.base.errors import InputError, StageError
 from eyas.base.provenance import Provenance, StageInputs, digest_file, digest_json, has_provenance, read_provenance
 from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.data.ledger.cards import render_data_section
-from eyas.formats.engine_formats import ENGINE_FORMATS, sglang_flags, vllm_flags, write_engine_dir
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import CONFIG_FILE, StoredHead, digest_head, read_head
 from eyas.formats.parity import MAX_TOKENS, TOLERANCE, TargetStates, compare_with_reference
+from eyas.formats.sglang_vllm import ENGINE_FORMATS, sglang_flags, vllm_flags, write_engine_dir
 from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
 

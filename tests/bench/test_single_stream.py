@@ -33,7 +33,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.request import Request, RequestOutput
 from eyas.evaluation.reference_drafters import NgramTable
 from eyas.model.target import Target
-from eyas.tree.stats import acceptance_length
+from eyas.tree.acceptance_length import acceptance_length
 
 CONFIG = BenchConfig(max_tokens=20, repeats=2, concurrency=(1, 3), requests_per_stream=2, arms=("chain2",))
 

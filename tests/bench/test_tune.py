@@ -8,8 +8,8 @@ from eyas.bench.tune import Prediction, RoundCosts, arms_to_measure, build_tune_
 from eyas.cli.recipes import format_tune_results
 from eyas.evaluation.tree_sweep import TreeAcceptance
 from eyas.speculation.round_costs import CostTable
+from eyas.tree.intervals import Interval
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import Interval
 
 SMALL = TuneConfig(streams=(1, 4), depth=4, top_k=(1, 2), nodes=(6,))
 

@@ -25,8 +25,8 @@ from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import load_quickstart_recipe, resolve_head
+from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import acceptance_length
 
 SHAPES = {"baseline": None, "chain": chain_shape(4), "tree": TreeShape(6, 4, 16)}
 PLACE = resolve_target(EMBEDDED).parent

@@ -39,5 +39,5 @@ def test_a_ready_server_has_imported_no_other_stage(finished, target):
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert {"eyas.engine.engine", "eyas.server.app"} <= set(modules)
+    assert {"eyas.engine.engine", "eyas.server.routes"} <= set(modules)
     assert not [name for name in modules if name.split(".")[1] in FORBIDDEN]

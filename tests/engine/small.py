@@ -29,7 +29,7 @@ from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.arms import Arm
-from eyas.speculation.policy import BatchLoad, FixedArm, SpeculationDecision
+from eyas.speculation.batch_load import BatchLoad, FixedArm, SpeculationDecision
 from eyas.train.ttt import pack_rows, unroll
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree

@@ -10,8 +10,8 @@ from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.kernels.dispatch import attention_for_device
 from eyas.kernels.paged_attention import PrepareAttention, prepare_dense
+from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import acceptance_length
 
 TREE = TreeShape(4, 3, 12)
 

@@ -18,7 +18,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.request import Request, RequestOutput, Speculation
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm
-from eyas.speculation.policy import BatchLoad, FixedArm, SpeculationDecision
+from eyas.speculation.batch_load import BatchLoad, FixedArm, SpeculationDecision
 from eyas.tree.shape import TreeShape, chain_shape
 from eyas.tree.tree import Tree
 

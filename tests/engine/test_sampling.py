@@ -21,9 +21,9 @@ from eyas.engine.engine import Engine
 from eyas.engine.grammar import Grammar, GrammarVocab
 from eyas.engine.request import Request
 from eyas.model.target import Target
+from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import acceptance_length
 from eyas.tree.tree import Tree
 
 TREE = TreeShape(3, 3, 10)

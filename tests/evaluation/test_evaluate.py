@@ -14,7 +14,7 @@ from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.model.target import Target
 from eyas.train import train as loop
-from eyas.tree.stats import RequestRounds
+from eyas.tree.acceptance_length import RequestRounds
 
 CONFIG = EvalConfig(depth=4, top_k=3, nodes=10, batch_tokens=200)
 

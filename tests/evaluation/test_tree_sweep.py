@@ -14,8 +14,8 @@ from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.train import train as loop
+from eyas.tree.acceptance_length import summarize
 from eyas.tree.shape import TreeShape, chain_shape
-from eyas.tree.stats import summarize
 
 CHAINS = [chain_shape(depth) for depth in (1, 2, 3, 5)]
 TREES = [TreeShape(depth, 3, nodes) for depth in (1, 2, 3, 5) for nodes in (2, 4, 5, 9, 14, 60)]

@@ -18,8 +18,8 @@ from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab, required_ids
 from eyas.train import train as loop
 from eyas.train.config import TrainConfig
+from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import acceptance_length
 
 SHAPE = TreeShape(depth=4, top_k=3, nodes=10)
 SIZES = (16, 40, 100, 250)

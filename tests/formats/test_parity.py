@@ -12,10 +12,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from eyas.formats.config import HeadMetadata
-from eyas.formats.engine_formats import ENGINE_FORMATS, write_engine_dir
 from eyas.formats.head_dir import StoredHead, read_head, write_head
 from eyas.formats.parity import NUM_DRAFT_STEPS, ParityResult, TargetStates, compare_with_reference
 from eyas.formats.reference_reader import ReferenceHead
+from eyas.formats.sglang_vllm import ENGINE_FORMATS, write_engine_dir
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab

@@ -16,7 +16,7 @@ from tests.engine.small import random_draft
 from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.engine import Engine
 from eyas.model.target import Target
-from eyas.server.app import Api, ApiOptions
+from eyas.server.routes import Api, ApiOptions
 from eyas.server.server import bind, server_url
 from eyas.server.vertex import VertexConfig
 from eyas.tree.shape import TreeShape

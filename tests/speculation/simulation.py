@@ -13,8 +13,8 @@ import numpy as np
 
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm, default_arms
+from eyas.speculation.batch_load import BatchLoad, RoundReport
 from eyas.speculation.budget import Budget
-from eyas.speculation.policy import BatchLoad, RoundReport
 from eyas.speculation.round_costs import CostTable, batch_sizes
 
 TOP_K, DEPTH = 4, 8

@@ -9,7 +9,7 @@ from tests.speculation.simulation import ARMS, Head, head
 from eyas.speculation.acceptance_model import FIRST_BUCKET, HALF_LIFE, MIN_WEIGHT, PRIOR_WEIGHT, AcceptanceModel
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
-from eyas.tree.stats import context_bucket
+from eyas.tree.acceptance_length import context_bucket
 
 BY_NAME = {arm.name: arm for arm in ARMS}
 

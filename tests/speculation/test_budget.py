@@ -8,8 +8,8 @@ import pytest
 from tests.speculation.simulation import ARMS, Head, Machine, Outcome, Scene, Weather, head, run
 
 from eyas.speculation.arms import Arm
+from eyas.speculation.batch_load import BatchLoad
 from eyas.speculation.budget import Budget
-from eyas.speculation.policy import BatchLoad
 from eyas.speculation.round_costs import CostKey, isotonic, load_or_measure, measure_cost_table
 
 ROUNDS = 3000

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.speculation.simulation import ARMS, Machine
 
+from eyas.speculation.batch_load import BatchLoad
 from eyas.speculation.latency_model import LatencyModel
-from eyas.speculation.policy import BatchLoad
 
 MACHINE = Machine()
 NUMBER = {arm.name: number for number, arm in enumerate(ARMS)}

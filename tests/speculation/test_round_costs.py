@@ -10,7 +10,7 @@ import pytest
 from tests.speculation.simulation import ARMS, Machine
 
 from eyas.speculation.arms import Arm
-from eyas.speculation.policy import BatchLoad
+from eyas.speculation.batch_load import BatchLoad
 from eyas.speculation.round_costs import (
     MAX_ROUNDS,
     TIME_LIMIT_S,

@@ -22,7 +22,7 @@ from eyas.engine.cost_profiler import build_budget
 from eyas.engine.engine import Engine
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm, default_arms
-from eyas.speculation.policy import FixedArm
+from eyas.speculation.batch_load import FixedArm
 from eyas.tree.shape import chain_shape
 
 DEFAULT_SLOTS = 8  # of an open loop without any closed one

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from eyas.bench.config import Slo
-from eyas.tree.stats import median_interval, percentiles, ratio_interval
+from eyas.tree.intervals import median_interval, percentiles, ratio_interval
 
 BASELINE, SPECULATIVE = "baseline", "speculative"
 VLLM_KEYS = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}

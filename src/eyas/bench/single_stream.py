@@ -29,7 +29,7 @@ from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptL
 from eyas.evaluation.replay import AnswerSpan, replay_answers
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
-from eyas.tree.stats import AcceptanceStats, summarize
+from eyas.tree.acceptance_length import AcceptanceStats, summarize
 
 WARM_UP_TOKENS = 16
 

@@ -41,7 +41,7 @@ from eyas.formats.head_dir import StoredHead, digest_head, read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
 from eyas.speculation.arms import OFF, Arm
-from eyas.speculation.policy import BatchLoad
+from eyas.speculation.batch_load import BatchLoad
 from eyas.speculation.round_costs import LONG_CONTEXT, CostTable, batch_sizes, measure_cost_table
 from eyas.tree.shape import TreeShape
 

@@ -21,9 +21,9 @@ from eyas.formats.head_dir import StoredHead, read_head, resolve_head
 from eyas.model.devices import DTYPES, check_one_device, default_device
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, read_num_layers
+from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import acceptance_length
 
 GREEN, RESET = "\x1b[32m", "\x1b[0m"
 SLOTS = 8

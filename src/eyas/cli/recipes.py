@@ -16,7 +16,7 @@ from eyas.chat.conversation import Conversation, parse_messages, read_conversati
 from eyas.chat.render import highlight_supervised, render
 from eyas.cli.deploy import build_jobs, write_configured_manifests
 from eyas.evalsets import FAMILIES, example
-from eyas.formats.engine_formats import sglang_flags, vllm_flags
+from eyas.formats.sglang_vllm import sglang_flags, vllm_flags
 from eyas.model.devices import check_one_device
 from eyas.recipe import STAGES, Run, load_quickstart_recipe, open_run
 from eyas.train.distributed import join_process_group, local_device, require_single_process

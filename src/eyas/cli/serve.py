@@ -24,7 +24,7 @@ from eyas.formats.head_dir import digest_head, resolve_head
 from eyas.kernels.dispatch import fallback_reason
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
-from eyas.server.app import Api, ApiOptions
+from eyas.server.routes import Api, ApiOptions
 from eyas.server.server import bind, serve, server_url
 from eyas.server.vertex import STORAGE_VARIABLE, VertexConfig, read_vertex_config
 from eyas.speculation.arms import OFF

@@ -28,7 +28,7 @@ import numpy as np
 
 from eyas.base.errors import UsageError
 from eyas.engine.request import Request, RequestOutput
-from eyas.tree.stats import Interval, log_scale_interval
+from eyas.tree.intervals import Interval, log_scale_interval
 
 DRAFTER_NAMES = ("main", "canary")
 """Names of the engine's drafters in metrics and logs, by index."""

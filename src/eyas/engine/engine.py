@@ -27,7 +27,7 @@ from eyas.memory.kv_cache_manager import KVCacheManager
 from eyas.memory.kv_pool import KVPool
 from eyas.model.target import Target
 from eyas.speculation.arms import OFF, Arm
-from eyas.speculation.policy import FixedArm, Policy
+from eyas.speculation.batch_load import FixedArm, Policy
 
 OnTokens = Callable[[RequestOutput, int], None]
 """Called with an output and the number of its newest tokens, after each piece of work that gave it some."""

@@ -19,8 +19,8 @@ from eyas.engine.scheduler import SLOT_BLOCK
 from eyas.kernels.aot_compile import CompileError, compile_pair
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm, default_arms
+from eyas.speculation.batch_load import FixedArm, Policy
 from eyas.speculation.budget import Budget
-from eyas.speculation.policy import FixedArm, Policy
 
 MAX_CONTEXT = 8192  # tokens, for a target that could hold more
 MEMORY_SHARE = 0.25  # of the machine's memory, for KV memory, at most

@@ -10,7 +10,7 @@ from eyas.engine.request import DraftTree, FinishReason, RequestOutput, TokenLog
 from eyas.engine.request_state import RequestState, RunningRequest
 from eyas.engine.scheduler import PrefillWork, RoundWork
 from eyas.speculation.acceptance_trace import trace_from_row
-from eyas.speculation.policy import RoundReport
+from eyas.speculation.batch_load import RoundReport
 from eyas.tree.sampling import Logprobs
 
 

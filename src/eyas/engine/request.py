@@ -6,8 +6,8 @@ from typing import Literal
 from eyas.base.errors import InputError
 from eyas.engine.grammar import Grammar
 from eyas.speculation.acceptance_trace import AcceptanceTrace
+from eyas.tree.acceptance_length import RequestRounds
 from eyas.tree.sampling import SamplingParams
-from eyas.tree.stats import RequestRounds
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 Speculation = Literal["auto", "off", "max"]
@@ -76,7 +76,7 @@ class RequestOutput:
 
     By token: is_draft[i], whether token i was an accepted draft token (False: the target's own token); token_times_s,
     seconds after the request was added (tokens of one round share its end); text_ends, how much of `text` was there.
-    By round: accepted and offered (see `tree.stats.RequestRounds`); proposed, the draft tokens that were verified;
+    By round: accepted and offered (see `RequestRounds`); proposed, the draft tokens that were verified;
     traces, of rounds that drafted.
     text: with `wants_text`; it holds back what a stop string may still cut. draft_tree: of the newest round, with
     `wants_rounds`; None if that round drafted nothing. num_cached_tokens: prompt tokens found in the prefix cache.
@@ -101,7 +101,7 @@ class RequestOutput:
 
     @property
     def rounds(self) -> RequestRounds:
-        """The rounds after the prefill, for `tree.stats`."""
+        """The rounds after the prefill, for `tree.acceptance_length`."""
         return RequestRounds(tuple(self.accepted), tuple(self.offered))
 
     @property

@@ -17,7 +17,7 @@ from eyas.engine.model_runner import PrefillChunk, RoundBatch
 from eyas.engine.request_state import RequestState, RunningRequest
 from eyas.memory.kv_cache_manager import KVCacheManager
 from eyas.speculation.arms import OFF
-from eyas.speculation.policy import BatchLoad, FixedArm, Policy, SpeculationDecision
+from eyas.speculation.batch_load import BatchLoad, FixedArm, Policy, SpeculationDecision
 
 PREFILL_CHUNK = 512  # prompt tokens of one prefill at most: running requests wait no longer than that
 SLOT_BLOCK = 32  # KV slots are allocated in blocks of at least this many

@@ -29,9 +29,9 @@ from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import StoredHead, read_head
 from eyas.model.devices import DTYPES
 from eyas.model.target import Target
+from eyas.tree.acceptance_length import AcceptanceStats, context_label, summarize
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import AcceptanceStats, context_label, summarize
 
 STAGE = "eval"
 SCHEMA = 1
@@ -212,7 +212,7 @@ def _to_entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
 def acceptance_by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, Any]]:
     """Returns the acceptance by context length, the position of a round's root, for buckets that have rounds.
 
-    The keys are those of `tree.stats.context_label`: "<=256", "<=512", "<=1024", ...
+    The keys are those of `tree.acceptance_length.context_label`: "<=256", "<=512", "<=1024", ...
     """
     entries: dict[str, dict[str, Any]] = {}
     for label in dict.fromkeys(context_label(root) for root in sorted(root for text in texts for root in text.roots)):

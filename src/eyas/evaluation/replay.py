@@ -26,8 +26,8 @@ from eyas.features.reader import Features
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
+from eyas.tree.acceptance_length import RequestRounds, context_label
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import RequestRounds, context_label
 from eyas.tree.tree import Tree
 from eyas.tree.verify import has_rejected_child, verify
 
@@ -92,7 +92,7 @@ class TextRounds:
     roots: tuple[int, ...]
 
     def in_context(self, label: str) -> RequestRounds:
-        """Returns the rounds whose root is in a context bucket (`tree.stats.context_label`)."""
+        """Returns the rounds whose root is in a context bucket (`tree.acceptance_length.context_label`)."""
         numbers = [number for number, root in enumerate(self.roots) if context_label(root) == label]
         accepted, offered = ([part[i] for i in numbers] for part in (self.rounds.accepted, self.rounds.offered))
         return RequestRounds(tuple(accepted), tuple(offered))

@@ -28,8 +28,8 @@ from eyas.evaluation.replay import AnswerSpan, find_answers, true_continuation
 from eyas.features.layout import Row
 from eyas.model.head import Head
 from eyas.model.vocab import DraftVocab
+from eyas.tree.intervals import Interval, ratio_interval
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import Interval, ratio_interval
 from eyas.tree.tree import Tree
 from eyas.tree.verify import verify
 

@@ -26,8 +26,8 @@ from eyas.formats.head_dir import StoredHead
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab, required_ids
+from eyas.tree.acceptance_length import RequestRounds, acceptance_length
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import RequestRounds, acceptance_length
 
 VOCAB_SIZES = tuple(1024 * 2**power for power in range(7))
 """1k to 64k tokens. Sizes that the target's vocabulary does not reach are left out."""

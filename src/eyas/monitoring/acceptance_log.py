@@ -24,8 +24,8 @@ from eyas.base.storage import convert_write_errors
 from eyas.data.select.quality import is_looping_answer
 from eyas.engine.request import RequestOutput
 from eyas.speculation.acceptance_trace import AcceptanceTrace
+from eyas.tree.acceptance_length import context_label
 from eyas.tree.shape import TreeShape
-from eyas.tree.stats import context_label
 
 LOG_FILE = "acceptance/log.jsonl"  # in a directory of its own, so that prompts.source=DIR finds prompts only
 OLD_LOG_FILE = "acceptance/log.old.jsonl"

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eyas.engine.request import RequestOutput
 from eyas.server.http_errors import ApiError
-from eyas.tree.stats import acceptance_length
+from eyas.tree.acceptance_length import acceptance_length
 
 PUBLIC_PATHS = ("/health", "/ready")  # probes send no key
 REQUEST_ID = re.compile(r"[!-~]{1,128}")

@@ -16,8 +16,8 @@ import uvicorn
 
 from eyas.base.errors import StageError, UsageError
 from eyas.engine.request import Request
-from eyas.server.app import Api
 from eyas.server.generation import Generation
+from eyas.server.routes import Api
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FLUSH_TIMEOUT_S = 2  # to send the last bytes of finished responses; a client that does not read is disconnected

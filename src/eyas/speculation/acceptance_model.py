@@ -21,7 +21,7 @@ import numpy as np
 
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
-from eyas.tree.stats import context_bucket
+from eyas.tree.acceptance_length import context_bucket
 
 HALF_LIFE = 400  # rounds
 FIRST_ROUNDS, LEARN_ROUNDS = 64, 8

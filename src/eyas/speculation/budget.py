@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 from eyas.speculation.acceptance_model import AcceptanceModel
 from eyas.speculation.arms import Arm
+from eyas.speculation.batch_load import BatchLoad, RoundReport, SpeculationDecision
 from eyas.speculation.latency_model import LatencyModel
-from eyas.speculation.policy import BatchLoad, RoundReport, SpeculationDecision
 from eyas.speculation.round_costs import CostTable
 from eyas.speculation.speedup import CAP, SpeedupEstimate, SpeedupEstimator, Stratum
 

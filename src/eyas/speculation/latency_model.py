@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from eyas.speculation.policy import BatchLoad
+from eyas.speculation.batch_load import BatchLoad
 from eyas.speculation.round_costs import CostTable
 
 DRIFT_SD, OFFSET_SD, NOISE_SD = 0.3, 0.2, 0.1  # at the start; of logarithms, so about shares

@@ -22,7 +22,7 @@ from eyas.base.errors import StorageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import write_json_atomic
 from eyas.speculation.arms import Arm
-from eyas.speculation.policy import BatchLoad
+from eyas.speculation.batch_load import BatchLoad
 
 Measure = Callable[[Arm, int, int], float]
 """(arm, batch, context) -> seconds of one round of that many requests, each with that many tokens before its root."""

@@ -16,7 +16,7 @@ speculation, so that one outlier does not decide between the few rounds of off.
 import math
 from dataclasses import dataclass
 
-from eyas.tree.stats import log_scale_interval
+from eyas.tree.intervals import log_scale_interval
 
 HALF_LIFE = 4000  # rounds
 MIN_ROUNDS = 5.0  # rounds of off before a stratum has a baseline

@@ -1,6 +1,6 @@
 """The trees of `eyas tune` in the words of other engines."""
 
-from eyas.formats.engine_formats import sglang_flags, vllm_flags
+from eyas.formats.sglang_vllm import sglang_flags, vllm_flags
 
 
 def test_flags_are_those_of_the_other_engines() -> None:

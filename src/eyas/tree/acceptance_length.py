@@ -1,4 +1,4 @@
-"""Acceptance statistics and every confidence interval of eyas. Evaluation, generation, bench, drift and canary use it.
+"""Acceptance length and the figures around it, defined once. Evaluation, generation, bench and drift use them.
 
 One round = one target forward over one request's tree (or its root alone). The *accepted* tokens of a round are those
 it added to the answer, the bonus token included. Tokens cut by a stop token or a length limit do not count. The prefill
@@ -12,20 +12,14 @@ conditional acceptance at d   among the rounds that accepted depth d - 1 *and* w
     tree       root -> a -> b       accepted 2 (a, bonus): b was offered and rejected    accepted 2, offered 2
                root -> c            accepted 2 (c, bonus): no node below c               accepted 2, offered 1
                                     accepted 3 (a, b, bonus): no node below b            accepted 3, offered 2
-
-Intervals:
-
-    ratio_interval           percentile bootstrap of sum / sum over items (acceptance length over prompts)
-    median_interval          percentile bootstrap of a median (speed-ups over paired measurements)
-    log_scale_interval        normal or Student's t on the logarithm of a positive figure whose variance is known
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
+
+from eyas.tree.intervals import Interval, ratio_interval
 
 FIRST_CONTEXT = 256  # upper bound of the first bucket of `context_label`, a position
 
@@ -62,14 +56,6 @@ class DepthAcceptance:
     def rate(self) -> float:
         """The share of the offered nodes that were accepted."""
         return self.accepted / self.offered
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A confidence interval, both ends included."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -131,54 +117,6 @@ def acceptance_interval(requests: Sequence[RequestRounds], seed: int) -> Interva
     return ratio_interval(accepted[has_rounds], rounds[has_rounds], seed)
 
 
-def ratio_interval(
-    numerators: np.ndarray, denominators: np.ndarray, seed: int, *, level: float = 0.95, resamples: int = 2000
-) -> Interval:
-    """Bootstraps the percentile interval of sum(numerators) / sum(denominators) over paired items.
-
-    Args:
-        numerators: One value an item (a prompt, an answer), shape [N].
-        denominators: One positive value an item, shape [N].
-        seed: Seed of the resampling; the same seed gives the same interval.
-        level: Confidence level.
-        resamples: Number of bootstrap samples.
-    """
-    count = len(numerators)
-    assert count > 0, "at least one item"
-    assert len(denominators) == count, "one denominator an item"
-    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=resamples)
-    return _percentile_interval((weights @ numerators) / (weights @ denominators), level)
-
-
-def median_interval(
-    values: Sequence[float], seed: int, *, level: float = 0.95, resamples: int = 2000
-) -> tuple[float, Interval]:
-    """Returns the median and its bootstrapped percentile interval; arguments as in `ratio_interval`."""
-    table = np.asarray(values, dtype=np.float64)
-    assert table.size > 0, "at least one value"
-    picks = np.random.default_rng(seed).integers(table.size, size=(resamples, table.size))
-    return float(np.median(table)), _percentile_interval(np.median(table[picks], axis=1), level)
-
-
-def log_scale_interval(
-    value: float, log_variance: float, *, level: float = 0.95, degrees_of_freedom: float = math.inf
-) -> Interval:
-    """Returns the interval of a positive figure whose logarithm is about normal: value / reach to value * reach.
-
-    Args:
-        value: The figure, for example a ratio of two rates.
-        log_variance: Variance of its logarithm, for example by the delta method.
-        level: Confidence level.
-        degrees_of_freedom: Of Student's t; infinite for the normal distribution. The t quantile is Fisher's expansion:
-            2% short at 3 degrees of freedom, exact in the limit.
-    """
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    quantile = z + first / degrees_of_freedom + second / degrees_of_freedom**2
-    reach = math.exp(quantile * math.sqrt(log_variance))
-    return Interval(value / reach, value * reach)
-
-
 def context_bucket(context: int, first: int) -> int:
     """Returns the bucket of a context length in tokens: 0 below `first`, then one bucket for each doubling."""
     return (context // first).bit_length()
@@ -187,17 +125,6 @@ def context_bucket(context: int, first: int) -> int:
 def context_label(position: int) -> str:
     """Returns the key of `by_context` for a round whose root stands at `position`: "<=256", "<=512", "<=1024" ..."""
     return f"<={FIRST_CONTEXT << context_bucket(max(0, position - 1), FIRST_CONTEXT)}"
-
-
-def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Returns {"p50", "p90", "p99"}, linear between two values (numpy's default, as in SGLang and vLLM)."""
-    assert len(values) > 0, "at least one value"
-    return {f"p{percent}": float(np.percentile(values, percent)) for percent in (50, 90, 99)}
-
-
-def _percentile_interval(samples: np.ndarray, level: float) -> Interval:
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
 
 
 def _sums(requests: Iterable[RequestRounds]) -> tuple[np.ndarray, np.ndarray]:

@@ -3,17 +3,8 @@
 import numpy as np
 import pytest
 
-from eyas.tree.stats import (
-    RequestRounds,
-    acceptance_interval,
-    acceptance_length,
-    by_depth,
-    log_scale_interval,
-    median_interval,
-    percentiles,
-    ratio_interval,
-    summarize,
-)
+from eyas.tree.acceptance_length import RequestRounds, acceptance_interval, acceptance_length, by_depth, summarize
+from eyas.tree.intervals import log_scale_interval, median_interval, percentiles, ratio_interval
 
 # Two prompts. The first: all of a chain of 2, then nothing, then 1 of 2, then cut by a stop token after 2.
 # The second: one round whose tree was a lone root.
