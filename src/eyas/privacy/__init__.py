@@ -1,1 +1,1 @@
-"""Personal data and secrets in prompts: found by detectors, then dropped with the record or replaced by surrogates."""
+"""Finds personal data and secrets in prompts. The filter drops the record, or replaces the values by surrogates."""

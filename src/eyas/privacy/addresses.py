@@ -1,14 +1,15 @@
-"""Street addresses of nine languages, post boxes and postcodes with their town.
+"""Finds street addresses of nine languages, post boxes, and postcodes with their town.
 
+    example                     parts                                 languages
     12 Elm Street, Apt 4        number, name, kind of street          en
     12 bis, rue de la Paix      number, kind of street, name          fr
     Lindenstraße 12a            name and kind in one, number          de nl sv
     Calle Mayor 12, via Roma 3  kind of street, name, number          es it pt pl (fr, nl)
-    Postfach 12 34              a post box
-    1017 AB Amsterdam           a postcode with its town
-    Address: ...                a field: whatever it holds with a number in it
+    Postfach 12 34              a post box                            all
+    1017 AB Amsterdam           a postcode with its town              all
+    Address: ...                a field whose value has a number      all
 
-A number is always needed, but after "lives in".
+An address needs a number. Only after "lives in" a street without a number is found.
 """
 
 import re
@@ -175,7 +176,14 @@ _TOWN_BEHIND = re.compile(
 
 
 def find_addresses(text: str, language: str) -> Iterator[Span]:
-    """Yields addresses, each with the flat, postcode and town after it. Every repeat is bounded: linear time."""
+    """Yields the spans of addresses, each with the flat, the postcode and the town after it.
+
+    Every repeat in its patterns is bounded, so it takes linear time.
+
+    Args:
+        text: The text.
+        language: The language of the text (ISO 639-1).
+    """
     for match in _BARE_STREET.finditer(text):
         yield Span(*match.span(1), "ADDRESS", 0.6)
     if not _DIGIT.search(text) and "s/n" not in text.lower():
@@ -208,7 +216,7 @@ def find_addresses(text: str, language: str) -> Iterator[Span]:
 
 
 def _find_compounds(text: str, language: str) -> Iterator[re.Match[str]]:
-    """Yields name and kind of street in one word, with a number."""
+    """Yields matches of streets whose name and kind are one word, with a number: "Lindenstraße 12a"."""
     lower, in_language = lower_text(text), language in WITH_COMPOUNDS
     if not in_language and not any(kind in lower for kind in _COMPOUNDS_EVERYWHERE):
         return
@@ -223,7 +231,7 @@ def _find_compounds(text: str, language: str) -> Iterator[re.Match[str]]:
 
 
 def find_postcode_towns(text: str, cities: frozenset[str]) -> Iterator[Span]:
-    """Yields postcodes before a town of the list: "10115 Berlin"."""
+    """Yields the spans of postcodes with a listed town: "10115 Berlin". cities: the towns, in lower case."""
     for match in _TOWN.finditer(text):
         words = match[1].casefold().split(" ")
         if any(" ".join(words[:count]) in cities for count in (1, 2, 3)):
@@ -236,7 +244,7 @@ def _fills_line(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_no_street(text: str, match: re.Match[str], language: str) -> bool:
-    """Returns True for a match of "kind of street, name, number" that is no address: "et al. Nature 2019"."""
+    """Returns True if a match of "kind of street, name, number" is no address: "al. Nature 2019" after "et"."""
     street = match[0]
     if street.startswith("al.") and text.endswith("et ", 0, match.start()):
         return True  # "et al. Nature 2019"

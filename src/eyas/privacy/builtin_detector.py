@@ -1,4 +1,7 @@
-"""The built-in detector: offline, without a model, for nine languages. It joins the findings of the other files."""
+"""The built-in detector of personal data: it works offline, without a model, for nine languages.
+
+It runs the detectors in the other files of this package and joins their spans.
+"""
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -18,22 +21,22 @@ from eyas.privacy.structured_text import find_field_values, find_table_values
 from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
 from eyas.privacy.words import split_words
 
-VERSION = 1  # raised when the findings change
+VERSION = 1  # increased when the same text gives other spans
 _PACKAGES = ("phonenumbers", "python-stdnum", "faker", "detect-secrets", "simplemma")
 
 
 class BuiltinDetector:
-    """A detector by patterns, checksums, word lists and phrases."""
+    """A detector that uses patterns, checksums, word lists and phrases."""
 
     name_languages: frozenset[str] = frozenset(LANGUAGES)
 
     def __init__(self) -> None:
-        """Loads the lexicon. Raises ImportError where a package of the extra `data` is missing."""
+        """Loads the lexicon. Raises ImportError if a package of the extra `data` is not installed."""
         self.name = f"builtin {VERSION} ({', '.join(f'{name} {version(name)}' for name in _PACKAGES)})"
         self._lexicon = load_lexicon()
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
-        """Returns spans that do not overlap, in order, for each text."""
+        """Returns one list of spans for each text; the spans of a text are sorted and do not overlap."""
         return [merge_spans(self._find(text, language)) for text, language in zip(texts, languages, strict=True)]
 
     def _find(self, text: str, language: str) -> Iterator[Span]:
@@ -65,7 +68,13 @@ class BuiltinDetector:
 
 
 def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:
-    """Yields values in tables, fields and letters. A text without marks of any of them is skipped quickly."""
+    """Yields spans in tables, in fields ("name: Anna"), and in letters and e-mails ("Dear Anna,").
+
+    Args:
+        text: The text.
+        lexicon: The lists of names and words.
+        language: The language of the text (ISO 639-1).
+    """
     matcher = ValueMatcher(lexicon, language)
     has_lines = "\n" in text
     if has_lines:

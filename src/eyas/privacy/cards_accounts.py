@@ -1,4 +1,4 @@
-"""Payment cards, bank accounts and wallets of crypto currencies: by checksum, or by the words before them."""
+"""Finds payment cards, bank accounts and wallets of crypto currencies by checksum, or by the words before them."""
 
 import re
 from collections.abc import Iterator
@@ -79,9 +79,9 @@ _WALLET_WORD = CaseInsensitivePattern(r"(?:wallet|solana|\bsol\b|crypto|phantom)
 
 
 def find_cards(text: str) -> Iterator[Span]:
-    """Yields card numbers in any grouping by spaces, hyphens, dots and line ends, where the Luhn checksum holds.
+    """Yields the spans of card numbers with a valid Luhn checksum, grouped by spaces, hyphens, dots or line ends.
 
-    After "card number:" the checksum need not hold. A bare run of digits after "order id" is no card.
+    After "card number:", a number with a wrong checksum is found, too. A run of digits after "order id" is no card.
     """
     for run in _DIGITS.finditer(text):
         if run.end() - run.start() < _MIN_CARD:
@@ -96,7 +96,13 @@ def find_cards(text: str) -> Iterator[Span]:
 
 
 def _count_card_groups(text: str, groups: list[tuple[int, int]], first: int) -> int:
-    """Returns the number of groups, from `first` on, that form a card number; 0 if they form none."""
+    """Returns how many groups of digits form a card number: "4111 1111 1111 1111" -> 4. Returns 0 for no card.
+
+    Args:
+        text: The text.
+        groups: The start and the end of each group of digits.
+        first: Index of the group at which the card number must start.
+    """
     start = groups[first][0]
     before = text[max(0, start - 64) : start]
     is_fraction = before[-1:] == "." and before[-2:-1].isdigit()  # 0.4111111111111111
@@ -126,14 +132,14 @@ def _count_card_groups(text: str, groups: list[tuple[int, int]], first: int) -> 
 
 
 def _is_usual_grouping(sizes: list[int]) -> bool:
-    """Returns True if digits are usually grouped like this on cards: 4-4-4-4, also with another last size, or 4-6-5."""
+    """Returns True if cards group their digits like this: 4-4-4-4, 4-6-5, 4-4-4-4-3. sizes: digits of each group."""
     if len(sizes) < 2 or min(sizes[:-1]) < 3:  # small groups separate numbers
         return False
     return sizes[:-1] == [4] * (len(sizes) - 1) or sizes[0] in (3, 4, 6, 8)
 
 
 def find_accounts(text: str) -> Iterator[Span]:
-    """Yields IBANs by checksum, account and routing numbers after their names, and wallets of crypto currencies."""
+    """Yields the spans of IBANs, of account numbers after words such as "account", and of crypto wallets."""
     yield from _find_ibans(text)
     last = 0
     for match in _ACCOUNT.finditer(text):
@@ -171,12 +177,17 @@ def _find_ibans(text: str) -> Iterator[Span]:
 
 @cache
 def _has_ibans(country: str) -> bool:
-    """Returns True for the code of a country with IBANs. Other two letters before a number are ordinary text."""
+    """Returns True if a country has IBANs. country: its code of two letters, in capitals."""
     return bool(numdb.get("iban").info(country)[0][1])
 
 
 def _end_of_digit_groups(text: str, places: list[int]) -> int:
-    """Returns where an IBAN with a mistake in it ends: words after its last digit are no part of it."""
+    """Returns the end of an IBAN whose checksum is wrong: the position after its last digit or adjacent letter.
+
+    Args:
+        text: The text.
+        places: The positions of the letters and digits that the pattern matched, words after the IBAN included.
+    """
     end = places[0]
     for place, following in pairwise((*places, places[-1] + 2)):
         if text[place].isdigit() or following == place + 1:

@@ -1,7 +1,7 @@
-"""Patterns that ignore case, several times as fast as re.IGNORECASE: a test in lower case comes first.
+"""Regular expressions that ignore case and are several times faster than with re.IGNORECASE.
 
-Python's engine skips an alternative by its first letter only where case counts, and most texts, and most of the words
-before a number, match no alternative at all.
+Each pattern is first searched in the text in lower case, as a case-sensitive pattern. For those, Python's `re` skips
+most alternatives by their first letter. Most texts match nothing, so this first search is all that runs.
 """
 
 import re
@@ -17,13 +17,20 @@ _SHORT = 128  # characters of a text that is put into lower case anew each time
 
 
 class PrefilteredPattern:
-    """A pattern with a fast test: a text is searched only if the test, which is part of every match, is found first.
+    """A pattern that is searched only in texts that contain a second, faster pattern: the test.
 
-    The test is searched in the text in lower case.
+    Requirement: every match of the pattern contains a match of the test. The test is searched in the text in lower
+    case.
     """
 
     def __init__(self, exact: str, test: str, flags: int = 0) -> None:
-        """Compiles both patterns; the test is put into lower case."""
+        """Compiles both patterns.
+
+        Args:
+            exact: The pattern whose matches are returned.
+            test: The fast pattern. Its letters are converted to lower case.
+            flags: Flags of `re`, for both patterns.
+        """
         self._exact = re.compile(exact, flags)
         lower = _PART.sub(lambda part: part[0] if part[0][0] in "\\(" else part[0].lower(), test)
         self._test = re.compile(lower, flags & ~re.IGNORECASE)
@@ -34,14 +41,14 @@ class PrefilteredPattern:
 
 
 class CaseInsensitivePattern(PrefilteredPattern):
-    """A pattern, written without (?i), that matches no empty text, with methods as those of re.Pattern.
+    """A pattern that ignores case, with the methods of re.Pattern.
 
-    A part that respects case, (?-i:A), may not stand in a part that the pattern excludes: the test in lower case would
-    exclude too much.
+    Requirements: the pattern has no (?i) and matches no empty text. It has no case-sensitive group, such as (?-i:A),
+    inside a negative lookaround, because the search in lower case would exclude too much.
     """
 
     def __init__(self, pattern: str, flags: int = 0) -> None:
-        """Compiles the pattern."""
+        """Compiles the pattern, with the flags of `re`."""
         super().__init__(pattern, pattern, flags | re.IGNORECASE)
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
@@ -52,7 +59,7 @@ class CaseInsensitivePattern(PrefilteredPattern):
             match = self.search(text, match.end())
 
     def search(self, text: str, start: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        """Returns the first match in text[start:end]."""
+        """Returns the first match in text[start:end], or None."""
         lower = lower_text(text)
         test = self._test.search(lower, start, end)
         while test:  # the pattern matches nowhere else; and not here where it respects case
@@ -63,23 +70,26 @@ class CaseInsensitivePattern(PrefilteredPattern):
         return None
 
     def match(self, text: str, start: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        """Returns the match that begins at `start`."""
+        """Returns the match that begins at position `start` and ends by `end`, or None."""
         return self._exact.match(text, start, end) if self._test.match(lower_text(text), start, end) else None
 
 
 def lower_text(text: str) -> str:
-    """Returns the text in lower case, with the same length, as re.IGNORECASE compares letters."""
+    """Returns the text in lower case. The result has the same length, so positions in both texts are equal."""
     return _lower_cached(text) if len(text) > _SHORT else _lower(text)
 
 
 @lru_cache(maxsize=4)
 def letter_runs(text: str) -> frozenset[str]:
-    """Returns the runs of letters in lower case. A pattern that needs a certain word is skipped if it is not here."""
+    """Returns the set of all runs of letters in the text, in lower case.
+
+    Detectors skip a pattern if a word that it needs is not in this set.
+    """
     return frozenset(_LETTERS.findall(lower_text(text)))
 
 
 def _lower(text: str) -> str:
-    # Of no other letter the lower case is longer, or none although the engine takes it for an ASCII letter.
+    # These three letters are special: `lower` changes the length of İ, and re.IGNORECASE matches ı and ſ with i and s.
     return text.lower() if text.isascii() else text.replace("İ", "i").replace("ı", "i").replace("ſ", "s").lower()
 
 

@@ -1,4 +1,4 @@
-"""The recipe keys prompts.privacy.*: which detectors run, and what happens to a record for each kind of entity."""
+"""The recipe keys `prompts.privacy.*`: which detectors run, and which kinds of data are dropped or replaced."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,17 +12,17 @@ MODEL_DETECTORS = ("gliner", "transformers", "dlp")  # written as NAME:ARGUMENT
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """The recipe keys `prompts.privacy.*`. A kind that is neither in `drop` nor in `replace` is left as it is.
+    """The recipe keys `prompts.privacy.*`. Values of a kind that is neither in `drop` nor in `replace` stay unchanged.
 
     Attributes:
-        detectors: What searches for personal data: builtin (offline, no model), gliner:DIR or transformers:DIR (a model
+        detectors: The detectors of personal data: builtin (offline, no model), gliner:DIR or transformers:DIR (a model
             on disk), dlp:PROJECT (Google Sensitive Data Protection, which receives the raw prompts).
-        drop: The kinds of personal data for which the whole record is dropped. All kinds: PERSON, LOCATION, ADDRESS,
+        drop: A record with a value of one of these kinds is dropped as a whole. All kinds: PERSON, LOCATION, ADDRESS,
             EMAIL, PHONE, CARD, ACCOUNT, GOVERNMENT_ID, SECRET, IP_ADDRESS.
-        replace: The kinds of personal data that are replaced by surrogates.
-        key_file: A file that holds the key of the surrogates; by default the key is in EYAS_PRIVACY_KEY, or it is
-            made once for each user.
-        unsupported_language: Drops or keeps a record in a language whose personal names no detector finds.
+        replace: The kinds of personal data whose values are replaced by surrogates (made-up values).
+        key_file: A file with the secret key that selects the surrogates. By default, the environment variable
+            EYAS_PRIVACY_KEY holds the key; if it is not set, eyas creates a key once for each user.
+        unsupported_language: What happens to a record in a language in which no detector finds personal names.
     """
 
     detectors: tuple[str, ...] = (BUILTIN,)
@@ -32,7 +32,7 @@ class PrivacyConfig:
     unsupported_language: Literal["drop", "keep"] = "drop"
 
     def __post_init__(self) -> None:
-        """Checks the values. Raises UsageError for an unknown detector, and for a value that stands twice."""
+        """Checks the values. Raises UsageError for an unknown or repeated detector, or a kind in both lists."""
         if not self.detectors:
             raise UsageError("prompts.privacy.detectors is empty", 'Use ["builtin"]')
         for name in self.detectors:

@@ -1,4 +1,8 @@
-"""Further mentions of the values of a record: parts of a name, user names made of them, a number grouped otherwise."""
+"""Finds other mentions of values that the detectors found in the same record.
+
+After "Anna Schmidt", such mentions are "Anna", "Annas" and the user name "aschmidt". After "555 0100", another one is
+"555-0100". `filter.py` replaces all of them by the same surrogates.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +14,7 @@ from eyas.privacy.words import Words, split_words
 
 _DIGITS = re.compile(r"(?<!\d)\+?\(?\d(?:[ \u00a0.()/–-]{0,3}\d){5,18}(?!\d)")
 _LOCAL_PART = re.compile(r"[._+-]")
-# Endings that a name's case adds, by language; the longest first.
+# Endings that grammatical cases add to a name, by language; the longest first.
 CASE_ENDINGS = {
     "de": ("s",),
     "sv": ("s",),
@@ -23,10 +27,15 @@ MAX_REPEATED = 100  # values of a record that are searched again: each is one pa
 
 
 class Mentions:
-    """The index of the values of one record, which finds further mentions of them."""
+    """The values that were found in one record, and the search for other mentions of them."""
 
     def __init__(self, texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> None:
-        """Collects the values of the spans, one group of spans for each text."""
+        """Collects the values of the spans.
+
+        Args:
+            texts: The texts of the record.
+            spans: The spans of each text.
+        """
         self.roles: dict[str, str] = {}  # part of a name in lower case -> FIRST or LAST
         self.user_names: dict[str, tuple[str, ...]] = {}  # "aschmidt" -> the parts ("a", "schmidt") it is joined from
         self.from_email: set[str] = set()  # parts that only an e-mail address gave: names where capitalized
@@ -56,7 +65,7 @@ class Mentions:
                     self.user_names.setdefault("".join(joined), joined)
 
     def _add_email(self, address: str) -> None:
-        """Adds the parts of addresses such as tevita.fifita@web.de."""
+        """Adds the names in an address such as tevita.fifita@web.de: "tevita" and "fifita"."""
         local = address.partition("@")[0].casefold()
         words = [word for word in _LOCAL_PART.split(local) if word.isalpha() and len(word) > 2]
         if len(words) == 2 and load_lexicon().common.isdisjoint(words):
@@ -66,7 +75,13 @@ class Mentions:
                     self.from_email.add(word)
 
     def find(self, text: str, language: str, with_names: bool) -> Iterator[Span]:
-        """Yields the mentions in a text, those that the detectors found as well; with_names: parts of names, too."""
+        """Yields all mentions of the values in a text, with those that the detectors found.
+
+        Args:
+            text: A text of the record.
+            language: The language of the record (ISO 639-1).
+            with_names: Yields mentions of names, too.
+        """
         if with_names and self.roles:
             yield from self._find_names(text, language)
         for match in _DIGITS.finditer(text) if self.digits else ():
@@ -92,9 +107,15 @@ class Mentions:
                     yield Span(words.starts[i], words.starts[i] + length, "PERSON", 0.5)
 
     def _stem_length(self, lower: str, endings: tuple[str, ...]) -> int:
-        """Returns the number of letters of an inflected name that are replaced; 0 if the word is no name.
+        """Returns how many letters of an inflected name are replaced; 0 if the word is no form of a known name.
 
-        "Annas": the name alone, its ending stays. Polish "Annie", "Annę": the name has lost its last letter, all goes.
+            word    name   result   reason
+            annas   Anna   4        the ending "s" stays
+            annie   Anna   5        in Polish, the form has lost a letter of the name, so the whole word is replaced
+
+        Args:
+            lower: The word in lower case.
+            endings: The endings of the language, from CASE_ENDINGS.
         """
         for ending in endings:
             stem = lower[: -len(ending)]
@@ -107,7 +128,10 @@ class Mentions:
         return 0
 
     def _is_name(self, words: Words, i: int) -> bool:
-        """Returns True for a part of a name; one that is a word as well ("Will") needs a capital inside a sentence."""
+        """Returns True if word i is a part of a known name.
+
+        A name that is an ordinary word as well, such as "Will", must be capitalized inside a sentence.
+        """
         lower, lexicon = words.lowers[i], load_lexicon()
         if lower not in self.roles:
             return "'" in lower and lower.replace("'", "") in self.roles
@@ -119,7 +143,14 @@ class Mentions:
 
 
 def _role_of(part: str, place: int, count: int, is_reversed: bool) -> str:
-    """Returns FIRST or LAST for the part at this place among `count` parts; is_reversed: "Fifita, Tevita"."""
+    """Returns FIRST or LAST for one part of a name.
+
+    Args:
+        part: The part in lower case.
+        place: Its index in the name.
+        count: The number of parts in the name.
+        is_reversed: The name has the last name first: "Fifita, Tevita".
+    """
     lexicon = load_lexicon()
     is_first, is_last = part in lexicon.first_names, part in lexicon.last_names
     if is_first != is_last:
@@ -128,7 +159,7 @@ def _role_of(part: str, place: int, count: int, is_reversed: bool) -> str:
 
 
 def _is_addressed(words: Words, i: int) -> bool:
-    """Returns True where a word that may open a sentence ("Will you") is a name: "Will," and "Will Smith"."""
+    """Returns True if the text after word i shows a name at the start of a sentence: "Will, ..." or "Will Smith"."""
     after = words.text[words.ends[i] : words.ends[i] + 2]
     followed = i + 1 < len(words) and words.is_capital(i + 1)
     return after[:1] in (",", "!", "\n", "") or after in ("'s", "’s") or followed

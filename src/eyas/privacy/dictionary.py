@@ -1,9 +1,10 @@
-"""Dictionaries of inflected forms: a word that none of them holds is a name, a brand or a misspelling.
+"""Dictionaries of nine languages, which tell known words from unknown ones.
 
-The forms come from simplemma (MIT). In memory they would take a gigabyte; here each dictionary is a sorted row of
-32-bit codes in the user's cache directory, mapped into the process: 4 bytes a form, 24 MB for Polish. Two words may
-share a code: three unknown words in two thousand (Polish; fewer elsewhere) pass for known ones. A form is stored
-without its accents as well, as people in a hurry write it.
+A word that no dictionary contains is a name, a brand or a misspelling. The dictionaries hold all inflected forms and
+come from simplemma (MIT). As Python objects they would take 1 GB. Therefore each one is stored as a sorted array of
+CRC-32 codes in the user's cache directory and is mapped into memory: 4 bytes for each form, 24 MB for Polish. Two words
+may have the same code: in Polish, 3 of 2,000 unknown words count as known; in other languages fewer. Each form is also
+stored without its accents, because people leave them out.
 """
 
 import re
@@ -32,7 +33,12 @@ WITH_COMPOUNDS = ("de", "nl", "sv")
 
 @lru_cache(maxsize=100_000)
 def is_known(lower: str, language: str) -> bool:
-    """Returns True for a word (in lower case) of the language or of English; in German for a noun, too."""
+    """Returns True if the dictionary of `language` or of English contains a word.
+
+    Args:
+        lower: The word in lower case. German nouns are found in lower case, too.
+        language: The language (ISO 639-1).
+    """
     if _contains(lower, language) or _contains(lower, "en"):
         return True
     if language == "it" and lower.endswith(("tà", "tù", "dì")):
@@ -46,7 +52,10 @@ def is_known(lower: str, language: str) -> bool:
 
 @lru_cache(maxsize=100_000)
 def is_compound(lower: str, language: str) -> bool:
-    """Returns True for a compound of two known words: "Terminverschiebung". Many last names are: "Steinbach"."""
+    """Returns True for a compound of two known words in German, Dutch or Swedish: "terminverschiebung".
+
+    Many last names are compounds, too: "steinbach".
+    """
     if language not in WITH_COMPOUNDS:
         return False
     for cut in range(_MIN_PART, len(lower) - _MIN_PART + 1):
@@ -83,7 +92,7 @@ def _has_form(word: str, language: str) -> bool:
 
 @cache
 def _load_codes(language: str) -> memoryview:
-    """Returns the sorted codes of a language's forms: built in seconds once, then mapped from the cache directory."""
+    """Returns the sorted CRC-32 codes of all words of a language. Builds the file in the cache directory once."""
     version_key = f"{language}-{version('simplemma')}-{_VERSION}"
     return load_cached("words", version_key, lambda: _build_codes(language), _MAX_FILES).cast("I")
 

@@ -1,7 +1,8 @@
-"""Google Sensitive Data Protection (DLP) as a detector. Opt-in: THE RAW PROMPTS LEAVE THE MACHINE for that service.
+"""A detector that sends texts to Google Sensitive Data Protection (DLP). THE RAW PROMPTS LEAVE THIS MACHINE.
 
-Many texts go into one request as the rows of a table: at most 0.5 MB and 50,000 values a request. A response holds at
-most 3,000 findings; where it was truncated, the request is halved and sent again. A full quota is retried with backoff.
+It runs only if the recipe names it. One request holds many texts, as the rows of a table. The service accepts at most
+0.5 MB and 50,000 values in a request, and returns at most 3,000 findings. If a response is truncated, the detector
+halves the request and sends both halves. If the quota is used up, it retries with backoff.
 """
 
 import time
@@ -12,10 +13,10 @@ from eyas.base.errors import StageError, UsageError
 from eyas.privacy.span import Span, split_windows
 from eyas.privacy.word_lists import read_kinds
 
-MAX_BYTES = 400_000  # of text in a request: 0.5 MB is the limit of the whole of it
+MAX_BYTES = 400_000  # of text in a request; the service limits the whole request to 0.5 MB
 MAX_ROWS = 5_000
 MAX_FINDINGS = 3_000
-ROW_BYTES = 64  # of framing a row, estimated from above
+ROW_BYTES = 64  # an upper bound of the bytes that each row adds to its text
 WINDOW = 50_000  # characters in a row
 OVERLAP = 500
 MAX_TRIES = 6
@@ -29,15 +30,15 @@ Rows = list[tuple[int, int, str]]  # index of the text, where the row starts in 
 
 
 class DlpDetector:
-    """The service of a Google Cloud project."""
+    """A detector that calls the DLP service of a Google Cloud project."""
 
     def __init__(self, project: str, client: Any = None, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Connects to the service. Raises UsageError where its package is not installed.
+        """Connects to the service. Raises UsageError if the package google-cloud-dlp is not installed.
 
         Args:
             project: Id of the Google Cloud project.
             client: A DlpServiceClient; None builds one.
-            sleep: Waits this number of seconds.
+            sleep: A function that waits for a number of seconds.
         """
         if client is None:
             try:
@@ -52,7 +53,7 @@ class DlpDetector:
         self.name_languages: frozenset[str] = NAME_LANGUAGES
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
-        """Returns the spans of each text, from few requests. Raises StageError where the service fails."""
+        """Returns one list of spans for each text. Raises StageError if the service fails."""
         found: list[list[Span]] = [[] for _ in texts]
         for rows in _batch_rows(texts):
             self._inspect(rows, found)
@@ -106,7 +107,7 @@ class DlpDetector:
 
 
 def _halve(rows: Rows) -> tuple[Rows, ...]:
-    """Returns the rows, or the two ends of a single long row, in two halves; nothing for a short row."""
+    """Splits the rows of a request into two halves. Splits the text of a single row; returns () if it is short."""
     half = len(rows) // 2
     if half:
         return rows[:half], rows[half:]
@@ -118,7 +119,7 @@ def _halve(rows: Rows) -> tuple[Rows, ...]:
 
 
 def _batch_rows(texts: Sequence[str]) -> Iterator[Rows]:
-    """Yields the rows of one request after another."""
+    """Yields the rows of each request, within MAX_BYTES and MAX_ROWS."""
     rows: Rows = []
     size = 0
     for index, text in enumerate(texts):

@@ -1,6 +1,7 @@
-"""The privacy filter of a record: detectors find values, the recipe says which kinds are dropped or replaced.
+"""The privacy filter: detectors find personal data in a record; the recipe says which kinds are dropped or replaced.
 
-No value leaves this package: results hold counts by kind, errors the name of a detector and the class of an exception.
+No detected value leaves this package. Results hold the number of values of each kind. Errors hold only the name of the
+detector and the class of the exception.
 """
 
 import hashlib
@@ -22,7 +23,12 @@ UNSUPPORTED_LANGUAGE = "unsupported_language"
 
 @dataclass(frozen=True)
 class CleanedRecord:
-    """A record that may be used: its texts with surrogates, and how many values of each kind were replaced."""
+    """A record that may be used.
+
+    Attributes:
+        texts: The texts of the record, with surrogates.
+        changed: The number of replaced values of each kind, for example {"PERSON": 2}.
+    """
 
     texts: tuple[str, ...]
     changed: dict[str, int]
@@ -30,17 +36,37 @@ class CleanedRecord:
 
 @dataclass(frozen=True)
 class DroppedRecord:
-    """A record that must not be used: the kind that decided in lower case ("secret", "card"), or the language."""
+    """A record that must not be used.
+
+    Attributes:
+        reason: The kind that drops the record, in lower case ("secret", "card"), or UNSUPPORTED_LANGUAGE.
+        kinds: The number of detected values of each kind.
+    """
 
     reason: str
-    kinds: dict[str, int]  # the number of values of each kind
+    kinds: dict[str, int]
 
 
 class PrivacyFilter:
-    """The filter for one configuration, one key and its detectors, which it builds where none are given."""
+    """The filter that detects personal data in records, and drops or cleans each record as the recipe says.
+
+    Attributes:
+        name_languages: The languages (ISO 639-1) in which a detector finds personal names.
+        digest: A digest of the settings, the detectors and their code. It changes when results may change.
+    """
 
     def __init__(self, config: PrivacyConfig, key: bytes, detectors: Sequence[Detector] | None = None) -> None:
-        """Builds the detectors and the digest. Raises UsageError or InputError for a detector that is not available."""
+        """Builds the filter.
+
+        Args:
+            config: The recipe keys.
+            key: The secret key that selects surrogates.
+            detectors: The detectors; None builds those of `config`.
+
+        Raises:
+            UsageError: A detector needs a package that is not installed.
+            InputError: A detector's model cannot be loaded.
+        """
         assert len(key) >= MIN_KEY_BYTES, f"a key of at least {MIN_KEY_BYTES} bytes"
         self._config = config
         self._surrogates = Surrogates(key)
@@ -51,7 +77,11 @@ class PrivacyFilter:
         self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def clean(self, records: Sequence[tuple[Sequence[str], str]]) -> list[CleanedRecord | DroppedRecord]:
-        """Returns each record (its texts, its language) cleaned or dropped, in order, in one call of each detector."""
+        """Cleans or drops each record, and returns the results in the same order. Calls each detector once.
+
+        Args:
+            records: The texts and the language (ISO 639-1) of each record.
+        """
         keep_all = self._config.unsupported_language == "keep"
         supported = [keep_all or language in self.name_languages for _, language in records]
         chosen = [record for record, is_supported in zip(records, supported, strict=True) if is_supported]
@@ -65,7 +95,14 @@ class PrivacyFilter:
         ]
 
     def scan(self, texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, int]]:
-        """Returns the number of values of each kind in each text; for the model's answers. Surrogates count as well."""
+        """Returns the number of values of each kind in each text. `eyas respond` uses it for the target's answers.
+
+        A surrogate that an answer repeats from its prompt is counted, too.
+
+        Args:
+            texts: The texts.
+            languages: The language of each text (ISO 639-1).
+        """
         return [_count_kinds(spans) for spans in self._detect(texts, languages)]
 
     def _detect(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
@@ -97,7 +134,13 @@ class PrivacyFilter:
         return self._replace(texts, language, replaced)
 
     def _replace(self, texts: Sequence[str], language: str, spans: Sequence[Sequence[Span]]) -> CleanedRecord:
-        """Replaces the values of the spans and their further mentions in the record."""
+        """Replaces the values of the spans by surrogates, and other mentions of the same values in the record, too.
+
+        Args:
+            texts: The texts of the record.
+            language: The language of the record (ISO 639-1).
+            spans: The spans to replace, one list for each text.
+        """
         mentions = Mentions(texts, spans)
         # No surrogate may be a word of the record.
         avoid = frozenset(word for text in texts for word in split_words(text).lowers)
@@ -134,7 +177,15 @@ class PrivacyFilter:
 
 
 def build_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
-    """Returns the detectors of a recipe. Raises UsageError or InputError for one that is not installed or not there."""
+    """Builds the detectors of a recipe.
+
+    Args:
+        names: Values of `prompts.privacy.detectors`, for example "builtin" or "gliner:DIR".
+
+    Raises:
+        UsageError: A detector needs a package that is not installed.
+        InputError: A detector's model cannot be loaded.
+    """
     return tuple(map(_build_detector, names))
 
 
@@ -158,7 +209,7 @@ def _build_detector(name: str) -> Detector:
 
 
 def _add_without_overlap(spans: Sequence[Span], more: Iterable[Span]) -> list[Span]:
-    """Returns the spans, and those of `more` that overlap none of them, in order."""
+    """Returns all of `spans`, and those of `more` that overlap none of `spans`, sorted by position."""
     taken = sorted(spans)
     result, k = list(taken), 0
     for span in merge_spans(more):

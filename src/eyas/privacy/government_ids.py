@@ -1,7 +1,8 @@
-"""Identifiers that a state or a health service gives to a person: by form and checksum, or after their name.
+"""Finds identifiers that a state or a health service gives to a person, such as social security numbers.
 
-The forms are in data/government_ids.toml; python-stdnum computes the checksums. A checksum of one digit proves little,
-every tenth number passes it: only strong forms count alone, the others need a word of their context beside them.
+Formats are in data/government_ids.toml; python-stdnum computes the checksums. A checksum of one digit is weak: every
+tenth random number passes it. Therefore there are two groups of formats. A strong format is enough alone. A weak format
+needs a context word near it, such as "passport". Any number after the name of an identifier is found, too.
 """
 
 import importlib
@@ -53,7 +54,13 @@ _FEW_DIGITS = re.compile(r"\d(?:[ ./-]?[A-Za-z]{0,3}\d){3}")  # what stands afte
 
 @dataclass(frozen=True)
 class _Form:
-    """A form of identifier: a pattern, its checksum, and for a weak form the context words that must stand near it."""
+    """A format of an identifier.
+
+    Attributes:
+        pattern: Matches the identifier.
+        check: Returns True if the checksum is right; None if the format has no checksum.
+        context: The words of which one must stand near a weak format; empty for a strong format.
+    """
 
     pattern: re.Pattern[str]
     check: Callable[[str], bool] | None
@@ -61,9 +68,13 @@ class _Form:
 
 
 def find_government_ids(text: str, language: str) -> Iterator[Span]:
-    """Yields identifiers: after their name, in a strong form, or in a weak form near its context words.
+    """Yields the spans of identifiers: after their name, in a strong format, or in a weak format near a context word.
 
-    Forms that are usual in the language's country count as well.
+    In Polish, German, Swedish and Dutch texts, the number of the country's citizens is searched as well.
+
+    Args:
+        text: The text.
+        language: The language of the text (ISO 639-1).
     """
     if _FEW_DIGITS.search(text):
         yield from _find_labeled(text)
@@ -95,7 +106,12 @@ def _find_forms(text: str) -> Iterator[Span]:
 def _has_context(lower: str, match: re.Match[str], context: tuple[str, ...]) -> bool:
     """Returns True if a word near the match contains a word of `context`, or if `context` is empty.
 
-    Function words do not count towards the distance.
+    Near means: among the 8 content words before the match, or the 5 from its start on. Function words do not count.
+
+    Args:
+        lower: The text in lower case.
+        match: The identifier.
+        context: The context words of its format.
     """
     if not context:
         return True
@@ -119,13 +135,13 @@ def _find_labeled(text: str) -> Iterator[Span]:
 
 
 def load_checksum(module: str) -> Callable[[str], bool]:
-    """Returns the validity check of one of python-stdnum's modules, for example "us.ssn"."""
+    """Returns the function of python-stdnum that checks a number. module: for example "us.ssn"."""
     return importlib.import_module(f"stdnum.{module}").is_valid
 
 
 @cache
 def _load_forms() -> tuple[tuple[re.Pattern[str], list[_Form]], ...]:
-    """Returns the strong forms and the weak ones, each group with one pattern that matches where any of them does."""
+    """Returns two groups of formats, strong and weak, each with one pattern that matches if any of its formats does."""
     strong, weak = [], []
     for row in read_data_file("government_ids")["forms"].values():
         check = load_checksum(row["check"]) if "check" in row else None

@@ -1,7 +1,7 @@
-"""Labels and values of fields: what the heading of a column or the key of a value says, and whether a value fits it.
+"""Reads labels (column headings, keys of fields), and tests whether a value fits its label.
 
-A label is read word by word: "customer_name", "Nom du client" and "IMIĘ I NAZWISKO" are names, "city name" is a place,
-"customer id" and "file name" are nothing personal. One unknown word makes a label unknown.
+A label is read word by word. "customer_name", "Nom du client" and "IMIĘ I NAZWISKO" mean a person's name. "city name"
+means a place. "customer id" and "file name" mean nothing personal. A label with one unknown word is unknown.
 """
 
 import re
@@ -46,29 +46,35 @@ _SHAPES = {
 
 
 class Trust(IntEnum):
-    """The certainty that a label stands for the name of a person."""
+    """The certainty that the values under a label are names of people."""
 
-    NAME = 0  # "name": things have names too
-    ROLE = 1  # "customer": a company or a program now and then
-    SURE = 2  # "surname", "customer name"
+    NAME = 0  # "name": things have names, too
+    ROLE = 1  # "customer": mostly people, but sometimes companies or programs
+    SURE = 2  # "surname", "customer name": people only
 
 
 @dataclass(frozen=True)
 class Label:
-    """The meaning of a label: a kind of entity, PERSONAL (only people have it, such as an age) or THING (a price)."""
+    """The meaning of a label.
+
+    Attributes:
+        kind: A kind of personal data, for example "EMAIL"; or PERSONAL for other data of people (an age), or THING for
+            data of things (a price).
+        trust: For the kind "PERSON": the certainty that the values are names of people.
+    """
 
     kind: str
     trust: Trust = Trust.SURE
 
     @property
     def is_entity(self) -> bool:
-        """True where values of this label are spans."""
+        """True if the kind is a kind of personal data, so that values under this label are detected."""
         return self.kind not in (THING, PERSONAL)
 
 
 @lru_cache(maxsize=10_000)
 def parse_label(text: str) -> Label | None:
-    """Returns the meaning of a label; None for one that is unknown."""
+    """Returns the meaning of a label: "e-mail" -> kind "EMAIL". Returns None if a word of the label is unknown."""
     if len(text) > MAX_LENGTH:
         return None
     tokens = _split_label(text)
@@ -100,7 +106,10 @@ def _split_label(text: str) -> list[str]:
 
 @cache
 def _words() -> Mapping[str, str]:
-    """Returns the group of each word of a label, the first of two, and the kind of labels of several words."""
+    """Returns the meaning of each word of labels, and of whole phrases: {"email": "EMAIL", "city": "LOCATION", ...}.
+
+    A word that is in two lists gets the meaning of the first list.
+    """
     roles = read_words("labels", "roles", "roles_in_fields")
     groups = {
         "sure": read_words("labels", "names", "names_in_fields"),
@@ -124,17 +133,22 @@ def _words() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class ValueMatcher:
-    """A test whether the value of a cell, a field or a list item fits its label, by its shape and the lexicon."""
+    """A test if the value of a cell, a field or a list item fits its label.
+
+    Attributes:
+        lexicon: The lists of names and words.
+        language: The language of the text (ISO 639-1).
+    """
 
     lexicon: Lexicon
     language: str
 
     def is_name(self, value: str, sure: bool = False, any_case: bool = False) -> bool:
-        """Returns True where `value` may be a whole name, on a list or not.
+        """Returns True if the whole value may be a person's name. The name need not be in the lexicon.
 
         Args:
             value: The value, without blanks around it.
-            sure: The label says that it is a name, so that "Young" is one.
+            sure: The label says that the value is a name. Then an ordinary word may be a name, too: "Young".
             any_case: The name may be in lower case.
         """
         if not 2 <= len(value) <= _MAX_NAME or not _NAME.match(value) or _CAMEL_CASE.search(value):
@@ -162,7 +176,7 @@ class ValueMatcher:
         return num_names > 0 or (sure and num_words > 0) or (num_words >= 2 and words.lowers[0] in lexicon.first_names)
 
     def has_listed_name(self, value: str) -> bool:
-        """Returns True if a word of the value is a listed name and has no other meaning, such as a town."""
+        """Returns True if a word of the value is a listed name, and is neither an ordinary word nor a town."""
         lexicon = self.lexicon
         return any(
             lower in lexicon.sure_names
@@ -172,11 +186,11 @@ class ValueMatcher:
         )
 
     def is_city(self, value: str) -> bool:
-        """Returns True for a town of the lexicon."""
+        """Returns True if the value is a town of the lexicon."""
         return value.casefold() in self.lexicon.cities
 
     def fits(self, label: Label, value: str) -> bool:
-        """Returns True where a value may be what its label says."""
+        """Returns True if the value looks like the kind of its label, for example like a phone number."""
         if label.kind == "PERSON":
             return self.is_name(value, label.trust is Trust.SURE)
         if label.kind == "LOCATION":

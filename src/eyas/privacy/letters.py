@@ -6,8 +6,8 @@
     Yours,                       a closing, and the name after it or on the next line
     <name>
 
-Such a name is found whether a list holds it or not. A word that is no name on any list stays: "Dear diary",
-"Thanks, Management"; in headers a town and a language as well ("From: English").
+Such a name is found even if no list of names holds it. An ordinary word at the same position is no name: "Dear diary",
+"Thanks, Management". In a header, a town or a language is no name either: "From: English".
 """
 
 import re
@@ -48,7 +48,7 @@ _AND = re.compile(r"[ \t](?:&|and|und|et|y|e|ed|en|i|och)[ \t]", re.IGNORECASE)
 
 
 def find_letter_names(text: str, matcher: ValueMatcher) -> Iterator[Span]:
-    """Yields the names in greetings, closings and headers. Its time is linear in the text."""
+    """Yields the names in greetings, closings, headers and lines such as "Anna wrote:". Takes linear time."""
     for pattern in (_GREETING, _CLOSING, _HEADER, _REPLY):
         for match in pattern.finditer(text):
             start, end = match.span(1 if match[1] is not None else 2)
@@ -63,7 +63,10 @@ def find_letter_names(text: str, matcher: ValueMatcher) -> Iterator[Span]:
 
 
 def _find_name(text: str, start: int, end: int) -> int | None:
-    """Returns where the name after titles starts; None if the greeting names no person: "Dear all"."""
+    """Returns the position where a name starts in text[start:end], after its titles: "Dr. Anna" -> position of "Anna".
+
+    Returns None if the words name no single person: "Dear all".
+    """
     words = list(_SINGLE_WORD.finditer(text, start, end))
     while words and words[0][0].casefold().rstrip(".") in TITLES:
         words = words[1:]
@@ -73,7 +76,14 @@ def _find_name(text: str, start: int, end: int) -> int | None:
 
 
 def _is_name(value: str, matcher: ValueMatcher, sure: bool, in_header: bool) -> bool:
-    """Returns True for a name. A single word in a header must be a known name, because it may be any word."""
+    """Returns True if `value` may be the name of a person.
+
+    Args:
+        value: The words after a greeting, a closing or a header.
+        matcher: Tests names by their shape and the lexicon.
+        sure: The context shows that a name stands here: a greeting, or an e-mail address after the words.
+        in_header: The words follow a header such as "From:". A single word there must be a listed name.
+    """
     lexicon, lowers = matcher.lexicon, [word.casefold() for word in _SINGLE_WORD.findall(value)]
     first, is_first_name = lowers[0], lowers[0] in lexicon.first_names
     parts = [lower for lower in lowers if lower not in PARTICLES]

@@ -1,4 +1,4 @@
-"""Models that find names: token classification by transformers, or GLiNER. Both read a directory on disk only."""
+"""Detectors that run a model from a local directory: token classification with transformers, or GLiNER."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,33 +18,33 @@ GLINER_LABELS = (
     "person", "city", "address", "email", "phone number", "credit card number", "bank account number",
     "social security number", "passport number", "identity card number", "password", "ip address",
 )  # fmt: skip
-# The card of a multilingual model names its languages; a directory names them in this file.
+# The file in a model's directory that names its languages.
 LANGUAGES_FILE = "languages.txt"
 
 
 def kind_of_label(label: str) -> str | None:
-    """Returns the kind of a model's label ("B-PER", "phone number"); None for one that is no personal data."""
+    """Returns the kind of a model's label: "B-PER" -> "PERSON". Returns None for a label that is no personal data."""
     plain = label.upper()
     plain = plain[2:] if plain[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") else plain
     return read_kinds("models").get("".join(char for char in plain if char.isalnum()))
 
 
 class _ModelDetector:
-    """A model in a directory.
+    """A detector that runs the model in a directory. Subclasses load and run the model.
 
-    Its languages are in DIR/languages.txt (ISO 639-1, separated by spaces). Without that file it counts for none: it
-    adds to the findings of other detectors but makes no language supported.
+    The file DIR/languages.txt names the languages in which the model finds names (ISO 639-1, separated by spaces).
+    Without that file, the model still adds its spans to those of other detectors. But it makes no language supported.
     """
 
     def __init__(self, kind: str, directory: str) -> None:
         path = Path(directory)
         languages = path / LANGUAGES_FILE
         self.path = path
-        self.name = f"{kind} {digest_directory(path)}"  # of the names and bytes of its files, wherever it is stored
+        self.name = f"{kind} {digest_directory(path)}"  # a digest of the files: the same in any directory
         self.name_languages = frozenset(languages.read_text().split()) if languages.is_file() else frozenset[str]()
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
-        """Returns the spans of each text; the model reads long texts in windows."""
+        """Returns one list of spans for each text. The model reads a long text in windows of 1,000 characters."""
         windows = [(i, *window) for i, text in enumerate(texts) for window in split_windows(text, WINDOW, OVERLAP)]
         found: list[list[Span]] = [[] for _ in texts]
         entities = self._predict([window for *_, window in windows]) if windows else []
@@ -61,15 +61,15 @@ class _ModelDetector:
         return found
 
     def _predict(self, windows: list[str]) -> Sequence[Sequence[Mapping[str, Any]]]:
-        """Returns the entities of each window: "label" or "entity_group", "start", "end" and "score"."""
+        """Returns the entities of each window, each with "label" or "entity_group", "start", "end" and "score"."""
         raise NotImplementedError
 
 
 class TransformersDetector(_ModelDetector):
-    """A token classification model of transformers."""
+    """A detector that runs a token classification model with transformers."""
 
     def __init__(self, directory: str) -> None:
-        """Loads the model. Raises InputError where the directory holds none with labels of personal data."""
+        """Loads the model. Raises InputError if it cannot be loaded, or if none of its labels is personal data."""
         super().__init__("transformers", directory)
         from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
@@ -83,7 +83,7 @@ class TransformersDetector(_ModelDetector):
             ) from None
         if not any(map(kind_of_label, model.config.id2label.values())):
             problem = f"The model in {self.path} has no label of personal data, such as B-PER"
-            raise InputError(problem, "Use another one")
+            raise InputError(problem, "Use a model with such labels")
         self._pipeline: Any = pipeline(
             "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="simple", device="cpu"
         )
@@ -93,10 +93,10 @@ class TransformersDetector(_ModelDetector):
 
 
 class GlinerDetector(_ModelDetector):
-    """A GLiNER model."""
+    """A detector that runs a GLiNER model."""
 
     def __init__(self, directory: str) -> None:
-        """Loads the model. Raises UsageError where the package gliner is not installed."""
+        """Loads the model. Raises UsageError if the package gliner is not installed."""
         super().__init__("gliner", directory)
         try:
             from gliner import GLiNER  # pyright: ignore[reportMissingImports]

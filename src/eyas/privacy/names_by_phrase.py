@@ -1,9 +1,12 @@
-r"""Names after a phrase that announces them: an introduction, a title, a label, a relation, a greeting, a closing.
+r"""Finds names after a phrase that announces a name.
 
-"my name is tevita fifita"   an introduction: the name follows in lower case, too
+text                         phrase
+"my name is tevita fifita"   an introduction (the name may be in lower case)
+"met Tevita"                 a hint
 "Dr. Fifita"                 a title
 "Patient: Fifita, Tevita"    a label
 "my boss Tevita"             a relation
+"Hi Tevita,"                 a greeting
 "Thanks,\nTevita"            a closing
 """
 
@@ -32,20 +35,25 @@ _LINE_END = re.compile(r"[ \t.!,]{0,3}(?:\n|\Z)")
 
 
 class Cue(Enum):
-    """A kind of phrase. Each value describes the words after it."""
+    """A kind of phrase that announces a name. The value of each member says where the name stands after the phrase."""
 
-    INTRODUCTION = "the name follows, in lower case too"
-    HINT = "a name may follow: capitalized, or a first name that is no word"
-    TITLE = "a capitalized name follows"
-    LABEL = "a name follows a colon or an equals sign"
-    RELATION = "a person follows: a friend, a boss"
-    GREETING = "a name follows, then a comma, an exclamation mark or the line's end"
-    CLOSING = "a name follows on a line of its own, or after a comma at the end"
+    INTRODUCTION = "my name is: a name follows, in lower case too"
+    HINT = "met: a name may follow; it is capitalized, or a first name that is no ordinary word"
+    TITLE = "Dr: a capitalized name follows"
+    LABEL = "patient: a name follows after a colon or an equals sign"
+    RELATION = "my boss: a name follows"
+    GREETING = "hi: a name follows, then a comma, an exclamation mark or the end of the line"
+    CLOSING = "thanks: a name follows on the next line, or after a comma at the end"
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """A phrase that announces a name. `before`: its words except the last one, in lower case."""
+    """A phrase that announces a name.
+
+    Attributes:
+        before: The words of the phrase except the last one, in lower case: ("my", "name") for "my name is".
+        cue: The kind of the phrase.
+    """
 
     before: tuple[str, ...]
     cue: Cue
@@ -67,7 +75,7 @@ _GAPS = {
 
 @cache
 def index_phrases() -> Mapping[str, Sequence[Phrase]]:
-    """Returns the phrases by their last word, the longest first."""
+    """Returns all phrases by their last word: "is" -> the phrase "my name is". The longest phrase comes first."""
     lists = {
         Cue.INTRODUCTION: read_words("name_phrases", "introductions"),
         Cue.HINT: read_words("name_phrases", "hints"),
@@ -87,19 +95,25 @@ def index_phrases() -> Mapping[str, Sequence[Phrase]]:
     return index
 
 
-NameMatch = tuple[int, int, float]  # first and last word of a name, and the score
+NameMatch = tuple[int, int, float]  # index of the first and of the last word of a name, and the score
 
 
 class PhraseRules:
-    """The rules for names after phrases in one text. A rule returns the name that begins at word `first`, or None."""
+    """The rules that find names after phrases in one text.
+
+    Each method `_check_...` handles one kind of phrase. It returns the name that begins at word `first`, or None if
+    word `first` begins no name. `i` is the index of the last word of the phrase.
+    """
 
     def __init__(self, context: WordContext) -> None:
         self.words, self.lexicon, self.context = context.words, context.lexicon, context
 
     def find(self, i: int, person_end: int) -> Iterator[NameMatch]:
-        """Yields the names after the phrases whose last word is word i, the longest phrase first.
+        """Yields the names after the phrases that end with word i, the longest phrase first.
 
-        person_end: where the last name before word i ends in the text, -1 without one.
+        Args:
+            i: Index of a word. Requirement: it is a key of `index_phrases()`.
+            person_end: The end of the last name before word i, as a position in the text; -1 if there is none.
         """
         words, first = self.words, i + 1
         if first >= len(words):
@@ -149,7 +163,10 @@ class PhraseRules:
         return (first, context.extend(first, strong=True), 0.9) if named or listed else None
 
     def _check_self(self, i: int, first: int, size: int) -> NameMatch | None:
-        """Returns a name in lower case after a greeting or at the start of the text: "hola soy tevita,"."""
+        """Returns a name in lower case after a word such as "soy": "hola soy tevita," -> "tevita".
+
+        The phrase must stand after a greeting or at the start of the text. size: words of the phrase before word i.
+        """
         words, start = self.words, i - size
         if words.lowers[i] not in _SELF_INTRODUCTIONS or words.is_capital(first) or self.context.is_word(first):
             return None
@@ -203,7 +220,7 @@ class PhraseRules:
         return first, last, 0.85
 
     def _is_user_name(self, first: int) -> bool:
-        """Returns True for two words such as anna.schmidt or tevita_fifita."""
+        """Returns True if word `first` and the next one are a user name, such as anna.schmidt or tevita_fifita."""
         words, lexicon = self.words, self.lexicon
         mark = words.gap(first)
         if first + 1 >= len(words) or mark not in (".", "_") or len(words.written[first]) < 2:
@@ -239,7 +256,7 @@ class PhraseRules:
         return (first, last, 0.8) if _LINE_END.match(words.text, words.ends[last]) else None
 
     def _check_person(self, first: int, cue: Cue, person_end: int) -> NameMatch | None:
-        """Returns the name after a hint or a relation."""
+        """Returns the name after a hint ("met Tevita") or a relation ("my boss Tevita")."""
         words, lexicon, context = self.words, self.lexicon, self.context
         lower, before = words.lowers[first], words.lowers[first - 1]
         if context.is_stop(first) or words.is_code(first) or words.written[first] in PERSON_VERBS:

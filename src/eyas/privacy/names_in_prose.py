@@ -1,15 +1,16 @@
-"""Names in running prose that no list holds: by the words beside them, or because no dictionary knows them.
+"""Finds names in prose that are in no list of names, by the words beside them or because no dictionary has them.
 
-"text to my sister zofka about"   a relation, and what follows it
-"nachricht an Zorvek"             a message to somebody
+text                              evidence for a name
+"text to my sister zofka about"   a relation ("sister") before it
+"nachricht an Zorvek"             a message to someone
 "R. Garenstead"                   an initial
 "Zorvek (34)", "Zorvek, 34,"      an age
 "Zorvek wohnt in"                 a verb whose subject is a person
 "Zorvek ... She"                  a pronoun of a person after it
-"meeting zofreka tonight"         in a text about people: a word of no dictionary
+"meeting zofreka tonight"         a word of no dictionary, in a text about people
 
-Outside a text about people an unknown word is a brand, a term or a misspelling, and stays. In lower case a misspelling
-is as likely as a name: there a word that leads to a name must stand before it.
+In a text that is not about people, a word of no dictionary is a brand, a term or a misspelling, and is no name. In
+lower case, a misspelling is as likely as a name. There, the word before must announce a name.
 """
 
 import re
@@ -73,14 +74,18 @@ _POLISH_LAST_NAME = re.compile(r"..(?:[cs]k|dzk)(?:a|i|iego|iej|iemu|im|ą)\Z")
 
 
 class ProseNames:
-    """The rules for names beside context words. A rule returns the first and the last word of a name, or None."""
+    """The rules that find a name by the words beside it.
+
+    Arguments `i` and `first` are indices of words. `name_after` and `name_at` return the indices of the first and the
+    last word of a name, or None if there is no name.
+    """
 
     def __init__(self, context: WordContext, language: str) -> None:
         self.words, self.lexicon, self.context = context.words, context.lexicon, context
         self.language = language
 
     def name_after(self, i: int) -> tuple[int, int] | None:
-        """Returns the name after word i, a relation ("my sister") or a word before a recipient ("message to")."""
+        """Returns the name after word i. Word i is a relation ("sister") or the last word of "message to"."""
         words, lower, first = self.words, self.words.lowers[i], i + 1
         following = words.next_lower(i)
         owned = False
@@ -100,7 +105,7 @@ class ProseNames:
         return self._capital_name(first, place=lower in _RECIPIENT_WORDS)
 
     def _is_title_case(self, i: int, first: int) -> bool:
-        """Returns True for a heading or a firm: "Teacher Appreciation Week", "customer Acme Corp"."""
+        """Returns True if word `first` is in a heading or a company name: "Teacher Appreciation Week", "Acme Corp"."""
         words, last = self.words, self.context.extend(first)
         is_company = words.next_lower(last) in COMPANY_FORMS
         return words.next_written(last)[:1].isupper() and (words.is_capital(i) or is_company)
@@ -133,7 +138,7 @@ class ProseNames:
         return (first, first) if good and not _NO_NAME.match(lower) else None
 
     def name_at(self, i: int) -> tuple[int, int] | None:
-        """Returns the name that begins at the capitalized word i, which is in no list."""
+        """Returns the name that begins at word i. Requirement: the word is capitalized and in no list of names."""
         words, context = self.words, self.context
         if words.is_initial(i):
             return self._name_with_initial(i)
@@ -154,7 +159,10 @@ class ProseNames:
         return not (lower in self.lexicon.cities or lower in PARTICLES or words.previous_lower(i) in DETERMINERS)
 
     def _name_with_initial(self, i: int) -> tuple[int, int] | None:
-        """Returns "R. Garenstead", "J.R. Garenstead"; the letter of a list ("A. Answer") begins its line."""
+        """Returns the name that begins with the initial i: "R. Garenstead", "J.R. Garenstead".
+
+        An initial at the start of a line is the letter of a list item ("A. Answer") and begins no name.
+        """
         words, context = self.words, self.context
         k = i
         while k + 1 < len(words) and words.is_initial(k + 1) and words.gap(k) in (".", ". ", " ") and k - i < 3:
@@ -169,7 +177,7 @@ class ProseNames:
         return (i, context.extend(first)) if good and not words.is_code(i) else None
 
     def _has_verb(self, i: int, last: int) -> bool:
-        """Returns True where a verb of people follows the name."""
+        """Returns True if a verb whose subject is a person follows the name from word i to word `last`."""
         words = self.words
         verb = words.next_written(last)
         if not verb or last + 2 >= len(words):
@@ -184,7 +192,7 @@ class ProseNames:
         return verb in _PROSE_VERBS and not thing
 
     def is_thing(self, i: int) -> bool:
-        """Returns True if the word may be a thing: "Photosynthesis works by", but not "Zorvek has 12"."""
+        """Returns True if word i may name a thing: "Photosynthesis works by" -> True, "Zorvek has 12" -> False."""
         words = self.words
         verb = words.written[i + 1] if i + 1 < len(words) else ""
         if i + 2 < len(words) and words.written[i + 2] in _OBJECTS_OF_SPEECH:
@@ -194,7 +202,7 @@ class ProseNames:
         return words.starts_sentence(i) and verb in THING_VERBS and not counts
 
     def _has_pronoun(self, i: int, last: int) -> bool:
-        """Returns True for "Zorvek has 12 apples. She ...": a verb after it and soon a pronoun of a person."""
+        """Returns True if a verb, and "he" or "she" within 24 words, follow the name: "Zorvek has 12 apples. She"."""
         words = self.words
         verb = words.next_written(last)
         if not words.starts_sentence(i) or not verb.islower():
@@ -203,7 +211,10 @@ class ProseNames:
         return is_verb and not _PRONOUNS.isdisjoint(words.lowers[last + 2 : last + _PRONOUN_REACH])
 
     def _is_german_name(self, i: int, last: int) -> bool:
-        """Returns True for a German name: after a word that precedes no other noun, or before a verb or an age."""
+        """Returns True if the capitalized words i to `last` are a name in German, where all nouns are capitalized.
+
+        A name starts a sentence or follows a word such as "mit". An age, a last name or a verb of people follows it.
+        """
         words = self.words
         starts, led = words.starts_sentence(i), words.previous_lower(i) in _GERMAN_LEADS
         if not (starts or led):
@@ -217,7 +228,7 @@ class ProseNames:
 
 
 def is_about_people(text: str, language: str) -> bool:
-    """Returns True for a text that speaks of "my sister", of a message, of a wedding, and of nothing technical."""
+    """Returns True if the text mentions "my sister", a message to someone or a wedding, and is not technical."""
     lowers = split_words(text).lowers
     together, leads = _TOGETHER.get(language, _NONE), _RECIPIENT_LEADS.get(language, _RECIPIENT_WORDS)
     for i, lower in enumerate(lowers):
@@ -233,21 +244,22 @@ def is_about_people(text: str, language: str) -> bool:
 def find_unlisted_names(
     text: str, lexicon: Lexicon, language: str, names: frozenset[str], has_contact: bool
 ) -> Iterator[Span]:
-    """Yields names that no list holds, in a text that is about people.
+    """Yields the spans of names that are in no list of names.
 
     Args:
-        text: The text.
+        text: A text. Requirement: it is about people (see `is_about_people`), or it holds personal data.
         lexicon: The lists of names and words.
-        language: Its language (ISO 639-1).
-        names: The words of the names found so far, in lower case. With an ending of a case they are no new names.
-        has_contact: A phone number or an e-mail address is in the text. Then a name in lower case needs no other word.
+        language: The language of the text (ISO 639-1).
+        names: The words of the names that were found before, in lower case. Their inflected forms are not yielded.
+        has_contact: The text holds a phone number or an e-mail address. Then a name in lower case needs no word before
+            it that announces a name.
     """
     context = WordContext(split_words(text), lexicon, language)
     return _UnlistedNameSearch(context, language, names, has_contact).run()
 
 
 class _UnlistedNameSearch:
-    """The search for unlisted names in one text about people, word by word."""
+    """The search of `find_unlisted_names` in one text. Arguments `i` are indices of words."""
 
     def __init__(self, context: WordContext, language: str, names: frozenset[str], has_contact: bool) -> None:
         self.words, self.lexicon, self.context = context.words, context.lexicon, context
@@ -274,7 +286,7 @@ class _UnlistedNameSearch:
             yield Span(words.starts[i], words.ends[done], "LOCATION" if place else "PERSON", 0.4)
 
     def _is_unknown(self, i: int) -> bool:
-        """Returns True for a plain word that is in no list and no dictionary."""
+        """Returns True if word i is a plain word that is in no word list and in no dictionary."""
         words, lower, word = self.words, self.words.lowers[i], self.words.written[i]
         if len(lower) < 3 or not _SHAPE.match(word) or word.isupper() or word[1:] != word[1:].lower():
             return False
@@ -287,7 +299,7 @@ class _UnlistedNameSearch:
         return proper or not (lower in _SLANG or is_compound(lower, self.language))
 
     def _is_proper(self, i: int) -> bool:
-        """Returns True for a dictionary word that is a name here, because it has a capital letter inside a sentence."""
+        """Returns True if word i is in a dictionary but is a name here: it alone is capitalized inside a sentence."""
         words, lower, word = self.words, self.words.lowers[i], self.words.written[i]
         if self.language not in _FEW_CAPITALS or words.starts_sentence(i) or not _SHAPE.match(word) or words.is_code(i):
             return False
@@ -297,7 +309,7 @@ class _UnlistedNameSearch:
         return is_alone and words.gap(i - 1) in SPACES
 
     def _is_thing(self, i: int) -> bool:
-        """Returns True where an article stands before the capitalized word, or a company's form after it."""
+        """Returns True if word i names a thing: an article stands before it, or "Inc" or "GmbH" after it."""
         words, last = self.words, self.context.extend(i)
         before = words.previous_lower(i)
         named = before in _PLACE_PREPOSITIONS or before in _ARTICLES_BEFORE_NAMES.get(self.language, ())
@@ -305,12 +317,12 @@ class _UnlistedNameSearch:
         return company or (before in DETERMINERS and not named)
 
     def _is_mention(self, i: int) -> bool:
-        """Returns True for a name found before, with an ending of a case: coreference.py replaces it."""
+        """Returns True if word i is an inflected form of a name found before, which coreference.py finds."""
         lower = self.words.lowers[i]
         return self.language in CASE_ENDINGS and any(lower[:-size] in self.names for size in (1, 2, 3))
 
     def _is_led(self, i: int) -> bool:
-        """Returns True if the word before announces a person, or if word i opens a clause with a verb of people."""
+        """Returns True if the word before word i announces a person, or if a verb follows: "zofka arrives"."""
         words, before = self.words, self.words.previous_lower(i)
         if before:
             return before in self.leads or self.context.is_title(i - 1)
@@ -318,7 +330,7 @@ class _UnlistedNameSearch:
         return opens_clause and words.next_lower(i) in self.verbs
 
     def _may_be_name(self, i: int) -> bool:
-        """Returns True for a listed name in lower case that is no other word, or an unknown word, not a misspelling."""
+        """Returns True if word i, in lower case, is a listed name, or an unknown word that is no misspelling."""
         lower, lexicon = self.words.lowers[i], self.lexicon
         if lower in _PROSE_VERBS or lower in _RELATIONS:
             return False
@@ -328,7 +340,7 @@ class _UnlistedNameSearch:
         return self._is_unknown(i) and (self.has_contact or not is_misspelling(lower, self.language))
 
     def _end_in_lower_case(self, i: int) -> int:
-        """Returns the last word of the name in lower case that begins at word i."""
+        """Returns the index of the last word of a name in lower case. i: index of its first word."""
         words, lexicon, last = self.words, self.lexicon, i
         while last - i < 2 and last + 1 < len(words) and words.gap(last) == " ":
             lower = words.lowers[last + 1]

@@ -1,11 +1,12 @@
-"""Names of people by Faker's lists, by the phrases beside them, and by their shape.
+"""Finds names of people in prose, by Faker's lists of names, by phrases before them, and by capital letters.
 
-    "my name is tevita fifita"   a phrase, and what follows it
-    "asked Tevita Fifita about"  two capitalized words that are no words, in the middle of a sentence
-    "Natalia sold clips"         a first name that is no word
-    "Mark has five apples"       a first name that is a word too: only beside a verb, a title, a last name
+    text                         evidence for a name
+    "my name is tevita fifita"   a phrase before it
+    "asked Tevita Fifita about"  two capitalized words that are no ordinary words, inside a sentence
+    "Natalia sold clips"         a first name that is no ordinary word
+    "Mark has five apples"       a first name that is an ordinary word, too: a verb of people, a title or a last name
 
-The walk looks at every word once and at a bounded number of its neighbors: its time is linear in the text.
+The search visits each word once and looks at a fixed number of words around it, so it takes linear time.
 """
 
 from eyas.privacy.names_by_phrase import PhraseRules, index_phrases
@@ -28,14 +29,24 @@ _NO_SUBJECTS = MONTHS | DETERMINERS  # words that are first names as well, but h
 
 
 def find_person_names(text: str, lexicon: Lexicon, language: str) -> list[Span]:
-    """Returns spans of kind PERSON, in order."""
+    """Returns the spans of names, of kind "PERSON", sorted: "asked Anna Meier about" -> span of "Anna Meier".
+
+    Args:
+        text: The text.
+        lexicon: The lists of names and words.
+        language: The language of the text (ISO 639-1).
+    """
     search = _NameSearch(WordContext(split_words(text), lexicon, language), language)
     search.run()
     return search.spans
 
 
 class _NameSearch:
-    """The search for names in one text, word by word. A rule takes a word's index and adds the name starting there."""
+    """The search of `find_person_names` in one text.
+
+    Arguments `i`, `first` and `last` are indices of words. Each method `_check_...` adds the name that begins at word i
+    to `spans`, if there is one.
+    """
 
     def __init__(self, context: WordContext, language: str) -> None:
         self.words, self.lexicon, self.context = context.words, context.lexicon, context
@@ -43,7 +54,7 @@ class _NameSearch:
         self.phrases = PhraseRules(context)
         self.prose = ProseNames(context, language)
         self.spans: list[Span] = []
-        self.done = -1  # the last word that is part of a name already
+        self.done = -1  # index of the last word that is part of a name in `spans`
 
     def run(self) -> None:
         """Searches the whole text and fills `spans`."""
@@ -70,7 +81,10 @@ class _NameSearch:
                 self._add(*name, 0.5)
 
     def _add(self, first: int, last: int, score: float) -> bool:
-        """Returns True where the words are a name, now or by an earlier rule."""
+        """Adds the span from word `first` to word `last`, unless an earlier rule has added its last word.
+
+        Returns False if the only word is quoted in a text about language, and so is no name.
+        """
         words = self.words
         if first == last and is_quoted_word(words.text, words.starts[first], words.ends[first]):
             return False
@@ -97,7 +111,7 @@ class _NameSearch:
             self._add(i, last, 0.5)
 
     def _is_other_word(self, i: int, last: int) -> bool:
-        """Returns True if a listed first name is used as something else here: a town, a month, a word in capitals."""
+        """Returns True if a listed first name is something else here: a town, a month, a word in capitals."""
         words, lexicon, context = self.words, self.lexicon, self.context
         lower, starts = words.lowers[i], words.starts_sentence(i)
         if context.is_date(i) or context.is_thing_name(last):
@@ -113,7 +127,10 @@ class _NameSearch:
         return unusual and not context.has_person_verb(i) and not context.fits_sentence_start(i)
 
     def _start_of_name(self, i: int) -> int:
-        """Returns the first word of the name: "Fifita, Tevita" and "Te Anna" begin before their known first name."""
+        """Returns the index of the first word of the name that contains the first name i.
+
+        It is i - 1 if the name begins one word earlier: "Fifita, Tevita", or "Te Anna" with an unlisted word.
+        """
         words, lexicon = self.words, self.lexicon
         if i == 0 or i - 1 <= self.done or not words.is_capital(i - 1):
             return i
@@ -126,7 +143,7 @@ class _NameSearch:
         return i - 1 if gap in (" ", "-") and unlisted and not words.starts_sentence(i - 1) else i
 
     def _check_unlisted(self, i: int) -> None:
-        """Adds a capitalized word that is in no list of first names, beside a last name or a verb."""
+        """Adds the name at word i, which is in no list of first names: before a last name, a verb, or beside a name."""
         words, context = self.words, self.context
         lower, word = words.lowers[i], words.written[i]
         if context.is_word(i) or len(lower) < 3 or word[1:] != word[1:].lower() or words.is_code(i):
@@ -144,6 +161,7 @@ class _NameSearch:
             self._add(i, i, 0.4)
 
     def _is_name_of_several(self, i: int, last: int) -> bool:
+        """Returns True if the capitalized words from i to `last` are the name of a person."""
         words, lexicon, context = self.words, self.lexicon, self.context
         if last + 1 < len(words) and words.lowers[last + 1] in COMPANY_FORMS:
             return False
@@ -160,7 +178,7 @@ class _NameSearch:
         return not starts and (context.is_joined(last) or not context.nouns_are_capital)
 
     def _is_beside_person(self, i: int) -> bool:
-        """Returns True where a second person is expected: "Anna and Weng", "gives 3 to Weng"."""
+        """Returns True if the words before word i announce another person: "Anna and Weng", "gives 3 to Weng"."""
         words = self.words
         before = words.previous_lower(i)
         if words.written[i].isupper():

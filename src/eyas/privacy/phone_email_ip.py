@@ -1,4 +1,4 @@
-"""E-mail addresses, phone numbers and IP addresses."""
+"""Finds e-mail addresses, phone numbers and IP addresses."""
 
 import ipaddress
 import re
@@ -75,7 +75,10 @@ _PUBLIC_RESOLVERS = ("8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208
 
 
 def find_emails(text: str) -> Iterator[Span]:
-    """Yields e-mail addresses; "name (at) domain (dot) com" and "name at domain dot com" as well, in linear time."""
+    """Yields the spans of e-mail addresses. Takes linear time.
+
+    Spelled-out addresses are found, too: "name (at) domain (dot) com", "name at domain dot com".
+    """
     at = text.find("@")
     while at >= 0:
         local = _LOCAL.search(text, max(0, at - 64), at)
@@ -97,10 +100,16 @@ def find_emails(text: str) -> Iterator[Span]:
 
 
 def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[Span]:
-    """Yields phone numbers: with a country code, in a shape that only they have, or after a word that announces one.
+    """Yields the spans of phone numbers.
 
-    A bare run of digits without such a word may be a Unix time. It counts only where it is a valid number of the
-    language's countries and something else in the text is personal.
+    A phone number has a country code, a typical grouping such as "(555) 123-4567", or a word such as "phone" before it.
+    A run of digits without these may be a Unix time. It is found only if it is a valid number in a country of the
+    language and the text is personal.
+
+    Args:
+        text: The text.
+        language: The language of the text (ISO 639-1).
+        is_personal: Another detector found personal data in the text.
     """
     for match in _PHONE.finditer(text):
         number = text[match.start() : match.start("extension")].rstrip("xet .:,#") if match["extension"] else match[0]
@@ -121,7 +130,16 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
 def _score_national(
     text: str, match: re.Match[str], number: str, before: str, language: str, is_personal: bool
 ) -> float:
-    """Returns the score of a number without a country code; 0 where it is no phone number."""
+    """Returns the score of a number without a country code; 0 if it is no phone number.
+
+    Args:
+        text: The text.
+        match: The match of the number, with its extension.
+        number: The number without its extension.
+        before: The 48 characters before the number.
+        language: The language of the text (ISO 639-1).
+        is_personal: Another detector found personal data in the text.
+    """
     regions = _REGIONS.get(language, _OTHER_REGIONS).split()
     is_announced = bool(_SURE_CUE.search(before))
     is_grouped = not number.isdigit()
@@ -143,15 +161,15 @@ def _score_national(
 
 
 def _is_signature(text: str, match: re.Match[str]) -> bool:
-    """Returns True where the number fills its line in a text with an address: a signature, a form."""
+    """Returns True if the number is alone on its line in a text with an "@", as in the signature of an e-mail."""
     before, after = text[max(0, match.start() - 1) : match.start()], text[match.end() : match.end() + 1]
     return before == "\n" and after in ("\n", "") and "@" in text
 
 
 def _is_amount(number: str, language: str) -> bool:
-    """Returns True for the groups of a large number ("1 732 098") and of a part number ("12345-67890").
+    """Returns True if the grouping is that of an amount ("1 732 098") or of a part number ("12345-67890").
 
-    Three groups of three are a phone number in Spain, Portugal and Poland.
+    In Spanish, Portuguese and Polish, three groups of three digits are a phone number instead.
     """
     groups = re.split(r"[ \u00a0.]", number)
     has_trunk = number[0] == "0"
@@ -166,13 +184,19 @@ def _is_amount(number: str, language: str) -> bool:
 
 
 def _is_possible(number: str) -> bool:
-    """Returns True where the length of an international number is possible in its country."""
+    """Returns True if a number with a country code has a length that its country uses."""
     parsed = _parse("+" + number[2:] if number.startswith("00") else number.strip("()"), None)
     return parsed is not None and phonenumbers.is_possible_number(parsed)
 
 
 def _is_phone_number(number: str, regions: Sequence[str], valid: bool) -> bool:
-    """Returns True for a number of one of the countries; valid: its prefix must be in use as well."""
+    """Returns True if the number is a phone number of one of the countries.
+
+    Args:
+        number: A number without a country code.
+        regions: Codes of countries, such as "US".
+        valid: Checks that the country uses the prefix; otherwise only the length is checked.
+    """
     test = phonenumbers.is_valid_number if valid else phonenumbers.is_possible_number
     return any(parsed is not None and test(parsed) for parsed in (_parse(number, region) for region in regions))
 
@@ -185,7 +209,7 @@ def _parse(number: str, region: str | None) -> phonenumbers.PhoneNumber | None:
 
 
 def find_ip_addresses(text: str) -> Iterator[Span]:
-    """Yields addresses of the public internet; those of private networks, loops and examples name no one."""
+    """Yields the spans of public IP addresses. Private, loopback and documentation addresses identify nobody."""
     for match in _IPV4.finditer(text):
         if not _VERSION.search(text[max(0, match.start() - 12) : match.start()]) and _is_public(match[0]):
             yield Span(*match.span(), "IP_ADDRESS", 0.9)

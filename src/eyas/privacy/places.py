@@ -1,4 +1,4 @@
-"""Towns that say something about a person: after "I live in", or a town of the list in a text with a name in it."""
+"""Finds places that tell something about a person: after "I live in", or listed towns in a text about a person."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from eyas.privacy.span import Span
 from eyas.privacy.word_lists import PARTICLES, Lexicon
 from eyas.privacy.words import NAMED_THINGS
 
-UNLISTED_SCORE = 0.5  # of a place that is on no list, after a verb that only a place follows
-WEAK_SCORE = 0.3  # of one after a preposition: a person may stand there as well
+UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
+WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a person may follow it, too
 _BEFORE = 60  # characters before a place in which a phrase announces it
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
@@ -79,16 +79,16 @@ _PART = re.compile(r"[ ’'-]")
 def find_places(
     text: str, lexicon: Lexicon, language: str, is_personal: bool, name_ends: frozenset[int] = frozenset()
 ) -> Iterator[Span]:
-    """Yields spans of kind LOCATION.
+    """Yields the spans of places, of kind "LOCATION": "I live in Paris" -> span of "Paris".
 
-    "Paris is the capital of France" alone says nothing about anyone and is left as it is.
+    "Paris is the capital of France" alone tells nothing about a person, so "Paris" is not yielded there.
 
     Args:
         text: The text.
         lexicon: The lists of names and words.
-        language: Its language (ISO 639-1).
-        is_personal: The text names a person or holds an e-mail address.
-        name_ends: Where the names of people end in the text.
+        language: The language of the text (ISO 639-1).
+        is_personal: The text is about a person: it names one, or holds an e-mail address.
+        name_ends: The end positions of people's names in the text.
     """
     for match in _NAMES.finditer(text):
         start = match.start()
@@ -108,19 +108,26 @@ def find_places(
 
 
 def _is_behind_person(text: str, start: int, name_ends: frozenset[int]) -> bool:
-    """Returns True if a person's name and "from" come right before the place."""
+    """Returns True if a person's name and "from" stand before the place at position `start`: "Anna from Kelthorpe"."""
     ends = (end for end in range(max(0, start - _REACH_OF_FROM), start) if end in name_ends)
     return any(_FROM.match(text[end:start]) for end in ends)
 
 
 def _is_unknown(name: str, language: str) -> bool:
-    """Returns True if the name begins with a word that is in no dictionary, or if the language uses few capitals."""
+    """Returns True if a capitalized word is probably a name.
+
+    Its first word is in no dictionary, or the language capitalizes names but no months, weekdays and languages.
+    """
     words = [word for word in _PART.split(name.casefold()) if len(word) > 2 and word not in PARTICLES]
     return bool(words) and (language in _FEW_CAPITALS or not is_known(words[0], language))
 
 
 def _is_place(name: str, lexicon: Lexicon) -> bool:
-    """Returns True for capitalized words that are no country, no month and no first name."""
+    """Returns True if capitalized words may name a place.
+
+    They may not if all of them are common words, or if there is only one: a first name, a brand or a stop word, to
+    which countries and months belong.
+    """
     words = [word for word in _PART.split(name.casefold()) if len(word) > 2]
     if not words or all(word in lexicon.common for word in words):
         return False
@@ -130,9 +137,15 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
 
 
 def _city_length(words: str, lexicon: Lexicon, preposition: bool) -> int:
-    """Returns the length of the longest listed town at the start of the capitalized words, in characters; 0: none.
+    """Returns the number of characters of the longest listed town at the start of `words`; 0 if there is none.
 
-    preposition: True if the word before announces a place. Otherwise a town that is also a common word does not count.
+    "New York Times" -> 8.
+
+    Args:
+        words: Capitalized words.
+        lexicon: The lists of names and words.
+        preposition: The word before them announces a place, such as "in". If it is False, a town that is also a common
+            word, such as "Nice", is no town.
     """
     length = len(words)
     while length > 0:

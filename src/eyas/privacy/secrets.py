@@ -1,6 +1,7 @@
-"""Secrets: keys by their form, and values after names such as password, token, api_key in nine languages.
+"""Finds secrets: API keys and private keys by their known formats, passwords and tokens by the words before them.
 
-Every pattern takes time linear in the text: repeats are bounded, possessive, or begin at a word's edge only.
+The words are names such as "password", "token" and "api_key" in nine languages. Every pattern takes linear time:
+its repeats are bounded, possessive, or begin only at the edge of a word.
 """
 
 import importlib
@@ -153,7 +154,13 @@ _KEY_RUN = re.compile(r"[A-Za-z0-9_./+-]{16,}")  # every form of a plugin holds 
 
 
 def find_secrets(text: str) -> Iterator[Span]:
-    """Yields secrets by form, by plugin and by the name before them."""
+    """Yields the spans of secrets in a text.
+
+    Three searches find them:
+        formats: known key formats, such as "ghp_..." of GitHub, and blocks "-----BEGIN ... PRIVATE KEY".
+        names: a value after a word for a secret: "password: hunter2" -> span of "hunter2".
+        plugins: the detectors of the package detect-secrets for the formats of further services.
+    """
     if "PRIVATE KEY" in text or "PuTTY" in text:
         yield from _find_key_blocks(text)
     for pattern in _PATTERNS:
@@ -211,12 +218,12 @@ def _span_of(match: re.Match[str], value: str, score: float) -> Span:
 
 
 def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bool:
-    """Returns True for a secret after a name and a sign; False for code or prose.
+    """Returns True if the value after "password =" is a secret; False if it is program code or prose.
 
     Args:
-        value: The characters after the sign.
-        is_quoted: They stand in quotation marks.
-        is_soft: The name means other things as often: "key".
+        value: The characters after the sign (":", "=" or an arrow).
+        is_quoted: The value stands in quotation marks.
+        is_soft: The word before the sign often means something else than a secret, such as "key".
         has_colon: The sign is a colon, which prose has as well: "The password: it must be long".
     """
     if len(value) < 4 or value[0] in "<$%{[(" or _RULE.search(value):
@@ -234,7 +241,7 @@ def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bo
 
 
 def _is_odd_word(value: str) -> bool:
-    """Returns True for an uncommon word: a password without digits if nothing follows it."""
+    """Returns True for an uncommon word of letters, such as "hunterwolf". Alone after "password:", it is a secret."""
     word = value.replace("-", "").replace("_", "")
     if not 6 <= len(word) <= 40 or not word.isalpha() or _NO_VALUE.match(value):
         return False
@@ -242,7 +249,10 @@ def _is_odd_word(value: str) -> bool:
 
 
 def _is_password(value: str) -> bool:
-    """Returns True for letters with digits, marks or capitals among them, unlike a word of prose, or many digits."""
+    """Returns True if the value looks like a password and not like a word of prose.
+
+    It has letters with a digit, with a punctuation mark or with capitals inside, or it has at least six digits.
+    """
     if _RULE.search(value):
         return False
     if not any(map(str.isalpha, value)):
@@ -253,13 +263,16 @@ def _is_password(value: str) -> bool:
 
 
 def _is_strong_password(value: str) -> bool:
-    """Returns True for a value with lower case, capitals, digits and marks: no word of prose or code has all four."""
+    """Returns True if the value has lower-case letters, capitals, digits and punctuation marks, as no word has."""
     tests = (str.islower, str.isupper, str.isdigit, "!#%&*+$?@^~".__contains__)
     return len(value) >= 8 and all(any(map(test, value)) for test in tests)
 
 
 def _is_random(value: str) -> bool:
-    """Returns True for letters and digits with three bits of entropy a character: no word, no number, no path."""
+    """Returns True for a random key: 16 or more letters and digits, with at least 3 bits of entropy per character.
+
+    A word, a number or a path is not random.
+    """
     num_digits = sum(map(str.isdigit, value))
     if len(value) < 16 or num_digits < 3 or not any(map(str.isalpha, value)):
         return False

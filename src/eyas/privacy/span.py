@@ -1,4 +1,4 @@
-"""Spans: what every detector returns, and the protocol of a detector. A span holds positions and never text."""
+"""The types that all detectors share: a span (the position of a detected value) and the protocol of a detector."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,20 @@ EntityKind = Literal[
 ]
 KINDS: tuple[EntityKind, ...] = get_args(EntityKind)
 DROPPED_BY_DEFAULT: tuple[EntityKind, ...] = ("SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS")
-# Of two spans that overlap, the kind that comes first here stays: what drops the record before what is replaced.
+# Two spans that overlap become one span, with the kind that comes first here. Kinds that drop a record come first.
 _PRECEDENCE = (*DROPPED_BY_DEFAULT, "EMAIL", "IP_ADDRESS", "PHONE", "PERSON", "LOCATION")
 
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """A detected value: text[start:end] is of this kind; score in (0, 1] says how sure the detector is."""
+    """The position of a detected value in a text. A span never holds the value.
+
+    Attributes:
+        start: Index of the first character of the value.
+        end: Index after its last character: the value is text[start:end].
+        kind: One of KINDS, for example "EMAIL".
+        score: How sure the detector is, in (0, 1].
+    """
 
     start: int
     end: int
@@ -31,18 +38,24 @@ class Span:
 class Detector(Protocol):
     """A detector of private data in texts. The filter owns its detectors and calls them from one thread only."""
 
-    name: str  # with its version: it goes into the digest of the filter
+    name: str  # holds the version as well, because it is part of the digest of the filter
     name_languages: frozenset[str]  # languages (ISO 639-1) whose personal names it finds
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
-        """Returns the spans of each text, in the order of the texts."""
+        """Returns one list of spans for each text, in the order of `texts`.
+
+        Args:
+            texts: The texts to search.
+            languages: The language of each text (ISO 639-1).
+        """
         ...
 
 
 def merge_spans(spans: Iterable[Span]) -> list[Span]:
-    """Returns spans that do not overlap, in order: together they cover every character that any of `spans` covers.
+    """Joins spans that overlap, and returns the result in the order of the text.
 
-    Overlapping spans become one, with the kind that takes precedence and the highest score.
+    The result covers the same characters as `spans`. A joined span has the highest score of its parts, and the kind
+    that comes first in _PRECEDENCE.
     """
     merged: list[Span] = []
     for span in sorted(spans):
@@ -56,9 +69,15 @@ def merge_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def split_windows(text: str, size: int, overlap: int) -> Iterator[tuple[int, str]]:
-    """Yields the text in windows of `size` characters, each with its position; blank windows are left out.
+    """Splits a text into windows that overlap; yields the start of each window in the text, and the window.
 
-    Two windows share `overlap` characters: a value of at most that length that is cut at an edge is whole in the other.
+    Windows of white space are left out. The overlap keeps values whole: a value of at most `overlap` characters that
+    one window cuts is complete in the next window.
+
+    Args:
+        text: The text.
+        size: The number of characters in a window.
+        overlap: The number of characters that a window shares with the next one.
     """
     for start in range(0, max(1, len(text) - overlap), size - overlap):
         window = text[start : start + size]

@@ -1,8 +1,8 @@
-"""Values in tables and in the fields of records: the heading of a column, or the key of a field, says what a value is.
+"""Finds personal data in tables and fields: the heading of a column, or the key of a field, says what a value is.
 
-Tables: Markdown, CSV with commas, semicolons or tabs, columns set with spaces. A column counts as a whole: its heading
-must name a person's data, and most of its cells must look like that. A bare "name" needs more, because products and
-countries have names: another personal column, or names of the lists.
+Tables: Markdown, CSV with commas, semicolons or tabs, columns separated by spaces. All cells of a column are decided
+together. The heading must name personal data, and most cells must look like that data. A column "name" needs more
+evidence, because products and countries have names, too: another personal column, or names of the lexicon.
 
 Fields: JSON, YAML, TOML, INI, XML, forms, key=value in a log.
 """
@@ -51,18 +51,26 @@ _NEIGHBORS = 3  # fields on each side that say whether a bare "name" is a person
 
 
 class Cell(NamedTuple):
-    """A part of a text, for example a line, a cell, a value: it starts at text[start]."""
+    """A part of a text with its position: a line, a cell of a table, or the value of a field.
+
+    Attributes:
+        start: The position of the part in the whole text.
+        text: The characters of the part.
+    """
 
     start: int
     text: str
 
     def strip(self, before: str | None = None, behind: str | None = None) -> "Cell":
-        """Returns the part without these characters before and after it; without white space where none are given."""
+        """Returns the part without the characters `before` at its start and the characters `behind` at its end.
+
+        None stands for white space.
+        """
         stripped = self.text.lstrip(before)
         return Cell(self.start + len(self.text) - len(stripped), stripped.rstrip(behind))
 
     def to_span(self, kind: str) -> Span:
-        """Returns the span of the part."""
+        """Returns the span of the part, with the kind `kind`."""
         return Span(self.start, self.start + len(self.text), kind, 0.8)
 
 
@@ -71,9 +79,12 @@ Rows = list[list[Cell]]
 
 @dataclass(frozen=True)
 class _Column:
-    """A column with a known heading.
+    """A column of a table whose heading is a known label.
 
-    cells: the cells that are not empty. fitting: those whose value fits the heading.
+    Attributes:
+        label: The meaning of the heading.
+        cells: The cells of the column that are not empty.
+        fitting: The cells whose value looks like what the heading says.
     """
 
     label: Label
@@ -87,15 +98,21 @@ class _Column:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field with a known key. value: None if it does not fit the key."""
+    """A field whose key is a known label.
+
+    Attributes:
+        label: The meaning of the key.
+        value: The value; None if it does not look like what the key says.
+        is_whole: The key is all the text before the ":" or "=". False for "Please ask customer: Anna".
+    """
 
     label: Label
     value: Cell | None
-    is_whole: bool  # the key is all that stands before the mark
+    is_whole: bool
 
 
 def find_table_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
-    """Yields the cells of personal columns. Its time is linear in the text."""
+    """Yields the spans of cells in columns with personal data. Takes linear time."""
     lines, start = [], 0
     for line in text.splitlines(keepends=True):
         lines.append(Cell(start, line.rstrip("\r\n")))
@@ -119,6 +136,7 @@ def find_table_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
 
 
 def _continues(lines: Sequence[Cell], i: int, mark: str) -> bool:
+    """Returns True if line i may be the line below a header whose columns `mark` separates."""
     if mark != "  ":
         return mark in lines[i].text or "+" in lines[i].text
     following = i + 1 if i + 1 < len(lines) and _RULE.match(lines[i].text) else i
@@ -131,7 +149,7 @@ def _parse_heading(cell: Cell) -> Label | None:
 
 
 def _split_cells(line: Cell, mark: str) -> list[Cell]:
-    """Returns the cells of a line without blanks, quotes and emphasis."""
+    """Returns the cells of a line, split at the separator `mark`, without blanks, quotes and emphasis around them."""
     start, text = line
     if mark == "|":
         start, text = line.strip()
@@ -139,25 +157,37 @@ def _split_cells(line: Cell, mark: str) -> list[Cell]:
     return [Cell(start + match.start(), match[0]).strip(_EDGE, _EDGE) for match in _CELLS[mark].finditer(text)]
 
 
-def _read_rows(lines: Sequence[Cell], first: int, mark: str, width: int, has_blanks: bool) -> tuple[Rows, Rows, int]:
-    """Returns the rows from line `first` on, even and uneven ones, and the line after them.
+def _read_rows(
+    lines: Sequence[Cell], start: int, mark: str, num_columns: int, has_blanks: bool
+) -> tuple[Rows, Rows, int]:
+    """Reads the rows of a table below its header.
 
-    A row is uneven with a cell more or less than the header, or with blanks after commas where the header has none: a
-    cell may be missing or hold a comma of its own. Of rows that differ by more, the second ends the table, as another
-    header does.
+    A row is even if it has one cell for each column. A row is uneven if it has one cell more or less, or if it has ", "
+    and the header does not: then a cell is missing, or a cell holds a comma. The table ends before the next header,
+    before a line without `mark`, and at the second of two neighboring rows that differ by more than one cell.
+
+    Args:
+        lines: All lines of the text.
+        start: Index of the line below the header.
+        mark: The separator of the columns: "|", a tab, ";", "," or two spaces.
+        num_columns: The number of columns in the header.
+        has_blanks: The header has ", ", so that ", " in a row is a separator, too.
+
+    Returns:
+        The even rows, the uneven rows, and the index of the first line after the table.
     """
     even, uneven, num_odd = [], [], 0
-    for k in range(first, len(lines)):
+    for k in range(start, len(lines)):
         line = lines[k].text
         if _RULE.match(line) and line.strip():
             continue
         cells = _split_cells(lines[k], mark)
-        num_odd = num_odd + 1 if abs(len(cells) - width) > 1 else 0
-        is_header = len(cells) != width and sum(_parse_heading(cell) is not None for cell in cells) > 1
+        num_odd = num_odd + 1 if abs(len(cells) - num_columns) > 1 else 0
+        is_header = len(cells) != num_columns and sum(_parse_heading(cell) is not None for cell in cells) > 1
         if mark not in line or num_odd > 1 or is_header:
             return even, uneven, k
         is_prose = mark == "," and not has_blanks and ", " in line and '"' not in line
-        (even if len(cells) == width and not is_prose else uneven).append(cells)
+        (even if len(cells) == num_columns and not is_prose else uneven).append(cells)
     return even, uneven, len(lines)
 
 
@@ -196,7 +226,14 @@ def _is_strong(column: _Column, has_things: bool) -> bool:
 
 
 def _is_about_people(column: _Column, has_others: bool, has_things: bool, matcher: ValueMatcher) -> bool:
-    """Returns True if more than the heading shows that a column is about people: other columns or its own values."""
+    """Returns True if other columns, or the values of the column, confirm that the column is about people.
+
+    Args:
+        column: A column whose heading and values fit.
+        has_others: Another column is about people for sure, such as e-mail addresses.
+        has_things: Another column is about things, such as prices.
+        matcher: Tests the values.
+    """
     label, values = column.label, [cell.text for cell in column.fitting]
     if label.kind != "PERSON":
         return label.kind != "ADDRESS" or has_others or not has_things
@@ -215,7 +252,7 @@ def _is_about_people(column: _Column, has_others: bool, has_things: bool, matche
 
 
 def find_field_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
-    """Yields the values of personal fields. Its time is linear in the text."""
+    """Yields the spans of values in fields with personal data: "name: Anna" -> span of "Anna". Takes linear time."""
     fields = list(_find_fields(text, matcher))
     for i, field in enumerate(fields):
         kind, trust = field.label.kind, field.label.trust
@@ -233,7 +270,7 @@ def find_field_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
 
 
 def _is_among_people(fields: Sequence[_Field], i: int) -> bool:
-    """Returns True if more of the fields around field i describe a person than a thing."""
+    """Returns True if the fields beside field i describe a person more often than a thing."""
     is_person = fields[i].label.kind == "PERSON"
     balance = 0
     for field in (*fields[max(0, i - _NEIGHBORS) : i], *fields[i + 1 : i + 1 + _NEIGHBORS]):
@@ -265,7 +302,13 @@ def _find_fields(text: str, matcher: ValueMatcher) -> Iterator[_Field]:
 
 
 def _read_key(text: str, at: int) -> tuple[Label | None, bool]:
-    """Returns the label before the mark, and True if nothing else is there; otherwise its last words are tried."""
+    """Reads the key before the ":" or "=" at position `at`.
+
+    If the whole text before the sign is no known label, its last three, two or one words are tried.
+
+    Returns:
+        The label, or None if there is none; and True if the label is all the text before the sign.
+    """
     counted = text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END)
     window = _COUNT.sub("", counted)
     if not window or not (window[-1].isalpha() or window[-1] == ")"):
@@ -306,7 +349,16 @@ def _read_values(text: str, start: int, label: Label, is_whole: bool, matcher: V
 def _check_value(
     text: str, value: Cell, label: Label, matcher: ValueMatcher, is_quoted: bool = False, is_whole: bool = True
 ) -> _Field:
-    """Returns the field, with its value where that looks like what the key says."""
+    """Returns a field, with its value if the value looks like what the key says.
+
+    Args:
+        text: The whole text.
+        value: The characters after the key.
+        label: The meaning of the key.
+        matcher: Tests the value.
+        is_quoted: The value stands in quotation marks or in an XML element.
+        is_whole: See `_Field`.
+    """
     value = value.strip(" \t\r\u00a0*_", " \t\r\u00a0*_.")
     sure = label.trust is Trust.SURE
     if not value.text or not label.is_entity:
@@ -323,7 +375,15 @@ def _check_value(
 
 
 def _read_name(value: str, matcher: ValueMatcher, sure: bool) -> str:
-    """Returns the name at the start of a longer value, empty without one: "Tevita Fifita called today"."""
+    """Returns the name at the start of a longer value: "Tevita Fifita called today" -> "Tevita Fifita".
+
+    Returns "" if the value starts with no name.
+
+    Args:
+        value: The value of a field.
+        matcher: Tests the names.
+        sure: The key says that the value is a name.
+    """
     words = value.split(" ")[:6]
     for size in range(min(4, len(words) - 1), 1, -1):
         name = " ".join(words[:size]).rstrip(".")

@@ -1,8 +1,9 @@
-"""Surrogates: for each value another of its kind and shape, the same one over the whole run, chosen by a secret key.
+"""Surrogates: made-up values that replace personal data. A value gets the same surrogate everywhere in a run.
 
-HMAC-SHA256(key, kind and value in lower case) picks the surrogate: without the key nobody can tell which value stood
-there, and two runs with two keys choose differently. A name is replaced part by part, so that "Anna Schmidt" and a
-later "Anna" stay one person. Two people may get one surrogate, as two people bear one name.
+A surrogate has the kind and the shape of its value: a phone number becomes another phone number with the same grouping.
+HMAC-SHA256(key, kind and value in lower case) selects it, so that nobody can compute the value without the key. Another
+key gives other surrogates. A name is replaced part by part: after "Anna Schmidt", a single "Anna" gets the same
+surrogate as the first name. Two different values may get the same surrogate.
 """
 
 import hashlib
@@ -41,26 +42,29 @@ _MAX_ATTEMPTS = 100  # picks until a surrogate is taken that the record does not
 
 
 def name_parts(name: str) -> list[re.Match[str]]:
-    """Returns the words of a name that are replaced: initials, but no particles. Positions count from its start."""
+    """Returns the words of a name that are replaced, with their positions in `name`: all words but particles.
+
+    "Ana de la Cruz" -> "Ana", "Cruz". An initial counts as a word.
+    """
     parts = _PART.finditer(name)
     return [part for part in parts if part[0].casefold() not in PARTICLES or (len(part[0]) == 1 and part[0].isupper())]
 
 
 class Surrogates:
-    """The surrogates of one key. The key stays in this object: no method or repr shows it."""
+    """The surrogates for one secret key. No method and no repr shows the key."""
 
     def __init__(self, key: bytes) -> None:
-        """Keeps the key."""
+        """Stores the secret key. See `load_surrogate_key`."""
         self._key = key
 
     def replace_value(self, kind: str, text: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
-        """Returns another value of this kind for `text`.
+        """Returns the surrogate of a value that is no name.
 
         Args:
-            kind: Any kind but PERSON; for that see `replace_name_part`.
+            kind: The kind of the value. Requirement: not "PERSON", for which `replace_name_part` is.
             text: The value.
             language: The language of the record (ISO 639-1).
-            avoid: Words in lower case; no town among them is returned.
+            avoid: Towns that are not returned, in lower case; used for the kind "LOCATION" only.
         """
         if kind == "LOCATION":
             return self._pick(kind, text, city_names(language), avoid)
@@ -75,9 +79,14 @@ class Surrogates:
         return self._scramble(kind, text)
 
     def replace_name_part(self, text: str, role: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
-        """Returns another name for one part of a name, in its shape: "anna" in lower case, "J" as one letter.
+        """Returns the surrogate of one word of a name: "Anna" -> "Clara", "anna" -> "clara", "J" -> "K".
 
-        No word of `avoid` is returned: a name of the record must not come back as another person's surrogate.
+        Args:
+            text: The word.
+            role: FIRST for a first name, LAST for a last name.
+            language: The language of the record (ISO 639-1).
+            avoid: Words in lower case that are not returned: the words of the record, so that one person's name does
+                not become the surrogate of another person.
         """
         if len(text) == 1:
             return _match_case(self._pick("INITIAL", text, _INITIALS), text)
@@ -111,9 +120,9 @@ class Surrogates:
         return f"{_NETWORKS[self._number('IP.net', value, 3)]}{self._number('IP.host', value, 254) + 1}"
 
     def _replace_phone_number(self, text: str) -> str:
-        """Returns another phone number with the same grouping.
+        """Returns another phone number with the same grouping and the same first digits (country code or 0).
 
-        Ten digits, as in North America, end with 555-01xx, which is reserved for fiction.
+        The surrogate of a North American number (ten digits) ends with 555-01xx, which is reserved for fiction.
         """
         digits = re.sub(r"\D", "", text)
         places = [place for place, char in enumerate(text) if char.isdigit()]
@@ -142,7 +151,7 @@ class Surrogates:
         return _STREETS.get(language, _STREETS["en"]).format(name=name, number=number)
 
     def _scramble(self, kind: str, text: str) -> str:
-        """Returns other digits for digits and other letters for letters, the rest unchanged."""
+        """Replaces each digit by another digit and each letter by another letter; other characters stay."""
         value = _normalize(text)
         result = []
         for place, char in enumerate(text):
@@ -174,10 +183,13 @@ def _match_case(choice: str, like: str) -> str:
 
 
 def load_surrogate_key(key_file: str | None) -> bytes:
-    """Returns the key of the file, of EYAS_PRIVACY_KEY, or of this user. It is never stored with the data.
+    """Returns the secret key: from `key_file`, else from EYAS_PRIVACY_KEY, else the key of this user.
 
-    The user's key is created once, in $XDG_DATA_HOME/eyas (~/.local/share/eyas). Processes on several machines need one
-    key: give them the variable or the file.
+    The key of a user is created once, in $XDG_DATA_HOME/eyas (~/.local/share/eyas). Processes on several machines need
+    the same key: give all of them the same file or variable. No output contains the key.
+
+    Args:
+        key_file: A file with the key; None: see above.
 
     Raises:
         InputError: The key is too short or cannot be read.
@@ -193,12 +205,12 @@ def load_surrogate_key(key_file: str | None) -> bytes:
             raise InputError(problem, "Correct prompts.privacy.key_file") from None
     if len(key) < MIN_KEY_BYTES:
         problem = f"The key in {source} has {len(key)} bytes and needs at least {MIN_KEY_BYTES}"
-        raise InputError(problem, "Make one with: openssl rand -hex 32")
+        raise InputError(problem, "Make a key with: openssl rand -hex 32")
     return key
 
 
 def _create_user_key() -> Path:
-    """Returns the file of this user's key, which only this user may read; writes it if there is none."""
+    """Returns the path of this user's key file. Creates the file, readable by this user only, if it is missing."""
     root = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     path = Path(root) / "eyas" / "privacy.key"
     if not path.exists():
@@ -213,5 +225,5 @@ def _create_user_key() -> Path:
 
 
 def key_id(key: bytes) -> str:
-    """Returns an id that tells keys apart and may be written down."""
+    """Returns an id of the key for ledger.json: equal keys have equal ids, and the id does not reveal the key."""
     return hmac.new(key, b"eyas: which key is this", hashlib.sha256).hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""Word lists: eyas's own in data/, Faker's names and towns, and the lexicon that joins them for all detectors.
+"""Loads the word lists of the detectors, and joins them in one lexicon.
 
-A file of data/ holds tables; a table holds one text for each language, with words between blanks or phrases between
-commas, in lower case and without repeats (tests/privacy/test_word_lists.py checks this). Faker (MIT) is read from the
-installed package.
+There are two sources: the files in data/, and the names and towns of the installed package Faker (MIT). A file in data/
+holds tables. A table holds one text for each language: words between blanks, or phrases between commas. All entries are
+in lower case and none repeats (tests/privacy/test_word_lists.py checks this).
 """
 
 import contextlib
@@ -43,18 +43,17 @@ _MAX_CITY_WORDS = 3
 
 @cache
 def read_data_file(name: str) -> dict[str, Any]:
-    """Returns the tables of data/NAME.toml. Raises InputError where it is missing or no valid TOML."""
+    """Returns the tables of data/NAME.toml. Raises InputError if the file is missing or is not valid TOML."""
     return load_toml(DATA / f"{name}.toml")
 
 
 def read_by_language(name: str, table: str, unaccented: bool = False) -> dict[str, frozenset[str]]:
-    """Returns the entries of a table by language; with `unaccented` longer ones also without their accents.
+    """Returns the entries of a table: language -> entries. The key "any" holds entries of no single language.
 
     Args:
-        name: A file of data/, without its ending.
-        table: A table of that file. Its entries are phrases where it has a comma, else words. The key "any" stands for
-            no single language.
-        unaccented: People write these words without their accents, too.
+        name: The name of a file in data/, without ".toml".
+        table: A table of that file. If the table has a comma, its entries are phrases between commas; else words.
+        unaccented: Adds each entry of at least four letters without its accents, too: "señor" and "senor".
     """
     texts = read_data_file(name)[table]
     separator = "," if any("," in text for text in texts.values()) else None
@@ -67,27 +66,36 @@ def read_by_language(name: str, table: str, unaccented: bool = False) -> dict[st
 
 
 def read_words(name: str, *tables: str, unaccented: bool = False) -> frozenset[str]:
-    """Returns the entries of these tables of data/NAME.toml, in all languages."""
+    """Returns the entries of several tables of data/NAME.toml, of all languages together.
+
+    Args:
+        name: The name of a file in data/, without ".toml".
+        *tables: Tables of that file.
+        unaccented: See `read_by_language`.
+    """
     by_language = (read_by_language(name, table, unaccented) for table in tables)
     return frozenset[str]().union(*(words for table in by_language for words in table.values()))
 
 
 def any_of(name: str, *tables: str) -> str:
-    """Returns a pattern that matches each entry of these tables, the longest first."""
+    """Returns a regular expression that matches any entry of these tables: "good morning|hello|hi"."""
     entries = sorted(read_words(name, *tables), key=lambda entry: (-len(entry), entry))
     return "|".join(map(re.escape, entries))
 
 
 @cache
 def read_kinds(table: str) -> dict[str, str]:
-    """Returns the kind of entity of each label in a table of data/entity_labels.toml."""
+    """Returns a table of data/entity_labels.toml as label -> kind: {"PER": "PERSON", ...}."""
     kinds = read_data_file("entity_labels")[table]
     return {label: kind for kind, labels in kinds.items() for label in labels.split()}
 
 
 @cache
 def code_digest() -> str:
-    """Returns the SHA-256 over the code and the data files of this package: other lists find other things."""
+    """Returns the SHA-256 of the code and the data files of this package, in hex.
+
+    It is part of the filter's digest, because a change of a rule or a list changes what the detectors find.
+    """
     digest = hashlib.sha256()
     for path in sorted((*DATA.parent.glob("*.py"), *DATA.glob("*.toml"))):
         data = path.read_bytes()
@@ -96,15 +104,15 @@ def code_digest() -> str:
 
 
 def load_cached(prefix: str, version_key: str, build: Callable[[], bytes], max_files: int) -> memoryview:
-    """Returns the bytes that `build` returns, mapped from the cache directory if an earlier process has written them.
+    """Returns the content of a file in the cache directory, mapped into memory. Builds the file if it is missing.
 
-    The file begins with a digest of its content, so that a damaged one is built again.
+    The file begins with a digest of its content. A damaged file is built again.
 
     Args:
-        prefix: The beginning of the file's name, the same for all versions.
-        version_key: The end of its name: everything that decides the content.
+        prefix: The beginning of the file's name, the same for all versions of this content.
+        version_key: The end of the file's name. Requirement: it changes whenever the content changes.
         build: Computes the content.
-        max_files: The number of versions that stay in the cache directory.
+        max_files: The number of files with this prefix that stay in the cache directory; older ones are deleted.
     """
     path = cache_directory() / f"{prefix}-{version_key}.bin"
     with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is built again
@@ -125,23 +133,35 @@ PRONOUNS = read_by_language("first_names", "also_pronouns")
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The lists that tell names from words, in lower case. One is loaded in a process and shared by all detectors."""
+    """The lists that tell names from ordinary words, all in lower case. All detectors of a process share one lexicon.
 
-    first_names: frozenset[str]  # ambiguous ones included
+    Attributes:
+        first_names: All first names, with those in `ambiguous`.
+        last_names: All last names.
+        ambiguous: First names that are ordinary words as well: "mark", "will".
+        stop: Words that are never part of a name: function words, countries.
+        common: Ordinary words of the nine languages, with those in `stop`. One of them alone is no name.
+        cities: Towns, of up to three words joined by one space.
+        core_names: First names of the countries where the nine languages are spoken.
+        sure_names: First names that are no ordinary word. One of them, capitalized, is a name without more evidence.
+    """
+
+    first_names: frozenset[str]
     last_names: frozenset[str]
-    ambiguous: frozenset[str]  # first names that are words as well
-    stop: frozenset[str]  # words that are never part of a name
-    common: frozenset[str]  # words that are no name by themselves, in the nine languages; stop included
-    cities: frozenset[str]  # up to three words, joined by one space
-    core_names: frozenset[str]  # first names of the countries where the nine languages are spoken
-    sure_names: frozenset[str]  # first names that are no word: enough by themselves, where capitalized
+    ambiguous: frozenset[str]
+    stop: frozenset[str]
+    common: frozenset[str]
+    cities: frozenset[str]
+    core_names: frozenset[str]
+    sure_names: frozenset[str]
 
 
 @cache
 def load_lexicon() -> Lexicon:
-    """Returns the lexicon: built in seconds once, then read from the cache directory in a tenth of a second.
+    """Returns the lexicon. The first process builds it (seconds); later ones read it from the cache directory (0.1 s).
 
-    Its file's name holds a digest of this package and Faker's version: lists of other code are never read.
+    The name of the cached file holds a digest of this package and of Faker's version. A new version of either makes a
+    new file.
     """
     code = hashlib.sha256(f"{code_digest()}\0{version('faker')}".encode()).hexdigest()[:24]
     lists = json.loads(bytes(load_cached("privacy-lexicon", code, _build_lists, _MAX_CACHED_FILES)))
@@ -149,7 +169,7 @@ def load_lexicon() -> Lexicon:
 
 
 def _build_lists() -> bytes:
-    """Returns the fields of a Lexicon as JSON."""
+    """Builds the fields of a Lexicon and returns them as JSON: {field: sorted words}."""
     certain = read_words("first_names", "names_all_the_same")
     persons = importlib.import_module("faker.providers.person")
     first, last = _read_names(module.name for module in pkgutil.iter_modules(persons.__path__))
@@ -174,11 +194,11 @@ def _build_lists() -> bytes:
 
 @cache
 def person_names(part: str, locale: str) -> tuple[str, ...]:
-    """Returns the names of a locale of Faker, one word each, sorted: surrogates are picked from them.
+    """Returns the names from which surrogates are picked: sorted, each of one word, without ordinary words.
 
     Args:
-        part: "first" or "last".
-        locale: For example "de_DE".
+        part: "first" for first names, "last" for last names.
+        locale: A locale of Faker, for example "de_DE".
     """
     provider = _provider("person", locale)
     names = {name for attribute in dir(provider) if part in attribute for name in _read_list(provider, attribute)}
@@ -188,14 +208,17 @@ def person_names(part: str, locale: str) -> tuple[str, ...]:
 
 @cache
 def city_names(language: str) -> tuple[str, ...]:
-    """Returns large cities for surrogates: of the language's country where Faker has a list, else of the world."""
+    """Returns the cities from which surrogates are picked, sorted, each of one word.
+
+    They are cities of the language's country if Faker has a list of them, else large cities of the world.
+    """
     locale = {"de": "de_DE", "nl": "nl_NL", "pl": "pl_PL", "sv": "sv_SE", "pt": "pt_PT"}.get(language)
     listed = _read_list(_provider("address", locale), "cities") if locale else _world_cities()
     return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))
 
 
 def _read_names(locales: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns every word of the first names and of the last names of these locales."""
+    """Returns the words of all first names and the words of all last names in these locales of Faker."""
     parts: dict[str, set[str]] = {"first": set(), "last": set()}
     for provider in (_provider("person", locale) for locale in locales):
         for attribute in dir(provider):
@@ -212,13 +235,17 @@ def _country_words() -> frozenset[str]:
     return frozenset(word for name in names for word in re.split(r"\W+", name.casefold())) - {""}
 
 
-def _lorem_words(first: frozenset[str]) -> frozenset[str]:
-    """Returns the words of Faker's sample texts and of its list of jobs."""
+def _lorem_words(first_names: frozenset[str]) -> frozenset[str]:
+    """Returns ordinary words: those of Faker's sample texts in seven languages and of its list of English jobs.
+
+    Args:
+        first_names: First names that are not returned. The French, Spanish, Italian and Polish texts contain names.
+    """
     words = {word for job in _read_list(_provider("job", "en_US"), "jobs") for word in re.split(r"\W+", job.casefold())}
     for locale in ("en_US", "de_DE", "nl_NL", "fr_FR", "es_ES", "it_IT", "pl_PL"):
         sample = {word.casefold() for word in _provider("lorem", locale).word_list}
-        # The last four hold the names of well-known people as well.
-        words |= sample if locale in ("en_US", "de_DE", "nl_NL") else sample - first
+        # The other four texts contain names of well-known people.
+        words |= sample if locale in ("en_US", "de_DE", "nl_NL") else sample - first_names
     return frozenset(words)
 
 
@@ -244,7 +271,7 @@ def _read_list(provider: Any, attribute: str) -> list[str]:
 
 
 def _flatten(value: Any) -> Iterator[str]:
-    """Yields the texts of a list, a mapping or pairs of them: some locales have a name in two scripts."""
+    """Yields all strings in nested lists, tuples, sets and mappings (keys). Some locales pair two scripts of a name."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple | list | dict | set):

@@ -1,4 +1,4 @@
-"""A text as words with their positions, and the context of a word: whether it is a name, and where the name ends."""
+"""Splits a text into words, and answers questions about a word: is it a name here, and where does the name end?"""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
 SPACES = (" ", "\u00a0")
 # Letters, with apostrophes inside ("O'Brien", "m'appelle"). Digits and underscores end a word.
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-# French, Italian and Portuguese write this before a name: "d'Anna", "dell'Anna", "qu'Anna".
+# Articles and prepositions that French, Italian and Portuguese join to a name: "d'Anna", "dell'Anna", "qu'Anna".
 _ELISION = re.compile(r"(?:[dlnsjcmt]|qu|dell|all|dall|nell|sull|un|jusqu|lorsqu|puisqu)'(?=[^\W\d_])")
 _SENTENCE_END = '.!?:;\n"“”„«»()[]{}•*-–—>|/\t#=,'
 
@@ -63,7 +63,15 @@ _QUOTES = "\"'“”„‚‘’«»`"
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a text: word i is text[starts[i]:ends[i]], in the text written[i], in lower case lowers[i]."""
+    """The words of a text. Methods take the index i of a word.
+
+    Attributes:
+        text: The whole text.
+        starts: The position of the first character of each word.
+        ends: The position after the last character of each word: word i is text[starts[i]:ends[i]].
+        written: The words as the text writes them.
+        lowers: The words in lower case.
+    """
 
     text: str
     starts: tuple[int, ...]
@@ -75,31 +83,34 @@ class Words:
         return len(self.written)
 
     def gap(self, i: int) -> str:
-        """Returns the text between word i and the next; after the last word the rest of the text."""
+        """Returns the text between word i and the next word; for the last word, the text after it."""
         return self.text[self.ends[i] : self.starts[i + 1] if i + 1 < len(self.starts) else len(self.text)]
 
     def next_written(self, i: int) -> str:
-        """Returns the word after word i where one space stands between them, else an empty text."""
+        """Returns the word after word i; "" if anything but one space stands between them, or if no word follows."""
         return self.written[i + 1] if i + 1 < len(self.written) and self.gap(i) in SPACES else ""
 
     def next_lower(self, i: int) -> str:
-        """Returns the same word in lower case."""
+        """Returns the word after word i in lower case, or "" as `next_written` does."""
         return self.lowers[i + 1] if i + 1 < len(self.lowers) and self.gap(i) in SPACES else ""
 
     def previous_lower(self, i: int) -> str:
-        """Returns the word before word i in lower case where one space stands between them, else an empty text."""
+        """Returns the word before word i in lower case; "" if anything but one space stands between them."""
         return self.lowers[i - 1] if i > 0 and self.gap(i - 1) in SPACES else ""
 
     def is_capital(self, i: int) -> bool:
-        """Returns True where the word begins with a capital letter."""
+        """Returns True if word i begins with a capital letter."""
         return self.written[i][0].isupper()
 
     def is_initial(self, i: int) -> bool:
-        """Returns True where the word is one capital letter: "J. R. Smith"."""
+        """Returns True if word i is one capital letter, such as the first two words of "J. R. Smith"."""
         return len(self.written[i]) == 1 and self.written[i].isupper()
 
     def starts_sentence(self, i: int) -> bool:
-        """Returns True where a capital letter is usual: at the start, after a full stop, a bullet, a quote."""
+        """Returns True if any word is capitalized at this position: at the start, after a full stop, a bullet, a quote.
+
+        There, a capital letter does not show that the word is a name.
+        """
         if i == 0:
             return True
         before = self.gap(i - 1).strip(" \u00a0")
@@ -107,7 +118,7 @@ class Words:
         return bool(before) and before[-1] in _SENTENCE_END and before not in (",", "-")
 
     def is_code(self, i: int) -> bool:
-        """Returns True where the word is part of an identifier, a call, a path or an attribute."""
+        """Returns True if word i is part of program code: an identifier, a call, a path or an attribute."""
         before = self.text[max(0, self.starts[i] - 2) : self.starts[i]]
         after = self.text[self.ends[i] : self.ends[i] + 2]
         if before[-1:] == " " == after[:1]:
@@ -121,7 +132,7 @@ class Words:
 
 @lru_cache(maxsize=4)  # several detectors walk over one text, one after another
 def split_words(text: str) -> Words:
-    """Returns the words of the text. Capitalized words lose their possessive ("Anna's") and elision ("d'Anna")."""
+    """Returns the words of the text. "Anna's" and "d'Anna" both become the word "Anna"."""
     matches = list(_WORD.finditer(text))
     words = [match[0] for match in matches]
     starts, ends = [match.start() for match in matches], [match.end() for match in matches]
@@ -141,12 +152,15 @@ def split_words(text: str) -> Words:
 
 
 def is_technical(text: str) -> bool:
-    """Returns True where the text speaks of mathematics, natural science or programs."""
+    """Returns True if a word of the text belongs to mathematics, statistics or programming: "theorem", "algorithm"."""
     return bool(_TECHNICAL.search(text))
 
 
 def is_quoted_word(text: str, start: int, end: int) -> bool:
-    """Returns True where text[start:end] stands in quotation marks of its own in a text that asks about words."""
+    """Returns True for a quoted word in a text about language: "Rose" in `Use the word "Rose" in a sentence`.
+
+    Such a word is no name. The word is text[start:end], without its quotation marks.
+    """
     quoted = 0 < start <= end < len(text) and text[start - 1] in _QUOTES and text[end] in _QUOTES
     return quoted and bool(_ABOUT_WORDS.search(text))
 
@@ -157,7 +171,11 @@ def _ends_as_word(lower: str, german: bool) -> bool:
 
 
 class WordContext:
-    """The words of one text with the lexicon and a language. Each method looks at a bounded number of neighbors."""
+    """Answers questions about the words of one text, with the lexicon and the language of the text.
+
+    Methods take the index of a word: `i` for any word, `first` and `last` for the first and the last word of a name. A
+    method looks only at a fixed number of words around it, so that the detectors take linear time.
+    """
 
     def __init__(self, words: Words, lexicon: Lexicon, language: str) -> None:
         self.words = words
@@ -166,29 +184,29 @@ class WordContext:
         self._is_technical: bool | None = None  # computed when the first term is met
 
     def is_joined(self, last: int) -> bool:
-        """Returns True if "and" with another capitalized word, or a year of birth, follows the name."""
+        """Returns True if the words after the name show a person: "and" with a capitalized word, or "(born"."""
         words = self.words
         if words.next_lower(last) in CONJUNCTIONS and last + 2 < len(words) and words.is_capital(last + 2):
             return True
         return words.gap(last).startswith(" (") and words.lowers[min(last + 1, len(words) - 1)] in _AGE_WORDS
 
     def fits_sentence_start(self, i: int) -> bool:
-        """Returns True where a name may open the sentence: before "is", a comma, a possessive, a line's end."""
+        """Returns True if the text after word i allows a name: "is", "and", a comma, a colon, "'s", a line end."""
         words = self.words
         after = words.text[words.ends[i] : words.ends[i] + 2]
         is_end = after[:1] in (",", "\n", "", ":", ")") or after in ("'s", "’s")
         return is_end or words.next_lower(i) in _AFTER_SUBJECT
 
     def is_thing_name(self, last: int) -> bool:
-        """Returns True if the next noun makes the name a thing: "Victoria Falls", "Bayes Theorem"."""
+        """Returns True if the word after the name makes it the name of a thing: "Victoria Falls", "Bayes Theorem"."""
         return self.words.next_lower(last) in _THING_NOUNS and self.words.is_capital(last + 1)
 
     def follows_place_word(self, i: int) -> bool:
-        """Returns True after a word such as "in" or "from"."""
+        """Returns True if the word before word i announces a place, such as "in" or "from"."""
         return self.words.previous_lower(i) in _PLACE_WORDS
 
     def is_date(self, i: int) -> bool:
-        """Returns True for a month's name beside a number: "Jan 5", "12 Jan"."""
+        """Returns True if word i is the name of a month beside a number: "Jan 5", "12 Jan"."""
         words = self.words
         before = words.text[max(0, words.starts[i] - 3) : words.starts[i]]
         after = words.text[words.ends[i] : words.ends[i] + 3].lstrip(". ")
@@ -196,7 +214,7 @@ class WordContext:
         return words.lowers[i] in _SHORT_MONTHS and beside_number
 
     def is_stop(self, i: int) -> bool:
-        """Returns True for a word that is never part of a name: a stop word, a contraction of one ("You'll")."""
+        """Returns True if word i is never part of a name: a stop word or its contraction ("You'll")."""
         lower = self.words.lowers[i]
         if lower in self.lexicon.stop:
             return True
@@ -206,7 +224,7 @@ class WordContext:
         return ending in ("ll", "ve", "re", "d", "m", "t", "s") and (stem in self.lexicon.stop or stem.endswith("n"))
 
     def is_word(self, i: int) -> bool:
-        """Returns True for a common word or a form of one ("customers", "selected")."""
+        """Returns True if word i is an ordinary word, a form of one ("customers", "selected"), or ends like one."""
         lower, common = self.words.lowers[i], self.lexicon.common
         if lower in common or self.is_stop(i):
             return True
@@ -219,7 +237,10 @@ class WordContext:
         return _ends_as_word(lower, self.nouns_are_capital)
 
     def is_term(self, i: int) -> bool:
-        """Returns True for "Gauss", "Julia", "Boyer-Moore" in a technical text, unless the context means a person."""
+        """Returns True if word i names a thing in a technical text: "Gauss", "Julia", "Boyer-Moore".
+
+        Returns False if the words around it show a person: a verb such as "said", a first or a last name beside it.
+        """
         words, lexicon = self.words, self.lexicon
         if words.lowers[i] not in TERMS or self.has_person_verb(i):
             return False
@@ -235,13 +256,13 @@ class WordContext:
         return self._is_technical
 
     def extend(self, first: int, any_case: bool = False, comma: bool = False, strong: bool = False) -> int:
-        """Returns the last word of the name that begins at `first`.
+        """Returns the index of the last word of the name that begins at word `first`; `first` if it has one word.
 
         Args:
-            first: Index of the first word.
+            first: Index of the first word of the name.
             any_case: A word in lower case may continue the name.
-            comma: "Fifita, Tevita" is one name.
-            strong: A last name that is a word as well counts.
+            comma: A comma may stand in the name: "Fifita, Tevita".
+            strong: A listed last name continues the name even if it is an ordinary word: "Young".
         """
         words, last_names = self.words, self.lexicon.last_names
         last, k = first, first + 1
@@ -269,7 +290,7 @@ class WordContext:
         return last
 
     def particle_continues(self, k: int) -> bool:
-        """Returns True where a word that can end a name follows the particle at k: "van der Berg"."""
+        """Returns True if the particle at word k begins a last name, as "van" in "van der Berg"."""
         words = self.words
         for following in range(k + 1, min(k + 4, len(words))):
             if words.gap(following - 1) not in (" ", "-", "'", "’", "\u00a0"):
@@ -279,7 +300,12 @@ class WordContext:
         return False
 
     def can_end_name(self, k: int, any_case: bool) -> bool:
-        """Returns True where word k may be the last word of a name; with `any_case` in lower case too."""
+        """Returns True if word k may be the last word of a name that begins before it.
+
+        Args:
+            k: Index of the word.
+            any_case: The word may be in lower case.
+        """
         words, lexicon = self.words, self.lexicon
         lower, word = words.lowers[k], words.written[k]
         listed = lower in lexicon.last_names
@@ -294,7 +320,10 @@ class WordContext:
         return not self.is_word(k) and not (word.isupper() and not words.written[k - 1].isupper())
 
     def has_last_name(self, i: int, last: int) -> bool:
-        """Returns True where a last name follows the first name i, or any capitalized word inside a sentence."""
+        """Returns True if the words after first name i, up to word `last`, are its last name.
+
+        Inside a sentence, any capitalized word is enough, except in German. Elsewhere it must be a listed last name.
+        """
         words, lexicon = self.words, self.lexicon
         if words.lowers[i + 1] in lexicon.sure_names and words.starts_sentence(i) and words.lowers[i] in lexicon.stop:
             return False  # "Will Anna come?"
@@ -303,21 +332,21 @@ class WordContext:
         return listed or (not words.starts_sentence(i) and not self.nouns_are_capital)
 
     def is_title(self, i: int) -> bool:
-        """Returns True for "Mr", "Frau", "aunt"."""
+        """Returns True if word i is a title: "Mr", "Frau", "aunt"."""
         return self.words.lowers[i] in TITLES_IN_TEXT
 
     def has_person_verb(self, i: int) -> bool:
-        """Returns True where a verb follows whose subject is a person."""
+        """Returns True if the word after word i is a verb whose subject is a person, such as "said"."""
         return self.words.next_written(i) in PERSON_VERBS
 
     def is_among_capitals(self, i: int) -> bool:
-        """Returns True if the neighbors are in capitals as well, so that capitals do not mark a name."""
+        """Returns True if the words beside word i are in capitals, too. Then capitals say nothing about word i."""
         words = self.words
         around = [words.written[k] for k in (i - 1, i + 1) if 0 <= k < len(words)]
         return bool(around) and all(word.isupper() and len(word) > 1 for word in around)
 
     def is_lone_capital(self, i: int) -> bool:
-        """Returns True for a capital in the middle of a sentence, no month and no heading: "and Rose wanted"."""
+        """Returns True if word i alone is capitalized inside a sentence, and is no month: "and Rose wanted"."""
         words, lower = self.words, self.words.lowers[i]
         if i == 0 or words.starts_sentence(i) or words.written[i].isupper():
             return False
