@@ -1,17 +1,23 @@
 """Acceptance length and the figures around it, defined once. Evaluation, generation, bench and drift use them.
 
-One round = one target forward over one request's tree (or its root alone). The *accepted* tokens of a round are those
-it added to the answer, the bonus token included. Tokens cut by a stop token or a length limit do not count. The prefill
-is not a round.
+A round is one target forward over the draft tree of one request, or over its root alone. The prefill is not a round.
+The *accepted* tokens of a round are the tokens that the round adds to the answer. They include the bonus token. Tokens
+that a stop token or a length limit cuts off do not count. The *offered* depth of a round is the depth of the deepest
+node whose parent was accepted. The root has depth 0 and is always accepted.
 
-acceptance length             sum of accepted / sum of rounds, over all requests. It is a ratio of sums, so long answers
-                              weigh more, as they do in time spent. Without a head it is 1.
-conditional acceptance at d   among the rounds that accepted depth d - 1 *and* whose tree had a node below it: the share
-                              that accepted one of these nodes. Depth 0 is the root, which is always accepted.
+    draft tree   root ─┬─ a ─── b
+                       └─ c
 
-    tree       root -> a -> b       accepted 2 (a, bonus): b was offered and rejected    accepted 2, offered 2
-               root -> c            accepted 2 (c, bonus): no node below c               accepted 2, offered 1
-                                    accepted 3 (a, b, bonus): no node below b            accepted 3, offered 2
+    tokens of the target, the last is the bonus token    accepted    offered
+    x                                                    1           1, a and c were rejected
+    a, x                                                 2           2, b was rejected
+    c, x                                                 2           1, c has no child
+    a, b, x                                              3           2, b has no child
+
+Acceptance length: the accepted tokens of all rounds of all requests, divided by the number of these rounds. Long
+answers have more rounds, so they have more weight. Without a head the acceptance length is 1.
+
+Conditional acceptance at depth d: the rounds that accepted a node at depth d, divided by the rounds that offered one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,17 +34,17 @@ FIRST_CONTEXT = 256  # upper bound of the first bucket of `context_label`, a pos
 class RequestRounds:
     """The rounds of one request, in order.
 
-    accepted  tokens of each round, the bonus token included, at least 1
-    offered   deepest depth at which the tree continued the accepted path: accepted - 1 if the path ended at a leaf or
-              the answer was cut there (no node was rejected), accepted if a node was rejected. Computed as
-              `accepted - 1 + verify.has_rejected_child`, and `accepted - 1` for a cut round.
+    Attributes:
+        accepted: The number of accepted tokens of each round, the bonus token included; at least 1.
+        offered: The offered depth of each round: `accepted - 1 + verify.has_rejected_child(...)`. For a round whose
+            tokens were cut by a stop token or a length limit it is `accepted - 1`.
     """
 
     accepted: tuple[int, ...]
     offered: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        assert len(self.accepted) == len(self.offered), "one offer a round"
+        assert len(self.accepted) == len(self.offered), "each round has one offered depth"
         for accepted, offered in zip(self.accepted, self.offered, strict=True):
             assert accepted >= 1, "every round accepts the bonus at least"
             assert offered in (accepted - 1, accepted), (accepted, offered)
@@ -46,7 +52,13 @@ class RequestRounds:
 
 @dataclass(frozen=True)
 class DepthAcceptance:
-    """Rounds that offered a node at this depth on the accepted path, and rounds that accepted it."""
+    """The conditional acceptance at one depth of the draft tree.
+
+    Attributes:
+        depth: The depth; the children of the root have depth 1.
+        offered: The number of rounds that offered a node at this depth.
+        accepted: The number of rounds that accepted a node at this depth.
+    """
 
     depth: int
     offered: int
@@ -54,13 +66,23 @@ class DepthAcceptance:
 
     @property
     def rate(self) -> float:
-        """The share of the offered nodes that were accepted."""
+        """The share of the offering rounds that accepted a node: accepted / offered."""
         return self.accepted / self.offered
 
 
 @dataclass(frozen=True)
 class AcceptanceStats:
-    """The acceptance figures of one group of prompts. histogram[n] = rounds that accepted n tokens (n = 0 never)."""
+    """The acceptance figures of one group of prompts.
+
+    Attributes:
+        prompts: The number of prompts.
+        rounds: The number of rounds.
+        accepted: The number of accepted tokens.
+        acceptance_length: accepted / rounds.
+        ci95: The 95% confidence interval of the acceptance length.
+        by_depth: The conditional acceptance at each depth, from depth 1.
+        histogram: histogram[n] is the number of rounds that accepted n tokens; histogram[0] is 0.
+    """
 
     prompts: int
     rounds: int
@@ -72,14 +94,14 @@ class AcceptanceStats:
 
 
 def acceptance_length(requests: Iterable[RequestRounds]) -> float:
-    """Computes accepted tokens per target forward. Asserts at least one round."""
+    """Returns the accepted tokens divided by the rounds. Requirement: the requests have at least one round."""
     accepted, rounds = _sums(requests)
     assert rounds.sum() > 0, "no round was run"
     return float(accepted.sum() / rounds.sum())
 
 
 def by_depth(requests: Iterable[RequestRounds]) -> tuple[DepthAcceptance, ...]:
-    """Computes the conditional acceptance at depths 1, 2, ... down to the deepest node that any round offered."""
+    """Returns the conditional acceptance at depths 1, 2, ... to the largest offered depth of all rounds."""
     pairs = [pair for request in requests for pair in zip(request.accepted, request.offered, strict=True)]
     deepest = max((offered for _, offered in pairs), default=0)
     return tuple(
@@ -108,9 +130,10 @@ def summarize(requests: Sequence[RequestRounds], seed: int = 0) -> AcceptanceSta
 
 
 def acceptance_interval(requests: Sequence[RequestRounds], seed: int) -> Interval:
-    """Bootstraps the 95% interval of the acceptance length over prompts; rounds of one prompt are not independent.
+    """Returns the 95% bootstrap interval of the acceptance length.
 
-    The same seed gives the same interval. It is too narrow below about ten prompts, and has no width with one.
+    It resamples whole prompts, because the rounds of one prompt are not independent. The same seed gives the same
+    interval. With fewer than about ten prompts the interval is too narrow. With one prompt its width is 0.
     """
     accepted, rounds = _sums(requests)
     has_rounds = rounds > 0
@@ -118,17 +141,22 @@ def acceptance_interval(requests: Sequence[RequestRounds], seed: int) -> Interva
 
 
 def context_bucket(context: int, first: int) -> int:
-    """Returns the bucket of a context length in tokens: 0 below `first`, then one bucket for each doubling."""
+    """Returns the number of the bucket that holds a context length.
+
+    Args:
+        context: The context length in tokens.
+        first: The upper bound of bucket 0, exclusive. Each further bucket ends at twice the bound before it.
+    """
     return (context // first).bit_length()
 
 
 def context_label(position: int) -> str:
-    """Returns the key of `by_context` for a round whose root stands at `position`: "<=256", "<=512", "<=1024" ..."""
+    """Returns the key of `by_context` in acceptance.json for a root at this position: "<=256", "<=512", "<=1024"."""
     return f"<={FIRST_CONTEXT << context_bucket(max(0, position - 1), FIRST_CONTEXT)}"
 
 
 def _sums(requests: Iterable[RequestRounds]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the accepted tokens and the rounds of each request, both int64 [N]."""
+    """Returns the number of accepted tokens and of rounds of each of N requests, both int64 [N]."""
     pairs = [(sum(request.accepted), len(request.accepted)) for request in requests]
     table = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]

@@ -1,17 +1,19 @@
-"""Penalties and logit bias, exact inside a tree: a node's logits depend on the path to it.
+"""Penalties and logit bias, applied exactly to each node of a draft tree: they depend on the path to the node.
 
 Legend: R request slots, B requests, M tree nodes, S path slots, T rows of logits (of any requests), D = depth, W target
 vocabulary.
 
-    answer so far: x y (y is the root)         the answer up to each row, and its token counts
-                                 root  y       x y           x1 y1
-      y ─┬─ x ─── x               x            x y x         x2 y1
-         └─ z                     x below it   x y x x       x3 y1
-                                  z            x y z         x1 y1 z1
+    answer so far: x y, so the root is y
 
-The device keeps the counts of the committed text, the root included, by request slot. The nodes below the root add the
-tokens of their path. Using the committed counts for every node, as SGLang does, is not exact: a token that occurs twice
-on a path would pay once.
+    tree                 node            answer up to the node    token counts
+      y ─┬─ x ─── x      y, the root     x y                      x 1, y 1
+         └─ z            x at depth 1    x y x                    x 2, y 1
+                         x at depth 2    x y x x                  x 3, y 1
+                         z               x y z                    x 1, y 1, z 1
+
+A table on the device holds the token counts of each request slot for the committed answer, the root included. For a
+node below the root, the tokens of its path are added to these counts. SGLang uses the committed counts for every node.
+That is not exact: a token that occurs twice on a path is then penalized as if it occurred once.
 """
 
 from collections.abc import Sequence
@@ -26,9 +28,11 @@ from eyas.tree.tree import Tree
 
 @dataclass(frozen=True, eq=False)
 class NodePaths:
-    """The tokens from below the root to each row's node, its own included, in any order.
+    """The path from the root to the node of each row of logits. The root is left out, the node is included.
 
-    tokens_TD int64, present_TD bool: False where a path is shorter than the deepest.
+    Attributes:
+        tokens_TD: int64, the tokens of the path, in any order.
+        present_TD: bool, False in the unused columns of a path that is shorter than D.
     """
 
     tokens_TD: Tensor
@@ -36,7 +40,12 @@ class NodePaths:
 
     @classmethod
     def from_tree(cls, tree: Tree, rows_T: Tensor | None = None) -> "NodePaths":
-        """Returns the paths of all nodes, request by request, T = B * M; or only those at rows_T of that list."""
+        """Returns the paths of the nodes of all requests.
+
+        Args:
+            tree: The trees.
+            rows_T: The numbers (request * M + node) of the nodes to return; None for all B * M nodes in this order.
+        """
         num_requests, num_nodes = tree.tokens_BM.shape
         tokens_BMD = tree.tokens_BM.new_zeros(num_requests, num_nodes, tree.depth)
         present_BMD = torch.zeros_like(tokens_BMD, dtype=torch.bool)
@@ -51,12 +60,13 @@ class NodePaths:
 
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """The state of all request slots: 9 bytes for each slot and token.
+    """The state of all request slots. It takes 9 bytes for each slot and token of the vocabulary.
 
-    prompt_RW bool      the prompt has the token
-    counts_RW int32     how often the answer has it
-    bias_RW   f32       logit_bias
-    settings_RC f32     repetition, presence and frequency penalty; 1, 0, 0 leave every bit of a logit
+    Attributes:
+        prompt_RW: bool, True if the prompt contains the token.
+        counts_RW: int32, the number of times that the committed answer contains the token.
+        bias_RW: float32, the logit bias of the token.
+        settings_RC: float32, the repetition, presence and frequency penalty. 1, 0, 0 change no logit.
     """
 
     prompt_RW: Tensor
@@ -66,7 +76,7 @@ class _Tables:
 
 
 class PenaltyState:
-    """The penalty state of the committed text of each request slot; owned by the sampler.
+    """The token counts and penalty settings of each request slot. The sampler owns one.
 
     The tables are allocated when the first request uses a penalty or bias.
     """
@@ -80,9 +90,16 @@ class PenaltyState:
     def admit(
         self, slot: int, params: SamplingParams, prompt_ids: Sequence[int], output_ids: Sequence[int] = ()
     ) -> None:
-        """Assigns the slot to a request. output_ids: its answer so far, the root included.
+        """Assigns a slot to a request and overwrites the state of the slot.
 
-        Raises InputError for a bias outside the vocabulary.
+        Args:
+            slot: The request slot.
+            params: The sampling settings of the request.
+            prompt_ids: The prompt.
+            output_ids: The answer so far, the root included.
+
+        Raises:
+            InputError: logit_bias names a token outside the vocabulary.
         """
         params.check_vocab(self.vocab_size)
         if self._tables is None:
@@ -102,7 +119,13 @@ class PenaltyState:
         tables.bias_RW[slot].index_copy_(0, self._ids(list(bias)), values)
 
     def update(self, slots_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor) -> None:
-        """Counts the tokens that a round accepted (fields of `verify.AcceptedPath`). The slots are distinct."""
+        """Adds the accepted tokens of a round to the counts.
+
+        Args:
+            slots_B: The request slots. Requirement: no slot occurs twice.
+            tokens_BS: `verify.AcceptedPath.tokens_BS`.
+            lengths_B: `verify.AcceptedPath.lengths_B`.
+        """
         if self._tables is None:
             return
         is_accepted_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B[:, None]
@@ -110,7 +133,7 @@ class PenaltyState:
         self._tables.counts_RW.view(-1).scatter_add_(0, flat_BS.flatten(), is_accepted_BS.flatten().int())
 
     def apply(self, logits_TW: Tensor, slots_T: Tensor, paths: NodePaths | None) -> Tensor:
-        """Returns fp32 logits after bias and penalties, in vLLM's order. The result may be the argument.
+        """Returns fp32 logits after logit bias and penalties, in vLLM's order. It may return its argument.
 
         A row whose request uses no penalty and no bias keeps its logits bit for bit.
 

@@ -1,4 +1,4 @@
-"""Sampling: from logits to a token, one definition for plain and speculative generation.
+"""Sampling: chooses a token from logits. Plain and speculative generation call the same functions.
 
 Legend: R requests or any rows, T rows of logits (of any requests), W target vocabulary, C settings, K blocks of X
 tokens, Y = K + X.
@@ -6,16 +6,16 @@ tokens, Y = K + X.
     raw logits -> grammar mask -> logit_bias -> penalties -> temperature -> min_p -> top_k -> top_p -> one random draw
                   engine/grammar  tree/penalties             `SamplingBatch.filtered_weights`          `sample_tokens`
 
-The order is vLLM's (v1/sample/sampler.py and v1/worker/gpu/sample/sampler.py agree). Transformers, SGLang and llama.cpp
-apply min_p last. That differs only where min_p and top_p are both set: top_p then cuts a share of what min_p has left.
+The order is vLLM's (v1/sample/sampler.py and v1/worker/gpu/sample/sampler.py). Transformers, SGLang and llama.cpp apply
+min_p after top_p. The result differs only if a request sets both min_p and top_p.
 
-Randomness is one uniform number for each position of a text, a hash of (seed, position) and nothing else:
+Each position of a text has one uniform random number. It is a hash of the seed and the position:
 
     seed 7   ->  .31  .88  .02  .57  ...      the uniforms of positions 0, 1, 2, 3, ...
     seed 8   ->  .74  .10  .66  .93  ...
 
-With a generator object, a token would depend on how many numbers were drawn before it: on the drafted tree and on the
-other requests of the batch. A hash depends on neither, needs no state, and gives the same number on every device.
+A random generator would make a token depend on the count of numbers drawn before it, so on the draft tree and on the
+other requests of the batch. The hash depends on neither. It has no state and gives the same number on every device.
 """
 
 import math
@@ -49,10 +49,14 @@ _BOUNDS: dict[str, tuple[Callable[[float], bool], str, str]] = {
 
 
 def position_uniforms(seeds_R: Tensor, positions_R: Tensor) -> Tensor:
-    """Hashes (seed, position) to float64, uniform in (0, 1), never 0 or 1. Shapes broadcast; any integer dtype.
+    """Returns a float64 number above 0 and below 1 for each seed and position, by hashing the two.
 
-    The stream of a seed is SplitMix64, started at the mixed seed so that neighboring seeds give unrelated streams, and
-    advanced to the position. All arithmetic is modulo 2**64, in int64.
+    The hash is number `position` of the SplitMix64 generator that starts at the hashed seed. So neighboring seeds give
+    unrelated numbers. All arithmetic is modulo 2**64, in int64.
+
+    Args:
+        seeds_R: Seeds, of any integer dtype.
+        positions_R: Positions, of any integer dtype and of a shape that broadcasts with the seeds.
     """
     states_R = _mix(seeds_R.long() + _to_int64(_GOLDEN)) + (positions_R.long() + 1) * _to_int64(_GOLDEN)
     # 52 bits and a half: with 53 the largest sum would round up to 1.
@@ -77,15 +81,15 @@ def _to_int64(constant: int) -> int:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The sampling settings of a request. None disables a filter. Raises UsageError for a value out of bounds.
+    """The sampling settings of a request; None disables a filter. Raises UsageError for a value out of bounds.
 
-    temperature         >= 0; below 1e-5 decoding is greedy: the most likely token, and the filters change nothing
+    temperature         >= 0; below 1e-5 decoding is greedy: it takes the most likely token and applies no filter
     top_k               >= 1: keeps the k most likely tokens
     top_p               0 < top_p <= 1: keeps the most likely tokens that together hold this share
     min_p               0..1: keeps tokens with at least this share of the most likely token's probability
-    repetition_penalty  > 0: logits of tokens in the prompt or the answer, divided if positive, else multiplied
-    presence_penalty    -2..2: subtracted from the logits of tokens in the answer
-    frequency_penalty   -2..2: the same, times the token's count in the answer
+    repetition_penalty  > 0: divides positive logits, and multiplies negative logits, of tokens in prompt or answer
+    presence_penalty    -2..2: is subtracted from the logit of each token that the answer contains
+    frequency_penalty   -2..2: is multiplied by the token's count in the answer and subtracted from its logit
     logit_bias          token id -> -100..100 (OpenAI's bounds), added to its logit; stored as sorted pairs
     """
 
@@ -140,20 +144,21 @@ class SamplingParams:
 
 
 def sample_tokens(weights_RW: Tensor, uniforms_R: Tensor) -> Tensor:
-    """Draws one token a row, in proportion to non-negative weights that need not sum to 1. Returns int64 [R].
+    """Draws one token for each row with a probability in proportion to its weight. Returns int64 [R].
 
-    An exponential race, as in vLLM: each token gets an exponential time, from a hash of the row's uniform and the
-    token's number, divided by its weight; the smallest time wins. First blocks of 64 tokens race by the sums of their
-    weights, then the tokens of the winning block, so that few hashes are needed:
+    Weights are at least 0 and need not sum to 1. As in vLLM, each token gets an exponentially distributed random time,
+    divided by its weight, and the token with the smallest time is drawn. The time is a hash of the row's uniform and
+    the token's number. To compute few hashes, the function first draws a block of 64 tokens by the sums of their
+    weights. Then it draws a token of this block:
 
         blocks            |  .31  |  .52  |  .17  |       tokens of the block  | .02  .40  .07  .03 |
         time / weight        2.1     0.4     5.0                                 3.3  0.9  7.1  1.2
-                                     ^ wins                                           ^ wins
+                                     ^ drawn                                          ^ drawn
 
-    The distribution equals that of a cumulative sum cut at the uniform. But in a cumulative sum every border after a
-    changed weight moves: with the embedded target in float32, one token in 2,000 differed between a forward of one row
-    and one of many. In a race only the two best tokens can change places: none of 76,800 differed. Tokens of weight 0,
-    and padding, never win.
+    Inverting the cumulative sum of the weights would give the same distribution. But then a rounding difference in one
+    weight moves the borders of all later tokens. Measured with the small target that ships with eyas, in float32: one
+    token in 2,000 differed between a forward of one row and a forward of many rows. Here a rounding difference matters
+    only if the two smallest times are almost equal: none of 76,800 tokens differed. A token of weight 0 is never drawn.
     """
     num_rows, num_tokens = weights_RW.shape
     size = min(_BLOCK_TOKENS, num_tokens)
@@ -169,13 +174,19 @@ def sample_tokens(weights_RW: Tensor, uniforms_R: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SamplingBatch:
-    """The settings of R requests as one tensor, with flags on the host; built when the set of running requests changes.
+    """The sampling settings of R requests as one tensor. It is built again when the set of running requests changes.
 
-    settings_RC   f64, columns: temperature (0 = greedy), log min_p (-inf = off), top_k (inf = off), 1 - top_p (0 = off)
-    all_greedy    one argmax serves every row, and no uniform is read
-    adjusts       some request uses penalties or a bias
-    any_min_p, any_top_k, any_top_p: False skips the filter. A request that uses one costs every row its time, but
-    changes no other request's probabilities.
+    A filter runs over the rows of all requests if one request uses it. It changes no row of the other requests.
+
+    Attributes:
+        settings_RC: float64, columns temperature (0 is greedy), log min_p (-inf disables it), top_k (inf disables it)
+            and 1 - top_p (0 disables it).
+        all_greedy: True if every request is greedy: one argmax chooses all tokens.
+        any_greedy: True if at least one request is greedy.
+        any_min_p: True if a request uses min_p.
+        any_top_k: True if a request uses top_k.
+        any_top_p: True if a request uses top_p.
+        adjusts: True if a request uses a penalty or a logit bias.
     """
 
     settings_RC: Tensor
@@ -217,19 +228,19 @@ class SamplingBatch:
     def filtered_weights(self, logits_TW: Tensor, rows_T: Tensor) -> Tensor:
         """Applies temperature and filters; returns fp32 probabilities of the kept tokens, not renormalized.
 
-        Each filter works on what the one before it kept: min_p drops tokens below min_p times the most likely one;
-        top_k those below the k-th; top_p the longest tail of unlikely tokens that holds at most 1 - top_p. Equal logits
-        are kept or dropped together: all that tie with the last kept token stay. The most likely token always stays.
-        These are transformers' filters, except that its top_p splits ties. So every filter is a floor under the logits
-        of its row:
+        The filters run in the order min_p, top_k, top_p, each on the tokens that the filter before it kept. min_p drops
+        tokens below min_p times the highest probability. top_k drops the tokens below the k-th. top_p drops the longest
+        tail of unlikely tokens that holds at most 1 - top_p of the probability. The most likely token is always kept.
+        Tokens with equal logits are kept or dropped together; transformers' top_p may keep only some of them. So each
+        filter is a lower bound for the logits of its row, and the highest bound decides:
 
             logits of a row, ascending     -4  -3  -1   0   1   3
-            min_p, top_k, top_p                 ^       ^   ^        the highest floor decides
+            bounds of the three filters         ^       ^   ^
             kept                                            x   x
 
         Args:
             logits_TW: Logits after mask, bias and penalties.
-            rows_T: The row of `settings_RC` that each row of logits belongs to. Greedy rows get temperature 1.
+            rows_T: The row of `settings_RC` that each row of logits belongs to. Greedy rows use temperature 1.
         """
         temperature_T1, log_min_p_T1, top_k_T1, tail_T1 = self.settings_RC[rows_T][:, :, None].unbind(dim=1)
         if self.any_greedy:
@@ -254,16 +265,16 @@ class SamplingBatch:
 
 
 def choose_tokens(logits_TW: Tensor, batch: SamplingBatch, rows_T: Tensor, uniforms_T: Tensor | None) -> Tensor:
-    """Returns the next token after each row, int64 [T], without a loop over requests or a host synchronization.
+    """Returns the next token after each row of logits, int64 [T].
 
-    A token depends only on the logits, settings and uniform of its own row.
+    A token depends only on the logits, the settings and the uniform of its row. There is no host synchronization.
 
     Args:
         logits_TW: Logits after mask, bias and penalties.
         batch: The settings of the requests.
         rows_T: The row of the batch that each row of logits belongs to.
-        uniforms_T: `position_uniforms` of the request's seed and the position that the token takes in the text; None
-            only for an all-greedy batch.
+        uniforms_T: For each row `position_uniforms` of the request's seed and of the position of the chosen token in
+            the text. May be None if all requests are greedy.
     """
     logits_TW = logits_TW.float()  # this keeps their order, and CPUs reduce bfloat16 several times slower
     if batch.all_greedy:
@@ -277,7 +288,13 @@ def choose_tokens(logits_TW: Tensor, batch: SamplingBatch, rows_T: Tensor, unifo
 
 @dataclass(frozen=True, eq=False)
 class Logprobs:
-    """f32 log-probabilities of the given tokens, and of the N most likely tokens with their int64 ids, best first."""
+    """Log-probabilities of T rows.
+
+    Attributes:
+        token_logprobs_T: float32, the log-probability of the chosen token.
+        top_TN: float32, the log-probabilities of the N most likely tokens, in descending order.
+        top_ids_TN: int64, the ids of these N tokens.
+    """
 
     token_logprobs_T: Tensor
     top_TN: Tensor
@@ -285,7 +302,13 @@ class Logprobs:
 
 
 def compute_logprobs(logits_TW: Tensor, ids_T: Tensor, num_top: int) -> Logprobs:
-    """Computes log-probabilities of the raw logits, before penalties, temperature and filters (vLLM's default)."""
+    """Computes log-probabilities of the raw logits, before penalties, temperature and filters (vLLM's default).
+
+    Args:
+        logits_TW: The raw logits.
+        ids_T: The chosen token of each row.
+        num_top: The number of most likely tokens to return.
+    """
     all_TW = logits_TW.log_softmax(dim=-1, dtype=torch.float32)
     top = all_TW.topk(num_top, dim=-1)
     return Logprobs(all_TW.gather(-1, ids_T[:, None])[:, 0], top.values, top.indices)
@@ -296,7 +319,7 @@ def _highest_floor(floors_T1: list[Tensor]) -> Tensor:
 
 
 def _sort_ascending(values_TW: Tensor) -> Tensor:
-    """Sorts each row. On a CPU torch also moves indices, which takes 35 times as long as NumPy's sort of values."""
+    """Sorts each row in ascending order. On a CPU it calls NumPy, whose sort takes 1/35 of the time of torch's."""
     if values_TW.device.type == "cpu":
         return torch.from_numpy(np.sort(values_TW.numpy(), axis=-1))
     return values_TW.sort(dim=-1).values

@@ -9,13 +9,13 @@ from eyas.base.errors import UsageError
 class TreeShape:
     """The size of a draft tree: how deep and wide a round drafts, and how many nodes the target verifies.
 
-    Raises UsageError for a value that is not a whole number or too small. `nodes` is SGLang's num-draft-tokens and
-    EAGLE's total_token.
+    Raises UsageError for a value that is not a whole number or is too small. SGLang calls `nodes`
+    speculative-num-draft-tokens, and EAGLE calls it total_token.
 
     Attributes:
         depth: The levels of the tree below its root; a round accepts at most depth + 1 tokens, the bonus token
             included.
-        top_k: The number of nodes expanded in each level, and of children scored for each of them.
+        top_k: The number of nodes that the head expands in each level, and the number of children of each of them.
         nodes: The number of rows of the target's verify forward, the root included.
     """
 
@@ -47,5 +47,5 @@ class TreeShape:
 
 
 def chain_shape(depth: int) -> TreeShape:
-    """Returns the shape of one path without branches."""
+    """Returns the shape of a chain: a tree of `depth` tokens below the root, without branches."""
     return TreeShape(depth=depth, top_k=1, nodes=depth + 1)

@@ -5,10 +5,11 @@ F nodes expanded in all levels, E = nodes expanded so far, R any rows.
 
 Candidates are numbered level by level, so a parent's number is always smaller than its child's (K = 2, depth = 3):
 
-    root            0
-    level 0        1         2              depth 1: children of the root
-    level 1      3   4     5   6            depth 2: K children of each of the K expanded nodes
-    level 2     7 8   9 10                  depth 3: only the best K of level 1 were expanded, here 3 and 5
+    level      candidates           depth    the candidates are
+    (root)        0                 0        the last committed token
+    0          1         2          1        the K most likely children of the root
+    1        3   4     5   6        2        K children of each of 1 and 2
+    2       7 8       9 10          3        K children of each of 3 and 5, the K most likely candidates of level 1
 """
 
 import dataclasses
@@ -30,8 +31,8 @@ class Tree:
     depths_BM   int64  0 at the root; a node's position in the text is the root's position + its depth
     scores_BM   f32    cumulative log-probability under the head; the root has 0, padding -inf
     valid_BM    bool   False for padding: it looks like a child of the root and is never accepted
-    depth       the deepest level that may occur; known on the host, so that nothing has to be read back
-    is_chain    node i has depth i and parent i - 1, down to `depth`, so that a path needs no search
+    depth       an upper limit of depths_BM, known without reading a tensor from the device
+    is_chain    True if every node i has depth i and parent i - 1, so that functions need no search for a path
     """
 
     tokens_BM: Tensor
@@ -48,7 +49,8 @@ class Tree:
 
         Args:
             tokens_BM: Target ids; column 0 is the root.
-            valid_BM: True for a prefix of each row, the root included. Valid nodes get score 0.
+            valid_BM: True for the first columns of each row, which hold tokens, and False for the padding after them.
+                The root is always valid. Valid nodes get score 0.
         """
         num_requests, num_nodes = tokens_BM.shape
         depths_M = torch.arange(num_nodes, device=tokens_BM.device)
@@ -71,7 +73,13 @@ class Tree:
 
     @classmethod
     def from_subset(cls, roots_B: Tensor, subset: "Tree", requests_b: Tensor) -> "Tree":
-        """Builds trees for all requests: those of `subset` for `requests_b`, for the others only a root."""
+        """Builds trees for all requests, of which only some have a draft.
+
+        Args:
+            roots_B: The root tokens of all requests.
+            subset: The trees of some requests.
+            requests_b: The index of the request of each of these trees. Every other request gets only a root.
+        """
         num_nodes = subset.tokens_BM.shape[1]
         tokens_BM = roots_B.new_zeros(len(roots_B), num_nodes)
         tokens_BM[:, 0] = roots_B
@@ -99,19 +107,21 @@ class Tree:
         return steps_BMM > 0
 
     def visible(self, prefix_lengths_B: Tensor, prefix_size: int) -> Tensor:
-        """Returns the attention mask of each node, bool [B, M, P + M]: **the prefix, its ancestors and itself**.
+        """Returns the attention mask of the nodes, bool [B, M, P + M], True where a node attends to a column.
 
-        This is the only definition of the tree mask. The root's own column is the first of the last M.
+        A node attends to the committed text before the root, to its ancestors and to itself. The first P columns are
+        the committed text, the last M columns are the nodes. Example: a text of 3 tokens with P = 4, and a tree of 4
+        nodes in which the parent of 1 is 0, the parent of 2 is 1, and the parent of 3 is 0.
+
+                      text       nodes
+            node 0    x x x .    x . . .
+            node 1    x x x .    x x . .
+            node 2    x x x .    x x x .
+            node 3    x x x .    x . . x
 
         Args:
-            prefix_lengths_B: Committed tokens *before* the root.
-            prefix_size: P, the number of columns for the prefix.
-
-            prefix of 3 (P = 4)   tree 0 <- 1 <- 2, 0 <- 3
-                x x x .            x . . .      node 0
-                x x x .            x x . .      node 1
-                x x x .            x x x .      node 2
-                x x x .            x . . x      node 3
+            prefix_lengths_B: The number of committed tokens before the root.
+            prefix_size: P, the number of columns for these tokens.
         """
         num_requests, num_nodes = self.parents_BM.shape
         columns_P = torch.arange(prefix_size, device=self.parents_BM.device)
@@ -119,7 +129,7 @@ class Tree:
         return torch.cat([prefix_B1P.expand(num_requests, num_nodes, prefix_size), self.ancestors_BMM()], dim=2)
 
     def check(self) -> None:
-        """Asserts every invariant. Reads the tensors on the host, so it is for tests and idle time."""
+        """Asserts the invariants of the tensors. It copies them to the host, so it is slow and meant for tests."""
         num_requests, num_nodes = self.tokens_BM.shape
         for tensor in (self.parents_BM, self.depths_BM, self.scores_BM, self.valid_BM):
             assert tensor.shape == (num_requests, num_nodes), "all tensors are [B, M]"
@@ -143,17 +153,18 @@ class Tree:
 
 
 def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
-    """Selects the most likely nodes of the whole batch for the rows of a round, whichever request they belong to.
+    """Selects the nodes with the highest scores among the trees of all requests. The target verifies only these.
 
-    Equal scores go to the smaller number, so a parent comes before its child.
+    A request may get more nodes than another. All roots are selected. Of nodes with equal scores the one with the
+    smaller number is selected first, so a parent is selected before its child.
 
     Args:
         tree: The trees of all requests.
-        num_rows: Rows of all requests together, their roots included, which are always selected.
+        num_rows: The number of nodes to select, the roots included.
 
     Returns:
-        The trees, where unselected nodes are not valid, and rows_T: the ascending numbers (request * M + node) of the
-        selected nodes; None if all nodes are selected.
+        The trees, in which unselected nodes are not valid, and rows_T: the numbers (request * M + node) of the selected
+        nodes in ascending order. rows_T is None if all nodes are selected.
     """
     num_requests, num_nodes = tree.tokens_BM.shape
     assert num_requests <= num_rows <= num_requests * num_nodes, (num_rows, num_requests, num_nodes)
@@ -168,19 +179,22 @@ def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
 
 
 def num_squarings(depth: int) -> int:
-    """Returns how often a matrix of one step up must be squared to reach the root from the deepest level."""
+    """Returns how often the 0/1 matrix node -> parent must be squared until it maps every node to all its ancestors."""
     return (depth - 1).bit_length()
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The K nodes of one level that the head expands next, all at the same position in the text.
+    """The K nodes of one level that the head expands next. All have the same position in the text.
 
-    level        0 for the children of the root
-    tokens_BK    int64 target ids
-    parents_BK   int64 index of the parent among the K nodes of the frontier before; None in level 0
-    visible_BKE  bool over the nodes expanded so far, level by level, E = (level + 1) * K, the own level last:
-                 ancestor-or-self, as in Tree.visible. The prefix and the root's rows are visible too.
+    Attributes:
+        level: The level; 0 for the children of the root.
+        tokens_BK: int64, target ids.
+        parents_BK: int64, the index of each node's parent among the K nodes of the previous level's frontier. None in
+            level 0.
+        visible_BKE: bool, True where a node attends to an expanded node: its ancestors and itself. The columns are the
+            E = (level + 1) * K nodes of all frontiers so far, level by level. Every node also attends to the committed
+            text and the root, which have no columns here.
     """
 
     level: int
@@ -194,7 +208,7 @@ ToTargetFn = Callable[[Tensor], Tensor]
 
 
 class TreeGrower:
-    """A builder of trees of one shape. Owns the constant tables of the shape, and no state between rounds."""
+    """A builder of draft trees of one shape. It owns constant index tensors and keeps no state between rounds."""
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
         self.shape = shape
@@ -227,17 +241,18 @@ class TreeGrower:
         self._chain_visible_11E = torch.ones(1, 1, depth, dtype=torch.bool, device=device)
 
     def grow(self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn) -> Tree:
-        """Grows one tree for each request, without a host synchronization and without a shape that depends on data.
+        """Grows one tree for each request. No tensor shape depends on data, and there is no host synchronization.
 
-        The nodes are the most likely of all candidates. Equal scores go to the smaller candidate number, so a parent
-        comes before its child even if the child has probability 1.0, and the tree is closed under parents (EAGLE's
-        reference attaches such a child to a wrong node). A NaN of a broken head counts as -inf: the tree stays valid.
+        The nodes of a tree are the candidates with the highest scores. Of equal scores the smaller candidate number is
+        selected first. So the parent of a node is always in the tree, even if the node has probability 1.0 (EAGLE's
+        reference code attaches such a node to a wrong parent). A NaN logit counts as -inf, so the tree stays valid.
 
         Args:
-            root_B: The last committed tokens.
+            root_B: The last committed token of each request.
             logits_BV: The head's logits at the root, from the extend of the round before.
-            expand: Frontier -> logits [B, K, V] of its nodes, called depth - 1 times; the caller keeps hidden states.
-            to_target: Draft ids -> target ids, any shape.
+            expand: Runs the head on a frontier and returns the logits [B, K, V] of its nodes. It is called depth - 1
+                times and must itself keep the hidden states between calls.
+            to_target: Converts draft ids of any shape to target ids.
         """
         levels = self._chain_levels if self.shape.top_k == 1 else self._tree_levels
         scores, tokens, picks = levels(root_B, logits_BV, expand, to_target)
@@ -265,7 +280,7 @@ class TreeGrower:
     def _tree_levels(
         self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Returns scores and tokens of all candidates, root first, and which candidates of each level were expanded."""
+        """Returns three lists: per level the candidates' scores, their tokens, and the candidates that are expanded."""
         num_requests, top_k = root_B.shape[0], self.shape.top_k
         eye_BKK = self._eye_1KK.expand(num_requests, -1, -1)
         frontier_scores_BK, ids_BK = _top_log_probs(logits_BV, top_k)
@@ -292,7 +307,7 @@ class TreeGrower:
     def _chain_levels(
         self, root_B: Tensor, logits_BV: Tensor, expand: ExpandFn, to_target: ToTargetFn
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Returns what `_tree_levels` returns, for a chain: nothing is ranked, and every node is expanded."""
+        """Returns the scores and tokens of `_tree_levels` for a chain (K = 1), and an empty list: all are expanded."""
         num_requests = root_B.shape[0]
         score_B1, ids_B1 = _top_log_probs(logits_BV, 1)
         scores = [self._root_score_11.expand(num_requests, 1), score_B1]
@@ -309,9 +324,9 @@ class TreeGrower:
 
 
 def _top_log_probs(logits_RV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Returns the K most likely draft ids of each row and their log-probabilities, fp32, at most 0.
+    """Returns the log-probabilities (fp32) of the K most likely draft tokens of each row, and their draft ids.
 
-    The fused log_softmax takes half the time of logsumexp on a CPU, although it writes V values.
+    It calls log_softmax, which takes half the time of logsumexp on a CPU, although it writes V values.
     """
     assert logits_RV.shape[-1] >= top_k, f"a draft vocabulary of {logits_RV.shape[-1]} has no top {top_k}"
     values, ids = logits_RV.log_softmax(dim=-1, dtype=torch.float32).topk(top_k, dim=-1)

@@ -1,27 +1,29 @@
-"""Verification: accepts the path of a tree that the target would have generated anyway.
+"""Verification: accepts the path of a draft tree that the target would have generated without a draft.
 
 Legend: B requests, M tree nodes, S = depth + 1 path slots.
 
-`sampling.choose_tokens` gives each node the token that the target puts after it: the argmax, or a sample from the
-target's own distribution with the uniform of (seed, position). `verify` follows the child with exactly this token.
+`sampling.choose_tokens` chooses the target's next token after each node: the most likely token, or a sample from the
+target's distribution with the uniform random number of (seed, position). `verify` starts at the root. It accepts the
+child whose token is the target's next token, and repeats this from the child.
 
-    root ─┬─ the ─┬─ cat ─── sat        after root  the      a child has it: continue
-          │       └─ dog                after the   dog      a child has it: continue
-          └─ a ───── man                after dog   ran      no child has it: ran is the bonus token
+    draft tree                          node    target's next token    child with this token
+    root ─┬─ the ─┬─ cat ─── sat        root    the                    the: accepted
+          │       └─ dog                the     dog                    dog: accepted
+          └─ a ───── man                dog     ran                    none: ran is the bonus token
 
-    tokens_BS   the   dog  ran  .
-    nodes_BS    root  the  dog  .       the nodes whose keys and values stay
+    result, S = 4
+    tokens_BS   the   dog  ran  .       the accepted tokens
+    nodes_BS    root  the  dog  .       the nodes whose keys and values stay in the cache
     lengths_B   3
 
-Why this is exact: the token after a node is a function of the text up to the node, the request's settings, its seed
-and its position, and not of the tree. Along the accepted path that text is the answer itself. So the output equals
-plain decoding with the same seed, token for token, wherever both forwards give the same logits. Each uniform serves
-one position of the answer, so the answer has the target's distribution. That holds for any tree, even for one built
-with knowledge of the uniforms.
+Why the output is exact: the target's next token after a node is a function of the text up to the node, the request's
+settings, its seed and the position. It does not depend on the tree. On the accepted path, the text up to a node is the
+answer. So the output equals plain decoding with the same seed, token for token, if both give the same logits. Each
+position has its own random number, so the answer has the target's distribution, for any draft tree.
 
-The children of a node are accepted with the sum of their probabilities under the target. The target-only rule of EAGLE
-and SGLang does the same: it spends one random number on the children and samples a rejected token from the rest, where
-this one samples once.
+The probability that one of a node's children is accepted is the sum of their probabilities under the target. The
+target-only rule of EAGLE and SGLang accepts with the same probability. After a rejection it draws a second time, for
+the bonus token. This rule draws once.
 """
 
 from dataclasses import dataclass
@@ -36,11 +38,16 @@ from eyas.tree.tree import Tree, num_squarings
 class AcceptedPath:
     """The accepted path of each tree of a round.
 
-    tokens_BS  int64  [b, i] is the i-th new token; the last of the first lengths_B[b] is the bonus token
-    nodes_BS   int64  the accepted path: [b, 0] = 0 (root), [b, i] the node whose token is tokens_BS[b, i - 1]
-    lengths_B  int64  1..S: accepted tokens, the bonus token included; also the rows of keys and values to keep
-    From lengths_B on, nodes are 0 and tokens are undefined. Node numbers increase along a path and nodes_BS[b, i] >= i,
-    so compaction is: row i of the kept run := row nodes_BS[b, i] of the tree. (The bonus token has no row yet.)
+    Node numbers increase along a path, so nodes_BS[b, i] >= i. To compact the KV cache, copy row nodes_BS[b, i] of the
+    tree to row i, for i = 0, 1, ..., lengths_B[b] - 1. The bonus token has no keys and values yet.
+
+    Attributes:
+        tokens_BS: int64, the accepted tokens in order. The last one, tokens_BS[b, lengths_B[b] - 1], is the bonus
+            token. The values after it are undefined.
+        nodes_BS: int64, the nodes of the path. nodes_BS[b, 0] is 0, the root, and nodes_BS[b, i] is the node of
+            tokens_BS[b, i - 1]. The values from column lengths_B[b] on are 0.
+        lengths_B: int64, 1 to S: the number of accepted tokens, the bonus token included. It is also the number of
+            nodes on the path, the root included.
     """
 
     tokens_BS: Tensor
@@ -48,20 +55,25 @@ class AcceptedPath:
     lengths_B: Tensor
 
     def is_accepted_BS(self) -> Tensor:
-        """Returns bool: True for the path slots in use."""
+        """Returns bool [B, S]: True for the columns that hold an accepted token."""
         slots_S = torch.arange(self.tokens_BS.shape[1], device=self.tokens_BS.device)
         return slots_S < self.lengths_B[:, None]
 
 
 def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
-    """Returns the path that the target takes. ids_BM[b, i]: the target's next token after node i (`choose_tokens`)."""
+    """Returns the accepted path of each tree.
+
+    Args:
+        tree: The draft trees.
+        ids_BM: The target's next token after each node, from `sampling.choose_tokens`.
+    """
     wanted_BM = tree.tokens_BM == ids_BM.gather(1, tree.parents_BM)
     nodes_BS, lengths_B = _follow_path(tree, wanted_BM)
     return AcceptedPath(ids_BM.gather(1, nodes_BS), nodes_BS, lengths_B)
 
 
 def has_rejected_child(tree: Tree, accepted: AcceptedPath) -> Tensor:
-    """Returns bool [B]: True where the tree continued the accepted path and the target rejected all continuations."""
+    """Returns bool [B]: True if the last accepted node has valid children, all of which the target rejected."""
     if tree.is_chain:
         last = tree.tokens_BM.shape[1] - 1
         next_B1 = accepted.lengths_B[:, None]
@@ -71,7 +83,7 @@ def has_rejected_child(tree: Tree, accepted: AcceptedPath) -> Tensor:
 
 
 def _follow_path(tree: Tree, wanted_BM: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the path of wanted nodes from the root and its length. Each node has at most one wanted child."""
+    """Returns nodes_BS and lengths_B of the path of wanted nodes from the root. A node has at most one wanted child."""
     num_requests, num_nodes = tree.tokens_BM.shape
     on_path_BM = wanted_BM & tree.valid_BM
     on_path_BM[:, 0].fill_(True)
