@@ -1,1 +1,1 @@
-"""The lowest package: errors, configuration, storage, provenance and progress. It imports no torch."""
+"""The lowest package: errors, configuration, storage, provenance and progress. It does not import torch."""

@@ -1,6 +1,7 @@
-"""Configuration: frozen dataclasses built strictly from TOML and `stage.key=value` overrides, and written back.
+"""Builds configuration dataclasses from TOML files and `stage.key=value` overrides, and writes them as TOML.
 
-The dataclass that owns a key holds its only default and checks its value in `__post_init__`.
+Unknown keys and wrong types are errors. Each dataclass defines the defaults of its keys and checks their values in
+`__post_init__`.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ _SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Reads the tables of a TOML file. Raises InputError when it is missing, unreadable or not TOML."""
+    """Reads a TOML file. Raises InputError if the file is missing, unreadable or not TOML."""
     try:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
@@ -32,14 +33,16 @@ def load_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         position = _TOML_POSITION.search(str(error))
         problem = f"{path} is not valid TOML" + (f" ({position.group()})" if position else "")
-        raise InputError(problem, 'Correct the file: a line is KEY = VALUE, and text stands in "quotes"') from None
+        raise InputError(problem, 'Correct the file: write KEY = VALUE on each line, and text in "quotes"') from None
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
     """Parses `["train.steps=3", "target.model=DIR"]` to `{"train": {"steps": 3}, "target": {"model": "DIR"}}`.
 
-    A value that is no TOML value is taken as a string. The last of two equal keys wins.
-    Raises UsageError for an item without a key or "=", and for a key that is both a table and a value.
+    A value that is not valid TOML is read as a string. If a key occurs twice, the last value is used.
+
+    Raises:
+        UsageError: An item has no key or no "=", or a key is used both as a table and as a value.
     """
     result: dict[str, Any] = {}
     for item in items:
@@ -57,7 +60,7 @@ def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
 
 
 def merge_tables(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges two mappings table by table; where both have a value, that of `overrides` is used."""
+    """Merges two mappings, nested tables included. If both have a key, the value of `overrides` is used."""
     result = dict(base)
     for key, value in overrides.items():
         old = result.get(key)
@@ -70,13 +73,13 @@ def merge_tables(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
 def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
     """Builds an instance of the frozen dataclass `cls`, nested dataclasses included.
 
-    Fields may be int, float (an int is accepted), bool, str, tuple[X, ...], tuple[X, Y], Literal, X | None, NewType,
-    dataclasses, and Mapping[str, dataclass] for tables with free names.
+    The supported types of fields are int, float (which also accepts an int), bool, str, tuple[X, ...], tuple[X, Y],
+    Literal, X | None, NewType, dataclasses, and Mapping[str, dataclass] for a table whose keys the user chooses.
 
     Args:
         cls: The dataclass.
-        mapping: Its fields by name, as read from TOML.
-        prefix: Dotted name of the mapping, for error messages.
+        mapping: The values of the fields by name, as read from TOML.
+        prefix: The dotted name of the mapping in the recipe, such as "train.head"; used in error messages.
 
     Raises:
         UsageError: An unknown key (the error names the nearest known one), a missing key, or a value of a wrong type.
@@ -87,7 +90,15 @@ def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
 def require_range(
     key: str, value: float | None, low: float, high: float = sys.float_info.max, *, exclude_low: bool = False
 ) -> None:
-    """Raises UsageError if the value of a recipe key is outside [low, high], or (low, high]. None passes."""
+    """Raises UsageError if the value of a recipe key is out of range. None is always accepted.
+
+    Args:
+        key: The dotted recipe key, for the error message.
+        value: The value.
+        low: The smallest value that is accepted.
+        high: The largest value that is accepted.
+        exclude_low: Rejects `low` itself, too.
+    """
     if value is None or (low <= value <= high and not (exclude_low and value == low)):
         return
     limits = f"{'above' if exclude_low else 'at least'} {low:g}"
@@ -96,9 +107,9 @@ def require_range(
 
 
 def to_toml(instance: Any) -> str:
-    """Writes the instance as TOML, so that `build(type(instance), tomllib.loads(text))` equals it.
+    """Returns the instance as TOML text. `build(type(instance), tomllib.loads(text))` gives an equal instance.
 
-    TOML has no null: a field that is None is left out, and None must be its default.
+    TOML has no null, so fields with the value None are left out. Requirement: None is the default of these fields.
     """
     assert _is_dataclass(type(instance)), f"{instance!r} is not an instance of a dataclass"
     return "\n".join(_table_lines(instance, "")) + "\n"
@@ -139,7 +150,7 @@ def _leaf_keys(cls: type, prefix: str) -> Iterable[str]:
 
 
 def _nearest_key(key: str, known: Sequence[str]) -> str | None:
-    """Returns the key that was probably meant: spelled alike, or with the same name in another table."""
+    """Returns the known key that is spelled most alike, or has nearly the same name in another table; else None."""
     if alike := difflib.get_close_matches(key, sorted(set(known)), n=1, cutoff=0.75):
         return alike[0]
     names = {candidate.rpartition(".")[2]: candidate for candidate in reversed(known)}
@@ -149,7 +160,11 @@ def _nearest_key(key: str, known: Sequence[str]) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Builder:
-    """A builder of dataclasses from mappings. known: all dotted keys of the configuration, for error messages."""
+    """A builder of dataclasses from mappings.
+
+    Attributes:
+        known: All dotted keys of the configuration, from which error messages suggest the nearest one.
+    """
 
     known: tuple[str, ...]
 
@@ -207,7 +222,7 @@ class _Builder:
 
 
 def _unwrap(kind: Any) -> Any:
-    """Returns the plain type X of a NewType of X or of X | None."""
+    """Returns X for a NewType of X and for X | None; returns any other type unchanged."""
     if hasattr(kind, "__supertype__"):  # typing.NewType
         return _unwrap(kind.__supertype__)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
@@ -218,7 +233,7 @@ def _unwrap(kind: Any) -> Any:
 
 
 def _describe_type(kind: Any) -> str:
-    """Returns a type in the words of a recipe, for example "a whole number"."""
+    """Returns the description of a type for error messages, for example "a whole number"."""
     kind = _unwrap(kind)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:

@@ -1,4 +1,4 @@
-"""This process and its machine: cache directory, CPUs, rank among several processes, optional packages."""
+"""Reads facts about this process and its machine: cache directory, CPUs, rank, installed optional packages."""
 
 import contextlib
 import importlib
@@ -14,20 +14,20 @@ from eyas.base.errors import InputError, UsageError
 T = TypeVar("T")
 
 RANK_VARIABLES = ("JOB_COMPLETION_INDEX", "RANK")
-"""Kubernetes sets the first in each pod of an Indexed Job; torchrun and similar launchers set the second."""
+"""Environment variables with the rank. Kubernetes sets the first in the pods of an Indexed Job, torchrun the second."""
 
 
 def cache_directory() -> Path:
-    """Returns $XDG_CACHE_HOME/eyas, or ~/.cache/eyas without the variable. The directory may not exist yet.
+    """Returns $XDG_CACHE_HOME/eyas, or ~/.cache/eyas if the variable is not set. The directory may not exist yet.
 
-    It holds only what can be made again: built operators, compiled forwards, measured costs.
+    It holds only files that eyas can make again: built operators, compiled forwards, measured costs, downloads.
     """
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "eyas"
 
 
 def remove_all_but_newest(directory: Path, pattern: str, count: int) -> None:
-    """Removes the files that match `pattern`, except the `count` most recent; skips files that cannot be removed."""
+    """Removes files that match `pattern`, except the `count` newest. Ignores files that cannot be removed."""
 
     def modified_s(path: Path) -> float:
         try:
@@ -50,7 +50,7 @@ def count_cpus() -> int:
 
 
 def cpu_name() -> str:
-    """Returns the processor's model name, or its architecture if it has none."""
+    """Returns the model name of the processor, or its architecture if the model name is unknown."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             key, _, value = line.partition(":")
@@ -60,18 +60,18 @@ def cpu_name() -> str:
 
 
 def memory_bytes() -> int:
-    """Returns the size of the machine's memory."""
+    """Returns the size of the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def read_rank(key: str, world_size: int) -> int:
     """Returns the rank of this process, 0 to world_size - 1, from the environment.
 
-    The processes of a stage divide their work by rank and never communicate.
+    Each process of a stage does the share of the work that belongs to its rank. The processes do not communicate.
 
     Args:
         key: The recipe key that sets the number of processes, for error messages.
-        world_size: Number of processes; with 1, no variable is read.
+        world_size: The number of processes. If it is 1, the function returns 0 and reads no variable.
 
     Raises:
         UsageError: The rank is missing or out of range.
@@ -89,14 +89,25 @@ def read_rank(key: str, world_size: int) -> int:
 
 
 def poll(condition: Callable[[], T | None], interval_s: float) -> T:
-    """Calls `condition` until its result is true and returns it: processes of a stage wait for each other's files."""
+    """Calls `condition` every `interval_s` seconds until its result is truthy, and returns this result.
+
+    A process of a stage uses it to wait for a file of another process.
+    """
     while not (result := condition()):
         time.sleep(interval_s)
     return result
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """Imports a module of an optional package. Raises InputError that names the extra of eyas which installs it."""
+    """Imports and returns a module of an optional package.
+
+    Args:
+        module: The name of the module.
+        extra: The extra of eyas that installs the package, such as "gcs".
+
+    Raises:
+        InputError: The package is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError:

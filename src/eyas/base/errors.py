@@ -1,4 +1,4 @@
-"""Errors that a user can fix. The command line prints them without a traceback; bugs of eyas are `assert`."""
+"""Errors that a user can fix. The command line prints them without a traceback. A bug of eyas fails an `assert`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ class EyasError(Exception):
 
     Attributes:
         problem: One or more sentences that say what is wrong, with the value and where it came from.
-        fix: What to do, as a command or a key where there is one. Empty if nothing can be done.
+        fix: What to do, as a command or a recipe key if possible. Empty if nothing can be done.
 
-    Neither ends with a full stop: printing the error adds it.
+    Requirement: `problem` and `fix` do not end with a full stop. `str(error)` adds it.
     """
 
     exit_code = 1
@@ -40,13 +40,13 @@ class InputError(EyasError):
 
 
 class StageError(EyasError):
-    """Work that failed: a loss that is not a number, a lost device."""
+    """Work that failed although its inputs are valid, for example because the loss became NaN."""
 
     exit_code = 1
 
 
 class StorageError(StageError):
-    """Storage that is full or not writable: like wrong input, the user fixes it and runs the command again."""
+    """Storage that is full or cannot be read or written. The user fixes it and runs the same command again."""
 
     exit_code = 2
 
@@ -56,9 +56,9 @@ class Finding:
     """One result of checking a head, a target or a run.
 
     Attributes:
-        weight: "misfit": it cannot be used. "warning": it can be used, but may be slower or unfinished. "ok": it is
-            right.
-        problem: What is wrong, or what is right if the weight is "ok". Without the final full stop.
+        weight: "misfit": the head, target or run cannot be used. "warning": it can be used, but may be slower or
+            unfinished. "ok": the check passed.
+        problem: What is wrong; if the weight is "ok", the result of the check. Without the final full stop.
         fix: What to do. Empty if nothing can be done.
     """
 
@@ -73,11 +73,11 @@ class Finding:
 
 
 def raise_misfits(subject: str, findings: Sequence[Finding]) -> None:
-    """Raises one InputError that names every misfit and every fix once. Does nothing if there is no misfit.
+    """Raises one InputError that lists all misfits and their fixes. Does nothing if there is no misfit.
 
     Args:
         subject: The first sentence of the message, for example "The head in DIR cannot be loaded".
-        findings: Findings of all weights.
+        findings: The findings; those that are no misfits are ignored.
     """
     misfits = [finding for finding in findings if finding.weight == "misfit"]
     if misfits:

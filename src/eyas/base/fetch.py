@@ -2,8 +2,8 @@
 
     gs://bucket/run/target/model.safetensors   ->   CACHE/fetched/<hash of the stored versions>/model.safetensors
 
-Containers run it as a program (`python -m eyas.base.fetch URL`): images of other engines hold eyas.base and fsspec, and
-nothing else of eyas.
+Containers of SGLang and vLLM run this module as a program: `python -m eyas.base.fetch URL`. Their images contain only
+the package eyas.base and fsspec.
 """
 
 import base64
@@ -25,20 +25,20 @@ PARTS_AT_ONCE = 8  # 128 MiB in memory; one stream alone does not fill a cloud m
 
 
 def is_url(name: str) -> bool:
-    """Returns True for a URL to fetch from; a local directory and a hub id are not URLs."""
+    """Returns True if the name is a URL, False for a local directory or a hub id."""
     return "://" in name
 
 
 def fetch(url: str, root: Path | None = None, progress: bool = True) -> Path:
-    """Downloads all files below `url` and returns the local directory; files that are there already are kept.
+    """Downloads all files below `url` and returns the local directory. Complete files are not downloaded again.
 
     Args:
-        url: The directory.
-        root: Parent of downloaded directories; None for eyas's cache.
-        progress: Shows a progress line.
+        url: The URL of a directory.
+        root: The local directory below which the download is stored; None for `cache_directory() / "fetched"`.
+        progress: Prints a progress line.
 
     Raises:
-        InputError: Nothing is at the URL, or a file does not have the store's checksum.
+        InputError: The URL has no files, or the bytes of a file differ from the store's checksum.
         StorageError: The store cannot be read or the disk is full.
     """
     source = StoragePath(url)
@@ -47,7 +47,7 @@ def fetch(url: str, root: Path | None = None, progress: bool = True) -> Path:
         raise InputError(f"No file below {url}", "Check the URL and the permission to read it")
     outside = next((name for name in files if ".." in name.split("/")), None)
     if outside is not None:
-        raise InputError(f"{url} holds {outside}, a name that leaves the directory", "Remove that object")
+        raise InputError(f"{url} contains {outside}, whose name has a part '..'", "Remove or rename that object")
     # The name follows the stored versions: after another upload to the same URL no old file is used.
     identity = {name: _object_version(detail) for name, detail in files.items()}
     text = json.dumps([url, identity], sort_keys=True)
@@ -63,7 +63,7 @@ def fetch(url: str, root: Path | None = None, progress: bool = True) -> Path:
 
 
 def _object_version(detail: dict[str, Any]) -> list[Any]:
-    """Returns the version of a stored file as text: the fields of GCS, S3 or a file system that change with it."""
+    """Returns the fields of a store's record that change when the file changes: those of GCS, S3 and file systems."""
     return [str(detail.get(key)) for key in ("size", "generation", "ETag", "mtime")]
 
 
@@ -78,13 +78,16 @@ def _verified_parts(path: StoragePath, size: int, detail: dict[str, Any]) -> Ite
             yield part
     digest = base64.b64encode(running.digest()).decode()
     if kind is not None and detail[kind] != digest:
-        raise InputError(f"{path} was read with {kind} {digest}, but the store has {detail[kind]}", "Run it again")
+        raise InputError(
+            f"The download of {path} has {kind} {digest}, but the store has {detail[kind]}", "Run it again"
+        )
 
 
 def _select_checksum(detail: dict[str, Any]) -> tuple[str | None, Any]:
-    """Returns the key of the checksum in the store's record, None if it has none, and a hash object to compute it.
+    """Selects the checksum by which a file is verified. It prefers crc32c: some objects of GCS have no MD5.
 
-    crc32c is preferred, because composed objects of GCS have no MD5.
+    Returns:
+        The key of the checksum in the store's record, or None if the record has no checksum, and a hash object.
     """
     if "crc32c" in detail:
         with contextlib.suppress(ImportError):
@@ -95,7 +98,7 @@ def _select_checksum(detail: dict[str, Any]) -> tuple[str | None, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the directory of a URL; prints an error and returns 2 where the download fails."""
+    """Downloads the URL in `arguments`, prints the local directory and returns 0; after an error it returns 2."""
     try:
         (url,) = arguments
         print(fetch(url))

@@ -1,6 +1,6 @@
 """HTTP rules of the OpenAI API that `eyas respond` and `eyas bench --url` share: URLs, keys, errors and retries.
 
-Messages of servers are never shown: servers copy prompts and keys into them.
+The text of a server's error reply is never printed, because servers copy prompts and keys into it.
 """
 
 import email.utils
@@ -25,7 +25,7 @@ ERROR_NAME = re.compile(r"[A-Za-z_]{1,40}")  # "invalid_request_error"; no digit
 
 
 def parse_api_url(url: str, source: str) -> SplitResult:
-    """Returns the parts of the URL of an API.
+    """Validates the URL of an API and returns its parts.
 
     Args:
         url: for example "http://127.0.0.1:8000/v1".
@@ -41,11 +41,12 @@ def parse_api_url(url: str, source: str) -> SplitResult:
         parts, is_valid = None, False
     if "@" in url.partition("//")[2].partition("/")[0]:
         raise UsageError(
-            f"{source} contains a user name or key", "Remove the part before @; set the key with api_key_env"
+            f"The URL in {source} contains a user name or key", "Remove the part before @; set the key with api_key_env"
         )
     if parts is None or not is_valid:
         raise UsageError(
-            f"{source}={url} is not the URL of a server", f"Write for example {source}=http://127.0.0.1:8000/v1"
+            f"{source}={url} is not an http or https URL with a host",
+            f"Write for example {source}=http://127.0.0.1:8000/v1",
         )
     return parts
 
@@ -70,7 +71,7 @@ def read_api_key(variable: str | None) -> str | None:
 
 
 def auth_headers(key: str | None) -> dict[str, str]:
-    """Returns the header that sends the key; no header without a key."""
+    """Returns the HTTP header with the API key; {} if the key is None."""
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
@@ -81,7 +82,7 @@ def describe_error(status: int, body: bytes) -> str:
 
 
 def error_type(body: bytes) -> str | None:
-    """Returns the error code or type of a reply in the form of OpenAI, vLLM or FastAPI; None if it has none."""
+    """Returns the error code or type in an error reply of OpenAI, vLLM or FastAPI; None if the reply has none."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -95,14 +96,19 @@ def error_type(body: bytes) -> str | None:
 
 
 def is_retried(status: int) -> bool:
-    """Returns True if the same request may succeed later."""
+    """Returns True for an HTTP status after which the same request may succeed later."""
     return status in RETRIED_STATUSES or status >= 500
 
 
 def backoff_s(seed: int, name: str, attempt: int) -> float:
-    """Returns the wait before retry `attempt` of a request: exponential backoff with full jitter.
+    """Returns the seconds to wait before a retry: exponential backoff with full jitter.
 
-    The wait is drawn between 0 and the current maximum, so that clients do not retry at the same moment.
+    The wait is a random number between 0 and a maximum that doubles with each retry.
+
+    Args:
+        seed: The seed of the random number.
+        name: The name of the request. Requests with different names wait for different times.
+        attempt: The number of retries before this one; 0 for the first retry.
     """
     longest_s = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2**attempt)
     return random.Random(f"{seed}/{name}/{attempt}").uniform(0, longest_s)

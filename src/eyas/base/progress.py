@@ -1,4 +1,4 @@
-"""The progress line of every long job, on stderr: name, done of total, rate, time spent and time left."""
+"""Prints the progress of a long job on stderr: name, units done, total, rate, elapsed time and time left."""
 
 import shutil
 import sys
@@ -12,13 +12,13 @@ PLAIN_INTERVAL_S = 5.0
 
 
 class Progress:
-    """A context manager around a long job, owned by the code that runs the job.
+    """A context manager that prints the progress of a long job.
 
-    On a terminal it rewrites one line; elsewhere (a log, CI) it prints a plain line every few seconds and at the end:
+    On a terminal it rewrites one line. In a log file it prints a new line every 5 seconds and at the end:
 
         capture  120/300 rows  40%  12.3 rows/s  0:10 elapsed  0:15 left  shard 3
 
-    total is None where it is unknown. The rate counts only what this process did (see `skip`).
+    The rate does not count the units that `skip` has added.
     """
 
     def __init__(
@@ -31,7 +31,16 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts the clock; `enabled=False` prints nothing, `stream=None` is stderr."""
+        """Starts the clock.
+
+        Args:
+            name: The first word of the line.
+            total: The number of units of the job; None if it is unknown.
+            unit: The name of the units, such as "rows".
+            enabled: False prints nothing.
+            stream: Where to print; None for stderr.
+            clock: Returns the current time in seconds.
+        """
         self.name = name
         self.total = total
         self.unit = unit
@@ -58,19 +67,19 @@ class Progress:
         self._print("" if kind is None else "stopped", last=True)
 
     def skip(self, n: int) -> None:
-        """Adds n units that an earlier run has done; they do not count for the rate."""
+        """Adds n units that an earlier run of the job has done. They do not count for the rate."""
         self._skipped += n
         self.done += n
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        """Adds n units done now. The note stays at the end of the line until the next one."""
+        """Adds n finished units. `note` is printed at the end of the line until another note replaces it."""
         self.done += n
         self._note = note or self._note
         if self._clock() - self._printed_s >= self._interval_s:
             self._print()
 
     def line(self) -> str:
-        """Returns the line as it would be printed now."""
+        """Returns the current progress line."""
         elapsed_s = self._clock() - self._start_s
         rate = (self.done - self._skipped) / elapsed_s if elapsed_s > 0 else 0.0
         of_total = "" if self.total is None else f"/{self.total:,}"

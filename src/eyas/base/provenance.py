@@ -1,13 +1,13 @@
-r"""Digests of directories, and the provenance.json that ends a stage.
+"""Computes digests of directories, and writes the provenance.json that marks a stage directory as finished.
 
     features/
-      shard-00000.safetensors   \
-      manifest.json              } content: what `digest` covers
-      log.jsonl                  } carries times: named in StageInputs.undigested
-      .manifest.json.*.eyas-tmp  } left by a killed write, removed by `finish_stage`
-      provenance.json            written last: without it the directory is unfinished
+      shard-00000.safetensors    content; the digest covers it
+      manifest.json              content; the digest covers it
+      log.jsonl                  contains times; StageInputs.undigested excludes it from the digest
+      .manifest.json.*.eyas-tmp  left by a killed process; `finish_stage` removes it
+      provenance.json            written last; a directory without it is unfinished
 
-A directory is a Path or a StoragePath.
+The functions accept a directory as a Path or a StoragePath.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def digest_bytes(data: bytes) -> str:
 
 
 def digest_file(path: Path | StoragePath) -> str:
-    """Returns `sha256:<hex>` of a file, read in parts. Raises InputError when it cannot be read."""
+    """Returns `sha256:<hex>` of a file, read in parts. Raises InputError if the file cannot be read."""
     try:
         with StoragePath.of(path).open() as file:
             digest = hashlib.sha256()
@@ -55,7 +55,7 @@ def digest_file(path: Path | StoragePath) -> str:
 
 
 def digest_json(value: Any) -> str:
-    """Returns `sha256:<hex>` of a JSON value; the order of keys and the white space do not matter."""
+    """Returns `sha256:<hex>` of a JSON value. The order of the keys does not change it."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return digest_bytes(text.encode())
 
@@ -63,14 +63,14 @@ def digest_json(value: Any) -> str:
 def digest_files(
     directory: Path | StoragePath, exclude: Sequence[str] = (), known_digests: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Returns relative POSIX name -> digest of every content file below a directory, sorted by name.
+    """Returns the digest of every file below a directory, by relative POSIX name, sorted by name.
 
-    Leaves out provenance.json files and what killed writes left.
+    Files named provenance.json and temporary files of killed processes are left out.
 
     Args:
         directory: The directory.
-        exclude: fnmatch patterns over relative names to leave out, where * also matches a slash.
-        known_digests: Digests by name of files that need not be read.
+        exclude: fnmatch patterns of relative names to leave out. A * also matches a slash.
+        known_digests: Digests by relative name of files that the function need not read.
     """
     root, known, digests = StoragePath.of(directory), known_digests or {}, {}
     for name in root.list_files():
@@ -81,7 +81,7 @@ def digest_files(
 
 
 def digest_directory(directory: Path, exclude: Sequence[str] = ()) -> str:
-    """Returns one digest over the names and contents of `digest_files`. Raises InputError for a missing directory."""
+    """Returns one digest over the result of `digest_files`. Raises InputError if the directory does not exist."""
     if not directory.is_dir():
         raise InputError(f"No directory {directory}", "Check the path")
     return digest_json(digest_files(directory, exclude))
@@ -92,26 +92,45 @@ def digest_directory(directory: Path, exclude: Sequence[str] = ()) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StageInputs:
-    """Everything that decides the content of a stage directory, known before the work starts.
+    """The inputs that decide the content of a stage directory. They are known before the stage runs.
 
-    Equal inputs give equal bytes, so a stage whose recorded inputs equal these is skipped.
+    Equal inputs give equal files. So a stage is skipped if its directory was made from equal inputs.
+
+    Attributes:
+        stage: The verb: "prompts", "respond", "capture", ...
+        recipe: The digest of the part of the recipe that the stage reads.
+        parents: The digest of every input by name: {"target": ..., "conversations": ...}.
+        tokenizer: The digest of the tokenizer; None if the stage uses none.
+        template: The digest of the chat template; None if the stage uses none.
+        undigested: fnmatch patterns of files that contain times. They are left out of the digest.
     """
 
-    stage: str  # the verb: "prompts", "respond", "capture", ...
-    recipe: str  # digest of the part of the recipe that the stage reads
-    parents: Mapping[str, str]  # name -> digest of every input: {"target": ..., "conversations": ...}
-    tokenizer: str | None = None  # digest
-    template: str | None = None  # digest of the chat template
-    undigested: tuple[str, ...] = ()  # patterns of files that carry times, left out of the digest
+    stage: str
+    recipe: str
+    parents: Mapping[str, str]
+    tokenizer: str | None = None
+    template: str | None = None
+    undigested: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """The content of provenance.json. Equal runs differ only in `versions`, `command`, `started` and `seconds`."""
+    """The content of provenance.json: the fields of StageInputs and a record of the run.
+
+    Two runs with equal inputs differ only in `versions`, `command`, `started` and `seconds`.
+
+    Attributes:
+        digest: The digest over `files`; it identifies the content of the directory.
+        files: The digest of each file by relative name.
+        versions: The versions of Python and of the packages that decide results.
+        command: The command line.
+        started: The time of the start, in ISO 8601 and UTC.
+        seconds: The duration of the stage.
+    """
 
     stage: str
     digest: str
-    files: Mapping[str, str]  # relative name -> digest; `digest` is over these
+    files: Mapping[str, str]
     parents: Mapping[str, str]
     tokenizer: str | None
     template: str | None
@@ -119,12 +138,12 @@ class Provenance:
     undigested: tuple[str, ...]
     versions: Mapping[str, str]
     command: str
-    started: str  # ISO 8601, UTC
+    started: str
     seconds: float
 
     @property
     def inputs(self) -> StageInputs:
-        """The inputs that the stage was run with."""
+        """The inputs from which the stage wrote the directory."""
         return StageInputs(**_input_fields(self))
 
 
@@ -135,14 +154,14 @@ def finish_stage(
     command: Sequence[str] | None = None,
     known_digests: Mapping[str, str] | None = None,
 ) -> Provenance:
-    """Ends a stage: removes temporary files, digests the content and writes provenance.json last.
+    """Removes temporary files, digests the files and writes provenance.json, which marks the directory as finished.
 
     Args:
         directory: The stage directory.
-        inputs: The inputs that decided its content.
-        started_s: `time.time()` of the start.
+        inputs: The inputs from which the stage wrote the directory.
+        started_s: `time.time()` at the start of the stage.
         command: The command line; None for sys.argv.
-        known_digests: Digests by name of files that the stage has just written, so that they are not read again.
+        known_digests: Digests by relative name of files that the stage has just written. These files are not read.
     """
     root = StoragePath.of(directory)
     if root.is_local:
@@ -162,15 +181,15 @@ def finish_stage(
 
 
 def mark_unfinished(directory: Path | StoragePath) -> None:
-    """Removes provenance.json before the content of a directory changes, so that stopped work never looks finished.
+    """Removes provenance.json. A stage calls it before it changes files, so an interrupted stage is unfinished.
 
-    It removes nothing else: another machine that shares the stage may be writing.
+    It removes no other file, because another machine may be writing files of the same stage.
     """
     StoragePath.of(directory).join(PROVENANCE).remove()
 
 
 def read_provenance(directory: Path | StoragePath) -> Provenance:
-    """Reads provenance.json of a finished stage directory. Raises InputError when it is missing or damaged."""
+    """Reads provenance.json of a stage directory. Raises InputError if it is missing or damaged."""
     file = StoragePath.of(directory).join(PROVENANCE)
     if not file.exists():
         raise _unfinished(directory, "Run the stage that writes it")
@@ -185,9 +204,9 @@ def read_provenance(directory: Path | StoragePath) -> Provenance:
 
 
 def is_finished(directory: Path | StoragePath, inputs: StageInputs) -> bool:
-    """Returns True if the directory holds the finished work of exactly these inputs, so that the stage may be skipped.
+    """Returns True if provenance.json records exactly these inputs, so that the stage can be skipped.
 
-    A missing or damaged provenance.json counts as unfinished. The content is not read again: see `verify_contents`.
+    Returns False if provenance.json is missing or damaged. It does not read the other files; `verify_contents` does.
     """
     try:
         return read_provenance(directory).inputs == inputs
@@ -196,12 +215,12 @@ def is_finished(directory: Path | StoragePath, inputs: StageInputs) -> bool:
 
 
 def has_provenance(directory: Path | StoragePath) -> bool:
-    """Returns True if the directory is finished, of whatever stage."""
+    """Returns True if the directory has a provenance.json, so that its stage is finished."""
     return StoragePath.of(directory).join(PROVENANCE).exists()
 
 
 def require_finished(directory: Path | StoragePath, stage: str) -> Provenance:
-    """Returns the provenance of a finished directory of that stage. Raises InputError where there is none."""
+    """Returns the provenance of a directory. Raises InputError unless this stage has written and finished it."""
     if not has_provenance(directory):
         raise _unfinished(directory, f"Run `eyas {stage}` first")
     provenance = read_provenance(directory)
@@ -218,13 +237,14 @@ def verify_contents(directory: Path | StoragePath, digest: str | None = None) ->
         digest: The digest that the caller expects of the directory; None accepts any.
 
     Raises:
-        InputError: A file is damaged, missing or foreign; the error names the first one and both digests.
+        InputError: A file is changed, missing or not recorded in provenance.json. The error names the first such file
+            and both digests.
     """
     provenance = read_provenance(directory)
     if digest is not None and provenance.digest != digest:
         raise InputError(
-            f"{directory} has digest {provenance.digest}, but was used with digest {digest}",
-            "Run the stages after it again, or restore the directory that they were made from",
+            f"{directory} has digest {provenance.digest}, but later stages were made from digest {digest}",
+            "Run the later stages again, or restore the old directory",
         )
     found, again = digest_files(directory, provenance.undigested), f"Remove {directory} and run its stage again"
     missing = "none (no such file)"

@@ -1,7 +1,7 @@
 """Files on this machine, written atomically, and files at any fsspec URL: memory://, gs://, s3://.
 
-eyas needs three guarantees of a store, which GCS, S3, a file system and memory give: an object appears whole or not at
-all, is read back as it was written, and can be written on the condition that none exists yet (`create_if_absent`).
+eyas needs three guarantees of a store. GCS, S3, file systems and memory:// give them: a reader never sees a part of a
+file, a read returns the bytes of the last write, and a write can fail if the file exists (`create_if_absent`).
 """
 
 import contextlib
@@ -41,7 +41,7 @@ READ_ATTEMPTS = 3  # for reads that come back short; the store's package retries
 
 @contextlib.contextmanager
 def convert_write_errors(path: Path) -> Iterator[None]:
-    """Converts an OSError of the body to a StorageError that names `path`; for writes other than `write_atomic`."""
+    """Converts an OSError in the `with` body to a StorageError that names `path`. For code that writes files itself."""
     try:
         yield
     except OSError as error:
@@ -57,33 +57,42 @@ def convert_write_errors(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes | str | Iterable[bytes]) -> None:
-    """Writes the whole file or nothing: after a kill or a power cut a reader sees the old bytes or the new ones.
+    """Writes a file atomically: after a kill or a power cut the file has its old bytes or all of the new bytes.
 
-    Creates missing parents. Raises StorageError when the disk is full or the file cannot be written; the old file then
-    still exists, and no part of the new one does.
+    Creates missing parent directories.
+
+    Args:
+        path: The file, which is replaced if it exists.
+        data: The content: bytes, text to encode as UTF-8, or parts of bytes.
+
+    Raises:
+        StorageError: The disk is full or the file cannot be written. The old file is unchanged.
     """
     with convert_write_errors(path), _temp_file(path, data) as temp:
         os.replace(temp, path)
 
 
 def write_json_atomic(path: Path, value: Any) -> None:
-    """Serializes a JSON value with `to_json` and writes the file whole or not at all."""
+    """Serializes a JSON value with `to_json` and writes it with `write_atomic`."""
     write_atomic(path, to_json(value))
 
 
 def to_json(value: Any) -> bytes:
-    """Returns indented JSON: keys in the order given, one newline at the end."""
+    """Returns the value as indented JSON in UTF-8, with its keys in their order and a newline at the end."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def remove_temp_files(directory: Path) -> None:
-    """Removes what killed writes left below a directory. No other process may write there at the same time."""
+    """Removes the temporary files that killed processes left below a directory.
+
+    Requirement: no other process writes below the directory at the same time.
+    """
     for path in directory.rglob(f".*{TEMP_SUFFIX}"):
         path.unlink(missing_ok=True)
 
 
 def _create_atomic(path: Path, data: bytes) -> bool:
-    """Writes like `write_atomic`, but only where no file exists; returns True if it wrote."""
+    """Writes a file atomically if it does not exist. Returns True if it wrote the file, False if the file exists."""
     with convert_write_errors(path), _temp_file(path, data) as temp:
         try:
             os.link(temp, path)  # unlike a rename it replaces nothing
@@ -100,7 +109,7 @@ def _create_atomic(path: Path, data: bytes) -> bool:
 
 @contextlib.contextmanager
 def _temp_file(path: Path, data: bytes | str | Iterable[bytes]) -> Iterator[Path]:
-    """Writes the data to a file beside `path`; when the body ends, removes that file and syncs the directory."""
+    """Writes the data to a temporary file beside `path`, which it removes after the `with` body."""
     parts = (data.encode(),) if isinstance(data, str) else (data,) if isinstance(data, bytes) else data
     # Each writer has its own name, in the same directory: os.replace is atomic only within one file system.
     temp = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}")
@@ -127,13 +136,13 @@ def _temp_file(path: Path, data: bytes | str | Iterable[bytes]) -> Iterator[Path
 
 @dataclass(frozen=True)
 class StoragePath:
-    """A file or directory, named by a URL or a local path. Constructing one accesses no storage."""
+    """A file or directory at a URL or a local path. Creating a StoragePath does not access the storage."""
 
     url: str
 
     @staticmethod
     def of(path: Union["StoragePath", Path, str]) -> "StoragePath":
-        """Returns the argument itself, or the StoragePath of a path or URL."""
+        """Returns the StoragePath of a path or URL. A StoragePath is returned unchanged."""
         return path if isinstance(path, StoragePath) else StoragePath(str(path))
 
     def __str__(self) -> str:
@@ -148,12 +157,12 @@ class StoragePath:
 
     @property
     def is_local(self) -> bool:
-        """True for a path on this machine's file system; only then `path` may be used."""
+        """True if the path is on this machine's file system."""
         return isinstance(self._filesystem[0], LocalFileSystem)
 
     @property
     def path(self) -> Path:
-        """The local path; only where `is_local`."""
+        """The local path. Requirement: `is_local` is True."""
         assert self.is_local, f"{self.url} is not on this machine"
         return Path(self._filesystem[1])
 
@@ -163,13 +172,13 @@ class StoragePath:
         return posixpath.basename(self._filesystem[1].rstrip("/"))
 
     def exists(self) -> bool:
-        """Returns True where a file or directory exists. An object store has no empty directories."""
+        """Returns True if the file or directory exists. An object store has no empty directories."""
         fs, path = self._filesystem
         with self._convert_errors("read"):
             return fs.exists(path)
 
     def size(self) -> int | None:
-        """Returns the bytes of the file; None where it does not exist."""
+        """Returns the size of the file in bytes; None if it does not exist."""
         fs, path = self._filesystem
         try:
             with self._convert_errors("read"):
@@ -178,11 +187,11 @@ class StoragePath:
             return None
 
     def list_files(self) -> list[str]:
-        """Returns the relative names of all files below, sorted; temporary files of killed writes are left out."""
+        """Returns the sorted relative names of all files below this directory, without temporary files."""
         return list(self.list_details())
 
     def list_details(self) -> dict[str, dict[str, Any]]:
-        """Returns the store's record of each file of `list_files`: `size` and, where the store has them, checksums."""
+        """Returns the store's record of each file of `list_files`, by name: its `size` and, if known, its checksums."""
         fs, path = self._filesystem
         with self._convert_errors("listed"):
             found = cast("dict[str, dict[str, Any]]", fs.find(path, detail=True))
@@ -190,7 +199,10 @@ class StoragePath:
         return {name: details[name] for name in sorted(details) if not name.endswith(TEMP_SUFFIX)}
 
     def match_files(self) -> list["StoragePath"]:
-        """Returns the files that a glob pattern matches or that a directory holds, sorted; a file returns itself."""
+        """Returns the files that this path names, sorted.
+
+        These are the file itself, the files that match if it is a glob pattern, or the files directly in a directory.
+        """
         fs, path = self._filesystem
         with self._convert_errors("listed"):
             if fs.isfile(path):  # checked first: a file's own name may look like a pattern
@@ -205,7 +217,7 @@ class StoragePath:
         return [StoragePath(name if self.is_local else fs.unstrip_protocol(name)) for name in names]
 
     def read_bytes(self) -> bytes:
-        """Returns the whole file. Raises InputError when it does not exist or cannot be read."""
+        """Returns the bytes of the file. Raises InputError if it does not exist or cannot be read."""
         fs, path = self._filesystem
         try:
             with self._convert_errors("read"):
@@ -216,9 +228,9 @@ class StoragePath:
         return data
 
     def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns bytes [start, end) of the file for each span; requests them concurrently where the store can.
+        """Returns the bytes of each span [start, end) of the file. A remote store reads the spans concurrently.
 
-        Raises InputError when the file does not exist, ends before a span does, or cannot be read.
+        Raises InputError if the file does not exist, ends before the end of a span, or cannot be read.
         """
         fs, path = self._filesystem
         for _ in range(READ_ATTEMPTS):
@@ -236,7 +248,7 @@ class StoragePath:
         )
 
     def open(self) -> BinaryIO:
-        """Opens the file for reading and seeking. Raises InputError when it does not exist or cannot be read."""
+        """Opens the file for reading and seeking. Raises InputError if it does not exist or cannot be read."""
         fs, path = self._filesystem
         try:
             with self._convert_errors("read"):
@@ -245,7 +257,7 @@ class StoragePath:
             raise self._missing_file() from None
 
     def write_bytes(self, data: bytes) -> None:
-        """Writes the whole file or nothing, and replaces an existing one. Raises StorageError."""
+        """Writes the file atomically and replaces an existing one. Raises StorageError."""
         if self.is_local:
             write_atomic(self.path, data)
             return
@@ -265,11 +277,11 @@ class StoragePath:
             fs.put_file(str(path), destination)
 
     def create_if_absent(self, data: bytes) -> bool:
-        """Writes the whole file or nothing, and only where none exists. Raises StorageError.
+        """Writes the file atomically if it does not exist. Never replaces a file. Raises StorageError.
 
         Returns:
-            True where the file now has exactly these bytes; also where an earlier attempt of this process succeeded and
-            only the response was lost. False where another process wrote other bytes, which stay.
+            True if the file now has exactly these bytes, False if another process has written other bytes. So the
+            result is also True if the store wrote the file but its response was lost.
         """
         fs, path = self._filesystem
         try:
@@ -298,10 +310,13 @@ class StoragePath:
 
     @contextlib.contextmanager
     def _convert_errors(self, action: str) -> Iterator[None]:
-        """Converts an exception of the body to an error that names the URL.
+        """Converts an exception of the `with` body to an error that names the URL.
 
-        Lets FileNotFoundError of a read and FileExistsError of a write through. A failed remote read is a StorageError:
-        the file may be intact, so no caller may treat it as damaged.
+        It does not convert FileNotFoundError of a read or FileExistsError of a write. A failed remote read becomes a
+        StorageError, because the file may be intact.
+
+        Args:
+            action: "read", "listed" or "written"; used in the error message.
         """
         try:
             yield
@@ -317,7 +332,7 @@ class StoragePath:
 
     @cached_property
     def _filesystem(self) -> tuple[fsspec.AbstractFileSystem, str]:
-        """The file system and the path on it."""
+        """The fsspec file system and the path on it. Raises UsageError for an unknown protocol or a missing package."""
         if "://" not in self.url:  # also with other special characters: fsspec would interpret a:: and ~
             return LocalFileSystem(), os.path.abspath(self.url)
         protocol = self.url.partition("://")[0]
@@ -351,6 +366,6 @@ def _read_remote(fs: fsspec.AbstractFileSystem, path: str, spans: Sequence[tuple
 
 
 def _describe_exception(error: Exception) -> str:
-    """Returns the system's or the store's reason, at most 120 characters of it."""
+    """Returns the first 120 characters of the reason that the system or the store gives."""
     reason = error.strerror if isinstance(error, OSError) else None
     return (reason or (str(error).splitlines() or [""])[0] or type(error).__name__)[:120]
