@@ -239,7 +239,7 @@ def test_a_foreign_file_and_an_edited_provenance_are_found(stage):
 
 def test_an_unexpected_parent_is_refused_with_both_digests(stage):
     written = finish_stage(stage, ORIGIN, started_s=0.0)
-    with pytest.raises(InputError, match=rf"has digest {written.digest}, but was used with digest {ABC}"):
+    with pytest.raises(InputError, match=rf"has digest {written.digest}, but later stages were made from digest {ABC}"):
         verify_contents(stage, ABC)
 
 

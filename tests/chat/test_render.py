@@ -200,7 +200,7 @@ def test_a_cut_answer_teaches_no_end():
         ("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}", "all false"),
         (
             "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
-            "does not put the answer of conversation c:0 after its own generation prompt",
+            "does not put the answer of conversation c:0 after its generation prompt",
         ),
         ("{{ raise_exception('no system here') }}", "no system here"),
         (None, "has no chat template"),

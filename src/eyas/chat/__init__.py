@@ -1,1 +1,1 @@
-"""Conversations, and their rendering to ids and loss masks."""
+"""Reads and writes conversations, and renders them to token ids and loss masks."""

@@ -1,14 +1,15 @@
 """Conversations, and their records in prompts.jsonl and conversations/*.jsonl (one JSON object a line).
 
-    prompts.jsonl   {"id", "source", "messages", "tags", "changed"}            messages: system?, user, user, ...
-    conversations   {"id", "source", "messages", "tags", "changed", "turns"}   messages: system?, user, assistant, ...
+    file                     keys of a record                             roles of the messages
+    prompts.jsonl            id, source, messages, tags, changed          system (optional), user, user, ...
+    conversations/*.jsonl    id, source, messages, tags, changed, turns   system (optional), user, assistant, user, ...
 
-An assistant message may also hold `"reasoning_content"` (the text that a server splits off as reasoning) and
-`"tool_calls"` (in OpenAI's form: the arguments are JSON as text).
+An assistant message may also have `"reasoning_content"`, the text that a server separates as reasoning, and
+`"tool_calls"` in OpenAI's form, where the arguments are JSON text.
 
-`turns[i]` is the answer of the i-th assistant message: `{"token_ids", "loss_mask", "finish"}`, with the ids that the
-target generated, never the text tokenized again. The one exception is marked: a turn with `"ids": "rendered"` is from a
-server that returned only text, so its ids come from rendering the answer once through the target's chat template.
+`turns[i]` has the token ids of the i-th assistant message: `{"token_ids", "loss_mask", "finish"}`. The ids are those
+that the target generated; the text is not tokenized again. If a server returned only text, the ids come from rendering
+the answer with the target's chat template. Such a turn also has `"ids": "rendered"`.
 """
 
 import json
@@ -28,20 +29,20 @@ OPTIONAL = ("changed", "turns")
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function call of an answer. `arguments` is JSON as the model wrote it; it may be invalid."""
+    """A function call in an answer. `arguments` is the JSON text of the model, which may be invalid JSON."""
 
     id: str
     name: str
     arguments: str
 
     def to_json(self) -> dict[str, Any]:
-        """Returns OpenAI's object."""
+        """Returns the tool call as a JSON object in OpenAI's form."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message as text. Only an assistant has reasoning and tool calls, as a server splits them from the content."""
+    """One message as text. Only an assistant message has `reasoning` and `tool_calls`, separate from `content`."""
 
     role: Role
     content: str
@@ -49,7 +50,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = field(default=(), kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns `{"role", "content"}`, and the reasoning and tool calls of an answer, for records and templates."""
+        """Returns `{"role", "content"}`, with "reasoning_content" and "tool_calls" if the message has them."""
         value: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.reasoning is not None:
             value["reasoning_content"] = self.reasoning
@@ -60,32 +61,48 @@ class Message:
 
 @dataclass(frozen=True)
 class Turn:
-    """The ids of one answer as generated, with the end-of-turn token where there is one."""
+    """The token ids of one answer.
+
+    Attributes:
+        token_ids: The ids, with the end-of-turn token if the target generated one.
+        loss_mask: For each id, True if training supervises it.
+        finish: "stop" if the target ended the answer, "length" if the token limit cut it.
+        ids_source: "generated" if the ids are those of the target, "rendered" if a server returned only text.
+    """
 
     token_ids: tuple[int, ...]
-    loss_mask: tuple[bool, ...]  # as long as token_ids
-    finish: Finish  # "stop": the model ended it; "length": the token limit cut it
+    loss_mask: tuple[bool, ...]
+    finish: Finish
     ids_source: IdsSource = "generated"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object of `turns`."""
+        """Returns the turn as an entry of a record's `turns`."""
         mark = {} if self.ids_source == "generated" else {"ids": self.ids_source}
         return {"token_ids": list(self.token_ids), "loss_mask": list(self.loss_mask), "finish": self.finish, **mark}
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A prompt (no assistant message) or an answered conversation (with a turn for each assistant message, or none)."""
+    """A prompt, which has no assistant message, or an answered conversation.
+
+    Attributes:
+        id: The id of the record.
+        source: The name of the source of the prompt.
+        messages: The messages in order.
+        tags: Properties of the prompt by name, such as its task and language.
+        changed: The number of values that were replaced for privacy, by kind of entity.
+        turns: One turn for each assistant message, or ().
+    """
 
     id: str
     source: str
     messages: tuple[Message, ...]
     tags: Mapping[str, str]
-    changed: Mapping[str, int] = field(default_factory=dict)  # entity kind -> number of values replaced for privacy
+    changed: Mapping[str, int] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the record of prompts.jsonl; with `turns`, that of conversations/*.jsonl."""
+        """Returns the record of the conversation. It has the key `turns` if the conversation has turns."""
         record: dict[str, Any] = {
             "id": self.id,
             "source": self.source,
@@ -98,12 +115,12 @@ class Conversation:
         return record
 
     def to_line(self) -> bytes:
-        """Returns the record as one line of JSON in UTF-8, with its line break."""
+        """Returns the record as one line of JSON in UTF-8, with the line break."""
         return json.dumps(self.to_json(), ensure_ascii=False).encode() + b"\n"
 
 
 def parse_conversation(value: Any, location: str) -> Conversation:
-    """Parses a JSON record. Raises InputError that names `location` (file and line) where the record is invalid."""
+    """Parses a JSON record. Raises InputError, which names `location` (file and line), if the record is invalid."""
     check = _JsonChecker(location)
     record = check.keys(value, "the record", REQUIRED, OPTIONAL)
     messages = parse_messages(record["messages"], location)
@@ -125,7 +142,7 @@ def parse_conversation(value: Any, location: str) -> Conversation:
 
 
 def parse_messages(value: Any, location: str) -> tuple[Message, ...]:
-    """Parses a list of at least one `{"role", "content"}`. Raises InputError that names `location`."""
+    """Parses a list of at least one message. Raises InputError, which names `location`, if it is invalid."""
     check = _JsonChecker(location)
     messages = [_parse_message(item, check) for item in check.list(value, "messages")]
     check.require(bool(messages), "messages is empty")
@@ -133,12 +150,12 @@ def parse_messages(value: Any, location: str) -> tuple[Message, ...]:
 
 
 def parse_message(value: Any, location: str) -> Message:
-    """Parses one message, as `Message.to_json` writes it. Raises InputError that names `location`."""
+    """Parses one message in the form of `Message.to_json`. Raises InputError, which names `location`."""
     return _parse_message(value, _JsonChecker(location))
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:
-    """Yields the conversations of a file, one a line. Raises InputError that names file and line."""
+    """Yields the conversations of a file of JSON lines. Raises InputError that names the file and the line."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -153,7 +170,7 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
 
 
 def read_conversation_dir(directory: Path) -> Iterator[Conversation]:
-    """Yields the conversations of every *.jsonl file of a directory, by name. Raises InputError where there is none."""
+    """Yields the conversations of all *.jsonl files of a directory, in the order of their names. Raises InputError."""
     paths = sorted(directory.glob("*.jsonl"))
     if not paths:
         raise InputError(f"{directory} has no *.jsonl file", "Check the path, or run the stage that writes it")
@@ -162,13 +179,13 @@ def read_conversation_dir(directory: Path) -> Iterator[Conversation]:
 
 
 def is_unicode(text: str) -> bool:
-    """Returns True if UTF-8 can encode the text; JSON can spell half a surrogate pair, which no tokenizer accepts."""
+    """Returns True if UTF-8 can encode the text, False if it contains half a surrogate pair, which JSON can spell."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 @dataclass(frozen=True)
 class _JsonChecker:
-    """A checker of JSON values. A failed check raises InputError that names the location and never the content."""
+    """A checker of JSON values. A failed check raises InputError, which names the location but not the content."""
 
     location: str
 

@@ -1,11 +1,11 @@
-"""Renders conversations to ids and loss masks: the only place where text becomes ids, for training and serving alike.
+"""Renders conversations to token ids and loss masks. Training and serving both call this module.
 
-    fed by serving         <|user|>hi<|end|><|assistant|>                 render_prompt(messages before the answer)
-    trained on             <|user|>hi<|end|><|assistant|>hello<|end|>     the same ids, then the answer
-    loss mask                                            ^^^^^^^^^^^^     true on what the assistant generates
+    prompt when serving    <|user|>hi<|end|><|assistant|>                 render_prompt(messages before the answer)
+    row for training       <|user|>hi<|end|><|assistant|>hello<|end|>     the same ids, then the ids of the answer
+    loss mask                                            ^^^^^^^^^^^^     True for the tokens of the answer
 
-The tokenizer's own chat template writes all text; this module knows no model family. The template also decides how much
-it shows of an earlier answer's reasoning (most drop it) and how tool calls read.
+The target's chat template writes all text, so this module has no code for single model families. The template decides
+how to write tool calls and how much of the reasoning of earlier answers to keep. Most templates drop it.
 """
 
 import json
@@ -28,16 +28,22 @@ FIX_TEMPLATE = "Correct the target's chat template"
 
 @dataclass(frozen=True)
 class RenderedRow:
-    """One row of ids with its loss mask, of equal length."""
+    """One row of token ids for training.
+
+    Attributes:
+        ids: The token ids.
+        loss_mask: For each id, True if the assistant generated it and training supervises it.
+        turn: The number of the only supervised assistant turn, from 0; None if all of them are supervised.
+    """
 
     ids: list[int]
-    loss_mask: list[bool]  # loss_mask[i]: the assistant generated token i
-    turn: int | None  # None: the row supervises every assistant turn; else only this one (from 0)
+    loss_mask: list[bool]
+    turn: int | None
 
 
 @dataclass(frozen=True)
 class _RenderedTurn:
-    """One assistant turn: the prompt ids before it as served, its own ids, and which of these are supervised."""
+    """One assistant turn: the ids of its prompt, the ids of the answer, and the loss mask of the answer's ids."""
 
     prompt: list[int]
     ids: list[int]
@@ -50,12 +56,12 @@ class _RenderedTurn:
 def render_prompt(
     messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, tools: Sequence[dict[str, Any]] = ()
 ) -> list[int]:
-    """Returns the ids that serving feeds before the assistant's next answer.
+    """Returns the ids of the prompt after which the target generates the next answer.
 
     Args:
         messages: The conversation so far.
         tokenizer: The target's tokenizer, with a chat template.
-        tools: The tools that the template may show, as JSON.
+        tools: The definitions of tools, as JSON objects, that the template writes into the prompt.
 
     Raises:
         InputError: The tokenizer has no chat template, or the template rejects the messages.
@@ -64,15 +70,15 @@ def render_prompt(
 
 
 def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[RenderedRow]:
-    """Returns the training rows of a conversation: one row, or one for each assistant turn.
+    """Returns the training rows of a conversation: one row for all assistant turns, or one row for each turn.
 
-    One row holds all turns where the prompt of each turn begins with the turns before it. Templates that rewrite
-    earlier turns (drop their reasoning, for example) break that, and so does an answer whose generated ids differ from
-    those of its text. The template's text after the end-of-turn token, mostly a line break, is not supervised.
+    One row is enough if the prompt of each turn begins with the ids of all earlier turns. That is not so if the
+    template changes earlier turns (for example drops their reasoning), or if the generated ids of an answer differ from
+    the ids of its text. Text that the template writes after the end-of-turn token is not supervised.
 
     Raises:
-        InputError: The conversation has no answer, the template does not put the answer after its own generation
-            prompt, or a mask is all true or all false.
+        InputError: The conversation has no answer, the template does not write the answer after its generation prompt,
+            or a loss mask is all True or all False.
     """
     places = [i for i, message in enumerate(conversation.messages) if message.role == "assistant"]
     if not places:
@@ -99,18 +105,18 @@ def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> li
 def render_answer(
     before: Sequence[Message], answer: Message, tokenizer: PreTrainedTokenizerBase, has_end_of_turn: bool
 ) -> list[int] | None:
-    """Returns the ids of an answer of which only the text is known, to follow the ids of `render_prompt(before)`.
+    """Returns the ids of an answer of which only the text is known. They follow the ids of `render_prompt(before)`.
 
     Args:
         before: The messages before the answer.
         answer: The answer as text, with its reasoning and tool calls.
         tokenizer: The target's tokenizer.
-        has_end_of_turn: The model ended the answer, so the end-of-turn token is the last id. Otherwise the answer was
-            cut and ends with its own text.
+        has_end_of_turn: True if the model ended the answer, so that its last id is the end-of-turn token. False if a
+            token limit cut the answer.
 
     Returns:
-        The ids; None where the template puts the answer after another prompt than serving feeds, or leaves out its
-        reasoning or calls: what it writes then is not what the model generated.
+        The ids. None if the template changes the prompt before an answer, or drops the answer's reasoning or tool
+        calls, because its text then differs from what the model generated.
     """
     prompt_text = _apply_template(before, tokenizer, generate=True)
     answered = [*before, answer]
@@ -129,10 +135,12 @@ def render_answer(
 
 
 def _join_turns(turns: Sequence[_RenderedTurn]) -> RenderedRow | None:
-    """Joins all turns to one row; returns None where the prompt of a turn does not begin with the turns before it.
+    """Joins all turns to one row. Returns None if the prompt of a turn does not begin with the ids before that turn.
 
-    prompt of turn 0 | answer 0 |
-    prompt of turn 1 ........... (the rest: False) | answer 1 |
+    Example of two turns. The prompt of turn 1 contains the prompt of turn 0, answer 0 and the next user message.
+
+        row          prompt of turn 0 | answer 0 | next user message | answer 1
+        loss mask    False            | True     | False             | True
     """
     ids: list[int] = []
     mask: list[bool] = []
@@ -155,14 +163,14 @@ def _render_turn(
         return _RenderedTurn(prompt, list(generated.token_ids), list(generated.loss_mask))
     ids = _ids_after_prompt(prompt_text, _apply_template(answered, tokenizer, generate=False), tokenizer)
     if ids is None:
-        problem = f"The chat template does not put the answer of conversation {conversation.id} after its own"
-        raise InputError(f"{problem} generation prompt, which serving feeds", FIX_TEMPLATE)
+        problem = f"The chat template does not put the answer of conversation {conversation.id} after"
+        raise InputError(f"{problem} its generation prompt, but serving does", FIX_TEMPLATE)
     num_supervised = _count_supervised(ids, answered, tokenizer)
     return _RenderedTurn(prompt, ids, [i < num_supervised for i in range(len(ids))])
 
 
 def _ids_after_prompt(prompt_text: str, text: str, tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
-    """Returns the ids of the text after the prompt; None where the text does not begin with the prompt."""
+    """Returns the ids of the text after the prompt; None if the text does not begin with the prompt."""
     prompt, ids = _encode(prompt_text, tokenizer), _encode(text, tokenizer)
     if ids[: len(prompt)] == prompt:
         return ids[len(prompt) :]
@@ -176,13 +184,14 @@ def _ids_after_prompt(prompt_text: str, text: str, tokenizer: PreTrainedTokenize
 
 
 def _count_supervised(ids: list[int], answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> int:
-    r"""Returns how many of the answer's ids are supervised: all up to its end-of-turn token, which is included.
+    r"""Returns the number of supervised ids of an answer: all ids up to the end-of-turn token, which is included.
 
-    The end-of-turn token is the first special token that the template itself writes after the answer. The answer's own
-    text may spell special tokens too, which come earlier, so the special tokens are counted from the end.
+    The end-of-turn token is the first special token of the suffix, the text that the template writes after every
+    answer. The text of the answer may also contain special tokens. So the function counts the special tokens of the
+    suffix and takes as many from the end of the ids. Example, in which the result is 2:
 
         ids      hello <|im_end|> "\n"
-        suffix         <|im_end|> "\n"     the same for every answer: it holds one special token
+        suffix         <|im_end|> "\n"     has one special token
     """
     added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
@@ -194,7 +203,7 @@ def _count_supervised(ids: list[int], answered: Sequence[Message], tokenizer: Pr
 
 
 def _turn_suffix(answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Returns the text that the template writes after the last answer: the common end of two rendered answers."""
+    """Returns the text that the template writes after an answer: the common end of two different answers."""
     first, second = (
         _apply_template([*answered[:-1], Message("assistant", text)], tokenizer, generate=False) for text in ("0", "1")
     )
@@ -235,7 +244,7 @@ def _apply_template(
 
 
 def _to_template_message(message: Message) -> dict[str, Any]:
-    """Returns the message as templates read it: reasoning under both usual keys, valid arguments as objects."""
+    """Returns the message for a template: reasoning under both common keys, valid tool arguments as JSON objects."""
     value = message.to_json()
     if "reasoning_content" in value:
         value["reasoning"] = value["reasoning_content"]
@@ -264,9 +273,13 @@ def _decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def highlight_supervised(row: RenderedRow, tokenizer: PreTrainedTokenizerBase, color: bool | None = None) -> str:
-    """Returns the row as text for a terminal: supervised tokens green, or within ⟦ ⟧ without color.
+    """Returns the text of the row for a terminal, with the supervised tokens marked.
 
-    color None follows https://no-color.org: color unless NO_COLOR is set and not empty.
+    Args:
+        row: The row.
+        tokenizer: The target's tokenizer.
+        color: True prints supervised tokens in green, False encloses them in ⟦ ⟧. None means True, or False if the
+            environment variable NO_COLOR is set and not empty (https://no-color.org).
     """
     if color is None:
         color = not os.environ.get("NO_COLOR")
@@ -282,13 +295,13 @@ def highlight_supervised(row: RenderedRow, tokenizer: PreTrainedTokenizerBase, c
 
 
 def _decode_span(ids: list[int], start: int, end: int, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decodes ids[start:end] within the row; some tokenizers drop the first space of what they decode alone."""
+    """Decodes ids[start:end] as a part of the row. Decoded alone, the ids may lose their first space."""
     before, whole = (_decode(ids[:stop], tokenizer) for stop in (start, end))
     return whole[len(before) :] if whole.startswith(before) else _decode(ids[start:end], tokenizer)
 
 
 def _printable(char: str) -> str:
-    """Returns a control character as a symbol, so that a conversation cannot control the terminal that shows it."""
+    """Replaces a control character by a symbol, so that a conversation cannot control the terminal."""
     if char < " " and char not in "\n\t":
         return chr(0x2400 + ord(char))
     return "\ufffd" if "\x7f" <= char <= "\x9f" else char
