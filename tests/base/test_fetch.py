@@ -59,7 +59,7 @@ def test_what_a_checksum_contradicts_is_refused_and_left_nowhere(store, tmp_path
         return {**told, kind: "AAAAAA=="}
 
     monkeypatch.setattr(store, "resource", wrong)
-    with pytest.raises(InputError, match=f"read with {kind}"):
+    with pytest.raises(InputError, match=f"The download of .* has {kind}"):
         fetch("gs://bucket/head", tmp_path, progress=False)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -75,7 +75,7 @@ def test_nothing_there_and_a_name_that_leads_outside(store, tmp_path):
     with pytest.raises(InputError, match="No file below"):
         fetch("gs://bucket/none", tmp_path, progress=False)
     store.create("bucket/head/../../etc/passwd", b"x", only_new=False)
-    with pytest.raises(InputError, match="whose name has a part '..'"):
+    with pytest.raises(InputError, match="whose name has a part"):
         fetch("gs://bucket/head", tmp_path, progress=False)
 
 

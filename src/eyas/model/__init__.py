@@ -1,1 +1,1 @@
-"""The target and the draft head; both get their attention as an argument."""
+"""The target and the draft head. The caller of their forward passes the attention as an argument."""

@@ -1,17 +1,20 @@
-"""Attention as an argument of a model: the protocol, and the dense reference that every kernel is compared with.
+"""The attention that is passed to a model: its protocol, and dense attention, the reference for tests of all kernels.
 
-B requests, T new rows, S rows cached so far (the new ones included), N heads, G key-value heads, H head size.
+B requests, T new rows, S cached rows (the new rows included), N heads, G key-value heads, H head size.
 
-A model passes only its new rows; the `AttentionFn` owns the past keys and values and the mask:
+A model passes the queries, keys and values of its new rows. The `AttentionFn` stores keys and values and has the mask.
+The mask may be of any kind: causal, that of a draft tree, or that of unrolled training. An x means visible:
 
-                     cached rows S
-                 past           new T
+                 S cached rows
+                 past          T new rows
     new row 0   x x x x x  |  x . .
-    new row 1   x x x . .  |  . x .         x = visible; any mask is possible: causal, tree, unrolled training
+    new row 1   x x x . .  |  . x .
     new row 2   x x x x .  |  x . x
 
-The settings of a layer are its `AttentionParams`. Over rows of text, window = 3 and chunk = 3 cut the causal mask to
+The settings of a layer are its `AttentionParams`. A window or a chunk size makes fewer rows visible than causal
+attention:
 
+              window = 3           chunk = 3
     position  0 1 2 3 4 5 6        0 1 2 3 4 5 6
     row 3     . x x x              . . . x
     row 4     . . x x x            . . . x x
@@ -33,10 +36,12 @@ BLOCK_ROWS = 512  # rows of a mask or a score matrix at a time: memory grows wit
 class AttentionParams:
     """The attention settings of one layer. Plain causal attention has only a scale.
 
-    window   sliding window: a row sees the last `window` positions, its own included (Mistral, Gemma, gpt-oss)
-    chunk    positions are cut into chunks of this size and a row sees its own chunk (Llama 4)
-    softcap  scores become softcap * tanh(score / softcap), before the mask (Gemma 2)
-    sinks_N  one more score a head, which takes probability but has no value (gpt-oss)
+    Attributes:
+        scale: The factor of the products of queries and keys.
+        window: Sliding window: a row sees the last `window` positions, its own included (Mistral, Gemma, gpt-oss).
+        chunk: The text is divided into chunks of this size, and a row sees only its own chunk (Llama 4).
+        softcap: Scores become softcap * tanh(score / softcap) before the mask (Gemma 2).
+        sinks_N: One additional score for each head. It takes a share of the probability but has no value (gpt-oss).
     """
 
     scale: float
@@ -47,16 +52,16 @@ class AttentionParams:
 
     @property
     def has_plain_scores(self) -> bool:
-        """True if weights are the softmax of scaled products, which SDPA computes."""
+        """True if there is no softcap and no sink, so that PyTorch's SDPA can compute the attention."""
         return self.softcap is None and self.sinks_N is None
 
     @property
     def visible_span(self) -> int | None:
-        """The largest number of rows for which these settings equal plain causal attention; None: any number."""
+        """The longest text for which the mask equals the causal mask, in tokens; None if there is no limit."""
         return self.chunk if self.window is None else self.window
 
     def first_visible(self, positions: Tensor) -> Tensor | None:
-        """Returns the first visible position of a row at each of these positions; None if rows see all positions."""
+        """Returns the first position that a row at each position sees; None without a window and chunk."""
         if self.window is not None:
             return (positions - self.window + 1).clamp_(min=0)
         if self.chunk is not None:
@@ -65,46 +70,46 @@ class AttentionParams:
 
 
 class AttentionFn(Protocol):
-    """The attention of a model, called once for each layer and forward. Owns the past keys and values, and the mask."""
+    """The attention of a model. It stores keys and values and has the mask. Each layer calls it once per forward."""
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
-        """Caches the new keys and values of `layer` and returns out_BNTH. RoPE is already applied to q and k."""
+        """Stores the new keys and values of `layer` and returns out_BNTH. Requirement: q and k have RoPE applied."""
         ...
 
 
 class PackedAttentionFn(Protocol):
-    """Attention over packed rows, without a batch dimension: the rows of all requests, one after the other.
+    """Attention over packed rows: the rows of all requests follow one another, without a batch dimension.
 
-    One that C++ can call directly has an attribute `native` (kernels/cpu_attention.py).
+    An implementation that C++ can call directly has the attribute `native` (kernels/cpu_attention.py).
     """
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-        """Caches the keys and values of the rows and returns out_TNH."""
+        """Stores the keys and values of the rows and returns out_TNH."""
         ...
 
 
 class PackedAttention:
-    """The `AttentionFn` of forwards over packed rows (B = 1); calls a `PackedAttentionFn`."""
+    """An `AttentionFn` for forwards over packed rows (B = 1). It calls a `PackedAttentionFn`."""
 
     def __init__(self, attention: PackedAttentionFn) -> None:
         self.packed_attention = attention
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
-        """Passes the rows on without the batch dimension and returns out_BNTH."""
+        """Calls the packed attention on the rows without the batch dimension and returns out_BNTH."""
         q_TNH, k_TGH, v_TGH = (part[0].transpose(0, 1) for part in (q_BNTH, k_BGTH, v_BGTH))
         return self.packed_attention(layer, q_TNH, k_TGH, v_TGH, params).transpose(0, 1)[None]
 
 
 class CompiledForward(Protocol):
-    """A forward compiled for packed rows, any number of them, without gradients."""
+    """A compiled forward over any number of packed rows. It computes no gradients."""
 
     def __call__(self, attention: PackedAttentionFn, *inputs: Tensor) -> Any:
-        """Returns the result of the forward."""
+        """Runs the forward and returns its result."""
         ...
 
 
 def dense_attention(q_BNTH: Tensor, k_BGSH: Tensor, v_BGSH: Tensor, visible_BTS: Tensor, scale: float) -> Tensor:
-    """Returns out_BNTH, softmax(q k^T * scale) v over the visible rows. Every row must see at least one key."""
+    """Returns out_BNTH, softmax(q k^T * scale) v over the visible rows. Requirement: each row sees a key."""
     return F.scaled_dot_product_attention(
         q_BNTH, k_BGSH, v_BGSH, attn_mask=visible_BTS[:, None], scale=scale, enable_gqa=True
     )
@@ -113,7 +118,10 @@ def dense_attention(q_BNTH: Tensor, k_BGSH: Tensor, v_BGSH: Tensor, visible_BTS:
 def masked_attention(
     q_BNTH: Tensor, k_BGSH: Tensor, v_BGSH: Tensor, visible_BTS: Tensor, params: AttentionParams
 ) -> Tensor:
-    """Returns out_BNTH with the softcap and sinks of `params`; `visible_BTS` must include its window and chunk."""
+    """Returns out_BNTH with the scale, softcap and sinks of `params`. It does not apply the window and chunk.
+
+    Requirement: `visible_BTS` already excludes the rows that the window or chunk hides.
+    """
     if params.has_plain_scores:
         return dense_attention(q_BNTH, k_BGSH, v_BGSH, visible_BTS, params.scale)
     (B, N, T, H), (G, S) = q_BNTH.shape, k_BGSH.shape[1:3]
@@ -137,9 +145,9 @@ def causal_mask(num_new: int, num_rows: int, device: torch.device | str = "cpu")
 
 
 def causal_attention(q_BNTH: Tensor, k_BGSH: Tensor, v_BGSH: Tensor, params: AttentionParams) -> Tensor:
-    """Returns out_BNTH of text: the last T of S rows see the rows up to themselves that `params` allows.
+    """Returns out_BNTH of causal attention for the last T of S rows of a text, with all settings of `params`.
 
-    With more settings than a scale it runs in blocks of rows, each against the columns that it reaches.
+    If `params` has more than a scale, it computes blocks of rows, each with the columns that the block can see.
     """
     num_new, num_cached = q_BNTH.shape[2], k_BGSH.shape[2]
     past = num_cached - num_new
@@ -167,11 +175,11 @@ def causal_attention(q_BNTH: Tensor, k_BGSH: Tensor, v_BGSH: Tensor, params: Att
 
 
 class DenseAttention:
-    """An `AttentionFn` whose cache is plain growing tensors; for tests and references, not for speed.
+    """An `AttentionFn` that appends keys and values to tensors. It is slow and meant for tests and comparisons.
 
-    `set_visible` sets the mask of the next forward: `model(..., attend.set_visible(visible_BTS))`. Without a mask all
-    rows are text, one after the other, and see what the layer's settings allow. After a forward of tree rows,
-    `keep_rows` drops the rows that did not become text.
+    `set_visible` sets the mask of the next forwards: `model(..., attend.set_visible(visible_BTS))`. Without a mask the
+    rows are consecutive tokens of a text, and attention is causal. After a forward over a draft tree, `keep_rows`
+    removes the rejected rows.
     """
 
     def __init__(self) -> None:
@@ -181,29 +189,29 @@ class DenseAttention:
 
     @property
     def num_cached(self) -> int:
-        """S, the rows cached by layer 0 (0 before the first forward)."""
+        """S, the number of rows in the cache; 0 before the first forward."""
         return self.kv_by_layer[0][0].shape[2] if 0 in self.kv_by_layer else 0
 
     def set_visible(self, visible_BTS: Tensor | None, positions_BS: Tensor | None = None) -> "DenseAttention":
-        """Sets the mask of the next forward and returns self.
+        """Sets the mask of the next forwards and returns self.
 
         Args:
-            visible_BTS: The mask; S includes the rows that the forward adds. None: all rows are text.
-            positions_BS: The position of each cached row in the text, [B, S] or [1, S]. With a mask, layers with a
-                window or chunk need it and cut the mask; other layers ignore it.
+            visible_BTS: The mask. S includes the rows that the forward adds. None means causal attention.
+            positions_BS: The position of each cached row in the text, [B, S] or [1, S]. Only layers with a window or
+                chunk read it, to apply them to the mask. Requirement: None if the mask is None.
         """
         assert visible_BTS is not None or positions_BS is None, "rows without a mask are text"
         self.visible_BTS, self.positions_BS = visible_BTS, positions_BS
         return self
 
     def keep_rows(self, rows_BR: Tensor) -> None:
-        """Keeps only these rows of each request, in this order, in every layer."""
+        """Keeps only these cached rows of each request, in this order, in every layer."""
         for layer, (k_BGSH, v_BGSH) in self.kv_by_layer.items():
             rows_BGRH = rows_BR[:, None, :, None].expand(-1, k_BGSH.shape[1], -1, k_BGSH.shape[3])
             self.kv_by_layer[layer] = (k_BGSH.gather(2, rows_BGRH), v_BGSH.gather(2, rows_BGRH))
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
-        """Appends the new keys and values and returns out_BNTH under the mask that was set."""
+        """Appends the new keys and values and returns out_BNTH, computed with the mask of `set_visible`."""
         if layer in self.kv_by_layer:
             past_k, past_v = self.kv_by_layer[layer]
             k_BGTH, v_BGTH = torch.cat((past_k, k_BGTH), 2), torch.cat((past_v, v_BGTH), 2)

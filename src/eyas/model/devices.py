@@ -1,4 +1,4 @@
-"""Devices and precisions of a target, by the names that recipes and flags use."""
+"""The device and dtype names of recipes and flags, and checks of device names."""
 
 import importlib
 import re
@@ -8,19 +8,19 @@ import torch
 from eyas.base.errors import InputError, UsageError
 
 AUTO = "auto"
-"""Spreads the layers of a target over all devices."""
+"""The device name that spreads the layers of a target over all devices."""
 DEVICE_NAMES = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""The precisions of recipes."""
+"""The dtypes that a recipe can name."""
 
 
 def default_device() -> str:
-    """Returns "cuda" where there is a CUDA device, else "cpu"."""
+    """Returns "cuda" if this machine has a CUDA device, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_one_device(name: str) -> None:
-    """Raises UsageError for `auto`: an engine keeps target, keys and values on one device."""
+    """Raises UsageError for the device `auto`, because an engine runs on one device."""
     if name == AUTO:
         raise UsageError("An engine runs on one device, not on auto (all devices)", "Choose cpu, cuda or cuda:N")
 

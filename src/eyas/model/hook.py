@@ -1,12 +1,12 @@
-"""The hooks through which transformers calls eyas: attention, and the inputs of the captured layers.
+"""The functions of eyas that transformers calls: the attention, and hooks that store the inputs of captured layers.
 
 B requests, T rows, D hidden, N heads, G key-value heads, H head size.
 
-Everything is passed in keyword arguments, which transformers passes unchanged from a model's forward to its layers. So
-there is no global state, and two forwards may run at the same time:
+transformers passes keyword arguments unchanged from a model's forward to its layers. eyas passes its objects in such
+arguments. So it needs no global state, and two forwards may run at the same time:
 
     run_decoder -> decoder(ids, attend, capture, ...) -> layer(..., attend, capture, ...) -> hf_attention(...)
-                                                         ^ pre-hook fills capture          ^ calls attend
+                                                         ^ a pre-hook fills capture        ^ calls attend
 """
 
 from collections.abc import Callable
@@ -28,22 +28,26 @@ SUPPORTED_KWARGS = frozenset({"scaling", "sliding_window", "softcap", "s_aux"})
 
 @dataclass
 class LayerCapture:
-    """The inputs of the captured layers of one forward, filled by the hooks."""
+    """The inputs of the captured layers in one forward. The hooks of `hook_layers` fill it.
+
+    Attributes:
+        inputs_BTD: The input of each captured layer by its id.
+    """
 
     inputs_BTD: dict[HFIndex, Tensor] = field(default_factory=dict)
 
 
 def register_attention() -> None:
-    """Registers eyas's attention with transformers; a second call changes nothing.
+    """Registers eyas's attention with transformers. A second call changes nothing.
 
-    It registers no mask function of the same name: without one, transformers builds no mask and does not read the
-    positions, which would cost a synchronization in every forward.
+    It registers no mask function under this name. So transformers builds no mask. Building one would read the positions
+    from the device, which costs a synchronization in every forward.
     """
     AttentionInterface.register(ATTENTION_NAME, hf_attention)
 
 
 def hook_layers(layers: nn.ModuleList, ids: tuple[HFIndex, ...]) -> None:
-    """Makes the layers with these ids write their input to the `capture` argument of their forward."""
+    """Adds a hook to the layers with these ids. It writes a layer's input to the `capture` argument of its forward."""
     for i in ids:
         if i < len(layers):  # id n is the final hidden state, which no layer takes as input
             layers[i].register_forward_pre_hook(_capture_hook(i), with_kwargs=True)
@@ -61,9 +65,16 @@ def _capture_hook(i: HFIndex) -> Callable[[nn.Module, tuple[Any, ...], dict[str,
 def run_decoder(
     decoder: nn.Module, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, capture: LayerCapture | None = None
 ) -> Tensor:
-    """Returns hidden_BTD after the final norm. positions_BT is [B, T] or [1, T], in any order.
+    """Runs the decoder and returns hidden_BTD after the final norm.
 
-    `attn_positions_BT` passes the positions to attention, because some families do not pass `position_ids` on.
+    It passes the positions also as `attn_positions_BT`, because some families do not pass `position_ids` to attention.
+
+    Args:
+        decoder: The module from ids to final hidden states.
+        ids_BT: Token ids.
+        positions_BT: Positions in the text, [B, T] or [1, T], in any order.
+        attend: The attention of every layer.
+        capture: Receives the inputs of the hooked layers; None captures nothing.
     """
     out = decoder(
         input_ids=ids_BT,
@@ -77,10 +88,10 @@ def run_decoder(
 
 
 def disable_attn_temperature(model: nn.Module) -> None:
-    """Disables Llama 4's own scaling of queries by position, which `hf_attention` then does.
+    """Disables the code of Llama 4 that scales queries by position. `hf_attention` scales them instead.
 
-    Llama 4 scales queries in its layers without RoPE and takes positions from transformers' cache, which eyas does not
-    use.
+    Llama 4 scales the queries of its layers without RoPE. It reads the positions from transformers' cache, which eyas
+    does not use.
     """
     for module in model.modules():
         if getattr(module, "attn_temperature_tuning", False):
@@ -97,16 +108,19 @@ def hf_attention(
     attn_positions_BT: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """Runs one layer's attention by transformers' signature: [B, N, T, H] in, [B, T, N, H] out.
+    """Runs the attention of one layer with the signature that transformers requires.
 
-    RoPE is applied already, and key and value have G heads. The settings of the family become `AttentionParams`. An
-    unknown setting would change the attention, so it raises InputError, and so does a mask of the model's own. The
-    probe at load runs into these errors first.
+    Takes queries [B, N, T, H] and keys and values [B, G, T, H], with RoPE applied. Returns [B, T, N, H] and None. It
+    converts the keyword arguments of transformers to `AttentionParams` and calls `attend`.
+
+    Raises:
+        InputError: The model passes a mask, or a setting that eyas does not know. `probe_attention` raises this error
+            when a target is loaded.
     """
     assert attend is not None, "a model loaded by eyas runs through Target.forward"
     assert attn_positions_BT is not None, "run_decoder passes the positions with attend"
     if attention_mask is not None:
-        raise unsupported_target("its attention gets a mask of its own")
+        raise unsupported_target("its layers pass their own attention mask")
     if kwargs.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         raise unsupported_target("its attention is bidirectional")
     params = _attention_params(module, query.shape[-1], kwargs)
@@ -118,10 +132,9 @@ def hf_attention(
 
 
 def _attention_params(module: nn.Module, head_dim: int, kwargs: dict[str, Any]) -> AttentionParams:
-    """Returns the settings of one layer from transformers' arguments, and its chunk size from the configuration.
+    """Converts transformers' arguments for one layer to AttentionParams. The chunk size is in the configuration.
 
-    `sliding_window` counts the row itself in every family: transformers masks `key > query - sliding_window`. The probe
-    compares window and chunk with that mask.
+    In every family a sliding window includes the row itself: a row sees `key > query - sliding_window`.
     """
     for name, wanted in kwargs.items():
         if name not in IGNORED_KWARGS and name not in SUPPORTED_KWARGS and wanted is not None and wanted is not False:

@@ -1,12 +1,12 @@
-"""The ids of the target's layers that the head reads, in the only convention of this package.
+"""The ids of the target's captured layers, which the head reads. All packages except `formats` count them as follows.
 
     ids -> embed -> [layer 0] -> [layer 1] -> [layer 2] -> ... -> [layer n-1] -> norm -> logits
                  ^            ^            ^                                   ^
      HFIndex     0            1            2              ...                  n is taken after the norm
 
-HFIndex i is entry i of transformers' `hidden_states`: the input of layer i, and for i = n the final hidden state, which
-transformers returns after the final norm. Other projects count layer outputs (i - 1) or take entry n before the norm;
-only the package `formats` converts between them.
+HFIndex i is entry i of transformers' `hidden_states`. For i < n it is the input of layer i. For i = n it is the final
+hidden state after the final norm. Some other projects count the outputs of layers (i - 1), or take entry n before the
+norm. The package `formats` converts their ids.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ HFIndex = NewType("HFIndex", int)
 
 
 def default_aux_layers(num_layers: int) -> tuple[HFIndex, ...]:
-    """Returns EAGLE-3's low, middle and high layer: 2, n // 2, n - 3. Raises InputError for fewer than 7 layers."""
+    """Returns the default layers of EAGLE-3: 2, n // 2 and n - 3. Raises InputError for fewer than 7 layers."""
     ids = (2, num_layers // 2, num_layers - 3)
     if not ids[0] < ids[1] < ids[2]:
         problem = f"A target of {num_layers} layers has no default layers to capture: 2, n // 2 and n - 3 need 7 layers"
@@ -28,7 +28,7 @@ def default_aux_layers(num_layers: int) -> tuple[HFIndex, ...]:
 
 
 def check_aux_layers(ids: Sequence[int], num_layers: int) -> tuple[HFIndex, ...]:
-    """Returns the ids as HFIndex. Raises InputError unless they are ascending, different and in 0..num_layers."""
+    """Returns the ids as HFIndex. Raises InputError unless they are ascending numbers from 0 to num_layers."""
     if not ids or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
         raise InputError(f"The captured layers {list(ids)} are not a list of whole numbers", "Name at least one layer")
     if any(not 0 <= i <= num_layers for i in ids):

@@ -1,4 +1,4 @@
-"""The modules of a transformers model that a text passes through, and their settings in its configuration.
+"""Finds the modules of a transformers model that compute logits from token ids, and their settings.
 
 ids -> [embedding -> layers -> norm] -> LM head -> softcap -> logits
        `-------- decoder --------'
@@ -13,12 +13,12 @@ from eyas.base.errors import InputError
 
 
 def text_config(model: PreTrainedModel) -> PreTrainedConfig:
-    """Returns the configuration of the text part; for a text model its own."""
+    """Returns the configuration of the text part of a multimodal model; of a text model its whole configuration."""
     return model.config.get_text_config(decoder=True)
 
 
 def find_decoder(model: PreTrainedModel) -> nn.Module:
-    """Returns the module from ids to final hidden states."""
+    """Returns the module that computes the final hidden states from token ids."""
     decoder = model.get_decoder()
     if decoder is model:  # Llama 4 declares another prefix than its text part has
         decoder = model.get_submodule("model")
@@ -26,7 +26,7 @@ def find_decoder(model: PreTrainedModel) -> nn.Module:
 
 
 def find_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """Returns the layers in order. Raises InputError if they are not in one list."""
+    """Returns the decoder layers in order. Raises InputError if the model does not keep them in one ModuleList."""
     decoder, num_layers = find_decoder(model), text_config(model).num_hidden_layers
     for child in decoder.children():
         if isinstance(child, nn.ModuleList) and len(child) == num_layers:
@@ -35,7 +35,7 @@ def find_layers(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def find_embedding(model: PreTrainedModel) -> nn.Embedding:
-    """Returns the input embedding. Raises InputError if it is of another class."""
+    """Returns the input embedding. Raises InputError if it is not an nn.Embedding."""
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
         raise unsupported_target(f"its embedding is of class {type(embedding).__name__}")
@@ -43,7 +43,7 @@ def find_embedding(model: PreTrainedModel) -> nn.Embedding:
 
 
 def find_lm_head(model: PreTrainedModel) -> nn.Module:
-    """Returns the module from final hidden states to logits. Raises InputError if the model has none."""
+    """Returns the module that computes logits from final hidden states. Raises InputError if there is none."""
     lm_head = model.get_output_embeddings()
     if lm_head is None:
         raise unsupported_target("it has no LM head")
@@ -51,23 +51,23 @@ def find_lm_head(model: PreTrainedModel) -> nn.Module:
 
 
 def final_logit_softcap(model: PreTrainedModel) -> float | None:
-    """Returns the cap of `apply_softcap` for the model's logits (Gemma 2); None for no cap."""
+    """Returns the softcap of the model's logits (Gemma 2 has one); None if it has none."""
     return getattr(text_config(model), "final_logit_softcapping", None)
 
 
 def apply_softcap(logits: Tensor, softcap: float | None) -> Tensor:
-    """Returns softcap * tanh(logits / softcap), or the logits themselves without a softcap."""
+    """Returns softcap * tanh(logits / softcap); returns the logits unchanged if softcap is None."""
     return logits if softcap is None else (logits / softcap).tanh() * softcap
 
 
 def count_parameters(model: PreTrainedModel) -> int:
-    """Counts the parameters that a text passes through; a vision part, loaded with some targets, does not count."""
+    """Counts the parameters of decoder, embedding and LM head. A vision part of the model is not counted."""
     parts = (find_decoder(model), find_embedding(model), find_lm_head(model))
     return sum(weight.numel() for weight in {weight for part in parts for weight in part.parameters()})
 
 
 def all_rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
-    """Returns the parameters of each kind of RoPE in the model. Those of full-attention layers come first."""
+    """Returns the RoPE parameters of each kind of layer. The first entry is for layers with full attention."""
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     nested = {kind: inner for kind, inner in rope.items() if isinstance(inner, dict)}
     if not nested:
@@ -76,5 +76,5 @@ def all_rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
 
 
 def unsupported_target(reason: str) -> InputError:
-    """Returns the error for a target of a family that eyas does not support; `reason` is a clause about the target."""
+    """Returns the InputError for an unsupported target. `reason` is a clause such as "it has no LM head"."""
     return InputError(f"eyas does not support this target: {reason}", "Use another target (docs/families.md)")

@@ -1,7 +1,7 @@
 """Sizes and settings of a target, from a loaded model or from a configuration without weights.
 
-Without weights, the model is built on the meta device, where a tensor has a shape and no memory. So transformers itself
-gives the number of parameters of a family, and no formula of eyas can be wrong about it.
+Without weights, the model is built on the meta device, where tensors have shapes but use no memory. So the number of
+parameters comes from transformers' own modules and not from a formula for each family.
 """
 
 import re
@@ -25,10 +25,16 @@ NUM_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")  # Llama 
 class TargetInfo:
     """Sizes and settings of a target.
 
-    `intermediate_size` is None where the target has no single one (some mixtures of experts). `rope_theta` is None
-    where the target uses no rotary positions; `rope_type` is transformers' name, "default" for plain RoPE. Where layers
-    differ in their RoPE, both are those of the layers that see the whole text. `num_kv_heads` and `head_dim` are what
-    the attention function of a loaded target received, so they hold for any family.
+    Attributes:
+        name: The directory, hub id or "embedded" from which the target was loaded.
+        intermediate_size: The feed-forward width; None if the target has more than one (some mixtures of experts).
+        num_kv_heads: The number of key-value heads. For a loaded target, this and `head_dim` are measured.
+        max_positions: The longest text in tokens.
+        rope_theta: The RoPE base; None if the target uses no RoPE. If layers differ, that of full-attention layers.
+        rope_type: transformers' name of the RoPE scaling, "default" for plain RoPE; None without RoPE.
+        bos_id: The id of the begin-of-text token, if there is one.
+        eos_ids: The ids of the tokens that end an answer.
+        num_parameters: The number of parameters of the text part.
     """
 
     name: str
@@ -50,14 +56,20 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A target's sizes, and the parameters that one token passes through (embedding and LM head included)."""
+    """The sizes of a target whose weights were not loaded.
+
+    Attributes:
+        info: The sizes and settings.
+        active_parameters: The number of parameters that compute one token, embedding and LM head included. In a
+            mixture of experts only the experts of the token count.
+    """
 
     info: TargetInfo
     active_parameters: int
 
 
 def read_target_info(name: str, model: PreTrainedModel, shape: AttentionShape) -> TargetInfo:
-    """Reads the sizes and settings of a model; `shape` is that of its attention."""
+    """Returns the sizes and settings of a model. `shape` is the shape of its attention, from `probe_attention`."""
     config = text_config(model)
     rope = all_rope_parameters(config)[0]
     bos_id = config.bos_token_id
@@ -85,11 +97,12 @@ def read_target_info(name: str, model: PreTrainedModel, shape: AttentionShape) -
 def read_model_shape(name: str, sizes: Mapping[str, object] | None) -> ModelShape:
     """Reads the sizes of a target without its weights.
 
-    The configuration is, in this order: that of a local directory, that in the hub's cache, `sizes`, that of the hub.
+    It takes the configuration from the first of these that exists: a local directory, the hub's cache on this machine,
+    `sizes`, the hub.
 
     Args:
         name: A directory, a hub id, or "embedded".
-        sizes: `model_type` and further keys of a config.json, from the recipe's table [plan.shape].
+        sizes: `model_type` and other keys of a config.json, from the recipe's table [plan.shape]; None without it.
 
     Raises:
         InputError: No configuration is available.
@@ -101,7 +114,7 @@ def read_model_shape(name: str, sizes: Mapping[str, object] | None) -> ModelShap
 
 
 def attention_shape_of(config: PreTrainedConfig) -> AttentionShape:
-    """Returns the attention shape that a text configuration announces; `probe_attention` measures the real one."""
+    """Returns the attention shape according to a configuration. `probe_attention` measures it on a loaded model."""
     num_heads: int = config.num_attention_heads
     return AttentionShape(
         num_heads,
@@ -111,7 +124,7 @@ def attention_shape_of(config: PreTrainedConfig) -> AttentionShape:
 
 
 def count_active_parameters(model: PreTrainedModel) -> int:
-    """Counts the parameters that one token passes through: of the routed experts, only those that it is sent to."""
+    """Counts the parameters that compute one token. Of routed experts, only those used per token are counted."""
     config, total = text_config(model), count_parameters(model)
     in_experts = sum(weight.numel() for name, weight in model.named_parameters() if EXPERTS.search(name))
     num_experts = next((count for key in NUM_EXPERTS if (count := getattr(config, key, None))), None)
@@ -141,7 +154,7 @@ def _load_config(name: str, sizes: Mapping[str, object] | None) -> PreTrainedCon
 
 
 def _cached_config_dir(name: str) -> Path | None:
-    """Returns the directory of this model's config.json in the hub's cache, without a download."""
+    """Returns the directory of the model's config.json in the hub's cache on this machine; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
     if name.count("/") != 1:

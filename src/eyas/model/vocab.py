@@ -1,9 +1,13 @@
-"""The draft vocabulary: the target tokens that the head may propose. V draft tokens, W target tokens.
+"""The draft vocabulary: the target tokens that the head can propose. V draft tokens, W target tokens.
 
-target id   0  1  2  3  4  5  6
-t2d_W       .  x  .  x  x  .  x        t2d_W[target] is true for the chosen tokens
-draft id       0     1  2     3        draft ids number the chosen tokens in ascending order
-d2t_V          1     2  2     3        an OFFSET, as in the checkpoints of other projects: target = draft + d2t_V[draft]
+The chosen target tokens get the draft ids 0, 1, 2, ... in ascending order. Two tables convert between the ids, as in
+the checkpoints of other projects: t2d is True for the chosen target tokens, and d2t has an offset for each draft token,
+so that target id = draft id + d2t[draft id]. Example with W = 7 and V = 4:
+
+    target id   0  1  2  3  4  5  6
+    t2d_W       .  x  .  x  x  .  x        x means True
+    draft id       0     1  2     3
+    d2t_V          1     2  2     3
 """
 
 from collections.abc import Collection
@@ -18,7 +22,12 @@ from eyas.base.errors import InputError
 
 @dataclass(frozen=True)
 class DraftIds:
-    """Draft ids, 0 where the token is not in the draft vocabulary; `in_vocab` is True where it is."""
+    """The draft ids of some target tokens.
+
+    Attributes:
+        ids: The draft ids; 0 for a token that is not in the draft vocabulary.
+        in_vocab: True for a token that is in the draft vocabulary.
+    """
 
     ids: Tensor
     in_vocab: Tensor
@@ -26,7 +35,14 @@ class DraftIds:
 
 @dataclass(frozen=True, eq=False)
 class DraftVocab:
-    """The two tables of a draft vocabulary, `d2t_V` int64 offsets and `t2d_W` bool, on one device."""
+    """A draft vocabulary. All tensors are on one device.
+
+    Attributes:
+        d2t_V: int64, the offset target id - draft id of each draft token.
+        t2d_W: bool, True for each target token in the draft vocabulary.
+        target_ids_V: The target id of each draft token.
+        draft_ids_W: The draft id of each target token; meaningless where t2d_W is False.
+    """
 
     d2t_V: Tensor
     t2d_W: Tensor
@@ -58,7 +74,11 @@ class DraftVocab:
         return DraftIds(self.draft_ids_W[target_ids] * in_vocab, in_vocab)
 
     def coverage(self, counts_W: Tensor) -> float:
-        """Returns the share of the counted tokens that is in the vocabulary, so that the head can propose it."""
+        """Returns the share of tokens that the head can propose, from 0 to 1.
+
+        Args:
+            counts_W: How often each target token occurs.
+        """
         total = counts_W.sum().item()
         return counts_W[self.t2d_W].sum().item() / total if total else 0.0
 
@@ -67,7 +87,7 @@ class DraftVocab:
         return DraftVocab(self.d2t_V.to(device), self.t2d_W.to(device))
 
     def find_problem(self) -> str | None:
-        """Returns in words how the two tables disagree; None if they agree."""
+        """Returns a description of how d2t and t2d contradict each other; None if they agree."""
         if self.d2t_V.dtype != torch.int64 or self.t2d_W.dtype != torch.bool:
             return f"d2t has type {self.d2t_V.dtype} and t2d {self.t2d_W.dtype}, not int64 and bool"
         if self.d2t_V.ndim != 1 or self.t2d_W.ndim != 1:
@@ -84,29 +104,29 @@ class DraftVocab:
         return f"d2t maps draft token {wrong} to target token {ids}"
 
     def check(self) -> None:
-        """Asserts that the two tables agree."""
+        """Asserts that d2t and t2d agree."""
         assert self.find_problem() is None, self.find_problem()
 
     @staticmethod
     def from_chosen(is_chosen_W: Tensor) -> "DraftVocab":
-        """Builds the vocabulary of the target tokens that are True."""
+        """Builds the vocabulary of the target tokens for which `is_chosen_W` is True."""
         chosen_V = is_chosen_W.nonzero()[:, 0]
         return DraftVocab(chosen_V - torch.arange(len(chosen_V)), is_chosen_W)
 
     @staticmethod
     def from_counts(counts_W: Tensor, size: int, required: Collection[int] = ()) -> "DraftVocab":
-        """Chooses the required tokens, then the most frequent ones; of equally frequent ones the smaller id.
+        """Builds the vocabulary of the required tokens and the most frequent other tokens.
 
-        So a size beyond the tokens that occur is filled by id: in vocabularies made by merging pairs, ids follow the
-        order of the merges, and so the tokens' frequency in text.
+        Of equally frequent tokens it takes the smallest ids. This also decides among tokens that never occur: in BPE
+        vocabularies smaller ids are merged earlier, so they are usually more frequent in text.
 
         Args:
             counts_W: How often each target token occurs among the supervised tokens.
             size: V, the number of draft tokens.
-            required: Tokens to choose in any case, see `required_ids`.
+            required: Target ids to choose even if they never occur, from `required_ids`.
 
         Raises:
-            InputError: `size` is smaller than the required tokens or larger than the target's vocabulary.
+            InputError: `size` is smaller than the number of required tokens or larger than the target's vocabulary.
         """
         num_target, ids = counts_W.shape[0], sorted(set(required))
         if ids and not 0 <= ids[0] <= ids[-1] < num_target:
@@ -124,12 +144,11 @@ class DraftVocab:
 
 
 def required_ids(tokenizer: PreTrainedTokenizerBase, eos_ids: Collection[int], counts_W: Tensor) -> tuple[int, ...]:
-    """Returns the tokens that every draft vocabulary needs, ascending, even where the data is too small to show them.
+    """Returns the ids of the tokens that every draft vocabulary needs, ascending, even if the training data lacks them.
 
-    These are the end-of-turn tokens, and of the tokenizer's added tokens (control tokens that mark roles, tools or
-    thinking) those that the chat template writes or that were generated. A template writes the marks that its target
-    generates, such as that of a tool call. It also writes marks that only users' turns have; each costs a row of the
-    head. The hundreds of reserved tokens of a vocabulary are in no template and are never generated.
+    These are the end-of-turn tokens, and the tokenizer's added tokens that the chat template contains or that occur in
+    the answers. Added tokens mark roles, tool calls or thinking. A few of them occur only in user messages; each costs
+    one row of the head's lm_head. Reserved tokens, which are in no template and no answer, are left out.
 
     Args:
         tokenizer: The target's tokenizer.
