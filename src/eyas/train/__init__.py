@@ -1,1 +1,1 @@
-"""Training a draft head on stored features, and its acceptance on held-out ones."""
+"""Trains a draft head on stored features and evaluates it on held-out answers."""

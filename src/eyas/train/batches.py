@@ -1,13 +1,13 @@
 """Plans the batches of an epoch and divides them among processes.
 
-The plan is a pure function of (seed, epoch) and the manifest. So a resumed run continues with the very next batch, and
-the number of processes changes only who computes a micro-batch, not its rows.
+The plan depends only on (seed, epoch) and the manifest. So a resumed run continues with the next update. The number of
+processes changes which process computes a micro-batch, but not the rows of the micro-batch.
 
-    update        = rows until `batch_tokens` supervised tokens are together      one optimizer step
-    micro-batch   = its rows until `micro_tokens` tokens are together             one forward and backward, packed
+    update        = rows with `batch_tokens` supervised tokens in total           one optimizer step
+    micro-batch   = rows of an update with at most `micro_tokens` tokens          one packed forward and backward
 
-    update 1    [ micro a ][ micro b ][ micro c ][ micro d ]      rank 0 takes a and d, rank 1 takes b and c:
-                  900        800        700        500              `assign_to_ranks`, by tokens
+    micro-batches of update 1    [ a ]   [ b ]   [ c ]   [ d ]      `assign_to_ranks` balances the tokens:
+    tokens in each of them        900     800     700     500         rank 0 gets a and d, rank 1 gets b and c
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,12 @@ from eyas.features.shard import RowInfo
 
 @dataclass(frozen=True)
 class Update:
-    """One optimizer step: its micro-batches as indices into the manifest's rows, and its supervised tokens."""
+    """The rows of one optimizer step.
+
+    Attributes:
+        micro_batches: For each micro-batch, the indices of its rows in `Manifest.rows`.
+        num_supervised: The supervised tokens of all micro-batches.
+    """
 
     micro_batches: tuple[tuple[int, ...], ...]
     num_supervised: int
@@ -33,9 +38,16 @@ def plan_epoch(
     batch_tokens: int,
     micro_tokens: int,
 ) -> list[Update]:
-    """Returns the updates of one epoch over those rows that have supervised tokens, in random order.
+    """Returns the updates of one epoch. Rows are shuffled; a row without supervised tokens is left out.
 
     A row longer than `micro_tokens` is a micro-batch of its own. The last update may be smaller.
+
+    Args:
+        rows: All rows of the manifest.
+        indices: The indices of the rows to train on.
+        seed_and_epoch: The seed of the shuffle.
+        batch_tokens: The supervised tokens that complete an update.
+        micro_tokens: The most tokens of a micro-batch, prompts included.
     """
     usable = [index for index in indices if rows[index].num_supervised > 0]
     shuffled = np.random.default_rng(seed_and_epoch).permutation(len(usable))
@@ -57,10 +69,11 @@ def plan_epoch(
 
 
 def assign_to_ranks(update: Update, rows: Sequence[RowInfo], world_size: int) -> list[list[tuple[int, ...]]]:
-    """Returns the micro-batches of each rank, in the order of the update. A rank may have none.
+    """Returns the micro-batches of each rank, in the order of the update. The list of a rank may be empty.
 
-    The longest micro-batch goes first, always to the rank with the fewest tokens so far, on a tie to the lowest rank.
-    The busiest rank gets at most 4/3 of the tokens of the best division (Graham, 1969).
+    Micro-batches are assigned from the longest to the shortest. Each goes to the rank with the fewest tokens so far; on
+    a tie, to the lowest rank. The busiest rank gets at most 4/3 of the tokens that it would get in the best possible
+    assignment (Graham, 1969).
     """
     tokens = [sum(rows[index].length for index in micro) for micro in update.micro_batches]
     load, assigned = [0] * world_size, [[] for _ in range(world_size)]

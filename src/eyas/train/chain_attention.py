@@ -1,19 +1,23 @@
-"""Computes attention of unrolled chains with its own backward: causal over one text, plus the chain's own later keys.
+"""Computes the attention of the training-time test (ttt.py), with a backward that needs little memory.
+
+A chain starts at one position of a text and runs K steps. At each step, its query attends to two groups of keys: the
+keys of its text up to its own position (causal), and the keys of its own later steps 1..J.
+
+    scores of a chain     [ q . k of its text, causal | q . k of its own steps 1..J ]  ->  one softmax over both
 
 Q chains and P rows of the batch, N heads, G key-value heads, R = N / G, H head size, J unrolled steps so far; C chains
 of a block, T keys of its text up to its last chain, M = R * C.
 
-    scores of a chain     [ q . k of its text, causal | q . k of its own steps 1..J ]  ->  one softmax over both
-
 Autograd would store four copies of the scores and repeat the keys for every head of a group. This module stores only
-the log-sum-exp of each softmax and computes the scores of a block of chains again in the backward. So memory grows with
-the length of a text, not with its square. It loops over texts: nothing is padded, and texts cannot see each other.
+the log-sum-exp of each softmax. The backward computes the scores again, one block of chains at a time. So memory grows
+with the length of a text, not with its square. The code loops over texts: it pads nothing, and no text attends to
+another text.
 
-                  keys of a text
+              keys of a text ->              one line for each chain, x: the chain attends to this key
     block 1   x x x x
-              x x x x x                      a block computes nothing to the right of its last chain
+              x x x x x                      block 1 computes scores of the first 5 keys only
     block 2   x x x x x x x
-              x x x x x x x x x
+              x x x x x x x x x              block 2 computes scores of the first 9 keys only
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,13 +27,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_FLOATS = 1_000_000  # scores of a block, f32: 4 MB, which fits a core's cache
-GPU_FACTOR = 64  # a GPU computes this many times as much at once, to be busy; it has the memory
+BLOCK_FLOATS = 1_000_000  # scores of a block, f32: 4 MB, which fits into the cache of a CPU core
+GPU_FACTOR = 64  # a block on a GPU is so many times larger, because a small block would leave the GPU idle
 
 
 @dataclass(frozen=True, eq=False)
 class PackedText:
-    """The rows and chains of one text in the batch. positions: of its chains in the text, ascending."""
+    """The place of one text in a packed batch.
+
+    Attributes:
+        rows: The rows of the batch that hold the tokens of the text.
+        chains: The chains of the batch that start in the text.
+        positions: The position in the text at which each of these chains starts, ascending.
+    """
 
     rows: slice
     chains: slice
@@ -37,7 +47,7 @@ class PackedText:
 
 
 def max_floats(cpu_floats: int, device: torch.device) -> int:
-    """Returns the number of floats to compute at once on this device, if a CPU computes `cpu_floats`."""
+    """Returns the number of floats to compute at once on `device`: `cpu_floats` on a CPU, more on a GPU."""
     return cpu_floats if device.type == "cpu" else GPU_FACTOR * cpu_floats
 
 
@@ -48,14 +58,14 @@ def chain_attention(
     unrolled_kv: Sequence[tuple[Tensor, Tensor]],
     scale: float,
 ) -> Tensor:
-    """Returns out_NQH, the attention of one unrolled step.
+    """Returns out_NQH, the attention output of every chain at one unrolled step.
 
     Args:
         texts: The texts of the batch.
         q_NQH: The queries of the chains.
         prefix_kv: Keys and values of step 0, [G, P, H] each.
-        unrolled_kv: Keys and values of each later step up to this one, [G, Q, H] each.
-        scale: The factor of the scores.
+        unrolled_kv: Keys and values of the chains at step 1, 2, ... up to the current step, [G, Q, H] each.
+        scale: The factor of the scores, usually 1 / sqrt(H).
     """
     flat = [tensor for pair in unrolled_kv for tensor in pair]
     return _ChainAttention.apply(texts, q_NQH * scale, *prefix_kv, *flat)  # type: ignore[return-value]
@@ -123,14 +133,20 @@ class _ChainAttention(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Some chains of one text, and the rows of their keys, which end with the last of these chains."""
+    """Consecutive chains of one text whose scores are computed together.
+
+    Attributes:
+        chains: The chains of the block, among all chains of the batch.
+        keys: The rows of the batch from the start of the text to the last chain of the block.
+        future_CT: True where the key comes after the start of the chain.
+    """
 
     chains: slice
     keys: slice
     future_CT: Tensor
 
     def scores(self, q_GRQH: Tensor, k_GPH: Tensor) -> Tensor:
-        """Returns [G, R, C, T], -inf where the key comes after the chain."""
+        """Returns the scores [G, R, C, T]; -inf where the key comes after the start of the chain."""
         q_GMH = q_GRQH[:, :, self.chains].reshape(k_GPH.shape[0], -1, k_GPH.shape[-1])
         scores_GMT = torch.bmm(q_GMH, k_GPH[:, self.keys].transpose(1, 2))
         scores_GRCT = scores_GMT.view(*q_GRQH.shape[:2], *self.future_CT.shape)
@@ -153,7 +169,7 @@ def _blocks(texts: Sequence[PackedText], num_heads: int, device: torch.device) -
 
 
 def _dot_products(x_GRQH: Tensor, others: Sequence[Tensor]) -> Tensor:
-    """Returns [G, R, Q, J]: x . y of the same group and chain for each y in `others`, [G, Q, H]."""
+    """Returns [G, R, Q, J]: the dot product of x with each of the J tensors [G, Q, H] in `others`, chain by chain."""
     if not others:
         return x_GRQH.new_zeros(*x_GRQH.shape[:-1], 0)
     return torch.stack([(x_GRQH * y_GQH[:, None]).sum(-1) for y_GQH in others], -1)

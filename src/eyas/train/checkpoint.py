@@ -1,12 +1,14 @@
-"""Writes and reads checkpoints: files of all processes, in the head directory or at any URL.
+"""Writes and reads training checkpoints, in the head directory or at `train.checkpoint_url`.
 
     checkpoint-000042-0-of-2.safetensors    the first half of the rows of every weight and moment, written by rank 0
     checkpoint-000042-1-of-2.safetensors    the second half, written by rank 1
-    checkpoint.json                         update, metrics so far, digests of both; written last, replaces the old one
+    checkpoint.json                         the update, the metrics so far, the digest of each shard; written last
 
-The number of a shard determines its rows (`distributed.shard_rows`), so any number of processes can read a checkpoint
-of any other number. Whenever a process dies, checkpoint.json names complete shards. It holds a digest of settings and
-inputs of the run, so a changed recipe starts from the beginning. It contains only tensors and JSON.
+The example is the checkpoint after update 42 of two processes. The number of a shard determines its rows
+(`distributed.shard_rows`), so a training with another number of processes can read it. Every shard is complete before
+checkpoint.json names it, so a process may die at any time. checkpoint.json holds a digest of the settings and inputs
+of the run. A run with another digest ignores the checkpoint and starts from the beginning. The files contain only
+tensors and JSON.
 """
 
 import json
@@ -34,12 +36,15 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of checkpoint.json, after `update` updates.
+    """The content of checkpoint.json.
 
-    window_start, window_SK: the first update since the last metrics line, and the sums since then.
-    lines: the lines of metrics.jsonl so far.
-    selection: the state of `checkpoint_selection`.
-    parts: the digest of each shard by file name, once the shards are written.
+    Attributes:
+        update: The number of updates that are done.
+        window_start: The number of updates that were done when the last line of metrics.jsonl was written.
+        window_SK: `MetricSums.sums_SK`, summed over the updates after `window_start`.
+        lines: The lines of metrics.jsonl so far.
+        selection: The result of `CheckpointSelection.to_json`.
+        parts: Shard file name -> digest. Empty until the shards are written.
     """
 
     update: int
@@ -57,12 +62,12 @@ class DamagedCheckpointError(Exception):
 def write_checkpoint(
     directory: StoragePath, checkpoint: Checkpoint, state: Mapping[str, Tensor], origin: str, group: ProcessGroup
 ) -> None:
-    """Writes a checkpoint, one shard by each process. A collective call.
+    """Writes a checkpoint; each process writes one shard. A collective call: every process must make it.
 
     Args:
         directory: The directory of the checkpoint.
-        checkpoint: Its content besides the tensors.
-        state: The tensors by name: DTensors sharded by rows, or whole tensors that are equal in all processes.
+        checkpoint: The content of checkpoint.json; this function fills in `parts`.
+        state: The tensors by name. Each is a DTensor sharded by rows, or a whole tensor that is equal in all processes.
         origin: A digest of everything that determines the run.
         group: The processes of the training.
 
@@ -93,7 +98,11 @@ def write_checkpoint(
 
 
 def read_checkpoint(directory: StoragePath, origin: str) -> Checkpoint | None:
-    """Returns the checkpoint of this run without its tensors, None if there is none or it is of another run.
+    """Returns the content of checkpoint.json, or None if there is no checkpoint of this run.
+
+    Args:
+        directory: The directory of the checkpoint.
+        origin: The digest that `write_checkpoint` was given. A checkpoint with another digest is ignored.
 
     Raises:
         DamagedCheckpointError: If checkpoint.json is damaged.
@@ -116,7 +125,15 @@ def read_checkpoint(directory: StoragePath, origin: str) -> Checkpoint | None:
 def load_tensors(
     directory: StoragePath, checkpoint: Checkpoint, state: Mapping[str, Tensor], group: ProcessGroup
 ) -> dict[str, Tensor]:
-    """Returns the rows of the tensors in `state` that this process holds, in CPU memory. Reads only shards with them.
+    """Reads the tensors of a checkpoint and returns them by name, in CPU memory.
+
+    Of a DTensor only the rows of this process are returned. Shards without such rows are not read.
+
+    Args:
+        directory: The directory of the checkpoint.
+        checkpoint: The result of `read_checkpoint`.
+        state: The current tensors by name. They give the names, shapes and sharding.
+        group: The processes of the training.
 
     Raises:
         DamagedCheckpointError: If a shard is missing or damaged.

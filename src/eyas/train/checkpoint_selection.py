@@ -1,14 +1,18 @@
-"""Selects the weights of a training that become the head: those with the best acceptance on held-out answers.
+"""Selects the weights that become the head: those with the best acceptance length on held-out answers.
 
-    update      ... 180 ...     360 ...     540        evaluated after each epoch, or every `train.evaluate_every`
-    weights         2.91        3.43        3.40       acceptance length on held-out answers
-    their EMA       3.02        3.51        3.52 <-    with `train.ema`: m = k m + (1 - k) w after each update
+An evaluation runs after each epoch, or every `train.evaluate_every` updates. It replays the same N held-out answers
+with the current weights and, if `train.ema` is set, with the exponential moving average (EMA) of the weights.
 
-N held-out answers, always the same. Two candidates are compared answer by answer. The later one is chosen unless it
-needs more rounds by over one standard error of the difference; at one update the EMA comes after the weights. So noise
-does not discard training, and only a significant loss does.
+    after update                          180       360       540
+    acceptance length with the weights    2.91      3.43      3.40
+    acceptance length with their EMA      3.02      3.51      3.52   <- becomes the head
 
-This evaluation chooses one of a few dozen candidates. `eyas eval` measures on all held-out answers, including these.
+Each evaluated set of weights is a candidate. A new candidate replaces the chosen candidate, unless it needs more
+rounds and the difference exceeds one standard error over the answers. So noise does not discard later training. In one
+evaluation, the weights are compared first and the EMA second.
+
+The figures of the chosen candidate are slightly too high, because they selected it. `eyas eval` measures the head on
+all held-out answers.
 """
 
 import math
@@ -31,21 +35,27 @@ NOISE_STD_ERRORS = 1.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """The rounds that each answer needs with the weights after `update`, or with their EMA (is_mean)."""
+    """A set of weights that was evaluated.
+
+    Attributes:
+        update: The update after which the weights were evaluated, counted from 1.
+        is_mean: True for the EMA of the weights, False for the weights.
+        rounds_N: The rounds that each held-out answer needs.
+    """
 
     update: int
     is_mean: bool
     rounds_N: tuple[int, ...]
 
     def is_worse(self, other: "Candidate") -> bool:
-        """Returns True if this candidate needs more rounds than `other`, by more than the noise."""
+        """Returns True if this candidate needs more rounds than `other`, by over one standard error."""
         more_N = torch.tensor(self.rounds_N).double() - torch.tensor(other.rounds_N)
         error = math.sqrt(len(more_N)) * float(more_N.std()) if len(more_N) > 1 else 0.0
         return float(more_N.sum()) > NOISE_STD_ERRORS * error
 
 
 class CheckpointSelection:
-    """The best weights so far and the EMA of the weights. The optimizer owns the weights in training."""
+    """The chosen weights so far and the EMA of the weights. The optimizer owns the weights that are trained."""
 
     def __init__(
         self,
@@ -55,7 +65,16 @@ class CheckpointSelection:
         optimizer: MasterWeightOptimizer,
         held_out: HeldOutRows | None,
     ) -> None:
-        """Copies the weights. held_out: None evaluates nothing, and the last weights or their EMA become the head."""
+        """Copies the initial weights.
+
+        Args:
+            config: The settings.
+            sizes: The sizes of the head.
+            vocab: The draft vocabulary of the head.
+            optimizer: The owner of the weights that are trained.
+            held_out: The answers to evaluate on. None: nothing is evaluated, and the last weights become the head, or
+                their EMA if `train.ema` is set.
+        """
         self.config, self.sizes, self.vocab, self.optimizer = config, sizes, vocab, optimizer
         self.held_out = held_out
         self.candidates: list[Candidate] = []
@@ -65,13 +84,17 @@ class CheckpointSelection:
 
     @torch.no_grad()
     def update_ema(self, update: int) -> None:
-        """Adds the weights after this update (counted from 1) to the EMA. Early weights are random and decay faster."""
+        """Updates the EMA after this update, counted from 1. Early updates keep less of it, so random weights fade."""
         keep = min(self.config.ema, (1 + update) / (10 + update))
         for name, mean in self._ema.items():
             local_rows(mean).lerp_(local_rows(self.optimizer.weights[name]), 1 - keep)
 
     def evaluate(self, update: int) -> dict[str, float]:
-        """Evaluates the weights and their EMA. Returns the figures for metrics.jsonl. A collective call."""
+        """Evaluates the weights and their EMA, and updates the chosen candidate. A collective call.
+
+        Returns:
+            The keys `acceptance_length` and `acceptance_length_of_mean` (of the EMA) for a line of metrics.jsonl.
+        """
         assert self.held_out is not None, "no held-out answers"
         figures = {}
         weights_by_name: dict[str, Mapping[str, Tensor]] = {"acceptance_length": self.optimizer.weights}
@@ -89,7 +112,7 @@ class CheckpointSelection:
 
     @property
     def should_stop(self) -> bool:
-        """True if the last `train.patience` evaluations all needed at least as many rounds as the best one before."""
+        """True if no evaluation among the last `train.patience` needs fewer rounds than the best one before them."""
         if self.config.patience is None:
             return False
         fewest: dict[int, int] = {}
@@ -101,7 +124,7 @@ class CheckpointSelection:
         return bool(before) and min(last) >= min(before)
 
     def apply_chosen(self) -> None:
-        """Copies the chosen weights into the optimizer, after the last update."""
+        """Copies the chosen weights into the optimizer. The caller must call it after the last update."""
         weights = self._best if self.held_out is not None else self._ema
         if weights:
             self._copy_weights(weights, self.optimizer.weights)
@@ -113,7 +136,7 @@ class CheckpointSelection:
             local_rows(destination[name]).copy_(local_rows(weight))
 
     def _count_rounds(self, held_out: HeldOutRows, weights: Mapping[str, Tensor]) -> tuple[Tensor, int]:
-        """Returns rounds_N and the tokens of all answers. Each process replays some of the answers."""
+        """Returns the rounds of each answer and the tokens of all answers. Each process replays some of the answers."""
         group = self.optimizer.group
         head = Head(self.sizes).to_empty(device="cpu").requires_grad_(False)
         head.load_state_dict(self.optimizer.gather_weights(weights))
@@ -128,18 +151,18 @@ class CheckpointSelection:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        """Returns the EMA and the best weights for a checkpoint, as they are sharded."""
+        """Returns the EMA and the chosen weights by name for a checkpoint, sharded as the master weights are."""
         kinds = {"mean": self._ema, "best": self._best}
         return {f"{kind}.{name}": weight for kind, weights in kinds.items() for name, weight in weights.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the candidates, and the index of the chosen one, for checkpoint.json."""
+        """Returns the candidates and the index of the chosen candidate, for `selection` in checkpoint.json."""
         chosen = None if self.chosen is None else self.candidates.index(self.chosen)
         return {"found": [asdict(candidate) for candidate in self.candidates], "chosen": chosen}
 
     @torch.no_grad()
     def load_state(self, loaded: Mapping[str, Tensor], selection: dict[str, Any]) -> None:
-        """Restores the results of `state` and `to_json`."""
+        """Restores the selection from a checkpoint: `loaded` from `state`, `selection` from `to_json`."""
         for name, weight in self.state().items():
             local_rows(weight).copy_(loaded[name])
         self.candidates = [Candidate(**entry | {"rounds_N": tuple(entry["rounds_N"])}) for entry in selection["found"]]

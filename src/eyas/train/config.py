@@ -1,4 +1,4 @@
-"""Defines the recipe keys `train.*` and the sizes of the head that they give."""
+"""Defines the recipe keys `train.*`, and computes the sizes of the head from them."""
 
 import dataclasses
 import math
@@ -26,8 +26,8 @@ class HeadOptions:
         num_heads: The number of attention heads; by default the target's.
         num_kv_heads: The number of key-value heads; by default the target's.
         head_dim: The width of one attention head; by default the target's.
-        fc_norm: Norms each captured layer before the first linear layer.
-        norm_output: Feeds the normed output of a step to the next step.
+        fc_norm: Applies RMSNorm to each captured layer before the first linear layer.
+        norm_output: Gives the output of a step to the next step after the final norm, instead of before it.
     """
 
     intermediate_size: int | None = None
@@ -42,9 +42,9 @@ class HeadOptions:
 class TrainConfig:
     """The recipe keys `train.*`. Raises UsageError for a value out of range.
 
-    An *update* is an optimizer step; a *step* is one of the unrolled steps (glossary). The keys from `evaluate_every`
-    to `ema` decide which weights become the head (`train.checkpoint_selection`). `evaluate_tree` is not the tree of
-    `eval`, so that no key of `eval` changes a head.
+    An *update* is an optimizer step; a *step* is one of the unrolled steps (glossary). The keys `evaluate_every`,
+    `evaluate_answers`, `evaluate_tree`, `patience` and `ema` decide which weights become the head
+    (`train.checkpoint_selection`). Training does not use the tree of `eval.*`, so no key of `eval` changes the head.
 
     Attributes:
         steps: The number of unrolled steps K of the training-time test.
@@ -52,31 +52,32 @@ class TrainConfig:
         epochs: The number of passes over the data.
         updates: The number of optimizer steps, instead of `epochs`.
         batch_tokens: The number of supervised tokens of one update.
-        micro_tokens: The number of tokens of one forward, prompts included.
+        micro_tokens: The most tokens of one forward and backward, prompts included.
         learning_rate: The highest learning rate, reached at the end of the warm-up.
         warmup: The share of all updates in which the learning rate rises.
-        weight_decay: The weight decay of matrices; norms have none.
-        clip: The largest norm of the gradient; a larger one is scaled down to it.
+        weight_decay: The weight decay of matrices; weights of norms do not decay.
+        clip: The largest norm of the gradient; a larger gradient is scaled down to this norm.
         seed: The seed of the random weights and of the order of the data.
         draft_vocab_size: The number of tokens that the head can draft, at most the target's vocabulary.
         init: The initial weights: "random", or the directory of a head to continue from.
         lm_head: The initial output rows of draft tokens that `init` does not have: random, or the target's.
-        loss: The loss of a step: soft is that of EAGLE-3, kl the same without the target's entropy, lk and lk_log
-            follow the acceptance probability.
+        loss: The loss of a step. soft: the cross-entropy of EAGLE-3. kl: soft minus the target's entropy. lk: minus
+            the acceptance probability. lk_log: minus the logarithm of the acceptance probability.
         dtype: The dtype of forward and backward; master weights and moments are float32.
         stored_dtype: The dtype of model.safetensors.
         log_every: The number of updates between two lines of metrics.jsonl.
         checkpoint_every_s: The number of seconds between two checkpoints.
-        checkpoint_url: The directory of the checkpoints, any fsspec URL that only this run uses; by default beside the
-            head.
+        checkpoint_url: The directory of the checkpoints, any fsspec URL. Requirement: no other run uses it. By default
+            the head directory.
         shard: Divides master weights and moments among the processes.
         evaluate_every: The number of updates between two evaluations on held-out answers; by default one after each
             epoch.
         evaluate_answers: The number of held-out answers that are evaluated; with 0 the last weights become the head.
         patience: The number of evaluations without improvement after which training stops; by default it never stops
             early.
-        ema: The share of the exponential moving average of the weights that an update keeps; 0 uses no average.
-        watch: The experiment trackers that also get the lines of metrics.jsonl.
+        ema: The factor k of the exponential moving average m = k * m + (1 - k) * weights, computed after each update;
+            0 computes no average.
+        watch: The experiment trackers that get a copy of each line of metrics.jsonl.
     """
 
     steps: int = 7
@@ -126,7 +127,7 @@ class TrainConfig:
 
 
 def build_head_config(config: TrainConfig, aux_layer_ids: Sequence[int], info: TargetInfo) -> HeadConfig:
-    """Returns the sizes of the head: those of one layer of the target, changed by `train.head`.
+    """Returns the sizes of the head: the sizes of one layer of the target, except where `train.head` sets them.
 
     Raises:
         InputError: If no head can have these sizes.

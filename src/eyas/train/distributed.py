@@ -1,8 +1,8 @@
 """Connects the processes that train one head: rank and world size, collectives, and SIGTERM.
 
-A launcher (torchrun, Slurm with its variables set, a Kubernetes job) starts the same command in each process and sets
-RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Without them a process trains alone, and every collective
-returns at once. Tensors on a CPU are reduced by gloo, those on a CUDA device by NCCL.
+A launcher (torchrun, Slurm or a Kubernetes job) starts the same command in each process. It must set RANK, WORLD_SIZE,
+LOCAL_RANK, MASTER_ADDR and MASTER_PORT. If WORLD_SIZE is not set, the process trains alone, and every collective
+returns at once. gloo reduces tensors on a CPU, NCCL reduces tensors on a CUDA device.
 """
 
 import os
@@ -24,9 +24,13 @@ from eyas.model.devices import default_device
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of a training, as seen by the process of this rank. Collectives must be called by all of them.
+    """The processes of one training. Requirement: all processes call the same collectives in the same order.
 
-    Every collective raises StageError if another process is gone.
+    Every collective raises StageError if another process has stopped.
+
+    Attributes:
+        rank: The number of the current process, counted from 0.
+        world_size: The number of processes.
     """
 
     rank: int = 0
@@ -38,7 +42,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """Sums a tensor over all processes, in place, and returns it. All get the same bits."""
+        """Sums a tensor over all processes, in place, and returns it. All processes get the same bits."""
         if self.world_size > 1:
             with self.report_lost_ranks():
                 dist.all_reduce(tensor)
@@ -58,7 +62,7 @@ class ProcessGroup:
 
     @contextmanager
     def report_lost_ranks(self) -> Iterator[None]:
-        """Turns an error of a collective into a StageError. gloo and NCCL do not say which process is gone."""
+        """Raises StageError if a collective in the block fails. gloo and NCCL do not report which process stopped."""
         try:
             yield
         except torch.OutOfMemoryError:
@@ -74,22 +78,22 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def shard_rows(rank: int, world_size: int, num_rows: int) -> slice:
-    """Returns the rows of a sharded tensor that a rank holds, as DTensor's Shard(0) divides them."""
+    """Returns the rows of a tensor that `rank` holds if DTensor shards the tensor with Shard(0)."""
     size = -(-num_rows // world_size)
     return slice(min(rank * size, num_rows), min((rank + 1) * size, num_rows))
 
 
 def local_rows(tensor: Tensor) -> Tensor:
-    """Returns the rows of a tensor that this process holds: its shard of a DTensor, all rows of another tensor."""
+    """Returns the local shard of a DTensor. Returns any other tensor unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @contextmanager
 def join_process_group() -> Generator[ProcessGroup, None, None]:
-    """Yields the group that the launcher has started; a group of one without a launcher.
+    """Yields the group of processes that the launcher started. Without a launcher, it has one process.
 
     Raises:
-        UsageError: If the launcher's variables are incomplete or not numbers.
+        UsageError: If an environment variable of the launcher is missing or not a number.
         StageError: If the other processes cannot be reached.
     """
     rank, world_size = (_read_int_variable(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
@@ -112,7 +116,7 @@ def join_process_group() -> Generator[ProcessGroup, None, None]:
 
 
 def local_device() -> str:
-    """Returns the device of this process: the CUDA device number LOCAL_RANK where a launcher sets it."""
+    """Returns the device of this process: "cuda:LOCAL_RANK" if a launcher sets LOCAL_RANK, else the default device."""
     name = default_device()
     return f"{name}:{_read_int_variable('LOCAL_RANK', 0)}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
 
@@ -133,7 +137,10 @@ class SigtermNotice:
 
 @contextmanager
 def catch_sigterm() -> Generator[SigtermNotice, None, None]:
-    """Yields a notice. In the block SIGTERM only sets `received`. Python allows handlers only in the main thread."""
+    """Yields a SigtermNotice. In the block, SIGTERM sets its `received` and does not stop the process.
+
+    Outside the main thread it changes nothing, because Python allows signal handlers only in the main thread.
+    """
     notice = SigtermNotice()
     if threading.current_thread() is not threading.main_thread():
         yield notice

@@ -1,12 +1,14 @@
 """Initializes the head before training: randomly, with the target's output rows, or with the weights of another head.
 
-    train.init      train.lm_head   norms   matrices      rows of lm_head
-    "random"        "random"        1       normal        normal
-    "random"        "target"        1       normal        the target's row of each draft token
-    a directory     either          its     its           its, for the draft tokens that it has; others as above
+    train.init      train.lm_head   norms        matrices           rows of the head's output matrix
+    "random"        "random"        1            normal             normal
+    "random"        "target"        1            normal             the target's row of each draft token
+    a directory     "random"        that head's  that head's        that head's row of a draft token, else normal
+    a directory     "target"        that head's  that head's        that head's row of a draft token, else the target's
 
-Rows copied from the target are trained like the rest. A bias or a cap of the target's logits has no place in a head and
-is not copied. EAGLE and SpecForge start from random rows, speculators from the target's rows (facts A).
+"normal" means drawn from a normal distribution. Training changes all weights, also rows copied from the target. A bias
+or a soft cap of the target's logits is not copied, because a head has neither. EAGLE and SpecForge start from random
+rows, speculators starts from the target's rows.
 
 V draft vocabulary, W target vocabulary, D hidden.
 """
@@ -25,7 +27,10 @@ from eyas.model.vocab import DraftVocab
 
 RANDOM = "random"
 MAY_DIFFER = ("draft_vocab_size", "max_position_embeddings")
-"""Sizes that the initial head may have of its own: rows are matched by token, and no weight depends on the other."""
+"""Sizes in which the initial head may differ from the new head.
+
+Rows of different draft vocabularies are matched by token, and no weight depends on max_position_embeddings.
+"""
 
 
 @torch.no_grad()
@@ -41,14 +46,14 @@ def init_head(
 
     Args:
         sizes: The sizes of the new head.
-        vocab: Its draft vocabulary.
-        target: The target, for `lm_head="target"`.
+        vocab: The draft vocabulary of the new head.
+        target: The target; `lm_head="target"` copies its output rows.
         seed: The seed of random weights.
         init: "random", or the directory of the head to start from.
-        lm_head: The initial output rows of draft tokens that `init` does not have.
+        lm_head: The initial output rows of the draft tokens that the head in `init` does not have.
 
     Raises:
-        InputError: If `init` is not a head directory, or its head has other sizes.
+        InputError: If `init` is not a head directory, or the head in it has other sizes than `sizes`.
     """
     head = Head.init(sizes, seed)
     rows_VD = head.lm_head.weight

@@ -1,32 +1,36 @@
-"""Computes the distillation loss of all steps at once, with its gradient and the figures that training shows.
+"""Computes the distillation loss of all steps at once, its gradient, and the accuracy and acceptance of each step.
 
 Q chains, K steps, J teacher rows, C of them in a chunk, M = C * K, D hidden, V draft vocabulary, W target vocabulary.
 
+The teacher is the target, the student is the head. A teacher row is a position of a text at which the target's
+distribution of the next token is the goal of one or more student outputs.
+
     loss = sum over steps k, chains t of  m_k(t) * known(t, k) * decay^k * token_loss(teacher_{t+1+k}, step k) / count
 
-The teacher is the target, the student is the head. p: the target's softmax over all of W, restricted to V; mass: the
-sum of p over V; q: the head's softmax over V.
+    m_k(t)      1 if step k of the chain at t is supervised (`layout.supervised_positions`), else 0
+    known(t,k)  1 if the most likely token of the teacher is in the draft vocabulary, else 0
+    p           the target's softmax over W, restricted to V;  mass: the sum of p over V
+    q           the head's softmax over V
 
-    token_loss of p_V, mass, q_V                     gradient in the head's logits    p outside V
-    soft      -sum_v p_v / mass * log q_v            q - p / mass                     left out: p is renormalized
-    kl        soft - entropy of p / mass             the same                         left out as well
-    lk        -alpha, alpha = sum_v min(p_v, q_v)    q * (S - I)                      never accepted: alpha <= mass
-    lk_log    -log alpha                             q * (S - I) / alpha              the same
+    loss      token_loss of p_V, mass, q_V           gradient in the head's logits    probability outside V
+    soft      -sum_v p_v / mass * log q_v            q - p / mass                     ignored: p is renormalized
+    kl        soft - entropy of p / mass             q - p / mass                     ignored: p is renormalized
+    lk        -alpha, alpha = sum_v min(p_v, q_v)    q * (S - I)                      counts as rejected: alpha <= mass
+    lk_log    -log alpha                             q * (S - I) / alpha              counts as rejected: alpha <= mass
 
     I_v = 1 where q_v < p_v, else 0;  S = sum_v q_v * I_v
 
-soft is the loss of EAGLE-3 (arXiv 2503.01840). kl differs from it by a term that the head cannot
-change: it trains the same head, and its best value is 0. alpha is the probability that speculative sampling accepts a
-draft; training on it is from Samarin et al., "LK Losses" (arXiv 2602.23881). lk_log is their LK-alpha, -mean(log
-alpha), `alpha` in SpecForge and `nla` in speculators; lk + 1 is the total variation, `tv` there. The
-gradient of lk has a factor q: it almost vanishes on a token that the head thinks unlikely, so a head may not start to
-learn. lk_log divides it by alpha; for a teacher that is certain of one token it is cross-entropy. Steps are weighted as
-in soft.
+soft is the loss of EAGLE-3 (arXiv 2503.01840). kl differs from soft by the target's entropy, which the head cannot
+change. So kl trains the same head, and its best value is 0. alpha is the probability that speculative sampling accepts
+a draft; Samarin et al. propose it as a loss in "LK Losses" (arXiv 2602.23881). lk_log is their LK-alpha. SpecForge
+calls lk_log `alpha`, speculators calls it `nla`. lk + 1 is the total variation, which speculators calls `tv`. The
+gradient of lk has a factor q. It is almost 0 on a token with a small q, so a new head may not start to learn. lk_log
+divides this gradient by alpha. If the teacher gives one token the probability 1, lk_log equals cross-entropy.
 
-Where the target's most likely token is not in the draft vocabulary (`known` is false) the head cannot be right: it gets
-no loss, but a miss in the accuracy. That is SpecForge's mask, for every loss. `count` is one number for the whole
-optimizer step, so rows, steps and micro-batches have the same weight, however they are cut (no other trainer
-does this).
+Where the target's most likely token is not in the draft vocabulary (`known` is 0), the head cannot draft it. Such a
+token adds nothing to the loss and counts as a miss in the accuracy. SpecForge uses this mask for soft, eyas uses it for
+every loss. `count` is the number of supervised tokens of the whole update. So every token has the same weight in every
+division into micro-batches.
 """
 
 from dataclasses import dataclass
@@ -41,16 +45,18 @@ from eyas.model.vocab import DraftVocab
 from eyas.train.chain_attention import max_floats
 
 LossName = Literal["soft", "kl", "lk", "lk_log"]
-CHUNK_FLOATS = 1_000_000  # logits computed at once on a CPU, of the head or of the target
+CHUNK_FLOATS = 1_000_000  # logits of the head or of the target that a CPU computes at once
 
 
 @dataclass(frozen=True, eq=False)
 class SoftTargets:
-    """The teacher's distributions.
+    """The target's distributions of the next token at J teacher rows.
 
-    probs_JV: f32, the target's probabilities of the draft tokens, not renormalized. mass_J: their sum.
-    best_J: the draft id of the target's most likely token over all W, meaningless where known_J is False.
-    known_J: True where that token is in the draft vocabulary.
+    Attributes:
+        probs_JV: f32, the target's probabilities of the draft tokens, not renormalized.
+        mass_J: The sum of these probabilities.
+        best_J: The draft id of the target's most likely token over W; meaningless where known_J is False.
+        known_J: True where the target's most likely token is in the draft vocabulary.
     """
 
     probs_JV: Tensor
@@ -60,12 +66,19 @@ class SoftTargets:
 
 
 class Teacher:
-    """The target's output matrix, rows of draft tokens first: one product gives the logits inside and outside V."""
+    """A copy of the target's output matrix, with the rows of draft tokens first. One product gives all W logits."""
 
     def __init__(
         self, lm_head: nn.Module, vocab: DraftVocab, dtype: torch.dtype, logit_softcap: float | None = None
     ) -> None:
-        """Copies the matrix and the bias in this dtype. logit_softcap: the target's own (Gemma 2)."""
+        """Copies the matrix and its bias.
+
+        Args:
+            lm_head: The target's output layer.
+            vocab: The draft vocabulary of the head.
+            dtype: The dtype of the copy.
+            logit_softcap: The soft cap c of the target's logits, c * tanh(logits / c), as in Gemma 2. None: no cap.
+        """
         weight_WD, bias_W = lm_head.weight, getattr(lm_head, "bias", None)
         assert isinstance(weight_WD, Tensor), "the target's output matrix"
         order_W = torch.cat((vocab.target_ids_V, (~vocab.t2d_W).nonzero()[:, 0]))
@@ -75,7 +88,7 @@ class Teacher:
         self.bias_W = None if bias_W is None else bias_W.detach()[order_W].to(dtype)
 
     def soft_targets(self, hidden_JD: Tensor) -> SoftTargets:
-        """Returns the distributions for final hidden states after the norm. Needs J * W floats at once."""
+        """Returns the distributions for the target's final hidden states after its norm. Allocates J * W floats."""
         logits_JW = apply_softcap(F.linear(hidden_JD, self.weight_WD, self.bias_W), self.logit_softcap)
         probs_JW = logits_JW.softmax(-1, dtype=torch.promote_types(logits_JW.dtype, torch.float32))
         best_J = probs_JW.max(-1).indices
@@ -85,11 +98,14 @@ class Teacher:
 
 @dataclass(frozen=True, eq=False)
 class TeacherTargets:
-    """The teacher rows of a micro-batch, and the student outputs that each of them supervises.
+    """The teacher rows of a micro-batch, and the student outputs that each teacher row supervises.
 
-    hidden_JD: the final hidden states of the teacher rows, after the norm.
-    student_index_JK: index into the K * Q outputs (step-major) of the one that row j supervises at step k.
-    supervised_JK: False where row j supervises none at step k; student_index_JK is then meaningless.
+    The student outputs are numbered k * Q + q for step k of chain q ("step-major").
+
+    Attributes:
+        hidden_JD: The target's final hidden states at the teacher rows, after its norm.
+        student_index_JK: The number of the student output that teacher row j supervises at step k.
+        supervised_JK: False where teacher row j supervises no output at step k; student_index_JK is then meaningless.
     """
 
     hidden_JD: Tensor
@@ -99,13 +115,18 @@ class TeacherTargets:
 
 @dataclass(frozen=True, eq=False)
 class LossOutput:
-    """The loss of a micro-batch. Only `loss` has a gradient. The other figures are 0 where nothing is supervised.
+    """The loss of a micro-batch. Only `loss` has a gradient.
 
-    loss: f32 scalar, weighted by decay^k and summed over steps and chains, not divided by the update's
-        supervised tokens.
-    hits_JK: True where the head's most likely token is the target's.
-    overlap_JK: sum_v min(p, q), the probability that speculative sampling accepts one draft, with p over all of W.
-    token_loss_JK: the loss of each token, not weighted; also 0 where the target's token is not in the draft vocabulary.
+    hits_JK, overlap_JK and token_loss_JK are 0 where teacher row j supervises no output at step k.
+
+    Attributes:
+        loss: f32 scalar, the sum of decay^k * token loss over steps and chains. The caller must divide it by the
+            supervised tokens of the update.
+        hits_JK: True where the most likely token of the head is the most likely token of the target.
+        overlap_JK: sum_v min(p_v, q_v), the probability that speculative sampling accepts one draft. The target's
+            softmax p runs over all of W.
+        token_loss_JK: The loss of each token, without decay^k; also 0 where the target's most likely token is not in
+            the draft vocabulary.
     """
 
     loss: Tensor
@@ -122,15 +143,15 @@ def compute_loss(
     decay: float,
     name: LossName = "soft",
 ) -> LossOutput:
-    """Returns the loss of all steps.
+    """Returns the loss of all steps, with the accuracy and acceptance figures.
 
     Args:
         normed_ND: The head's outputs after its final norm, N = K * Q, step-major.
         lm_weight_VD: The head's output matrix.
-        targets: The teacher rows and what they supervise.
+        targets: The teacher rows and the outputs that each of them supervises.
         teacher: The target's output matrix.
-        decay: Step k has the weight decay^k.
-        name: The loss.
+        decay: The loss of step k has the weight decay^k.
+        name: The loss, as in the table above.
     """
     steps = targets.student_index_JK.shape[1]
     student_JKD = normed_ND.index_select(0, targets.student_index_JK.flatten()).unflatten(0, (-1, steps))
@@ -138,10 +159,10 @@ def compute_loss(
 
 
 class _DistillationLoss(torch.autograd.Function):
-    """Logits, loss and gradients of one chunk of teacher rows at a time; [N, V] never exists.
+    """An autograd function that computes logits, loss and gradients for one chunk of teacher rows at a time.
 
-    The gradient in the logits is known together with the loss. So the forward computes it, and the backward only
-    scales it.
+    So the logits [N, V] of all outputs are never in memory together. The forward computes the gradients with the loss,
+    and the backward only multiplies them by the incoming gradient.
     """
 
     @staticmethod
@@ -206,7 +227,7 @@ class _DistillationLoss(torch.autograd.Function):
 
 
 def _lk_loss(name: LossName, probs_CKV: Tensor, target_CV: Tensor, alpha_CK: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns lk or lk_log of each token and its gradient in the logits. Overwrites probs_CKV.
+    """Returns the loss lk or lk_log of each token, and its gradient in the logits. Overwrites probs_CKV.
 
     Where p_v and q_v are equal, the gradient of their minimum is taken as 0.
     """

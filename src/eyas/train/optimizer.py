@@ -1,4 +1,4 @@
-"""Optimizes the head with AdamW on float32 master weights, while the head itself computes in another precision."""
+"""Optimizes the head with AdamW on float32 master weights. Forward and backward may run in another dtype."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def cosine_learning_rate(peak: float, warmup_updates: int, num_updates: int, update: int) -> float:
-    """Returns the learning rate of an update, counted from 0: linear warm-up, then a cosine down to 0 at the end."""
+    """Returns the learning rate of an update, counted from 0: linear warm-up to `peak`, then a cosine decay to 0."""
     if update < warmup_updates:
         return peak * (update + 1) / warmup_updates
     progress = (update - warmup_updates) / max(1, num_updates - warmup_updates)
@@ -24,31 +24,31 @@ def cosine_learning_rate(peak: float, warmup_updates: int, num_updates: int, upd
 
 
 class MasterWeightOptimizer:
-    """AdamW over float32 master weights and their moments; `head` holds a copy in the dtype of the forward.
+    """AdamW over float32 master weights and their moments. `head` holds a copy in the dtype of the forward.
 
-    Gradients of bfloat16 weights are accumulated here in float32, so cutting a batch into micro-batches loses no
-    precision. They are summed over the processes once an update, matrix by matrix: a head has a dozen of them.
+    The gradients of micro-batches are accumulated in float32, so a division into micro-batches loses no precision. They
+    are summed over the processes once an update, one weight tensor at a time.
 
-    If it is sharded, master weights and moments are DTensors of which each process holds some rows. Each process then
-    receives the gradient sums of its rows only (reduce-scatter), and the head's copy is gathered from all processes in
-    its own dtype (all-gather):
+    With `shard`, master weights and moments are DTensors, and each process holds some of their rows. Each process then
+    receives the gradient sums of its own rows only (reduce-scatter). The head's copy is gathered from all processes in
+    the dtype of the forward (all-gather). Bytes for each weight of a bfloat16 head, in each process:
 
-        bytes of a weight        gradient, copy     sums    master weight, moments
-        replicated               2 + 2              4       12
-        sharded over N ranks     2 + 2              4       12 / N
+                              head: weight + gradient    gradient sum    master weight + 2 moments
+        without `shard`       2 + 2                      4               12
+        sharded over N ranks  2 + 2                      4               12 / N
     """
 
     def __init__(
         self, head: Head, weight_decay: float, clip: float, group: ProcessGroup = SINGLE_PROCESS, shard: bool = False
     ) -> None:
-        """Copies the weights of `head`, which must be on its device and equal in all processes.
+        """Copies the weights of `head`. Requirement: `head` is on its final device and equal in all processes.
 
         Args:
-            head: The head, before it is cast to the dtype of the forward.
-            weight_decay: The weight decay of matrices; norms have none.
-            clip: The largest norm of the gradient.
+            head: The head. Requirement: it is not yet cast to the dtype of the forward.
+            weight_decay: The weight decay of matrices; weights of norms do not decay.
+            clip: The largest norm of the gradient; a larger gradient is scaled down to this norm.
             group: The processes that train together.
-            shard: Divides master weights and moments among them.
+            shard: Divides master weights and moments among these processes.
         """
         self.head = head
         self.clip = clip
@@ -72,7 +72,7 @@ class MasterWeightOptimizer:
             self._adam.state[weight] = {"step": torch.zeros(()), **zeros}
 
     def accumulate_gradients(self) -> None:
-        """Adds the gradients of a micro-batch to the sums and clears them in the head."""
+        """Adds the gradients in the head to the gradient sums, and clears them in the head."""
         for name, weight in self.head.named_parameters():
             if weight.grad is not None:
                 self.grad_sums[name] += weight.grad
@@ -99,7 +99,7 @@ class MasterWeightOptimizer:
         return norm
 
     def _reduce_gradient(self, grad: Tensor) -> Tensor:
-        """Returns the sum over all processes; of a sharded weight only the local rows."""
+        """Returns the sum of a gradient over all processes. With `shard`, returns only the rows of this process."""
         if not self.is_sharded:
             return self.group.all_reduce_sum(grad)
         with self.group.report_lost_ranks():
@@ -113,7 +113,7 @@ class MasterWeightOptimizer:
             weight.copy_(self._gather(self.weights[name].to(weight.dtype)))
 
     def gather_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns all rows of float32 weights that are sharded like the master weights. A collective call."""
+        """Returns all rows of weights that are sharded as the master weights are. A collective call."""
         return {name: self._gather(weight) for name, weight in weights.items()}
 
     def _gather(self, weight: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class MasterWeightOptimizer:
             return weight.full_tensor()
 
     def state(self) -> dict[str, Tensor]:
-        """Returns master weights, moments and step counts for a checkpoint, as they are sharded."""
+        """Returns master weights, moments and step counts by name for a checkpoint. Sharded tensors stay sharded."""
         state: dict[str, Tensor] = {}
         for name, weight in self.weights.items():
             adam = self._adam.state[weight]
@@ -132,7 +132,7 @@ class MasterWeightOptimizer:
 
     @torch.no_grad()
     def load_state(self, loaded: Mapping[str, Tensor]) -> None:
-        """Copies the local rows of a state. A tensor that is mapped from a file may be aligned otherwise."""
+        """Restores the result of `state`. loaded: for each name the rows that this process holds."""
         for name, tensor in self.state().items():
             local_rows(tensor).copy_(loaded[name])
         self.copy_to_head()

@@ -2,7 +2,7 @@
 
 head/  config.json  model.safetensors  README.md  metrics.jsonl  (and checkpoint* until training ends)
 
-The README.md is the head's card. It holds no times and no paths: equal runs write equal bytes.
+README.md is the head's model card. It contains no times and no paths, so equal runs write equal bytes.
 """
 
 import dataclasses
@@ -35,10 +35,10 @@ CARD_TEMPLATE = Path(__file__).with_name("head_card.md")
 
 
 def build_origin(config: TrainConfig, features: Features, target: Target) -> provenance.StageInputs:
-    """Returns everything that determines the head.
+    """Returns the settings and input digests that determine the head.
 
-    The path of the initial head, checkpoints, sharding and trackers do not. The number of processes is left out, too:
-    it changes the order in which gradients are added, so only their rounding.
+    Left out are the path of the initial head (its digest is included), and the settings of checkpoints, sharding and
+    trackers. The number of processes is left out, too: it only changes the rounding of gradient sums.
 
     Raises:
         InputError: If the initial head is missing.
@@ -62,23 +62,24 @@ def run(
 ) -> provenance.Provenance | None:
     """Trains a head on split "train" of the features and writes its directory. Resumes from a checkpoint of this run.
 
-    The bytes depend on config, features, target, and the number of threads and of processes, not on interruptions.
+    An interrupted and resumed run writes the same bytes as an uninterrupted run. The bytes depend on the config, the
+    features, the target, the number of threads and the number of processes.
 
     Args:
         config: The settings.
-        features_dir: The finished directory of `eyas capture`.
-        target: The target of the features.
+        features_dir: The directory that `eyas capture` wrote.
+        target: The target that computed the features.
         out_dir: The directory of the head.
         progress: Shows a progress bar on stderr.
-        data_card: Markdown about data and licenses, appended to the head's card.
-        group: The processes of this training; each of them calls this function.
+        data_card: Markdown about data and licenses, appended to README.md.
+        group: The processes of this training. Requirement: each of them calls this function.
 
     Returns:
-        The provenance of the head in the main process, None in the others.
+        The provenance of the head in the process of rank 0, None in all other processes.
 
     Raises:
         InputError: If the features are damaged, unfinished or of another target.
-        StageError: If a loss is not finite, SIGTERM arrives, or another process is gone.
+        StageError: If a loss is not finite, SIGTERM arrives, or another process has stopped.
         StorageError: If the storage is full or not writable.
     """
     started_s = time.time()
@@ -129,14 +130,14 @@ def _write_head_files(
 
 
 def _build_held_out(config: TrainConfig, features_dir: Path | StoragePath, target: Target) -> HeldOutRows | None:
-    """Returns the answers that select the weights, in float32 as `eyas eval` reads them; None if there are none."""
+    """Returns the held-out answers that select the weights, with float32 features; None if no answer is held out."""
     features = Features(features_dir, target=target)
     indices = sample_held_out(features, config.evaluate_answers, config.seed)
     return HeldOutRows(features, indices, target, config.evaluate_tree, config.micro_tokens) if indices else None
 
 
 def _describe_choices(trainer: Trainer, origin: provenance.StageInputs) -> dict[str, str]:
-    """Returns the settings that differ from a plain EAGLE-3 head and its training, by name, for the card."""
+    """Returns the settings that differ from standard EAGLE-3 training, as name -> text, for README.md."""
     config, sizes, chosen = trainer.config, trainer.head.config, trainer.selection.chosen
     last = trainer.metrics_lines[-1]["update"]
     choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output else {}
@@ -153,7 +154,7 @@ def _describe_choices(trainer: Trainer, origin: provenance.StageInputs) -> dict[
 
 
 def build_head_card(trainer: Trainer, choices: dict[str, str]) -> str:
-    """Returns the head's card as Markdown. choices: what differs from a plain training, by name."""
+    """Returns the content of README.md. choices: the result of `_describe_choices`, one table row each."""
     features, vocab, metrics = trainer.features, trainer.vocab, trainer.metrics_lines[-1]
     manifest, rows = features.manifest, [features.manifest.rows[i] for i in trainer.indices]
     counts_W = features.generated_counts(features.indices("train"))

@@ -1,9 +1,11 @@
-"""Runs the training loop of one process, which trains alone or is one of several that compute the same updates.
+"""Runs the training loop of one process. Several processes can train one head together; all make the same updates.
 
-update    micro-batches of this process: prefetch, forward, backward, gradients accumulated in float32
-          all-reduce of the loss check, the stop requests and the metrics            a few numbers
-          all-reduce of the gradients                                                once an update
-          optimizer step                                                             the same in each process
+Each update has four stages:
+
+1. This process computes its micro-batches: prefetch, forward, backward. Gradients are accumulated in float32.
+2. An all-reduce of a few numbers: whether a loss is not finite, and the metrics.
+3. An all-reduce of the gradients.
+4. The optimizer step, which is the same in each process.
 """
 
 import math
@@ -36,7 +38,7 @@ from eyas.train.training_metrics import FlopsUtilization, MetricSums, format_lin
 from eyas.train.ttt import PackedBatch, pack_rows, unroll
 
 STAGE = "train"
-MAX_NAMED = 8  # conversations in a message
+MAX_NAMED = 8  # the most conversations that an error message names
 PREFETCH_BATCHES = 4  # micro-batches; enough to hide one slow read among fast ones
 PREFETCH_THREADS = 2  # one can wait for a store while the other decodes
 
@@ -44,7 +46,7 @@ PREFETCH_THREADS = 2  # one can wait for a store while the other decodes
 def compute_batch_loss(
     head: Head, packed: PackedBatch, teacher: Teacher, target: Target, decay: float, loss: LossName = "soft"
 ) -> LossOutput:
-    """Unrolls all steps over a micro-batch and returns their loss, not divided by the update's supervised tokens."""
+    """Unrolls all steps over a micro-batch and returns the loss. The caller must divide it (see LossOutput.loss)."""
     with torch.no_grad():
         dtype = packed.aux_PL.dtype
         embeds_PD, embeds_KQD = (target.embed(ids).to(dtype) for ids in (packed.next_ids_P, packed.tokens_KQ))
@@ -53,7 +55,7 @@ def compute_batch_loss(
 
 
 class Trainer:
-    """A head with its optimizer, data and metrics, on the device of the target. Each process of a training owns one."""
+    """The state of a training in one process: head, optimizer, data and metrics, on the device of the target."""
 
     def __init__(
         self,
@@ -63,14 +65,14 @@ class Trainer:
         group: ProcessGroup = SINGLE_PROCESS,
         held_out: HeldOutRows | None = None,
     ) -> None:
-        """Builds head, draft vocabulary and optimizer. A collective call.
+        """Builds the head, the draft vocabulary and the optimizer. A collective call.
 
         Args:
             config: The settings.
-            features: The rows to train on.
-            target: The target of the features.
+            features: The features; the rows of split "train" are used.
+            target: The target that computed the features.
             group: The processes of this training.
-            held_out: The answers that select the weights. None: the last weights become the head.
+            held_out: The held-out answers that select the weights. None: the last weights become the head.
 
         Raises:
             InputError: If there is no row to train on, or no head can be built.
@@ -106,16 +108,18 @@ class Trainer:
     def train(
         self, checkpoint_dir: StoragePath | Path, origin: str, progress: bool, tracker_dir: Path | None = None
     ) -> None:
-        """Runs all updates, from the checkpoint of this run if there is one. Ends with the chosen master weights.
+        """Runs all updates, or the remaining updates if this run has a checkpoint.
+
+        At the end, `optimizer.weights` are the chosen weights (`checkpoint_selection`).
 
         Args:
             checkpoint_dir: The directory of checkpoints.
-            origin: A digest of everything that determines the head; another run's checkpoint is not used.
+            origin: A digest of everything that determines the head. A checkpoint with another digest is ignored.
             progress: Shows a progress bar.
-            tracker_dir: The directory of `train.watch`. None: no trackers.
+            tracker_dir: The directory for the files of the trackers in `train.watch`. None: no trackers.
 
         Raises:
-            StageError: If a loss or gradient is not finite, SIGTERM arrives, or another process is gone.
+            StageError: If a loss or gradient is not finite, SIGTERM arrives, or another process has stopped.
             StorageError: If a checkpoint cannot be written.
         """
         config, checkpoint_dir = self.config, StoragePath.of(checkpoint_dir)
@@ -161,7 +165,7 @@ class Trainer:
         self.selection.apply_chosen()
 
     def _end_line(self, number: int, learning_rate: float, figures: dict[str, float]) -> str:
-        """Appends a line of metrics and starts new sums. Returns the note of the progress bar."""
+        """Appends a line to `metrics_lines` and resets the metric sums. Returns the text for the progress bar."""
         line = self.metric_sums.to_line(number, number - self.window_start, learning_rate) | figures
         self.metrics_lines.append(line)
         self.metric_sums, self.window_start = MetricSums(self.config.steps), number
@@ -184,7 +188,7 @@ class Trainer:
     def _accumulate_gradients(
         self, update: Update, micros: list[tuple[int, ...]], batches: Iterator[PackedBatch], number: int
     ) -> None:
-        """Accumulates the gradients of this process and adds the metrics of all processes."""
+        """Accumulates the gradients of the micro-batches of this process. Adds the metrics of all processes."""
         own, failed = MetricSums(self.config.steps), None
         for micro in micros:
             packed = next(batches).map(lambda tensor: tensor.to(self.device, non_blocking=True))
@@ -198,7 +202,7 @@ class Trainer:
             own.add(packed, output, update.num_supervised)
             if self.utilization is not None:
                 self.utilization.add(packed)
-        # A process that fails has no gradients: the others must know before they wait for them.
+        # A process that fails has no gradients. All processes must know this before they all-reduce gradients.
         flag = torch.tensor([float(failed is not None)]).double()
         sums = self.group.all_reduce_sum(torch.cat((flag, own.sums_SK.flatten())))
         if sums[0] > 0:
@@ -208,7 +212,7 @@ class Trainer:
 
     def _step(self, learning_rate: float, number: int) -> None:
         if not math.isfinite(self.optimizer.step(learning_rate)):
-            raise self._not_finite_error(f"The gradient of update {number} is NaN or infinite, unlike its losses")
+            raise self._not_finite_error(f"The gradient of update {number} is NaN or infinite; its losses are finite")
 
     def _not_finite_error(self, problem: str) -> StageError:
         fix = "Lower train.learning_rate or raise train.warmup; if the features are wrong, run `eyas capture` again"
@@ -220,11 +224,15 @@ class Trainer:
         return f"in conversations {', '.join(ids[:MAX_NAMED])}{more}"
 
     def compute_loss(self, packed: PackedBatch) -> LossOutput:
-        """Returns the loss of a micro-batch, not divided by the update's supervised tokens."""
+        """Returns the loss of a micro-batch. The caller must divide it (see LossOutput.loss)."""
         return compute_batch_loss(self.head, packed, self.teacher, self.target, self.config.decay, self.config.loss)
 
     def _save_if_due(self, directory: StoragePath, origin: str, number: int, must_stop: bool) -> bool:
-        """Writes a checkpoint if the interval has passed or a process must stop. Returns True if one must stop."""
+        """Writes a checkpoint if `train.checkpoint_every_s` has passed, or any process must stop.
+
+        Returns:
+            True if any process must stop. must_stop: this process received SIGTERM.
+        """
         is_due = self.group.is_main and time.monotonic() - self._saved_s >= self.config.checkpoint_every_s
         num_stops, num_saves = self.group.all_reduce_sum(torch.tensor([must_stop, must_stop or is_due]).int()).tolist()
         if num_saves:
@@ -238,7 +246,7 @@ class Trainer:
         return self.optimizer.state() | self.selection.state()
 
     def _resume(self, directory: StoragePath, origin: str) -> int:
-        """Loads the checkpoint of this run and returns its update. Returns 0 if no process has a usable one."""
+        """Loads the checkpoint of this run. Returns the number of finished updates, 0 without a usable checkpoint."""
         found, loaded, damage = None, {}, ""
         try:
             found = checkpoints.read_checkpoint(directory, origin)

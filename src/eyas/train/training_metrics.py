@@ -1,26 +1,26 @@
-"""Computes the figures of training: lines of metrics.jsonl, the share of peak FLOPS, and copies for trackers.
+"""Computes the lines of metrics.jsonl and the share of peak FLOPS, and sends copies of the lines to trackers.
 
 K steps, Q chains, J teacher rows, P rows of a micro-batch, D hidden, V draft vocabulary, W target vocabulary.
 
-FLOPS utilization compares the products of the weights with the fastest plain product on this machine:
+FLOPS utilization compares the matrix products of training with the fastest matrix product on this machine:
 
     share of peak = operations of the products below / seconds / operations a second of a square product, measured once
 
-    product                                   rows                     forward, and backward for input and weight
-    fc                                        P rows                   2 of 3: the features need no gradient
+    weight matrix                             rows of its input        products: forward, backward of input and weight
+    fc                                        P rows                   2: the features need no gradient
     block: q, k, v, o, gate, up, down         P + (K - 1) Q            3
     output rows of the head                   supervised tokens        3
-    output matrix of the target               J teachers               1
+    output matrix of the target               J teacher rows           1: the target is not trained
 
-A product of [m, n] and [n, k] is 2 m n k operations. Attention, norms, softmax, the optimizer and reading count as
-nothing. So the share says how much of the time goes into necessary products, and it is never too high.
+A product of [m, n] and [n, k] is 2 m n k operations. Attention, norms, softmax, the optimizer and reading are not
+counted, so the true utilization is higher.
 
-metrics.jsonl is always written, and eyas reads only this file. Trackers get copies of its lines, with times. Their
-files are outside the head's directory, whose bytes must not depend on trackers:
+metrics.jsonl is always written, and eyas reads only this file. Trackers get copies of its lines. A tracker adds times
+to its files, so they are outside the head's directory, where equal runs write equal bytes:
 
     RUN/head/metrics.jsonl
     RUN/watch/tensorboard/    tensorboard --logdir RUN/watch/tensorboard
-    RUN/watch/wandb/          offline unless WANDB_MODE=online; `wandb sync` sends it later
+    RUN/watch/wandb/          sent to wandb only with WANDB_MODE=online, or later by `wandb sync`
 """
 
 import contextlib
@@ -39,11 +39,11 @@ from eyas.model.head import Head
 from eyas.train.loss import LossOutput
 from eyas.train.ttt import PackedBatch
 
-MAX_CURVE_POINTS = 40  # of a report's training curve
+MAX_CURVE_POINTS = 40  # the most points of the training curve in a report
 NUM_SUMS = 4  # rows of sums_SK besides the loss: supervised tokens, hits, overlap, runs
 MEASURED_S = 0.2
 MATRIX_SIZES = {"cpu": 1024, "cuda": 8192}
-"""Sides of the square product: limited by arithmetic, not by memory, and far below a second."""
+"""The side of the square product by device type. It is limited by arithmetic, not by memory bandwidth."""
 
 TrackerName = Literal["tensorboard", "wandb"]
 LogMetrics = Callable[[Mapping[str, Any]], None]
@@ -53,15 +53,16 @@ TRACKER_DIRECTORY = "watch"
 class MetricSums:
     """The sums since the last line of metrics.jsonl, in one float64 tensor, which checkpoints store exactly.
 
-    Rows of sums_SK, for each step: supervised tokens, hits, overlap, chains whose drafts were all hits up to here. The
-    last row holds the loss, in its first column.
+    sums_SK has a column for each step and these rows: supervised tokens; hits (`LossOutput.hits_JK`); overlap
+    (`LossOutput.overlap_JK`); chains whose steps up to this step are all hits. The first column of the last row holds
+    the loss.
     """
 
     def __init__(self, steps: int) -> None:
         self.sums_SK = torch.zeros(NUM_SUMS + 1, steps, dtype=torch.float64)
 
     def add(self, packed: PackedBatch, output: LossOutput, count: int) -> None:
-        """Adds a micro-batch. count: the number of supervised tokens of the update, which divides its loss."""
+        """Adds a micro-batch. count: the supervised tokens of the whole update; the loss is divided by it."""
         hits_N = torch.zeros_like(packed.supervised_KQ, dtype=torch.bool).flatten()
         hits_N[packed.student_index_JK[packed.supervised_JK]] = output.hits_JK[packed.supervised_JK]
         runs_K = hits_N.view_as(packed.supervised_KQ).long().cumprod(0).sum(1)
@@ -74,11 +75,12 @@ class MetricSums:
 
         Its keys: `loss` is the mean over the updates. `accuracy` is the share of supervised tokens at which the head's
         most likely token is the target's. `acceptance` is the probability that one sampled draft is accepted.
-        `chain_length` is the mean of tokens that a chain of this depth adds, the bonus token included.
+        `chain_length` is the mean number of tokens that a round with a chain of K drafts accepts, the bonus token
+        included.
 
         Args:
-            update: The update, counted from 1.
-            num_updates: The updates that the sums are over.
+            update: The last update, counted from 1.
+            num_updates: The number of updates since the previous line.
             learning_rate: The learning rate of the update.
         """
         supervised_K, hits_K, overlap_K, runs_K, loss_K = self.sums_SK
@@ -99,7 +101,7 @@ def to_jsonl(lines: list[dict[str, Any]]) -> str:
 
 
 def read_training_curve(path: Path) -> list[dict[str, float]]:
-    """Returns at most MAX_CURVE_POINTS evenly spaced lines of a head's metrics.jsonl, the last one among them."""
+    """Returns at most MAX_CURVE_POINTS evenly spaced lines of metrics.jsonl, the last line included; [] if missing."""
     if not path.is_file():
         return []
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -111,7 +113,7 @@ def read_training_curve(path: Path) -> list[dict[str, float]]:
 
 
 def format_line(line: dict[str, Any]) -> str:
-    """Returns the figures of a line for the progress bar."""
+    """Returns the text of a line of metrics.jsonl for the progress bar."""
     first = line["accuracy"][0]
     return f"loss {line['loss']:.3f}  accuracy {first:.1%}  chain length {line['chain_length']:.2f}"
 
@@ -120,7 +122,7 @@ def format_line(line: dict[str, Any]) -> str:
 
 
 def count_flops(head: Head, target_vocab: int, packed: PackedBatch) -> int:
-    """Returns the operations of forward and backward of one micro-batch, by the table above."""
+    """Returns the operations of forward and backward of one micro-batch, by the table in the module docstring."""
     num_rows, (num_steps, num_chains) = packed.ids_P.shape[0], packed.tokens_KQ.shape
     block = sum(weight.numel() for weight in head.midlayer.parameters() if weight.ndim == 2)
     num_supervised, num_teachers = int(packed.supervised_JK.sum()), packed.hidden_JD.shape[0]
@@ -133,7 +135,7 @@ def count_flops(head: Head, target_vocab: int, packed: PackedBatch) -> int:
 
 
 def measure_peak_flops(dtype: torch.dtype, device: torch.device) -> float:
-    """Returns the operations a second of a square product with the current threads: the best within MEASURED_S."""
+    """Returns the operations a second of the fastest square product within MEASURED_S seconds."""
     side = MATRIX_SIZES.get(device.type, MATRIX_SIZES["cuda"])
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     best_s, spent_s = float("inf"), 0.0
@@ -153,18 +155,18 @@ def _synchronize(device: torch.device) -> None:
 
 
 class FlopsUtilization:
-    """A meter of FLOPS utilization: the share of peak FLOPS since the last progress line."""
+    """A meter of FLOPS utilization: the share of peak FLOPS since the last call of `format_share`."""
 
     def __init__(self, head: Head, target_vocab: int, peak_per_s: float) -> None:
         self.head, self.target_vocab, self.peak_per_s = head, target_vocab, peak_per_s
         self._flops, self._start_s = 0, time.perf_counter()
 
     def add(self, packed: PackedBatch) -> None:
-        """Counts a micro-batch."""
+        """Adds the operations of a micro-batch."""
         self._flops += count_flops(self.head, self.target_vocab, packed)
 
     def format_share(self) -> str:
-        """Returns the share for the progress line, and starts a new measurement."""
+        """Returns the share as text, for example "41% of peak", and starts a new measurement."""
         now_s = time.perf_counter()
         share = self._flops / (now_s - self._start_s) / self.peak_per_s
         self._flops, self._start_s = 0, now_s
@@ -181,10 +183,11 @@ def open_trackers(
     """Yields a function that logs a line of metrics.jsonl to all trackers.
 
     Args:
-        trackers: The trackers, or none.
-        directory: The directory that they write to.
-        origin: A digest of everything that determines the head. It identifies a resumed run.
-        first_update: Updates that an earlier process has made. Lines that it logged after them are discarded.
+        trackers: The names of the trackers; may be empty.
+        directory: The directory that the trackers write to.
+        origin: A digest of everything that determines the head. A resumed run continues the tracker run of this digest.
+        first_update: The number of updates that a resumed run has already made, else 0. TensorBoard discards lines of
+            later updates that the interrupted run had logged.
 
     Raises:
         InputError: If the package of a tracker is not installed.
@@ -201,7 +204,7 @@ def open_trackers(
 
 
 def to_scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a line by name; a list gives one for each unrolled step: accuracy/0, accuracy/1, ..."""
+    """Returns the numbers of a line by name. A list becomes one number for each step: accuracy/0, accuracy/1, ..."""
     values: dict[str, float] = {}
     for name, value in line.items():
         if isinstance(value, list):

@@ -1,17 +1,20 @@
-"""Runs the training-time test: the head runs several steps on its own output, as it will when it drafts.
+"""Runs the training-time test of EAGLE-3: the head runs K steps on its own output, as it does when it drafts.
 
-P rows of a packed batch (its texts one after the other), Q chains (positions that any step supervises), D hidden,
-L = 3D, N heads, G key-value heads, R = N / G, H head size, C chains and T rows of one text, K steps, J teacher rows
-among the S rows whose final hidden state is stored.
+A chain is a position at which at least one step is supervised. From there, the head runs its steps one after another.
 
-Step 0 runs on all rows, because every row is a key. Later steps run on the chains alone: only a chain itself attends to
-its unrolled rows. What a query at step k sees (T = 4, chains at t = 1, 2):
+P rows of a packed batch (its texts one after the other), Q chains, D hidden, L = 3D captured features, N heads, G
+key-value heads, R = N / G, H head size, C chains and T rows of one text, K steps, J teacher rows among the S rows whose
+final hidden state is stored.
 
-                     keys of step 0       step 1     step 2
-                     t = 0  1  2  3       t = 1  2   t = 1  2
-    step 2, t = 1        x  x  .  .           x  .       x  .
-    step 2, t = 2        x  x  x  .           .  x       .  x
-                     causal, per text     only the chain's own: the "diagonal", k scores a query
+Step 0 runs on all rows, because every row is a key. Later steps run only on the chains, because only the chain itself
+attends to the keys of its later steps. The keys that a query of step 2 attends to, marked x, in a text of 4 rows with
+chains at t = 1 and t = 2:
+
+                           keys of step 0       keys of step 1   keys of step 2
+                           t = 0  1  2  3       t = 1  2         t = 1  2
+    query of chain t = 1       x  x  .  .           x  .             x  .
+    query of chain t = 2       x  x  x  .           .  x             .  x
+                           causal in the text   the chain's own key of each later step
 """
 
 from collections.abc import Callable, Sequence
@@ -29,14 +32,17 @@ from eyas.train.loss import TeacherTargets
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch(TeacherTargets):
-    """A micro-batch: the inputs of all steps, besides the teacher rows and what they supervise.
+    """A micro-batch of packed texts: the inputs of all steps, and the teacher rows (`TeacherTargets`).
 
-    ids_P, positions_P (in the text), aux_PL: all rows.
-    texts: the rows and chains of each text.
-    chains_Q: the row of each chain.
-    tokens_KQ: the token that step k of each chain embeds.
-    supervised_KQ: True where step k of the chain is supervised.
-    teacher_rows_J: the row of each teacher, ascending.
+    Attributes:
+        ids_P: The token id of each row.
+        positions_P: The position of each row in its text.
+        aux_PL: The captured layers of each row.
+        texts: The rows and chains of each text.
+        chains_Q: The row at which each chain starts.
+        tokens_KQ: The token that step k of each chain embeds.
+        supervised_KQ: True where step k of the chain is supervised.
+        teacher_rows_J: The packed row of each teacher row, ascending.
     """
 
     ids_P: Tensor
@@ -49,13 +55,13 @@ class PackedBatch(TeacherTargets):
     teacher_rows_J: Tensor
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        """Returns the batch with every tensor changed, for example moved to a device or pinned."""
+        """Returns a batch with `change` applied to every tensor, for example to move it to a device or to pin it."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "texts"}
         return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
     @property
     def next_ids_P(self) -> Tensor:
-        """The token that step 0 embeds: the one after each row. The last row of a text has none and repeats its own."""
+        """The token that step 0 embeds: the token after each row. The last row of a text repeats its own token."""
         next_P = self.ids_P.roll(-1)
         for text in self.texts:
             next_P[text.rows.stop - 1] = self.ids_P[text.rows.stop - 1]
@@ -63,7 +69,13 @@ class PackedBatch(TeacherTargets):
 
 
 def pack_rows(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> PackedBatch:
-    """Returns the rows one after the other, features in `dtype`. Every row needs a supervised position."""
+    """Packs rows one after the other into a micro-batch.
+
+    Args:
+        rows: The rows. Requirement: each has a supervised position.
+        steps: The number K of unrolled steps.
+        dtype: The dtype of the features in the batch.
+    """
     texts, chains, tokens, masks, positions = [], [], [], [], []
     start = num_chains = 0
     for row in rows:
@@ -100,9 +112,9 @@ def pack_rows(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> PackedBatc
 
 
 def _assign_teachers(chains_Q: Tensor, supervised_KQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns teacher_rows_J, student_index_JK and supervised_JK.
+    """Returns teacher_rows_J, student_index_JK and supervised_JK of a `PackedBatch`.
 
-    Outputs are grouped by teacher, so that the target's logits of a row are computed once for all steps.
+    Student outputs are grouped by teacher row. So the target's logits of a row are computed once for all steps.
     """
     steps, num_chains = supervised_KQ.shape
     k_I, q_I = supervised_KQ.nonzero(as_tuple=True)
@@ -116,13 +128,13 @@ def _assign_teachers(chains_Q: Tensor, supervised_KQ: Tensor) -> tuple[Tensor, T
 
 
 def unroll(head: Head, packed: PackedBatch, embeds_PD: Tensor, embeds_KQD: Tensor) -> Tensor:
-    """Returns out_KQD, the head's output of every step at every chain.
+    """Runs all steps of the head. Returns out_KQD, the output of step k of each chain, before the final norm.
 
     Args:
         head: The head.
         packed: The micro-batch.
         embeds_PD: Embeddings of `packed.next_ids_P`.
-        embeds_KQD: Embeddings of `packed.tokens_KQ`; those of step 0 are not used.
+        embeds_KQD: Embeddings of `packed.tokens_KQ`. The embeddings of step 0 are not used.
     """
     steps = packed.tokens_KQ.shape[0]
     attention = UnrolledAttention(packed)
@@ -138,9 +150,10 @@ def unroll(head: Head, packed: PackedBatch, embeds_PD: Tensor, embeds_KQD: Tenso
 
 
 class UnrolledAttention:
-    """The attention of `unroll`. The first call is step 0 over all rows, each later call one step over the chains.
+    """The attention of `unroll`. Call 0 attends over all rows (step 0); call k attends over the chains (step k).
 
-    Step 0 computes only the rows that start a chain. The others are zeros, because nothing uses their output.
+    Step 0 computes the output only of rows that start a chain. The output of all other rows is 0, because no later
+    step uses it.
     """
 
     def __init__(self, packed: PackedBatch) -> None:
