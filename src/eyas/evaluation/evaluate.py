@@ -1,6 +1,7 @@
 """Measures the acceptance length of a head on held-out answers, with the tree and the verification of serving.
 
-`eyas eval` calls `run`. T tokens.
+`eyas eval` calls `run`. A held-out answer is known, so eyas replays it: the head drafts, and the known tokens decide
+which drafts are accepted (replay.py). T tokens.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ from eyas.tree.shape import TreeShape
 
 STAGE = "eval"
 SCHEMA = 1
-CONFIDENT_PROB = 0.9  # the target is uncertain of a token if its top-1 probability is lower
+CONFIDENT_PROB = 0.9  # below this top-1 probability, a token counts as uncertain
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class EvalConfig:
 
     Attributes:
         depth: The levels of the draft tree below its root.
-        top_k: The number of nodes expanded in each level, and of children scored for each of them.
+        top_k: The number of nodes expanded in each level, and the number of children scored for each expanded node.
         nodes: The number of nodes that the target verifies in a round, the root included.
-        temperature: The temperature at which the target first answers the held-out prompts again; by default the stored
-            answers are replayed.
-        max_tokens: The maximum number of tokens of these new answers.
+        temperature: The temperature at which the target answers the held-out prompts again before the evaluation. By
+            default, the answers in the features are used.
+        max_tokens: The maximum number of tokens of an answer that `temperature` samples.
         dtype: The dtype in which the head runs.
-        batch_tokens: The number of tokens of the texts that are replayed together, padding included.
-        seed: The seed of the bootstrap interval and of the new answers.
+        batch_tokens: The most tokens of the texts that are evaluated together, padding included.
+        seed: The seed of the bootstrap interval and of the sampling of answers.
     """
 
     depth: int = 6
@@ -70,12 +71,12 @@ class EvalConfig:
 
     @property
     def shape(self) -> TreeShape:
-        """The tree that is replayed."""
+        """The draft tree."""
         return TreeShape(self.depth, self.top_k, self.nodes)
 
     @property
     def sampling(self) -> SamplingParams | None:
-        """Sampling of new answers; None where the stored answers are replayed."""
+        """The sampling of new answers; None: the answers in the features are used."""
         return None if self.temperature is None else SamplingParams(self.temperature)
 
 
@@ -83,8 +84,10 @@ class EvalConfig:
 class EvalInputs:
     """The directories that an evaluation reads.
 
-    features: rows of its split "held_out" are replayed.
-    training: its split "train" fills the 4-gram table. None: that of `features`.
+    Attributes:
+        head: The head directory.
+        features: The features directory. The head is evaluated on its split "held_out".
+        training: The features directory whose split "train" fills the 4-gram table. None: `features`.
     """
 
     head: Path
@@ -95,7 +98,7 @@ class EvalInputs:
 def build_origin(
     config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target
 ) -> provenance.StageInputs:
-    """Returns everything that determines the figures. data: (features to replay, features of the 4-gram table)."""
+    """Returns the settings and input digests that determine acceptance.json. data: as in `evaluate`."""
     features, training = data
     settings = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}
     parents = {"head": stored.digest, "features": features.digest, "training": training.digest}
@@ -105,10 +108,10 @@ def build_origin(
 def run(
     config: EvalConfig, inputs: EvalInputs, target: Target, out_dir: Path, *, progress: bool = True
 ) -> provenance.Provenance:
-    """Evaluates a head and writes acceptance.json to `out_dir`. Does nothing if it is finished.
+    """Evaluates a head and writes acceptance.json to `out_dir`. Does nothing if the file of this evaluation exists.
 
     Raises:
-        InputError: If head, features and target do not belong together, or no row is held out.
+        InputError: If the head or the features belong to another target, or no row is held out.
     """
     started_s = time.time()
     stored = read_head(inputs.head, DTYPES[config.dtype], target.info.num_layers)
@@ -130,7 +133,14 @@ def run(
 def evaluate(
     config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target, progress: bool
 ) -> dict[str, Any]:
-    """Returns the content of acceptance.json. data: (features to replay, features of the 4-gram table).
+    """Returns the content of acceptance.json, without its key `draft_vocab`.
+
+    Args:
+        config: The settings.
+        stored: The head.
+        data: The features whose held-out rows are evaluated, and the features that fill the 4-gram table.
+        target: The target of the head.
+        progress: Shows a progress bar on stderr.
 
     Raises:
         InputError: If no row is held out.
@@ -181,7 +191,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Replayed:
-    """The rounds of one text with one drafter."""
+    """The rounds of one text with one drafter. is_looping: the answer repeats itself."""
 
     task: str
     is_looping: bool
@@ -189,7 +199,7 @@ class _Replayed:
 
 
 def _entries_by_task(replayed: Sequence[_Replayed], seed: int) -> dict[str, dict[str, Any]]:
-    """Returns the entry of each task by name. Looping answers are left out, because every drafter predicts them."""
+    """Returns task -> entry of acceptance.json. Leaves out answers that repeat themselves: they are easy to draft."""
     by_task: dict[str, list[TextRounds]] = {}
     for text in replayed:
         if not text.is_looping:
@@ -198,7 +208,7 @@ def _entries_by_task(replayed: Sequence[_Replayed], seed: int) -> dict[str, dict
 
 
 def _to_entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
-    """Returns the object of acceptance.json for one group of texts."""
+    """Returns the entry of acceptance.json for one group of texts."""
     stats = summarize([text.rounds for text in texts], seed)
     return {
         "prompts": stats.prompts,
@@ -210,9 +220,10 @@ def _to_entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
 
 
 def acceptance_by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, Any]]:
-    """Returns the acceptance by context length, the position of a round's root, for buckets that have rounds.
+    """Returns the acceptance length for each bucket of context lengths that has rounds.
 
-    The keys are those of `tree.acceptance_length.context_label`: "<=256", "<=512", "<=1024", ...
+    The context length of a round is the position of its tree's root. The keys are "<=256", "<=512", "<=1024", ...
+    (`tree.acceptance_length.context_label`).
     """
     entries: dict[str, dict[str, Any]] = {}
     for label in dict.fromkeys(context_label(root) for root in sorted(root for text in texts for root in text.roots)):
@@ -229,7 +240,7 @@ def _length_entry(stats: AcceptanceStats) -> dict[str, Any]:
 def _read_rows(
     config: EvalConfig, features: Features, batch: Sequence[int], target: Target
 ) -> tuple[list[Row], list[bool]]:
-    """Returns the rows of a batch and which of them loop. New answers (`eval.temperature`) are not checked."""
+    """Returns the rows of a batch, and True for each row whose answer repeats itself (False with `temperature`)."""
     rows = list(features.rows(batch))
     if config.sampling is None:
         return rows, [features.manifest.rows[index].looping for index in batch]
@@ -238,6 +249,6 @@ def _read_rows(
 
 
 def _top1_probs(row: Row, target: Target) -> Tensor:
-    """Returns the target's top-1 probability at each generated token (`layout.teacher_positions`), on the CPU."""
+    """Returns the probability of the target's most likely token at each `layout.teacher_positions`, on the CPU."""
     weight = next(target.lm_head.parameters())
     return target.logits(row.hidden_UD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()

@@ -1,7 +1,9 @@
-"""Drafts with the head over stored features: the prefix from the target's features, the tree from the head's outputs.
+"""Drafts with the head at positions of known texts, from their stored features.
 
-B requests (texts of the batch, or those of a round), T tokens, D hidden, K frontier nodes, E nodes expanded so far, S
-cached keys, V draft vocabulary.
+At the tokens of the text, the head reads the target's features. In the tree, it reads its own outputs, as in serving.
+
+B requests (the texts of the batch, or the texts of a round), T tokens, D hidden, K frontier nodes, E nodes expanded so
+far, S cached keys, V draft vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +22,18 @@ from eyas.tree.tree import Frontier, Tree, TreeGrower
 
 
 def build_embed(target: Target, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Returns a function that embeds ids on the device of the target, for a head that drafts on the CPU."""
+    """Returns a function that computes the target's embeddings. Its result is on the device of the token ids."""
     device = target.embedding.weight.device
     return lambda ids: target.embed(ids.to(device)).to(ids.device, dtype)
 
 
 class HeadDrafter:
-    """A head over a batch of texts. It reads all texts once and then drafts at any of their positions."""
+    """A drafter over a batch of texts. It runs the head once over all texts, then drafts at any of their positions."""
 
     def __init__(
         self, head: Head, vocab: DraftVocab, embed: Callable[[Tensor], Tensor], shape: TreeShape, rows: Sequence[Row]
     ) -> None:
-        """Runs the head's step 0 over all rows. embed: the target's embedding, in the dtype of the head."""
+        """Runs step 0 of the head over all rows. embed: computes the target's embeddings in the dtype of the head."""
         self.head, self.vocab, self.embed = head, vocab, embed
         self.grower = TreeGrower(shape, torch.device("cpu"))
         dtype = head.lm_head.weight.dtype
@@ -43,7 +45,7 @@ class HeadDrafter:
         self.k_BGTH, self.v_BGTH = attention.kv_by_layer[0]
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
-        """Returns a tree for each of these texts, whose root is the token at position + 1."""
+        """Returns a tree for each text index and position. The root of the tree is the token at position + 1."""
         texts_B, positions_B = torch.tensor(texts), torch.tensor(positions)
         out_B1D = self.out_BTD[texts_B, positions_B][:, None]
         root_B = self.ids_BT[texts_B, positions_B + 1]
@@ -51,7 +53,7 @@ class HeadDrafter:
         return self.grower.grow(root_B, self.head.logits(out_B1D)[:, 0], expand, self.vocab.to_target)
 
     def _build_expand(self, texts_B: Tensor, positions_B: Tensor, out_B1D: Tensor) -> Callable[[Frontier], Tensor]:
-        """Returns the function that runs the head over the next frontier of the trees and returns its logits."""
+        """Returns a function that runs the head over the nodes of a new level and returns its logits."""
         longest = int(positions_B.max()) + 1
         prefix_BS = torch.arange(longest) <= positions_B[:, None]
         attention = DenseAttention()

@@ -1,7 +1,9 @@
-"""Drafts without a model, as references for the head in `eyas eval` and the bench.
+"""Drafts without a model. `eyas eval` and `eyas bench` compare the head with these drafters.
 
-prompt lookup   finds the last 3 (else 2, else 1) tokens earlier in this text and proposes what followed them last
-4-gram table    proposes, again and again, the token that followed the 3 tokens before most often in training answers
+prompt lookup   searches the text for the latest earlier occurrence of its last 3 tokens (else 2, else 1), and proposes
+                the tokens that followed it
+4-gram table    proposes the token that most often followed the last 3 tokens in training answers, then repeats this
+                with the proposed token
 """
 
 from collections import Counter
@@ -13,14 +15,14 @@ from torch import Tensor
 from eyas.tree.tree import Tree
 
 LONGEST_MATCH = 3
-CONTEXT = 3  # of a 4-gram
+CONTEXT = 3  # tokens of a 4-gram before its last token
 
 
 class PromptLookup:
-    """Prompt lookup over a batch of texts. It indexes each text once, so the positions of a text must not decrease."""
+    """Prompt lookup over a batch of texts. Requirement: the positions of a text do not decrease from call to call."""
 
     def __init__(self, texts: Sequence[Tensor], depth: int) -> None:
-        """Prepares an empty index. texts: token ids [T]. depth: tokens of a proposal."""
+        """Creates an empty index. texts: the token ids [T] of each text. depth: the most tokens of a proposal."""
         self.depth = depth
         self._texts = [ids_T.tolist() for ids_T in texts]
         # n-gram -> index of the token that followed it last.
@@ -33,7 +35,7 @@ class PromptLookup:
         return _to_chain_trees([self._propose(text, position + 2) for text, position in pairs], self.depth)
 
     def _propose(self, text: int, count: int) -> list[int]:
-        """Returns token count - 1 of the text (the root) and the proposed tokens after it."""
+        """Returns the last of the first `count` tokens of a text (the root), and the tokens proposed after it."""
         ids, followed = self._texts[text], self._followed[text]
         for index in range(self._indexed[text], count):
             for n in range(1, min(LONGEST_MATCH, index) + 1):
@@ -50,7 +52,7 @@ class NgramTable:
     """The most frequent next token of each 3-token context in training answers. The smallest id wins a tie."""
 
     def __init__(self, rows: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Counts the generated tokens of rows (ids_T, loss_mask_T). Their contexts may be prompt tokens."""
+        """Counts the generated tokens of texts (ids_T, loss_mask_T). The 3 tokens before one may be prompt tokens."""
         counts: dict[tuple[int, ...], Counter[int]] = {}
         for ids_T, loss_mask_T in rows:
             ids, mask = ids_T.tolist(), loss_mask_T.tolist()
@@ -62,7 +64,7 @@ class NgramTable:
         }
 
     def continue_chain(self, ids: list[int], depth: int) -> list[int]:
-        """Returns up to `depth` predicted tokens after `ids`; fewer if a context was never counted."""
+        """Returns up to `depth` predicted tokens after `ids`; fewer if the table does not contain a context."""
         context, chain = ids[-CONTEXT:], []
         while len(chain) < depth and (token := self.next.get(tuple(context))) is not None:
             chain.append(token)

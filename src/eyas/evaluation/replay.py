@@ -1,14 +1,17 @@
-"""Replays known answers round by round with the tree and verification of serving, without running the target.
+"""Replays known answers: drafts trees round by round and verifies them with the known tokens, without the target.
 
 B requests, T tokens of a text, M tree nodes, S path slots.
 
-    answer x_s ... x_{e-1}; prefill gave x_s. At position t the root is x_{t+1}, the last committed token:
-    t = s - 1 -> draft a tree at x_{t+1} -> its true continuation is x_{t+2}, x_{t+3}, ... -> accepted a -> t += a
+The answer is x_s ... x_{e-1}. The prefill of serving generated x_s. A round starts at a position t, at first s - 1:
 
-Along the accepted path the target's next token is the next token of the answer, so its forward is not needed. Nodes off
-the path are rejected in any case. This is exact for answers as they were sampled, greedily or at a temperature: serving
-accepts a child exactly when the random number of its position samples its token (tree.verify), and the sampled tokens
-are the answer. It gives no figure for another temperature; evaluation.resample samples answers for that.
+1. The drafter drafts a tree whose root is x_{t+1}, the last known token.
+2. The tree is compared with the true continuation x_{t+2}, x_{t+3}, ... of the answer. It accepts a tokens.
+3. The next round starts at position t + a.
+
+On the accepted path, the next token of the target is the next token of the answer. So no forward of the target is
+needed. Nodes that are not on this path are rejected, as in serving. The accepted lengths are exact for the temperature
+at which the answer was sampled: serving accepts a child if the random number of its position samples the child's token
+(tree.verify), and the sampled tokens are the answer. For another temperature, evaluation.resample samples new answers.
 """
 
 import itertools
@@ -34,7 +37,14 @@ from eyas.tree.verify import has_rejected_child, verify
 
 @dataclass(frozen=True, eq=False)
 class AnswerSpan:
-    """The tokens [start, end) of a text, generated in one turn. text: the index of the text in its batch."""
+    """An answer: the tokens [start, end) of a text, which the target generated in one turn.
+
+    Attributes:
+        text: The index of the text in its batch.
+        ids_T: The token ids of the whole text.
+        start: The position of the first generated token.
+        end: The position after the last generated token.
+    """
 
     text: int
     ids_T: Tensor
@@ -43,15 +53,20 @@ class AnswerSpan:
 
 
 class ReplayDrafter(Protocol):
-    """A drafter over a batch of texts: the head, or a reference without a model."""
+    """A drafter over a batch of texts: the head, prompt lookup or a 4-gram table."""
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
-        """Returns a tree for each of these texts. Its root is the token at position + 1; later tokens are not used."""
+        """Returns a tree for each text.
+
+        Args:
+            texts: The indices of the texts in the batch.
+            positions: For each of these texts, the position before the root. The drafter must not use later tokens.
+        """
         ...
 
 
 def find_answers(text: int, ids_T: Tensor, loss_mask_T: Tensor) -> list[AnswerSpan]:
-    """Returns the answers of a text: its runs of generated tokens."""
+    """Returns the answers of a text: its runs of generated tokens. text: the index of the text in its batch."""
     padded = torch.cat((torch.zeros(1), loss_mask_T.float(), torch.zeros(1)))
     edges = padded.diff().nonzero()[:, 0].tolist()
     spans = zip(edges[::2], edges[1::2], strict=True)
@@ -59,7 +74,7 @@ def find_answers(text: int, ids_T: Tensor, loss_mask_T: Tensor) -> list[AnswerSp
 
 
 def replay_answers(answers: Sequence[AnswerSpan], drafter: ReplayDrafter) -> list[RequestRounds]:
-    """Returns the rounds of each answer, none for an answer of one token. All answers advance in one batch."""
+    """Returns the rounds of each answer. Replays all answers in one batch. An answer of one token has no rounds."""
     accepted: list[list[int]] = [[] for _ in answers]
     offered: list[list[int]] = [[] for _ in answers]
     positions = [answer.start - 1 for answer in answers]
@@ -79,27 +94,27 @@ def replay_answers(answers: Sequence[AnswerSpan], drafter: ReplayDrafter) -> lis
 
 
 def true_continuation(answer: AnswerSpan, position: int, count: int) -> Tensor:
-    """Returns x_{t+2} ... of the answer, `count` tokens; zeros after its end, where rounds are cut anyway."""
+    """Returns the `count` tokens of the answer from `position` + 2 on, with zeros after the end of the answer."""
     tokens = answer.ids_T[position + 2 : min(position + 2 + count, answer.end)]
     return torch.nn.functional.pad(tokens, (0, count - tokens.shape[0]))
 
 
 @dataclass(frozen=True)
 class TextRounds:
-    """The rounds of one text, and the position of each round's root."""
+    """The rounds of all answers of one text. roots: the position of the tree's root in each round."""
 
     rounds: RequestRounds
     roots: tuple[int, ...]
 
     def in_context(self, label: str) -> RequestRounds:
-        """Returns the rounds whose root is in a context bucket (`tree.acceptance_length.context_label`)."""
+        """Returns the rounds whose root position has this label, for example "<=256" (see `context_label`)."""
         numbers = [number for number, root in enumerate(self.roots) if context_label(root) == label]
         accepted, offered = ([part[i] for i in numbers] for part in (self.rounds.accepted, self.rounds.offered))
         return RequestRounds(tuple(accepted), tuple(offered))
 
 
 def replay_rows(rows: Sequence[Row], drafter: ReplayDrafter) -> list[TextRounds]:
-    """Returns the rounds of each text. The answers of a conversation follow each other and count as one request."""
+    """Returns the rounds of each text. The rounds of all answers of a text are joined, as if it were one request."""
     replayed: list[list[tuple[AnswerSpan, RequestRounds]]] = [[] for _ in rows]
     texts = [find_answers(text, row.ids_T, row.loss_mask_T) for text, row in enumerate(rows)]
     for turn in range(max(len(answers) for answers in texts)):
@@ -110,6 +125,7 @@ def replay_rows(rows: Sequence[Row], drafter: ReplayDrafter) -> list[TextRounds]
 
 
 def _join_turns(turns: Sequence[tuple[AnswerSpan, RequestRounds]]) -> TextRounds:
+    """Joins the rounds of the answers of one text, in the order of the turns."""
     accepted, offered, roots = [], [], []
     for answer, rounds in turns:
         roots += list(itertools.accumulate(rounds.accepted, initial=answer.start))[:-1]
@@ -127,15 +143,18 @@ def replay_heads(
     shape: TreeShape,
     batch_tokens: int,
 ) -> list[dict[int, RequestRounds]]:
-    """Returns for each head the rounds of each row by its index. Every row is read, or computed, once for all heads.
+    """Replays the same rows with several heads. Reads or computes the features of each row only once.
 
     Args:
         features: The features of the rows.
-        indices: The rows.
-        heads: Heads of one dtype, with their draft vocabularies.
+        indices: The indices of the rows in `Manifest.rows`.
+        heads: The heads with their draft vocabularies. Requirement: all have one dtype.
         target: The target of the heads.
-        shape: The tree.
-        batch_tokens: Padded tokens of the rows that are replayed together.
+        shape: The draft tree.
+        batch_tokens: The most tokens of the rows that are replayed together, padding included.
+
+    Returns:
+        For each head, the index of each row -> its rounds.
     """
     embed = build_embed(target, heads[0][0].lm_head.weight.dtype)
     rounds: list[dict[int, RequestRounds]] = [{} for _ in heads]
@@ -147,14 +166,19 @@ def replay_heads(
     return rounds
 
 
-# --- the same held-out rows again and again, while a head is trained -------------------------------------------------
+# --- held-out rows that training evaluates repeatedly ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """Held-out rows, and the tree that is drafted on them. Training selects checkpoints by their rounds.
+    """Held-out rows and the settings of their replay. Training selects the weights that need the fewest rounds on them.
 
-    batch_tokens: padded tokens of the rows that are replayed together.
+    Attributes:
+        features: The features of the rows.
+        indices: The indices of the rows in `Manifest.rows`.
+        target: The target of the head.
+        shape: The draft tree.
+        batch_tokens: The most tokens of the rows that are replayed together, padding included.
     """
 
     features: Features
@@ -164,18 +188,21 @@ class HeldOutRows:
     batch_tokens: int
 
     def select(self, numbers: Sequence[int]) -> "HeldOutRows":
-        """Returns some of the rows, by their index in `indices`."""
+        """Returns a HeldOutRows with the rows `indices[number]` only."""
         return replace(self, indices=tuple(self.indices[number] for number in numbers))
 
     def replay(self, head: Head, vocab: DraftVocab) -> list[RequestRounds]:
-        """Returns the rounds of each row with this head, in the dtype of its weights."""
+        """Returns the rounds of each row with this head. The head runs in the dtype of its weights."""
         settings = (self.target, self.shape, self.batch_tokens)
         (rounds,) = replay_heads(self.features, self.indices, [(head, vocab)], *settings)
         return [rounds[index] for index in self.indices]
 
 
 def sample_held_out(features: Features, limit: int, seed: int) -> tuple[int, ...]:
-    """Returns at most `limit` random held-out rows that do not loop and have a round; the same rows for one seed."""
+    """Returns the indices of at most `limit` random held-out rows.
+
+    Rows whose answer repeats itself, and rows without a round, are left out. The same seed gives the same rows.
+    """
     rows = features.manifest.rows
     # A supervised token means a second generated token, so at least one round.
     usable = [i for i in features.indices("held_out") if not rows[i].looping and rows[i].num_supervised > 0]

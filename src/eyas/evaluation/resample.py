@@ -3,17 +3,19 @@
 B texts, T tokens of the longest prompt, S = T + the tokens generated so far, D hidden, L captured features, W
 vocabulary, X new tokens of a forward.
 
-    column       0  1  2  3  |  4  5  6         prompts are padded on the right; generated tokens follow the padding
-    text 0       a  b  .  .  |  C  D  E         positions 0 1 . . 2 3 4
-    text 1       a  b  c  d  |  C  D  E         positions 0 1 2 3 4 5 6
+Prompts are padded on the right, and generated tokens (capitals) follow the padding:
 
-A token depends only on its logits, the temperature, and the random number of (seed, position) (tree.sampling). So the
-engine gives the same answers for these seeds, wherever both forwards give the same logits.
+    column       0  1  2  3  |  4  5  6         position of the token in each column
+    text 0       a  b  .  .  |  C  D  E         0 1 . . 2 3 4
+    text 1       a  b  c  d  |  C  D  E         0 1 2 3 4 5 6
 
-Stored answers cannot replace this. The target's distribution at another temperature is known after each stored token,
-but not after other tokens, and answers at a higher temperature reach texts where the target is less certain. Measured
-on the embedded target: computed from greedy answers, temperature 0.7 seems to cost a tenth of the acceptance length;
-it costs more than a quarter.
+A sampled token depends only on its logits, the temperature, and the random number of (seed, position) (tree.sampling).
+So the engine gives the same answers with the same seeds, if its forward gives the same logits.
+
+Stored greedy answers cannot give the acceptance at another temperature. An answer at a higher temperature reaches texts
+where the target is less certain, and the stored features do not cover these texts. On the small target that ships with
+eyas, an estimate from greedy answers said that temperature 0.7 costs a tenth of the acceptance length. New answers
+showed that it costs more than a quarter.
 """
 
 from collections.abc import Sequence
@@ -33,15 +35,15 @@ from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, pos
 def resample_answers(
     rows: Sequence[Row], seeds: Sequence[int], target: Target, sampling: SamplingParams, max_tokens: int
 ) -> list[Row]:
-    """Returns the rows with a new last answer, with features in float32 on the CPU.
+    """Samples the last answer of each row again. Returns the new rows with float32 features on the CPU.
 
-    An answer ends at its end of turn, after `max_tokens` tokens, or at the target's last position.
+    An answer ends at its end-of-turn token, after `max_tokens` tokens, or at the target's last position.
 
     Args:
         rows: Texts whose last answer is replaced.
-        seeds: The seed of each request.
-        target: Generates the answers.
-        sampling: The temperature, without penalties or biases.
+        seeds: The sampling seed of each row.
+        target: The target, which generates the answers.
+        sampling: The temperature. Requirement: no penalties and no biases.
         max_tokens: The most tokens of an answer.
     """
     assert not sampling.adjusts_logits, "penalties are not supported here"
@@ -86,7 +88,7 @@ class _BatchDecoder:
     """A batch of texts that grow by one token a forward, with their KV cache."""
 
     def __init__(self, target: Target, lengths_B: Tensor, width: int) -> None:
-        """Prepares an empty cache. lengths_B: tokens of each prompt. width: tokens of the longest."""
+        """Creates an empty KV cache. lengths_B: the tokens of each prompt. width: the tokens of the longest prompt."""
         self.target = target
         self.lengths_B = lengths_B
         self.num_generated = 0
@@ -94,7 +96,11 @@ class _BatchDecoder:
         self.attention = DenseAttention()
 
     def forward(self, ids_BX: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns final states [B, X, D] and aux features [B, X, L]: first of the prompts, later of one token each."""
+        """Runs the target over the prompts in the first call, and over one new token of each text in later calls.
+
+        Returns:
+            The final hidden states [B, X, D] and the aux features [B, X, L] of these tokens.
+        """
         num_texts = len(self.lengths_B)
         prompt_BT = self.columns_1T < self.lengths_B[:, None]
         if self.attention.num_cached == 0:
@@ -114,7 +120,7 @@ class _BatchDecoder:
         return out.hidden_BTD.to(prompt_BT.device), out.aux_BTL  # a target may span several devices
 
     def keep_only(self, kept_B: Tensor) -> None:
-        """Drops all texts of the batch but these."""
+        """Removes all texts from the batch except the texts with the indices `kept_B`."""
         if len(kept_B) < len(self.lengths_B):
             self.lengths_B = self.lengths_B[kept_B]
             cache = self.attention.kv_by_layer.items()
@@ -122,7 +128,10 @@ class _BatchDecoder:
 
 
 def _build_row(row: Row, prompt_T: Tensor, generated: list[int], aux: list[Tensor], hidden: list[Tensor]) -> Row:
-    """Returns the new row. The target never ran on its last token, whose aux features are zeros: replay skips them."""
+    """Returns `row` with the text of the prompt and the generated tokens, and with the features of this text.
+
+    The target did not run on the last generated token, so its aux features are zeros. The replay does not read them.
+    """
     ids_T = torch.cat((prompt_T.cpu(), torch.tensor(generated)))
     mask_T = torch.arange(len(ids_T)) >= len(prompt_T)
     aux_TL = torch.cat((*aux, torch.zeros_like(aux[0][:1])))

@@ -1,19 +1,19 @@
-"""Computes the acceptance of many trees at once: one draft at each position serves every depth and number of nodes.
+"""Computes the acceptance of many tree shapes at once. `eyas tune` compares these shapes.
 
-B positions, C candidates of the largest tree (the root is number 0), S = D + 1 path slots, D its depth, N rows, X
-shapes.
+B positions, C candidates of the largest tree (the root is number 0), S = D + 1 path slots, D the depth of the largest
+tree, N rows, X shapes.
 
-With a fixed top-k, growing a tree does not depend on where it stops (tree.TreeGrower): the candidates of a shallower
-tree are the first levels of the deeper one, and its nodes are the most likely of them. So the largest tree is grown
-with all its candidates. The path of the true answer is looked up in it, and each node of the path is ranked among the
-candidates of the first d levels, for each d:
+All shapes with one top_k are computed from one draft at each position. The candidates of a tree of depth d are the
+first d levels of any deeper tree (tree.TreeGrower), and the nodes of the tree are its most likely candidates. So only
+the largest tree is drafted, with all its candidates. The true answer is a path in this tree. Each node of the path is
+ranked among the candidates of the first d levels, for each d:
 
-    needs[d, i]            nodes that a tree of depth d needs so that it contains the path's node at depth i: rank + 1
-    accepted by (d, n)     1 + the number of i <= d with needs[d, i] <= n     (scores fall along a path: needs never do)
+    needs[d, i]            the nodes that a tree of depth d must have to contain the path's node at depth i: rank + 1
+    accepted by (d, n)     1 + the number of i <= d with needs[d, i] <= n, for a tree of depth d with n nodes
 
-The draft at a position depends only on the text before it, not on earlier rounds. So these tables give the rounds of
-every tree: a round at t accepts a tokens, and the next round is at t + a. top_k cannot vary within one draft, because
-it determines which nodes are expanded. A chain is not part of a tree either: its path may not be among the most likely.
+The draft at a position depends only on the text before it, not on earlier rounds. So this table gives the rounds of
+every shape: a round at position t accepts a tokens, and the next round is at t + a. Each top_k needs its own draft,
+because top_k determines which nodes are expanded. Chains (top_k 1) need their own draft, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,13 +33,13 @@ from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 from eyas.tree.verify import verify
 
-MAX_POSITIONS = 64  # positions drafted at once
+MAX_POSITIONS = 64  # positions that are drafted at once
 UNREACHABLE = torch.iinfo(torch.int64).max  # nodes
 
 
 @dataclass(frozen=True)
 class TreeAcceptance:
-    """The acceptance length of one tree on some prompts, with its 95% interval."""
+    """The acceptance length of one tree shape on some rows, with its 95% interval."""
 
     shape: TreeShape
     acceptance_length: float
@@ -47,7 +47,7 @@ class TreeAcceptance:
 
 
 def covering_shape(shapes: Sequence[TreeShape]) -> TreeShape:
-    """Returns the tree of the largest depth with all candidates. Asserts that all shapes have the same top-k."""
+    """Returns the shape with the largest depth and all its candidates. Requirement: all shapes have the same top_k."""
     (top_k,) = {shape.top_k for shape in shapes}
     largest = TreeShape(max(shape.depth for shape in shapes), top_k, 2)
     return replace(largest, nodes=largest.candidates + 1)
@@ -62,15 +62,15 @@ def count_rounds(
     embed: Callable[[Tensor], Tensor],
     batch_tokens: int,
 ) -> np.ndarray:
-    """Returns int64 [N, X]: the rounds that each tree takes for the answers of each row.
+    """Returns int64 [N, X]: the number of rounds that the answers of row n need with shape x.
 
     Args:
-        rows: Texts with features.
-        shapes: Trees of the same top-k.
+        rows: The rows with their features.
+        shapes: The tree shapes. Requirement: all have the same top_k.
         head: The head that drafts.
-        vocab: Its draft vocabulary.
-        embed: The target's embedding (`head_drafter.build_embed`).
-        batch_tokens: Keys that are read at once.
+        vocab: The draft vocabulary of the head.
+        embed: The result of `head_drafter.build_embed`.
+        batch_tokens: The most keys that one forward of the head reads, over all positions.
     """
     drafter = HeadDrafter(head, vocab, embed, covering_shape(shapes), rows)
     answers = [answer for text, row in enumerate(rows) for answer in find_answers(text, row.ids_T, row.loss_mask_T)]
@@ -95,11 +95,13 @@ def count_rounds(
 
 
 def min_nodes_needed(tree: Tree, truth_BS: Tensor) -> Tensor:
-    """Returns int64 [B, D, D]: needs[b, d - 1, i - 1] of the drawing, UNREACHABLE where no tree of depth d accepts.
+    """Returns int64 [B, D, D] with needs[d, i] of the module docstring at index [b, d - 1, i - 1].
+
+    It is UNREACHABLE where i > d, or where the largest tree does not contain the path's node at depth i.
 
     Args:
-        tree: Trees grown with all their candidates.
-        truth_BS: The target's tokens after the root, then after those, and so on.
+        tree: The largest tree at each position, with all its candidates.
+        truth_BS: The true continuation: the S tokens of the answer after the root.
     """
     path = verify(tree, truth_BS.gather(1, tree.depths_BM))
     path_BD, on_path_BD = path.nodes_BS[:, 1:], path.is_accepted_BS()[:, 1:]
@@ -116,7 +118,7 @@ def min_nodes_needed(tree: Tree, truth_BS: Tensor) -> Tensor:
 
 
 def _count_answer_rounds(accepted_TX: np.ndarray, answer: AnswerSpan) -> np.ndarray:
-    """Returns the rounds of one answer for each shape, if a round at position t accepts accepted_TX[t] tokens."""
+    """Returns the rounds of one answer for each shape. accepted_TX: the tokens that a round at position t accepts."""
     count_X = np.zeros(accepted_TX.shape[1], dtype=np.int64)
     position_X = np.full_like(count_X, answer.start - 1)
     while (running_X := position_X < answer.end - 2).any():
@@ -129,7 +131,7 @@ def _count_answer_rounds(accepted_TX: np.ndarray, answer: AnswerSpan) -> np.ndar
 def acceptance_lengths(
     shapes: Sequence[TreeShape], rows: Sequence[Row], rounds_NX: np.ndarray, seed: int
 ) -> list[TreeAcceptance]:
-    """Returns the acceptance of each shape from `count_rounds`. Rounds give each token of an answer but the first."""
+    """Returns the acceptance length of each shape. rounds_NX: the result of `count_rounds`. seed: of the bootstrap."""
     answers = [find_answers(0, row.ids_T, row.loss_mask_T) for row in rows]
     tokens_N = np.array([sum(answer.end - answer.start - 1 for answer in spans) for spans in answers])
     has_rounds_N = tokens_N > 0

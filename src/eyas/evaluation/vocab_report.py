@@ -1,14 +1,15 @@
-"""Measures the cost of a draft vocabulary size: tokens of the answers that it covers, and the acceptance it leaves.
+"""Measures how the size of the draft vocabulary changes coverage and acceptance length, without a new training.
 
-    size           1024   2048   4096 | 8192   16384 ...
-    coverage       x      x      x    | x      x          share of the generated tokens, on held-out answers
-    acceptance     x      x      x    | -      -          the same answers replayed with this part of the vocabulary
-                                 the head's own size; only a new training tells the acceptance of larger ones
+Coverage is the share of the generated tokens of held-out answers that the vocabulary contains. x marks what is measured
+for a head with 4096 draft tokens:
 
-A smaller vocabulary is cut out of the head: its most frequent tokens keep their output rows, and the head can no longer
-propose the others. Features are not captured again and the head is not trained again. A head that is trained for the
-smaller vocabulary may do a little better, because it spends no capacity on the other tokens. So the lengths are lower
-bounds.
+    draft vocabulary size    1024   2048   4096   8192   16384
+    coverage                 x      x      x      x      x
+    acceptance length        x      x      x      -      -        a larger size needs a new training
+
+For a smaller size, the head keeps only the output rows of its most frequent tokens, and the held-out answers are
+replayed. A head that was trained with the smaller vocabulary could be slightly better. So these acceptance lengths are
+lower bounds.
 
 W target vocabulary, V draft vocabulary.
 """
@@ -30,9 +31,9 @@ from eyas.tree.acceptance_length import RequestRounds, acceptance_length
 from eyas.tree.shape import TreeShape
 
 VOCAB_SIZES = tuple(1024 * 2**power for power in range(7))
-"""1k to 64k tokens. Sizes that the target's vocabulary does not reach are left out."""
+"""1k to 64k tokens. Only sizes below the size of the target's vocabulary are measured."""
 TEXTS_PER_TASK = 32
-"""The first texts of each task are replayed with every size."""
+"""The number of texts of each task that are replayed with every size."""
 BATCH_TOKENS = 16384
 
 
@@ -44,16 +45,17 @@ def measure_vocab_sizes(
     target: Target,
     sizes: Sequence[int] = VOCAB_SIZES,
 ) -> dict[str, Any]:
-    """Returns the value of `draft_vocab` in acceptance.json. Looping answers are left out.
+    """Returns the value of `draft_vocab` in acceptance.json. Answers that repeat themselves are left out.
 
-    The lists of an entry have one item for each of `sizes`; the acceptance is None where the head is smaller.
+    Each list in it has one item for each measured size (its key `sizes`). The acceptance length is None for a size
+    larger than the head's.
 
     Args:
-        shape: The tree.
+        shape: The draft tree.
         stored: The head.
-        data: The features whose held-out rows are replayed, and those whose training rows are counted.
+        data: The features whose held-out rows are replayed, and the features whose training rows give the token counts.
         target: The target of the head.
-        sizes: Draft vocabulary sizes to measure, besides the head's own.
+        sizes: The draft vocabulary sizes to measure, besides the size of the head.
     """
     features, training = data
     training_counts_W = training.generated_counts(training.indices("train"))
@@ -89,7 +91,13 @@ def measure_vocab_sizes(
 
 
 def cut_head(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
-    """Returns the head with the output rows of `vocab`, a part of its tokens. The other weights are shared."""
+    """Returns a head with fewer draft tokens. It shares all weights with `head`, except the output rows.
+
+    Args:
+        head: The head.
+        own: The draft vocabulary of `head`.
+        vocab: The smaller draft vocabulary. Requirement: `own` contains all its tokens.
+    """
     rows = own.to_draft(vocab.target_ids_V)
     assert rows.in_vocab.all(), "a token that the head does not have"
     smaller = Head(dataclasses.replace(head.config, draft_vocab_size=vocab.size))
@@ -99,7 +107,7 @@ def cut_head(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
 
 
 def _choose_vocab(size: int, own: DraftVocab, counts_W: Tensor, required: Sequence[int]) -> DraftVocab:
-    """Chooses a vocabulary of this size as training does. A smaller one than the head's uses only the head's tokens."""
+    """Chooses the most frequent tokens, as training does. A size below the head's takes only tokens of the head."""
     if size == own.size:
         return own
     if size > own.size:
@@ -109,5 +117,5 @@ def _choose_vocab(size: int, own: DraftVocab, counts_W: Tensor, required: Sequen
 
 
 def _length_or_none(rounds: Sequence[RequestRounds]) -> float | None:
-    """Returns the acceptance length, or None if no answer has a round (answers of one token)."""
+    """Returns the acceptance length, or None if no answer has a round (every answer has one token)."""
     return round(acceptance_length(rounds), 6) if any(request.accepted for request in rounds) else None
