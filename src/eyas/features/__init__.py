@@ -1,1 +1,1 @@
-"""Captured features of the target: layout, capture, storage and reading of training examples."""
+"""Captures the hidden states of the target (the features), stores them, and reads them as training examples."""

@@ -3,14 +3,14 @@
 B rows of a batch, T tokens, U of them teacher positions, D hidden, L = 3D captured features, N heads, G key-value
 heads, H head size.
 
-The token ids alone decide which rows share a shard and which share a forward. So the plan of a shard determines its
-bytes: a finished shard is skipped, and a run that was killed ends with the bytes of an uninterrupted one. Several
-processes can divide the shards among them, each with its own copy of the target:
+The token ids alone decide which rows share a shard and which rows share a forward (the plan of the shard). So the plan
+determines the bytes of the shard. A restarted run skips finished shards, and writes the same bytes as an uninterrupted
+run. Several processes can divide the shards, each with its own copy of the target:
 
-    rank 0   shard 0   shard 2   shard 4   waits for the other ranks, then writes the manifest
-    rank 1   shard 1   shard 3             waits for the manifest
+    rank 0   shard 0   shard 2   shard 4   waits until all shards exist, then writes manifest.json and provenance.json
+    rank 1   shard 1   shard 3             waits for provenance.json
 
-One thread stores a shard while the target computes the next one.
+One thread stores a shard while the target computes the next shard.
 """
 
 import dataclasses
@@ -49,26 +49,27 @@ from eyas.model.target import Target
 
 STAGE = "capture"
 POLL_S = 2.0
-SAMPLE_ROWS, SAMPLE_TOKENS = 32, 8192  # limits of the rows on which the quantization error is measured
+SAMPLE_ROWS, SAMPLE_TOKENS = 32, 8192  # the most rows and tokens on which the quantization error is measured
 
 
 @dataclass(frozen=True)
 class CaptureConfig:
     """The recipe keys `capture.*`. Raises UsageError for a value out of range.
 
-    docs/features.md gives the reasons for dtype and max_error: large channels harm int8 but not fp8, and with an error
-    of 13 % the embedded head lost 0.8 % of its acceptance length.
+    docs/features.md gives the reasons for `dtype` and `max_error`.
 
     Attributes:
         dtype: The dtype in which features are stored.
-        max_error: The largest accepted quantization error, as a share, of the teacher and of each layer.
-        online: Stores only texts; training and evaluation run the target for each row they read and get the values that
-            `dtype` would have stored.
-        world: The number of processes that divide the shards; each reads its rank from JOB_COMPLETION_INDEX or RANK.
+        max_error: The largest quantization error, between 0 and 1. If the error of the target's distribution or of a
+            captured layer exceeds it, the capture stops.
+        online: Stores only token ids. Training and evaluation then run the target for each row that they read. The
+            features have the same values as with `online=false`.
+        world: The number of processes that divide the shards. Each process reads its rank from the environment variable
+            JOB_COMPLETION_INDEX or RANK.
         aux_layer_ids: The Hugging Face indices of the three captured layers; by default 2, n // 2 and n - 3 of n
             layers.
-        max_length: The number of tokens at which longer rows are cut; by default the target's positions.
-        batch_tokens: The number of tokens of one forward, padding included.
+        max_length: The most tokens of a row; a longer row is cut. By default, no row is cut.
+        batch_tokens: The most tokens of one forward, padding included.
         shard_bytes: The size of one shard in bytes.
         held_out: The share of each task's conversations that training does not see.
     """
@@ -91,7 +92,7 @@ class CaptureConfig:
 
 
 def build_origin(config: CaptureConfig, conversations_digest: str, target: Target) -> provenance.StageInputs:
-    """Returns everything that determines the features."""
+    """Returns the settings and input digests that determine the features."""
     settings = {
         "schema": store.SCHEMA,
         "config": dataclasses.asdict(dataclasses.replace(config, world=1)),
@@ -119,13 +120,14 @@ def run(
 
     Args:
         config: The settings.
-        conversations_dir: The finished directory of `eyas respond`.
+        conversations_dir: The directory that `eyas respond` wrote.
         target: The target, loaded with `config.aux_layer_ids`.
         out: The features directory.
         progress: Shows a progress bar on stderr.
 
     Raises:
-        InputError: If the conversations are damaged, unfinished, or do not fit the target's vocabulary and positions.
+        InputError: If the conversations are damaged or unfinished, or have too many tokens or unknown token ids for the
+            target.
         StorageError: If the disk is full or the store refuses a write.
         StageError: If another run writes to `out`, a feature is not finite, or the quantization error is too large.
     """
@@ -190,17 +192,17 @@ def _build_manifest(
 
 
 class _ShardTask:
-    """The texts of one shard and the digest of its plan."""
+    """The texts of one shard, and the digest of the shard's plan."""
 
     def __init__(self, number: int, texts: list[TextRow], inputs: dict[str, Any], splits: dict[str, Split]) -> None:
-        """Computes the digest. inputs: the stage inputs as JSON."""
+        """Computes the digest. number: the index of the shard. inputs: the fields of the capture's StageInputs."""
         self.number = number
         self.texts = texts
         self.plan = provenance.digest_json([inputs, [dataclasses.asdict(text) for text in texts]])
         self.infos = [to_row_info(text, splits[text.conversation]) for text in texts]
 
     def find_record(self, directory: StoragePath, bar: Progress) -> ShardRecord | None:
-        """Returns the record if the shard is finished, and counts its tokens as done by an earlier or other process."""
+        """Returns the record if the shard is finished, else None. Skips the tokens of a finished shard in the bar."""
         record = store.find_finished_shard(directory, self.number, self.plan)
         if record is not None:
             bar.skip(record.shard.num_tokens)
@@ -210,7 +212,7 @@ class _ShardTask:
 def _capture_shards(
     config: CaptureConfig, tasks: Sequence[_ShardTask], target: Target, directory: StoragePath, bar: Progress
 ) -> dict[int, ShardRecord]:
-    """Captures the unfinished shards among `tasks`. Returns the records of all of them by shard number."""
+    """Captures the unfinished shards of `tasks`. Returns shard number -> record for all `tasks`."""
     records: dict[int, ShardRecord] = {}
     stored: dict[int, Future[ShardRecord]] = {}
     with ThreadPoolExecutor(1) as pool:
@@ -228,12 +230,12 @@ def _capture_shards(
 
 
 def _wait_for_other_ranks(tasks: Sequence[_ShardTask], directory: StoragePath, bar: Progress) -> dict[int, ShardRecord]:
-    """Waits until other processes have finished all these shards. Returns their records by shard number."""
+    """Waits until other processes have finished the shards of `tasks`. Returns shard number -> record."""
     return {task.number: poll(lambda task=task: task.find_record(directory, bar), POLL_S) for task in tasks}
 
 
 def _choose_sample(texts: Sequence[TextRow], splits: dict[str, Split]) -> list[TextRow]:
-    """Returns the first held-out rows, or the first rows if none is held out; at least one."""
+    """Returns the first held-out rows, or the first rows if no row is held out; at least one row."""
     rows = [text for text in texts if splits[text.conversation] == "held_out"] or texts
     sample: list[TextRow] = []
     for row in rows[:SAMPLE_ROWS]:
@@ -247,7 +249,7 @@ def _check_quantization_error(
 ) -> QuantizationError:
     """Measures the quantization error on these rows and raises StageError if it exceeds capture.max_error.
 
-    It runs before the first shard, so that a capture does not fail after hours.
+    It runs before the first shard is computed. So a capture fails at its start, not after hours.
     """
     rows: list[Row] = []
     tensors = _to_tensors(sample)
@@ -291,12 +293,18 @@ def _to_tensors(texts: Sequence[TextRow]) -> list[tuple[Tensor, Tensor]]:
     return [(torch.tensor(text.ids), torch.tensor(text.loss_mask)) for text in texts]
 
 
-# --- features of texts, also for the reader of online features -------------------------------------------------------
+# --- features of texts; reader.py uses these functions with capture.online -------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class ExtractedFeatures:
-    """The features of text `index`: aux_TL before any norm, hidden_UD of its teacher positions after the final norm."""
+    """The features of one text.
+
+    Attributes:
+        index: The index of the text in the argument of `extract_features`.
+        aux_TL: The captured layers of each token, before any norm.
+        hidden_UD: The final hidden states of the teacher positions, after the final norm.
+    """
 
     index: int
     aux_TL: Tensor
@@ -314,7 +322,8 @@ def extract_features(
 ) -> Iterator[ExtractedFeatures]:
     """Runs the target over texts (ids_T, loss_mask_T) and yields their features on its device, batch by batch.
 
-    A batch holds texts of similar length and at most `batch_tokens` padded tokens. So the order of `texts` changes.
+    A batch holds texts of similar length and at most `batch_tokens` padded tokens. So the order differs from `texts`;
+    see `ExtractedFeatures.index`.
     """
     device = next(target.model.parameters()).device
     for batch in group_by_length(range(len(texts)), lambda index: len(texts[index][0]), batch_tokens):
@@ -332,7 +341,13 @@ def extract_features(
 def quantize_features(
     features: ExtractedFeatures, dtype: StoredDtype, row_id: str, shared: int = 0
 ) -> tuple[CodesAndScales, CodesAndScales]:
-    """Returns the features as codes and scales on the CPU; aux without the first `shared` tokens.
+    """Returns the aux features and the final hidden states as codes and scales on the CPU.
+
+    Args:
+        features: The features of one text.
+        dtype: The stored dtype.
+        row_id: The id of the row, for the error message.
+        shared: The number of first tokens whose aux features are left out, because the row before stores them.
 
     Raises:
         StageError: If a feature of row `row_id` is NaN or infinite.

@@ -1,4 +1,4 @@
-"""Chooses rows, splits, shards and batches from token ids alone, before the target runs. Called by capture.py."""
+"""Divides conversations into rows, splits, shards and batches, from token ids alone. capture.py calls it."""
 
 import dataclasses
 import hashlib
@@ -23,10 +23,16 @@ LOOPING_TAG = "looping"  # set by `eyas respond` for an answer that repeats itse
 
 @dataclass(frozen=True)
 class TextRow:
-    """A row before the target runs: token ids and loss mask. Its JSON is part of the plan digest of its shard.
+    """A row before the target has run. Its fields are part of the plan digest of its shard.
 
-    looping: the answer repeats itself.
-    shared: number of tokens that it has in common with the start of the row before it, in the same conversation.
+    Attributes:
+        id: The conversation id; for one of several rows of a conversation with "#" and the turn, as in "gsm8k:17#2".
+        conversation: The conversation id.
+        task: The tag `task` of the conversation, else the name of its source.
+        ids: The token ids.
+        loss_mask: True where the target generated the token.
+        looping: True if the answer repeats itself.
+        shared: The length of the common prefix with the row before it, if both rows are of one conversation; else 0.
     """
 
     id: str
@@ -39,10 +45,14 @@ class TextRow:
 
 
 def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple[list[TextRow], int]:
-    """Returns the rows with generated tokens, in file order, and the number of rows that `max_length` cut.
+    """Reads the conversations of a directory as rows. Rows without a generated token are left out.
+
+    Returns:
+        The rows in file order, and the number of rows that were cut at `max_length` tokens.
 
     Raises:
-        InputError: If a token id is not in the target's vocabulary, a row exceeds its positions, or no row is left.
+        InputError: If a token id is not in the target's vocabulary, a row has more tokens than the target has
+            positions, or no row is left.
     """
     texts: list[TextRow] = []
     num_cut, info = 0, target.info
@@ -70,7 +80,7 @@ def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple
 
 
 def build_text_rows(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[TextRow]:
-    """Returns the rows of an answered conversation, as `chat.render` renders them from the generated ids."""
+    """Returns the rows of an answered conversation: one, or one for each answer (see `chat.render`)."""
     return [
         TextRow(
             id=conversation.id if row.turn is None else f"{conversation.id}#{row.turn}",
@@ -85,10 +95,11 @@ def build_text_rows(conversation: Conversation, tokenizer: PreTrainedTokenizerBa
 
 
 def assign_splits(texts: Sequence[TextRow], held_out: float) -> dict[str, Split]:
-    """Returns conversation id -> split. Each task holds out this share of its conversations, at least one.
+    """Returns conversation id -> split. Of each task, the share `held_out` of the conversations is held out.
 
-    The conversations whose ids have the smallest hashes are held out. So all rows of a conversation stay together, and
-    most assignments stay the same when data is added.
+    A task with two or more conversations holds out at least one, unless `held_out` is 0. The conversations whose ids
+    have the smallest hashes are held out. So all rows of a conversation are in one split, and most assignments stay the
+    same when data is added.
     """
     by_task: dict[str, set[str]] = {}
     for text in texts:
@@ -126,7 +137,7 @@ def plan_shards(texts: Sequence[TextRow], dtype: StoredDtype, hidden_size: int, 
 
 
 def group_by_length(indices: Iterable[int], length_of: Callable[[int], int], batch_tokens: int) -> list[list[int]]:
-    """Returns batches of similar lengths, shortest first, each of at most `batch_tokens` padded tokens.
+    """Returns the indices in batches of similar length, shortest first, each of at most `batch_tokens` padded tokens.
 
     An index whose length exceeds `batch_tokens` is a batch of its own.
     """
@@ -139,7 +150,7 @@ def group_by_length(indices: Iterable[int], length_of: Callable[[int], int], bat
 
 
 def to_row_info(text: TextRow, split: Split) -> RowInfo:
-    """Returns the manifest entry of a row, without its offsets."""
+    """Returns the manifest entry of a row, without its offsets and checksums."""
     mask_T = torch.tensor(text.loss_mask, dtype=torch.bool)
     return RowInfo(
         id=text.id,

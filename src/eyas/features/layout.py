@@ -1,16 +1,18 @@
-"""Defines a training example and which index predicts what. docs/alignment.md explains it; no other file defines it.
+"""Defines a training example: which features and which token each step reads, and which token it predicts.
+
+docs/alignment.md explains this layout; only this file defines it.
 
 T tokens of one row, U of them teacher positions, D hidden, L = 3D captured features.
 
-A row is one text, prompt and answers. f_t are the captured features at position t (aux), h_t is the final hidden state
-after the final norm:
+A row is one text: the prompt and the answers. f_t are the captured features at position t (aux). h_t is the target's
+last hidden state at position t, after the final norm:
 
     position t        0    1    2    3    4    5    6    7
-    token x_t         a    b    c    D    E    F    G    .        generated: capitals and the end ".", where l_t is true
-    loss mask l_t     -    -    -    x    x    x    x    x
+    token x_t         a    b    c    D    E    F    G    .        capitals and "." (end of turn) are generated
+    loss mask l_t     -    -    -    x    x    x    x    x        x: true, the target generated the token
     h_t predicts      b    c    D    E    F    G    .             lm_head(h_t) is the target's distribution of x_{t+1}
 
-    chain at t = 2 (the last prompt token: serving drafts there first):
+    chain at t = 2, the last prompt token, where the first draft of serving starts:
         step 0        f_2  + emb(x_3 = D)   at RoPE position 2     predicts x_4 = E    teacher h_3
         step 1        out0 + emb(x_4 = E)   at RoPE position 3     predicts x_5 = F    teacher h_4
         step 2        out1 + emb(x_5 = F)   at RoPE position 4     predicts x_6 = G    teacher h_5
@@ -34,10 +36,13 @@ NUM_AUX_LAYERS = 3  # captured layers
 class Row:
     """One text with its features.
 
-    ids_T        int64  token ids
-    loss_mask_T  bool   true where the target generated the token; the end-of-turn token is included
-    aux_TL       the captured layers side by side, low to high, before any norm
-    hidden_UD    the target's last hidden state after the final norm, at `teacher_positions` only
+    Attributes:
+        id: The id of the row (`examples.TextRow.id`).
+        task: The task of the conversation.
+        ids_T: int64, the token ids.
+        loss_mask_T: bool, True where the target generated the token; the end-of-turn token is included.
+        aux_TL: The three captured layers, concatenated from the lowest to the highest, before any norm.
+        hidden_UD: The target's last hidden state after the final norm, at `teacher_positions` only.
     """
 
     id: str
@@ -49,10 +54,10 @@ class Row:
 
 
 def supervised_positions(loss_mask_T: Tensor, step: int) -> Tensor:
-    """Returns m_k: bool [T], true at t if step k of the chain at t is supervised: l_{t+1} and l_{t+2+k}.
+    """Returns m_k: bool [T], True at t if step k of the chain at t is supervised: l_{t+1} and l_{t+2+k} are True.
 
-    Both indices must lie inside the row. So the token that starts the chain was generated, and so was the token that
-    step k predicts. Tokens after the end of a turn are never predicted. In the drawing above:
+    So the target generated the token that step 0 of the chain embeds, and the token that step k predicts. Both indices
+    must lie inside the row. For the text in the module docstring:
 
         t       0  1  2  3  4  5  6  7
         m_0     .  .  x  x  x  x  .  .
@@ -66,16 +71,16 @@ def supervised_positions(loss_mask_T: Tensor, step: int) -> Tensor:
 
 
 def teacher_positions(loss_mask_T: Tensor) -> Tensor:
-    """Returns bool [T], l_{t+1}: the positions whose final hidden state is stored, because training or eval reads it.
+    """Returns bool [T], True at t if l_{t+1} is True: the positions whose final hidden state is stored.
 
-    The teacher of step k of the chain at t is h_{t+1+k}, and `supervised_positions` requires l_{t+2+k}. So each teacher
-    stands right before a generated token, for any number of steps. Evaluation reads the target's probability of each
-    generated token, which are the same positions. Replay (evaluation.replay) reads no final state.
+    The teacher of step k of the chain at t is h_{t+1+k}, and `supervised_positions` requires that l_{t+2+k} is True. So
+    each teacher position is right before a generated token, for any number of steps. `eyas eval` reads the target's
+    probabilities at the same positions.
 
         token x_t              a  b  c  D  E  F  G  .
         loss mask l_t          -  -  -  x  x  x  x  x
         teachers of step 0     .  .  .  x  x  x  x  .      h_3 ... h_6
-        read by evaluation     .  .  x  x  x  x  x  .      h_2 predicts D, which no chain learns: prefill gives it
+        read by `eyas eval`    .  .  x  x  x  x  x  .      h_2 predicts D, which prefill generates and no step drafts
         stored                 .  .  x  x  x  x  x  .
 
     That is one state for each generated token, except for the first token of a text.
@@ -86,11 +91,11 @@ def teacher_positions(loss_mask_T: Tensor) -> Tensor:
 
 
 def trimmed_length(loss_mask: Sequence[bool]) -> int:
-    """Returns the number of tokens up to the last generated one. No attention reads later tokens, no loss covers them.
+    """Returns the number of tokens up to and including the last generated token. Later tokens are not stored.
 
-    Examples are a template's line break after the end of the turn, or a prompt whose answer was cut off. The features
-    of the last two remaining tokens are not read either (the chain at t predicts x_{t+2} or later). They stay, so that
-    ids and features of a row have the same index; a row has some hundred tokens.
+    No loss depends on later tokens, such as a line break that the chat template adds after the end of the turn. The
+    features of the last two stored tokens are not read either, because the chain at t predicts x_{t+2} or later. They
+    are stored nevertheless, so that ids and features of a row have the same index.
     """
     return max((t + 1 for t, generated in enumerate(loss_mask) if generated), default=0)
 

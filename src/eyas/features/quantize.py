@@ -1,16 +1,16 @@
-"""Quantizes features to 8 bits (codes and scales), restores them, and measures the error before a head is trained.
+"""Quantizes features to 8 bits (codes and scales), restores them, and measures the quantization error.
 
 T tokens, G groups of a row with one scale each (the captured layers), D values of a group, L = G * D.
 
     int8    scale = bf16(largest magnitude / 127)    code = round(x / scale), ties to even
     fp8     scale = bf16(largest magnitude / 448)    code = e4m3(x / scale), ties to even
-    bfloat16, float32: the values themselves, G = 0 scales
+    bfloat16, float32: the code is the value itself; there are no scales (the scales tensor has width 0)
 
     value = code * scale
 
-The scale is rounded first and the codes are computed with the rounded scale, so a scale takes two bytes. All arithmetic
-is float32 division, rounding and multiplication of IEEE 754. Each has one correct result, so all machines compute the
-same bits.
+The scale is rounded to bfloat16 (two bytes) first, and the codes are computed with the rounded scale. All operations
+are float32 division, rounding and multiplication of IEEE 754. Each operation has one correct result, so all machines
+compute the same bits.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ CODE_DTYPES = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
 }
-MAX_CODE = {"int8": 127.0, "fp8": 448.0}  # code of the largest magnitude
+MAX_CODE = {"int8": 127.0, "fp8": 448.0}  # the code of the largest magnitude of a group
 SCALE_DTYPE = torch.bfloat16
 DESCRIPTIONS = {
     "int8": "value = code * scale; scale = largest magnitude / 127, bfloat16, one a token and layer",
@@ -44,19 +44,19 @@ DESCRIPTIONS = {
 
 CHUNK_FLOATS = 16_000_000  # logits computed at once
 MATRIX_ROWS = 16_384  # rows of the output matrix that are converted to float32 at once
-DIGITS = 4  # significant digits of an error; further ones differ between machines
+DIGITS = 4  # significant digits of an error; further digits differ between machines
 
 
 def quantize(x_TL: Tensor, num_groups: int, dtype: StoredDtype) -> tuple[Tensor, Tensor]:
-    """Returns codes_TL and bf16 scales_TG. G = 0 where the values are stored themselves.
+    """Returns codes_TL and bf16 scales_TG. For the dtypes bfloat16 and float32, scales_TG has width 0.
 
-    With s the scale of a value's group, the error of the value is at most
+    Let s be the scale of the group of a value. The error of the value is at most
 
         int8    s / 2                      0.4 % of the largest magnitude of the group
         fp8     max(|x| / 16, s / 1024)    small values are more exact than with int8, large ones less
 
     if the largest magnitude is above 1e-34. Below that, s is not a normal number and the error is at most |x|. A group
-    of zeros has scale 0 and codes 0. NaN and infinity cannot be coded: call `is_finite` on the result.
+    of zeros has scale 0 and codes 0. Requirement: the caller rejects NaN and infinity by `is_finite` on the result.
     """
     if dtype not in MAX_CODE:
         return x_TL.to(CODE_DTYPES[dtype]), x_TL.new_empty((*x_TL.shape[:-1], 0), dtype=SCALE_DTYPE)
@@ -72,12 +72,12 @@ def quantize(x_TL: Tensor, num_groups: int, dtype: StoredDtype) -> tuple[Tensor,
 
 
 def is_finite(codes_TL: Tensor, scales_TG: Tensor) -> bool:
-    """Returns True if every quantized value was finite. NaN and infinity make their scale or code not finite."""
+    """Returns True if every value was finite before `quantize`. Otherwise a scale or a code is NaN or infinite."""
     return bool((scales_TG if scales_TG.shape[-1] else codes_TL).isfinite().all())
 
 
 def dequantize(codes_TL: Tensor, scales_TG: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns values_TL in `dtype`, each the exact product rounded once: a code has at most 7 bits, a scale 8."""
+    """Returns values_TL in `dtype`: each is code * scale, computed exactly and rounded once."""
     num_groups = scales_TG.shape[-1]
     if not num_groups:
         return codes_TL.to(dtype)
@@ -86,7 +86,7 @@ def dequantize(codes_TL: Tensor, scales_TG: Tensor, dtype: torch.dtype) -> Tenso
 
 
 def _codes_to_float(codes_TL: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts codes exactly. fp8 uses a table: torch on a CPU converts value by value, six times slower."""
+    """Converts codes exactly. A table converts fp8 codes, which is six times faster on a CPU than `Tensor.to`."""
     if codes_TL.dtype != torch.float8_e4m3fn:
         return codes_TL.to(dtype)
     table = torch.arange(256, dtype=torch.uint8, device=codes_TL.device).view(codes_TL.dtype).to(dtype)
@@ -97,10 +97,14 @@ def _codes_to_float(codes_TL: Tensor, dtype: torch.dtype) -> Tensor:
 class QuantizationError:
     """The relative error of stored features, measured on a few rows; the field `quantisation_error` of a manifest.
 
-    teacher     mean over teacher positions of the total variation between softmax(lm_head(h)) before and after. It is
-                the share of drafts that verification would reject from a head that learned the stored teacher perfectly
-    aux         for each layer the mean over its D channels of |change| / |channel|, with norms over all tokens. Each
-                channel has the same weight: in one norm over the layer a few large channels would hide all others
+    Attributes:
+        teacher: The mean over teacher positions of the total variation between softmax(lm_head(h)) before and after
+            quantization. If a head learned the quantized distribution perfectly, verification would reject this share
+            of its drafts.
+        aux: For each layer, the mean over its D channels of norm(change) / norm(channel), with norms over all tokens.
+            So each channel has the same weight, and a few large channels do not hide the errors of small channels.
+        num_rows: The number of rows that were measured.
+        num_tokens: The number of tokens of these rows.
     """
 
     teacher: float
@@ -111,7 +115,7 @@ class QuantizationError:
 
 @torch.no_grad()
 def measure_quantization_error(rows: Sequence[Row], dtype: StoredDtype, target: Target) -> QuantizationError:
-    """Returns the error of storing these rows as `dtype`. Their features must be finite, as the target computed them.
+    """Returns the error of storing these rows as `dtype`. Requirement: their features are finite and not quantized.
 
     U teacher positions of a row, C of them in a chunk, W target vocabulary.
     """

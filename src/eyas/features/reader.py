@@ -1,4 +1,4 @@
-"""Reads rows of a finished features directory, for training and evaluation. train/batches.py chooses their order."""
+"""Reads rows of a features directory, for training and evaluation. train/batches.py chooses their order."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -25,20 +25,27 @@ from eyas.model.target import Target
 Job = TypeVar("Job")
 Item = TypeVar("Item")
 
-NUM_READERS = 8  # rows that are read at the same time from a remote store
+NUM_READERS = 8  # rows that are read at the same time from an object store
 
 
 @contextmanager
 def prefetch(
     read: Callable[[Job], Item], jobs: Iterable[Job], ahead: int, threads: int
 ) -> Generator[Iterator[Item], None, None]:
-    """Yields an iterator over `map(read, jobs)` that reads ahead in threads: the same items in the same order.
+    """Yields an iterator over `map(read, jobs)` that calls `read` ahead of time in threads. The order stays the same.
 
         jobs      1   2   3   4   5   6   7 ...
                   |   '-------.-------'   '--- not started
-            in use    read ahead: at most `ahead`, so memory is bounded
+            in use    read ahead: at most `ahead` jobs, so memory is bounded
 
-    An exception of `read` is raised in place of its item. Leaving the block waits for reads that have started.
+    If `read` raises an exception, the iterator raises it when it reaches this job. At the end of the block, the reads
+    that have started are awaited.
+
+    Args:
+        read: The function that reads one job.
+        jobs: The arguments of `read`, in order.
+        ahead: The most jobs that are read before they are used.
+        threads: The number of threads.
     """
     with ThreadPoolExecutor(threads, "eyas-prefetch") as pool:
         remaining = iter(jobs)
@@ -58,7 +65,7 @@ def prefetch(
 
 
 class Features:
-    """A finished features directory at a path or URL. Every row is compared with its checksums when it is read."""
+    """A finished features directory at a path or URL. Reading a row verifies its checksums."""
 
     def __init__(
         self, directory: Path | StoragePath, dtype: torch.dtype = torch.float32, target: Target | None = None
@@ -67,8 +74,8 @@ class Features:
 
         Args:
             directory: The features directory.
-            dtype: The dtype of the rows' features, for any stored dtype.
-            target: Computes the features of an online directory. Other directories do not need it.
+            dtype: The dtype of the features in the rows that are read.
+            target: The target. Required only for features that were captured with `capture.online`.
 
         Raises:
             InputError: If the directory is unfinished or damaged.
@@ -86,10 +93,10 @@ class Features:
         """Returns the inputs of a stage that reads these features.
 
         Args:
-            stage: The verb of the stage.
-            settings: Everything else that determines what the stage writes.
-            parents: The digests of its inputs by name.
-            undigested: Files that contain times, left out of the digest of its output.
+            stage: The name of the stage, as in `eyas train`.
+            settings: The settings that determine what the stage writes.
+            parents: Input name -> digest.
+            undigested: The output files that contain times. The digest of the output leaves them out.
         """
         tokenizer, template = self.manifest.tokenizer_digest, self.manifest.template_digest
         return StageInputs(stage, digest_json(settings), parents, tokenizer, template, undigested)
@@ -107,7 +114,7 @@ class Features:
         return next(self.rows([index]))
 
     def rows(self, indices: Sequence[int]) -> Iterator[Row]:
-        """Yields rows in the order of `indices`. Online features are computed for as many rows as fit one forward."""
+        """Yields rows in the order of `indices`. With `capture.online`, the target computes the features in batches."""
         batch: list[tuple[int, StoredRow]] = []
         num_tokens = 0
         for index, stored in zip(indices, self._read_stored_rows(indices), strict=True):
@@ -123,7 +130,7 @@ class Features:
             yield from self._extract_rows(batch)
 
     def texts(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields ids_T and loss_mask_T of these rows without reading their features, shard by shard."""
+        """Yields ids_T and loss_mask_T of these rows, in the order of `indices`. Does not read their features."""
         infos = (self.manifest.rows[index] for index in indices)
         for number, members in groupby(infos, key=lambda info: info.shard):
             yield from self._open_shard(number).read_texts(list(members))
@@ -141,11 +148,11 @@ class Features:
             raise InputError(
                 f"The features in {self.directory} were captured from a target with digest "
                 f"{self.manifest.target_digest}, but this target has digest {target_digest}",
-                "Run `eyas capture` with this target, or set target.model to the other one",
+                "Run `eyas capture` with this target, or set target.model to the target that captured the features",
             )
 
     def _read_stored_rows(self, indices: Sequence[int]) -> Iterator[StoredRow]:
-        """Yields the stored rows. A remote store is read by several threads, because its latency dominates."""
+        """Yields the stored rows in order. Several threads read an object store, because its latency is high."""
         if self.directory.is_local:
             yield from map(self._read_stored_row, indices)
             return
@@ -157,7 +164,7 @@ class Features:
         return self._open_shard(info.shard).read_row(info)
 
     def _extract_rows(self, batch: Sequence[tuple[int, StoredRow]]) -> Iterator[Row]:
-        """Computes the features of rows and quantizes them, so that they equal stored ones."""
+        """Computes the features of rows and quantizes them, so that they equal stored features."""
         assert self._target is not None, "online features are computed when they are read, so they need the target"
         manifest, texts = self.manifest, [(stored.ids_T, stored.loss_mask_T) for _, stored in batch]
         extracted = {one.index: one for one in extract_features(texts, self._target, manifest.batch_tokens)}
@@ -171,7 +178,7 @@ class Features:
         return Row(info.id, info.task, stored.ids_T, stored.loss_mask_T, *values)
 
     def _join_shared_aux(self, index: int, own: CodesAndScales) -> CodesAndScales:
-        """Returns the captured layers of all tokens of a row: those it shares with the row before it, then its own."""
+        """Returns the captured layers of all tokens of a row; the row before it stores the first `RowInfo.shared`."""
         shared = self.manifest.rows[index].shared
         if not shared:
             return own

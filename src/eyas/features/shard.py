@@ -1,13 +1,20 @@
-"""Writes one shard (rows of features as bytes) and reads rows of it by byte ranges. store.py describes the directory.
+"""Writes one shard (a safetensors file of rows) and reads single rows of it. store.py describes the directory.
 
-N tokens of a shard, its rows one after the other; A of them with captured layers of their own; M of them teacher
-positions; T, U those of one row; D hidden, P captured layers, L = PD. quantize.py defines codes and scales. A float
-dtype has no scales: these columns have width 0.
+N tokens of a shard, its rows one after the other; A of these tokens store their captured layers; M of these tokens are
+teacher positions; T and U the tokens and teacher positions of one row; D hidden, P captured layers, L = PD.
 
-    ids_N int32   loss_mask_N uint8   aux_AL codes   aux_scales_AP   hidden_MD codes   hidden_scales_M1     safetensors
+    tensor             dtype        content
+    ids_N              int32        token ids
+    loss_mask_N        uint8        1 where the target generated the token
+    aux_AL             codes        captured layers
+    aux_scales_AP      bfloat16     scales of aux_AL
+    hidden_MD          codes        final hidden states
+    hidden_scales_M1   bfloat16     scales of hidden_MD
 
-A reader reads the byte ranges of one row and compares them with the row's checksums. It never loads a whole shard,
-neither from a disk nor from an object store.
+quantize.py defines codes and scales. With bfloat16 or float32 there are no scales, and these tensors have width 0.
+
+The reader reads only the byte ranges of one row and compares them with the row's checksums. It does not load a whole
+shard.
 """
 
 import dataclasses
@@ -40,9 +47,13 @@ CodesAndScales = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class StoredRow:
-    """A row as its shard stores it: T tokens, U of them teacher positions.
+    """A row as its shard stores it.
 
-    aux has no entries for the tokens that the row shares with the row before it.
+    Attributes:
+        ids_T: The token ids.
+        loss_mask_T: The loss mask.
+        aux: The codes and scales of the captured layers, without the first `RowInfo.shared` tokens.
+        hidden: The codes and scales of the final hidden states at the teacher positions.
     """
 
     ids_T: Tensor
@@ -53,12 +64,24 @@ class StoredRow:
 
 @dataclass(frozen=True)
 class RowInfo:
-    """An entry of `rows` in a manifest: where a row is stored.
+    """An entry of `rows` in a manifest: describes a row and the place where it is stored.
 
-    shard is an index into Manifest.shards. The row has the tokens [start, start + length) of that shard. The captured
-    layers of its first `shared` tokens are those of the row before it; its own start at aux_start. Its `num_taught`
-    final hidden states start at hidden_start. The checksums are CRC-32 of the bytes in the shard: text_crc of ids and
-    mask, aux_crc and hidden_crc of codes and scales.
+    Attributes:
+        id: The id of the row.
+        task: The task of the conversation.
+        split: The split of the conversation, "train" or "held_out".
+        looping: True if the answer repeats itself.
+        length: The number of tokens.
+        shared: The number of first tokens whose captured layers are stored with the row before it.
+        num_taught: The number of teacher positions.
+        num_supervised: The number of supervised tokens.
+        shard: The index of the shard in `Manifest.shards`.
+        start: The index of the first token in the shard.
+        aux_start: The index of the first row in aux_AL.
+        hidden_start: The index of the first row in hidden_MD.
+        text_crc: The CRC-32 of the bytes of ids and mask.
+        aux_crc: The CRC-32 of the codes and scales in aux_AL.
+        hidden_crc: The CRC-32 of the codes and scales in hidden_MD.
     """
 
     id: str
@@ -121,7 +144,7 @@ def _crc32(parts: Iterable[bytes]) -> int:
 
 
 class ShardReader:
-    """A shard file that is read row by row. Every method raises InputError if it is missing, cut off or damaged."""
+    """A shard file that is read row by row. Every method raises InputError if the file is missing or damaged."""
 
     def __init__(self, path: StoragePath) -> None:
         self._path = path
@@ -134,7 +157,7 @@ class ShardReader:
             raise self._damaged_error("its safetensors header is not readable") from None
 
     def read_texts(self, infos: Sequence[RowInfo]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields ids_T (int64) and loss_mask_T (bool) of each row. The two columns of the shard are read at once."""
+        """Yields ids_T (int64) and loss_mask_T (bool) of each row. Reads the ids and masks of the shard at once."""
         num_tokens = self._column_header(COLUMNS[0])["shape"][0]
         ids, mask = self._read_columns(*((name, 0, num_tokens) for name in COLUMNS[:2]))
         ids_N, mask_N = ids.to_tensor(), mask.to_tensor()
@@ -149,12 +172,12 @@ class ShardReader:
         return StoredRow(ids_T.long(), mask_T.bool(), aux, hidden)
 
     def read_aux(self, info: RowInfo) -> CodesAndScales:
-        """Reads the captured layers of the tokens that the row does not share."""
+        """Reads the captured layers of a row, without its first `RowInfo.shared` tokens."""
         (aux,) = self._read_pairs(info, [1])
         return aux
 
     def _read_pairs(self, info: RowInfo, pairs: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Reads pairs of columns of one row: 0 ids and mask, 1 codes and scales of aux, 2 those of the final states."""
+        """Reads pairs of tensors of one row: 0 is (ids, mask), 1 is (aux, scales), 2 is (hidden, scales)."""
         starts = (info.start, info.aux_start, info.hidden_start)
         lengths = (info.length, info.length - info.shared, info.num_taught)
         crcs = (info.text_crc, info.aux_crc, info.hidden_crc)
@@ -167,7 +190,7 @@ class ShardReader:
         return tensors
 
     def _read_columns(self, *slices: tuple[str, int, int]) -> list["_ColumnSlice"]:
-        """Reads rows [start, end) of the named columns in one request."""
+        """Reads rows [start, end) of tensors in one request. slices: (tensor name, start, end)."""
         kinds: list[tuple[torch.dtype, tuple[int, ...]]] = []
         spans: list[tuple[int, int]] = []
         for name, start, end in slices:
@@ -197,7 +220,7 @@ class ShardReader:
 
 @dataclass(frozen=True, eq=False)
 class _ColumnSlice:
-    """Consecutive rows of a column, as the bytes of the file."""
+    """Consecutive rows of one tensor, as the bytes of the file."""
 
     data: bytes
     dtype: torch.dtype

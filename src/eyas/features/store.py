@@ -2,18 +2,20 @@
 
     features/                    a path, or any URL that fsspec knows
       shard-00000.safetensors    rows of about 256 MB, see shard.py
-      shard-00000.json           written with the shard: the digest of its plan, its own digest, offsets of the rows
+      shard-00000.json           the record of the shard: digest of its plan, digest of the file, offsets of the rows
       shard-00001.safetensors    ...
-      manifest.json              written after the last shard: content of all shards, target, dtype, error
-      provenance.json
+      manifest.json              written after the last shard: all rows and shards, target, dtype, quantization error
+      provenance.json            written last; it marks the directory as finished
 
-Shards and their records are created and never overwritten while a reader may use them. Readers use the manifest only.
+Shards are not overwritten while a reader may use them. Readers find shards and rows through manifest.json only; the
+records are for a capture that resumes.
 
-Rows of one conversation may start alike: one answer each, where the template rewrites earlier turns. Their common
-prefix stores its captured layers once, with the first row:
+If the chat template rewrites earlier turns, a conversation has one row for each answer. Such rows can have a common
+prefix. The captured layers of this prefix are stored once, with the earlier row:
 
-    row 7    <user> hi <assistant> D E .                          aux of all tokens
-    row 8    <user> hi <assistant> E . <user> so? <assistant> F G     shared = 3: aux from the fourth token on
+    row    tokens                                                     stored captured layers
+    7      <user> hi <assistant> D E .                                of all tokens
+    8      <user> hi <assistant> E . <user> so? <assistant> F G       from the fourth token on (shared = 3)
 """
 
 import dataclasses
@@ -40,8 +42,8 @@ class FeaturesConfig:
     """The recipe keys `features.*`.
 
     Attributes:
-        url: The directory of the features, any fsspec URL (gs://, s3://, file://, memory://); by default it is in the
-            run directory.
+        url: The directory of the features, any fsspec URL (gs://, s3://, file://, memory://). By default `features/` in
+            the run directory.
     """
 
     url: str | None = None
@@ -49,7 +51,7 @@ class FeaturesConfig:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """The content of the JSON file beside a shard. plan: digest of everything that determines the shard's bytes."""
+    """The content of the JSON file of a shard. plan: a digest of everything that determines the bytes of the shard."""
 
     plan: str
     shard: ShardInfo
@@ -58,14 +60,28 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of manifest.json. Layer ids are Hugging Face indices; digests identify target and tokenizer.
+    """The content of manifest.json.
 
-    target_revision: the commit of a target from the hub.
-    target_quantisation: the quantization in the target's own config, because it is captured as it is served.
-    norm_state: the norms that were applied to the stored tensors.
-    online: only texts are stored; the reader computes the features in forwards of `batch_tokens` padded tokens.
-    quantisation: the meaning of the codes and scales of `dtype`.
-    num_cut: rows that were cut at capture.max_length.
+    Attributes:
+        schema: The version of this format.
+        target: The hub id or directory name of the target.
+        target_revision: The commit of a target from the hub; None for another target.
+        target_digest: The digest of the target.
+        target_quantisation: The `quantization_config` of the target; None without one.
+        tokenizer_digest: The digest of the tokenizer.
+        template_digest: The digest of the chat template.
+        aux_layer_ids: The Hugging Face indices of the captured layers.
+        norm_state: The norms that were applied to the stored tensors, in words.
+        hidden_size: The width of a hidden state.
+        vocab_size: The size of the target's vocabulary.
+        online: True if only token ids are stored, and the reader computes the features.
+        batch_tokens: The most tokens of one forward, padding included.
+        dtype: The dtype of the stored features.
+        quantisation: The meaning of codes and scales of `dtype`, in words.
+        quantisation_error: The measured quantization error.
+        num_cut: The number of rows that were cut at `capture.max_length`.
+        shards: The shards.
+        rows: The rows of all shards.
     """
 
     schema: int
@@ -100,16 +116,16 @@ def shard_name(number: int) -> str:
 
 
 def record_name(number: int) -> str:
-    """Returns the name of the JSON file beside a shard."""
+    """Returns the file name of the record of a shard."""
     return f"shard-{number:05}.json"
 
 
 def bytes_per_token(dtype: StoredDtype, hidden_size: int, teacher_share: float) -> float:
-    """Returns the bytes of one token in a shard, if this share of all tokens are teacher positions.
+    """Returns the mean number of bytes of one token in a shard. teacher_share: the share of teacher positions.
 
-    They are three layers, the final state of some tokens, a scale for each vector, id and mask. At D = 4096 and 60 % in
-    8 bits: 3 * (4096 + 2) + 0.6 * (4096 + 2) + 5 = 14,758 bytes = 14.41 KiB. Everything as bfloat16 would be
-    4 * 4096 * 2 = 32 KiB.
+    A token has an id and a mask (5 bytes) and three captured layers; a teacher position has a final hidden state, too.
+    Each vector has D values and a scale of 2 bytes. With D = 4096, fp8 and a share of 0.6, a token has
+    3 * (4096 + 2) + 0.6 * (4096 + 2) + 5 = 14,758 bytes. Four bfloat16 vectors would have 4 * 4096 * 2 = 32,768 bytes.
     """
     vector_bytes = hidden_size * CODE_DTYPES[dtype].itemsize + (SCALE_DTYPE.itemsize if dtype in MAX_CODE else 0)
     return (NUM_AUX_LAYERS + teacher_share) * vector_bytes + 5
@@ -118,14 +134,14 @@ def bytes_per_token(dtype: StoredDtype, hidden_size: int, teacher_share: float) 
 def publish_shard(
     directory: StoragePath, number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow], plan: str
 ) -> ShardRecord:
-    """Writes a shard and its record, each completely or not at all. A shard of another plan is replaced.
+    """Writes a shard and its record, each atomically. Replaces a shard that has the same number and another plan.
 
     Args:
         directory: The features directory.
         number: The index of the shard.
-        infos: The rows, without offsets.
-        rows: Their features.
-        plan: The digest of everything that determines the rows.
+        infos: The manifest entries of the rows, without offsets and checksums.
+        rows: The features of the rows.
+        plan: A digest of everything that determines the bytes of the shard.
 
     Raises:
         StageError: If another run writes to the same directory.
@@ -143,10 +159,10 @@ def publish_shard(
 
 
 def find_finished_shard(directory: StoragePath, number: int, plan: str) -> ShardRecord | None:
-    """Returns the record of a finished shard of this plan. None if it is missing, of another plan, cut off or damaged.
+    """Returns the record of a finished shard with this plan. None if it is missing, damaged or has another plan.
 
-    A local file is read and compared with its digest. Of a file in an object store only the size is compared: stores
-    do not change objects, and reading terabytes would take as long as computing them.
+    A local file is read and compared with its digest. In an object store, only the size of the file is compared,
+    because reading terabytes would take as long as computing them.
     """
     try:
         raw = json.loads(directory.join(record_name(number)).read_bytes())
@@ -169,10 +185,10 @@ def remove_shards_from(directory: StoragePath, first: int) -> None:
 
 
 def remove_rows(directory: StoragePath, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
-    """Rewrites shard `number` without the rows `ids` and returns the new manifest, which the caller must write.
+    """Rewrites shard `number` without the rows `ids`. Returns the new manifest, which the caller must write.
 
-    A shard without rows is removed and later shards get the number before theirs: call this for the highest number
-    first. Rows that share a prefix must be removed together.
+    If no row is left, the shard is removed, and the numbers of later shards decrease by 1. So the caller must start
+    with the highest shard number. Requirement: rows that share a prefix are removed together.
     """
     shards = list(manifest.shards)
     path = directory.join(shards[number].name)
@@ -203,7 +219,7 @@ def write_manifest(directory: StoragePath, manifest: Manifest) -> None:
 
 def _concurrent_run_error(path: StoragePath) -> StageError:
     problem = f"Another run has written {path} while this one was running"
-    return StageError(problem, "Wait until it ends, or set features.url to another directory for this run")
+    return StageError(problem, "Wait until the other run ends, or set features.url to another directory for this run")
 
 
 def read_manifest(directory: StoragePath) -> Manifest:
