@@ -1,9 +1,9 @@
 """Compiles forwards for a CPU ahead of time: the target's decoder and the head's step, for any number of rows.
 
-A few rows of a small model take less time than Python takes to call their operators one by one. torch.export captures
-the forward and AOTInductor compiles it to C++: operators are fused, weights are packed for the processor's matrix units
-and stored in the package, and no Python runs within a call. Attention is an operator of cpu_operator.cpp, which calls
-the same function as without compiling.
+For a few rows (tokens) of a small model, Python takes longer to call the operators than the operators take to compute.
+torch.export captures the forward, and AOTInductor compiles it to C++. Operators are fused, and no Python runs within a
+call. The weights are packed for the processor's matrix units and stored in the package, a .pt2 file. Attention is an
+operator of cpu_operator.cpp; it calls the same C function as an uncompiled forward.
 
     compile_pair(target, head)                  about a minute, in another process; cached on disk for later starts
     target.forward, head.step_with_logits       use the loaded packages, for one row or for a prompt of thousands
@@ -65,7 +65,7 @@ TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 
 
 class _TargetGraph(torch.nn.Module):
-    """The target's decoder as a graph: (ids_1T, positions_1T) -> hidden_1TD, aux_1TL."""
+    """The target's decoder as a module for torch.export: (ids_1T, positions_1T) -> hidden_1TD, aux_1TL."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _TargetGraph(torch.nn.Module):
 
 
 class _HeadGraph(torch.nn.Module):
-    """The head's step as a graph: (embeds_1TD, hidden_1TD, positions_1T) -> feedback_1TD, logits_1TV."""
+    """The head's step for torch.export: (embeds_1TD, hidden_1TD, positions_1T) -> feedback_1TD, logits_1TV."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -90,13 +90,13 @@ class _HeadGraph(torch.nn.Module):
 
 
 def target_inputs(target: Target, rows: int) -> tuple[Tensor, ...]:
-    """Returns example inputs: any ids, consecutive positions."""
+    """Returns example inputs of `_TargetGraph` for `rows` tokens: arbitrary ids, and positions 0 to rows - 1."""
     positions_1T = torch.arange(rows)[None]
     return positions_1T * 7 % target.info.vocab_size, positions_1T
 
 
 def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
-    """Returns example inputs, random with a fixed seed."""
+    """Returns example inputs of `_HeadGraph` for `rows` tokens, drawn at random with a fixed seed."""
     generator = torch.Generator().manual_seed(rows)
     shape, dtype = (1, rows, head.config.hidden_size), head.lm_head.weight.dtype
     embeds_1TD, hidden_1TD = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
@@ -104,7 +104,13 @@ def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
 
 
 def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
-    """Exports and compiles a graph, in about a minute. The rows (dimension 1 of each input) may be any number."""
+    """Exports and compiles a graph, in about a minute, and writes the package.
+
+    Args:
+        graph: a `_TargetGraph` or `_HeadGraph`.
+        inputs: example inputs. The package later accepts any number of rows (dimension 1 of each input).
+        path: the .pt2 file to write.
+    """
     load_operator()
     rows = torch.export.Dim("rows", min=2, max=MAX_ROWS)
     with torch.no_grad():
@@ -120,7 +126,7 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
 
 
 class _Package:
-    """A loaded package, for one thread at a time."""
+    """A compiled forward, loaded from its package file. Requirement: one thread calls it at a time."""
 
     def __init__(self, path: Path) -> None:
         load_operator()
@@ -143,13 +149,19 @@ def _relative_error(found: Tensor, wanted: Tensor) -> float:
 
 
 def _text_only(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-    """Computes causal attention over the rows of one text without a cache."""
+    """Computes causal attention over the rows of one text, without KV memory. `_compare` runs both forwards with it."""
     q_1NTH, k_1GTH, v_1GTH = (part.transpose(0, 1)[None] for part in (q_TNH, k_TGH, v_TGH))
     return causal_attention(q_1NTH, k_1GTH, v_1GTH, params)[0].transpose(0, 1)
 
 
 def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int], tuple[Tensor, ...]]) -> None:
-    """Raises CompileError if the package computes something else than the graph."""
+    """Raises CompileError if the outputs of the package differ from the graph's by more than TOLERANCE.
+
+    Args:
+        package: the compiled forward.
+        graph: the same forward, uncompiled.
+        inputs_of: returns example inputs for a number of rows.
+    """
     for rows in CHECK_ROWS:
         inputs = inputs_of(rows)
         with torch.inference_mode():
@@ -159,7 +171,7 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
         worst = max(_relative_error(one, other) for one, other in zip(found, wanted, strict=True))
         bound = TOLERANCE[wanted[0].dtype]
         if not worst <= bound:
-            raise CompileError(f"The compiled forward differs by {worst:.2g} at {rows} rows, more than {bound:g}")
+            raise CompileError(f"The compiled forward differs by {worst:.2g} at {rows} rows; the limit is {bound:g}")
 
 
 # --- compiling a loaded model ---------------------------------------------------------------------------------------
@@ -167,9 +179,15 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
 
 @dataclass(frozen=True)
 class _CompileJob:
-    """The job of the compiling process.
+    """The job of the subprocess that compiles one forward, written to job.json.
 
-    config: None to compile a target, whose weights are in `source`; else the sizes of a head.
+    Attributes:
+        source: The target's directory, or the safetensors file with the head's weights.
+        config: The fields of the head's HeadConfig; None to compile a target.
+        layers: The target's layers whose features are captured; empty for a head.
+        dtype: The torch dtype of the weights, for example "bfloat16".
+        threads: The number of threads that the compiled forward uses.
+        package: The .pt2 file to write.
     """
 
     source: str
@@ -181,18 +199,21 @@ class _CompileJob:
 
 
 def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False) -> bool:
-    """Makes `target.forward` and `head.step_with_logits` run compiled; compiles what the cache does not hold.
+    """Loads the compiled forwards of a target and a head from the cache, and compiles those that are missing there.
 
-    Both run uncompiled until then. Any thread may call it.
+    Afterwards `target.forward` and `head.step_with_logits` call the compiled forwards. Until then they run uncompiled.
+    Any thread may call this function.
 
     Args:
-        stored_only: load from the cache and compile nothing.
+        target: the target; nothing happens to a target that already runs compiled.
+        head: the head; None for a server without a head.
+        stored_only: True to load from the cache and compile nothing.
 
     Returns:
-        True if both run compiled.
+        True if target and head run compiled; False if `stored_only` is True and the cache lacks one of them.
 
     Raises:
-        CompileError: they keep running uncompiled.
+        CompileError: a forward cannot be compiled or loaded; it keeps running uncompiled.
     """
     _check_machine(target, head)
     if target.compiled_forward is None:
@@ -228,13 +249,19 @@ def _check_machine(target: Target, head: Head | None) -> None:
     room = int(MEMORY_SHARE * memory_bytes())
     if held > room:
         raise CompileError(
-            f"A compiled forward needs a second copy of the weights ({held / 1e9:.1f} GB); this machine allows "
-            f"{room / 1e9:.1f} GB"
+            f"A compiled forward needs a second copy of the weights ({held / 1e9:.1f} GB), but may use at most "
+            f"{MEMORY_SHARE:.0%} of this machine's memory ({room / 1e9:.1f} GB)"
         )
 
 
 def _key(digest: str, dtype: torch.dtype, form: object) -> str:
-    """Returns a digest of everything that decides the content of a package."""
+    """Returns the cache key of a package: a digest of everything that changes the compiled code.
+
+    Args:
+        digest: of the weights.
+        dtype: of the weights.
+        form: the captured layers of a target, or the configuration of a head.
+    """
     done = subprocess.run([cpp_compiler(), "--version"], capture_output=True, text=True, check=False)
     source = digest_bytes(b"".join(path.read_bytes() for path in SOURCES))
     versions = [torch.__version__, transformers.__version__, done.stdout.partition("\n")[0], source]
@@ -277,7 +304,15 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Package | None:
-    """Loads the cached package of this name. If there is none, compiles it; returns None if job_of is None."""
+    """Loads a package from the cache, and compiles it first if the cache does not have it.
+
+    Args:
+        name: the name of the file in the cache, without "forward-" and ".pt2".
+        job_of: returns the job that writes the package to a path; None to compile nothing.
+
+    Returns:
+        The package; None if the cache does not have it and `job_of` is None.
+    """
     directory = cache_directory()
     path = directory / f"forward-{name}.pt2"
     if path.is_file():
@@ -301,7 +336,12 @@ def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Packag
 
 
 def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
-    """Compiles in a process at the lowest priority, because a minute of Python would hold this process's GIL."""
+    """Compiles in a subprocess at the lowest priority. A thread would hold this process's GIL for about a minute.
+
+    Args:
+        job: what to compile.
+        directory: a temporary directory for the job file and the compiler's caches.
+    """
     spec = directory / "job.json"
     spec.write_text(json.dumps(dataclasses.asdict(job)))
     environment = os.environ | {
@@ -330,7 +370,7 @@ def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
 
 
 def _main(spec: str) -> None:
-    """Runs in the subprocess and compiles. If it fails, the last line of stderr is the reason."""
+    """Compiles, in the subprocess, the job in the file `spec`. If it fails, the last line of stderr is the reason."""
     os.nice(19)
     with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the parent process
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,7 +1,10 @@
 """Attention inside compiled forwards: the operator eyas::attend of cpu_operator.cpp. aot_compile uses it.
 
-with attention_scope(attention): ...    compiled forwards of this thread use `attention`
-exported_attention                      the attention of a forward during export: a call of the operator
+A compiled forward contains a call of this operator. At run time the operator calls the attention function that the
+current thread has set.
+
+    with attention_scope(attention): ...    sets `attention` for the compiled forwards of this thread
+    exported_attention                      is passed to a forward that is exported; it calls the operator
 """
 
 import contextlib
@@ -41,7 +44,10 @@ def _source() -> LibrarySource:
 
 @cache
 def load_operator() -> Callable[..., None]:
-    """Builds and registers eyas::attend. Returns `eyas_enter`, which sets the attention of this thread.
+    """Builds the library with eyas::attend and registers the operator with torch, once per process.
+
+    Returns:
+        The C function `eyas_enter`, which sets the attention function of the current thread.
 
     Raises:
         CompileError: the operator cannot be built.
@@ -62,7 +68,10 @@ def load_operator() -> Callable[..., None]:
 
 @contextlib.contextmanager
 def attention_scope(attention: PackedAttentionFn) -> Iterator[None]:
-    """Sets the attention of this thread's compiled forwards: called from C++ if it is `native`, else through Python."""
+    """Sets the attention that compiled forwards of this thread call within the `with` block.
+
+    C++ calls it directly if it has an attribute `native` (see `CpuAttention`); otherwise C++ calls it through Python.
+    """
     enter = load_operator()
     native = getattr(attention, "native", None)
     if native is None:
@@ -79,7 +88,7 @@ def attention_scope(attention: PackedAttentionFn) -> Iterator[None]:
 
 @cache
 def _rule(scale: float, window: int | None, chunk: int | None, softcap: float | None) -> AttentionParams:
-    """Returns the AttentionParams of these values: the same object each time, because kernels prepare it once."""
+    """Returns the AttentionParams of these values. Equal values give the same object, so kernels prepare it once."""
     return AttentionParams(scale, window, chunk, softcap)
 
 
@@ -94,7 +103,10 @@ def _attend(  # noqa: PLR0913, the fields of a rule
     softcap: float | None,
     sinks_N: Tensor | None,
 ) -> Tensor:
-    """Calls the attention that `attention_scope` has set for this thread. Its parameters are numbers."""
+    """Calls the Python attention that `attention_scope` has set for this thread.
+
+    An operator of torch takes numbers and tensors, so the fields of AttentionParams come one by one.
+    """
     params = (
         _rule(scale, window, chunk, softcap)
         if sinks_N is None
@@ -108,11 +120,11 @@ def _shape(q_TNH: Tensor, *_: object) -> Tensor:
 
 
 def exported_attention(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-    """Computes attention in a forward that is exported: calls the operator."""
+    """Calls eyas::attend. A forward that is exported gets this function as its attention."""
     r = params
     return torch.ops.eyas.attend(q_TNH, k_TGH, v_TGH, layer, r.scale, r.window, r.chunk, r.softcap, r.sinks_N)
 
 
 def cpp_compiler() -> str:
-    """Returns the C++ compiler: $CXX, or g++."""
+    """Returns the name of the C++ compiler: the environment variable CXX, or "g++" if it is not set."""
     return os.environ.get("CXX") or "g++"

@@ -1,4 +1,4 @@
-"""Builds shared libraries with the machine's compiler, once for each source, compiler and processor."""
+"""Builds shared libraries with the machine's compiler. The cache holds one for each source, compiler and processor."""
 
 import hashlib
 import os
@@ -19,7 +19,14 @@ TORCH_LIB = Path(torch.__file__).parent / "lib"
 
 @dataclass(frozen=True)
 class LibrarySource:
-    """The source of a library: its file, our headers that it includes, compiler flags and linked libraries."""
+    """The source of a library.
+
+    Attributes:
+        path: The C or C++ file.
+        headers: The header files of eyas that it includes.
+        flags: Options of the compiler, before the file.
+        links: Options of the linker, after the file.
+    """
 
     path: Path
     headers: tuple[Path, ...]
@@ -28,10 +35,17 @@ class LibrarySource:
 
 
 def build_library(compiler: str, source: LibrarySource) -> Path:
-    """Returns the library in the cache directory; builds it first if it is missing.
+    """Returns the path of the library in the cache directory. Builds the library first if it is missing there.
+
+    Args:
+        compiler: the command of the compiler, for example "gcc".
+        source: the source of the library.
 
     Raises:
-        CalledProcessError, TimeoutExpired, OSError, StorageError: the build or the write fails.
+        CalledProcessError: the compiler fails.
+        TimeoutExpired: the compiler runs for longer than COMPILER_TIMEOUT_S.
+        OSError: the compiler cannot be started, or a file cannot be read.
+        StorageError: the library cannot be written.
     """
     path = library_path(compiler, source)
     if not path.exists():
@@ -44,7 +58,10 @@ def build_library(compiler: str, source: LibrarySource) -> Path:
 
 
 def openmp() -> tuple[str, ...]:
-    """Returns torch's own OpenMP runtime, if it has one: a second runtime would keep a second team of threads."""
+    """Returns the paths of the OpenMP library that torch contains; empty if torch contains none.
+
+    Libraries that link to torch's runtime share its threads. A second runtime would start threads of its own.
+    """
     return tuple(map(str, sorted(TORCH_LIB.glob("libgomp*"))))
 
 
@@ -55,9 +72,9 @@ def _run(command: Sequence[str]) -> str:
 
 
 def library_path(compiler: str, source: LibrarySource) -> Path:
-    """Returns a path named after everything that decides the library's content.
+    """Returns the path of the library in the cache. Its name has a digest of source, flags, compiler and processor.
 
-    With -### a compiler prints its version and the CPU that it found.
+    With the option -### a compiler prints its version and the CPU that it detected.
     """
     language = "c" if source.path.suffix == ".c" else "c++"
     compiler_info = _run([compiler, "-###", "-E", *source.flags, "-x", language, os.devnull])

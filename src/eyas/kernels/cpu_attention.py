@@ -2,10 +2,13 @@
 
 T rows, B requests, N heads, G key-value heads, H head size, R request slots, C columns, Z KV slots.
 
-    load_cpu_attention() -> CpuKernel                       once a process; or Unavailable: then use `prepare_dense`
-    unsupported_reason(dtype, head_dim) -> None             or why the operator cannot read a memory: then likewise
-    kernel(kv, req_to_token_RC, metadata) -> CpuAttention   once a forward: builds one C struct for all layers
-    attention(layer, q, k, v, params) -> out_TNH            once a layer
+    call                                    returns                          how often
+    load_cpu_attention()                    CpuKernel, or Unavailable        once per process
+    unsupported_reason(dtype, head_dim)     None, or the reason              once per forward
+    kernel(kv, req_to_token_RC, metadata)   CpuAttention                     once per forward; fills one C struct
+    attention(layer, q, k, v, params)       out_TNH                          once per layer
+
+Where there is no operator, or it does not support the KV memory, callers use `paged_attention.prepare_dense`.
 """
 
 import ctypes
@@ -42,13 +45,13 @@ REASON_LENGTH = 300  # characters of a compiler message, on one line
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The reason, on one line, why this machine has no operator."""
+    """The result of `load_cpu_attention` on a machine that has no operator. reason: why, on one line."""
 
     reason: str
 
 
 def unsupported_reason(dtype: torch.dtype, head_dim: int) -> str | None:
-    """Returns why the operator does not support memory of this type and head size; None if it does."""
+    """Returns why the operator does not support KV memory of this dtype and head size; None if it supports it."""
     if dtype not in TYPES:
         return f"the operator supports {' and '.join(map(str, TYPES))}, not {dtype}"
     if head_dim > MAX_HEAD_DIM:
@@ -68,13 +71,13 @@ class _Forward(ctypes.Structure):
 
 
 class _Rule(ctypes.Structure):
-    """The struct `rule` of cpu_attention.h; 0 stands for None."""
+    """The struct `rule` of cpu_attention.h: the fields of AttentionParams. 0 stands for None."""
 
     _fields_ = (("sinks", c_void_p), ("scale", c_float), ("softcap", c_float), ("window", c_int32), ("chunk", c_int32))
 
 
 class CpuKernel:
-    """The loaded operator; a `PrepareAttention`."""
+    """The loaded operator. It implements `PrepareAttention`: a call prepares one forward."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         bytes_of = library.eyas_struct_bytes
@@ -84,14 +87,20 @@ class CpuKernel:
         self.attend.argtypes, self.attend.restype = (c_void_p,) * 8, c_int
 
     def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> "CpuAttention":
-        """Prepares one forward. kv is [layers, 2, Z, G, H], float32 or bfloat16; req_to_token_RC is int32."""
+        """Returns the attention of one forward.
+
+        Args:
+            kv: KV memory [layers, 2, Z, G, H], float32 or bfloat16.
+            req_to_token_RC: the KV slot of each column of each request slot, int32.
+            metadata: the rows of the forward.
+        """
         return CpuAttention(self, kv, req_to_token_RC, metadata)
 
 
 class CpuAttention:
-    """The attention of one forward: a `PackedAttentionFn`, called by one thread at a time.
+    """The attention of one forward. It implements `PackedAttentionFn`. Requirement: one thread calls it at a time.
 
-    It computes with as many threads as torch has at construction, and with one thread if there is little work.
+    It computes with torch.get_num_threads() threads, read at construction. With little work it uses one thread.
     """
 
     def __init__(self, kernel: CpuKernel, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> None:
@@ -130,10 +139,15 @@ class CpuAttention:
         self._keys_to_values = kv.stride(1) * size
         kernel_at = ctypes.cast(kernel.attend, c_void_p).value
         self.native = (kernel_at, self._forward_at, kv.data_ptr(), kv.stride(0) * size, self._keys_to_values)
-        """Arguments of `eyas_enter` in cpu_operator.cpp: function, forward struct, keys of layer 0, byte strides."""
+        """Arguments of `eyas_enter` in cpu_operator.cpp: the addresses of the C function, of the forward struct and of
+        layer 0's keys; the bytes from one layer to the next; the bytes from keys to values."""
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-        """Writes the rows' keys and values to their slots. Returns out_TNH, contiguous, in the type of q_TNH."""
+        """Computes one layer. Writes the rows' keys and values to their KV slots before it attends to them.
+
+        Returns:
+            out_TNH, contiguous, with the dtype of q_TNH.
+        """
         if self._rule_from is None or self._rule_from[0] is not params:
             self._take_rule(params)
         if _describe(q_TNH, k_TGH, v_TGH) != self._operands:
@@ -152,7 +166,7 @@ class CpuAttention:
             out_TNH.data_ptr(),
         )
         if failed:
-            raise MemoryError("no memory for partial sums of attention")
+            raise MemoryError("the CPU attention operator could not allocate memory for its partial sums")
         return out_TNH
 
     def _take_rule(self, params: AttentionParams) -> None:
@@ -163,7 +177,7 @@ class CpuAttention:
         self._rule_from = (params, sinks_N)
 
     def _take_operands(self, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor) -> None:
-        """Writes sizes and strides of q, k and v into the struct; they are equal in every layer."""
+        """Checks q, k and v, and writes their sizes and strides into the C struct. Later layers reuse them."""
         f, num_heads, dtype = self._forward, q_TNH.shape[1], q_TNH.dtype
         assert q_TNH.shape == (f.num_rows, num_heads, f.head_dim), q_TNH.shape
         assert num_heads % f.num_kv_heads == 0, (num_heads, f.num_kv_heads)
@@ -178,26 +192,27 @@ class CpuAttention:
 
 
 def _index(part: Tensor) -> Tensor:
-    """Checks an index tensor and returns it contiguous."""
+    """Asserts that an index tensor is int32 on the CPU. Returns it, copied if it is not contiguous."""
     assert part.dtype == torch.int32, part.dtype
     assert part.is_cpu, "the operator needs CPU tensors"
     return part.contiguous()
 
 
 def _describe(q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
-    """Returns sizes, strides and types of q, k and v. Each layer compares them with those of the first."""
+    """Returns strides, shapes and dtypes of q, k and v. `CpuAttention` compares them with those of the layer before."""
     return q.stride(), k.stride(), v.stride(), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype
 
 
 def find_compiler() -> str | None:
-    """Returns the C compiler of this machine; None if there is none."""
+    """Returns the path of gcc, else of cc; None if neither is on the PATH."""
     return shutil.which("gcc") or shutil.which("cc")
 
 
 def load_cpu_attention() -> CpuKernel | Unavailable:
-    """Returns the operator. It is built once for each source, compiler and CPU, and cached.
+    """Returns the operator, or the reason why there is none.
 
-    An image without a compiler uses the prebuilt library that EYAS_CPU_OPERATOR names.
+    With a C compiler on the PATH, the operator is built on the first call and cached on disk. Without a compiler (in a
+    container image, for example), the library at the path in EYAS_CPU_OPERATOR is loaded; see prebuild.py.
     """
     compiler, brought = find_compiler(), os.environ.get(PREBUILT_VARIABLE)
     if compiler is None and brought is None:

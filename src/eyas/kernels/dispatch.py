@@ -1,4 +1,4 @@
-"""Chooses the attention of a device: Triton on CUDA, the C operator on a CPU, else the dense reference."""
+"""Chooses the attention for a device: Triton on CUDA, the C operator on a CPU, the dense reference elsewhere."""
 
 from functools import cache
 
@@ -11,7 +11,10 @@ from eyas.model.attention import PackedAttentionFn
 
 
 def attention_for_device(device: torch.device) -> PrepareAttention:
-    """Returns the fastest attention of this machine for the device; it falls back to the reference where needed."""
+    """Returns the fastest attention that this machine has for the device.
+
+    On a CPU, a forward that the C operator does not support runs with the slower `prepare_dense`.
+    """
     if device.type == "cuda":
         from eyas.kernels.triton_attention import prepare_on  # triton comes with the CUDA build of torch alone
 
@@ -21,9 +24,13 @@ def attention_for_device(device: torch.device) -> PrepareAttention:
 
 
 def fallback_reason(dtype: torch.dtype, head_dim: int) -> str | None:
-    """Returns why a CPU uses the slower reference for memory of this type and head size; None if it does not.
+    """Returns why a CPU runs the slower `prepare_dense` instead of the C operator; None if it runs the operator.
 
-    Both give the same tokens.
+    Both attend to the same tokens, so only the speed differs.
+
+    Args:
+        dtype: of the KV memory.
+        head_dim: of the KV memory.
     """
     kernel = cpu_kernel()
     return kernel.reason if isinstance(kernel, Unavailable) else unsupported_reason(dtype, head_dim)
@@ -31,12 +38,15 @@ def fallback_reason(dtype: torch.dtype, head_dim: int) -> str | None:
 
 @cache
 def cpu_kernel() -> CpuKernel | Unavailable:
-    """Returns the attention operator for CPUs, or why there is none. Builds it once per process."""
+    """Returns the attention operator for CPUs, or why there is none. Loads it on the first call of the process."""
     return load_cpu_attention()
 
 
 def _prepare_on_cpu(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-    """Chooses the operator or the reference by dtype and head size of `kv`: head and target may differ in them."""
+    """Returns the attention of one forward: the C operator if it supports dtype and head size of `kv`.
+
+    Each forward chooses anew, because the KV memories of head and target may have different dtypes or head sizes.
+    """
     kernel = cpu_kernel()
     if isinstance(kernel, Unavailable) or unsupported_reason(kv.dtype, kv.shape[4]) is not None:
         return prepare_dense(kv, req_to_token_RC, metadata)

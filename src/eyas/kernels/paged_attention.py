@@ -1,9 +1,10 @@
-"""Attention over paged KV memory with pages of one token: its metadata and the dense reference.
+"""Attention over paged KV memory with pages of one token: its metadata, and a dense reference implementation.
 
-T rows of one forward (of all its requests, one after the other), B requests, N heads, G key-value heads, H head size,
+T rows (tokens) of one forward, those of each request together; B requests, N heads, G key-value heads, H head size,
 C columns of req_to_token, E slots of the own block, R request slots, Z KV slots.
 
-A row sees the committed text of its request without a mask, and the small *own block* of its request with one:
+The columns of a request are its prefix (the committed text) and its *own block* (the few new tokens of this forward).
+A row attends to the whole prefix, and to those slots of the own block that a mask allows:
 
                  prefix: columns 0..length-1          own block
     req_to_token 17 18 19 40 41 42 43            |   50 51 52 53        <- KV slots
@@ -11,8 +12,8 @@ A row sees the committed text of its request without a mask, and the small *own 
     row 1         x  x  x  x  x  x  x            |    x  x  .  .
     row 2         x  x  x  x  x  x  x            |    x  .  x  .        its sibling
 
-The keys and values of the rows are written to their slots first, so a row sees itself in the own block. Slot 0 belongs
-to no request: padding rows are written there.
+The keys and values of the rows are written to their KV slots first, so a row also attends to itself in the own block.
+KV slot 0 belongs to no request: padding rows are written there.
 """
 
 from dataclasses import dataclass
@@ -28,16 +29,17 @@ from eyas.model.attention import AttentionParams, PackedAttentionFn
 
 @dataclass(frozen=True, eq=False)
 class AttentionMetadata:
-    """The rows of one forward. Index tensors are int32 on the device of the memory.
+    """The rows of one forward. All tensors are on the device of the KV memory; all but visible_TE are int32.
 
     starts_B1       [B + 1]: rows starts[b]..starts[b + 1] - 1 belong to request b; starts[B] = T
-    req_slots_B     request slot of request b, its row of req_to_token
-    lengths_B       committed columns of request b: its prefix
-    slots_T         KV slot that each row's key and value are written to
+    req_slots_B     request slot of request b: the index of its row in req_to_token
+    lengths_B       number of committed columns of request b: its prefix
+    slots_T         KV slot to which the key and value of each row are written
     block_slots_BE  KV slots of the own block; the rows of this forward are among them
-    visible_TE      bool: which own-block slots a row sees. None: causal, and own slot e is row e of the request
-    positions_T     position of each row in the text. Only sliding windows and chunks read it. Own slot e must then be
-                    row e of the request, as it is in every forward of a target
+    visible_TE      bool: the own-block slots that each row attends to. None: a causal mask, and slot e of the own
+                    block is row e of the request
+    positions_T     position of each row in the text; only sliding windows and chunks read it. Requirement with windows
+                    or chunks: slot e of the own block is row e of the request, as in every forward of a target
     """
 
     starts_B1: Tensor
@@ -76,12 +78,22 @@ def dense_paged_attention(  # noqa: PLR0913, the operands of a kernel
     metadata: AttentionMetadata,
     params: AttentionParams,
 ) -> Tensor:
-    """Computes one layer with SDPA: the reference of all kernels.
+    """Computes one layer with torch's SDPA. Tests compare all kernels with this function.
 
-    Writes the rows' keys and values to their slots. Reads lengths on the host and runs on any device.
+    It runs on any device. It writes the rows' keys and values to their KV slots, and it reads the lengths on the host.
+
+    Args:
+        q_TNH: queries of the rows.
+        k_TGH: new keys of the rows.
+        v_TGH: new values of the rows.
+        keys_ZGH: keys of one layer in KV memory; written.
+        values_ZGH: values of one layer in KV memory; written.
+        req_to_token_RC: the KV slot of each column of each request slot.
+        metadata: the rows of the forward.
+        params: scale, window, chunk, soft cap and sinks of the layer.
 
     Returns:
-        out_TNH in the type of q_TNH.
+        out_TNH with the dtype of q_TNH.
     """
     slots_T = metadata.slots_T.long()
     keys_ZGH[slots_T] = k_TGH.to(keys_ZGH.dtype)
@@ -105,7 +117,16 @@ def dense_paged_attention(  # noqa: PLR0913, the operands of a kernel
 def visibility_mask(
     metadata: AttentionMetadata, b: int, begin: int, end: int, length: int, params: AttentionParams
 ) -> Tensor:
-    """Returns bool [t, S]: what rows begin..end - 1 of request b see of prefix and own block."""
+    """Returns the mask of one request: bool [end - begin, length + E], True where a row attends to a column.
+
+    Args:
+        metadata: the rows of the forward.
+        b: index of the request.
+        begin: its first row.
+        end: the row after its last one.
+        length: the number of its committed columns, which come before the E slots of the own block.
+        params: the window or chunk of the layer.
+    """
     num_own, device = metadata.block_slots_BE.shape[1], metadata.block_slots_BE.device
     if metadata.visible_TE is None:
         own_tE = torch.ones(end - begin, num_own, dtype=torch.bool, device=device).tril()
@@ -122,7 +143,7 @@ def visibility_mask(
 
 
 def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, params: AttentionParams) -> Tensor:
-    """Computes softmax attention of one request; soft caps and sinks, which SDPA lacks, are written out."""
+    """Computes softmax attention of one request: with SDPA, or in single steps for soft caps and sinks."""
     if params.softcap is None and params.sinks_N is None:
         q, k, v, mask = q_NtH[None], k_GSH[None], v_GSH[None], visible_tS[None, None]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=params.scale, enable_gqa=True)[0]
@@ -139,15 +160,21 @@ def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, par
 
 
 class PrepareAttention(Protocol):
-    """A function called once a forward; it does the work that all layers share. kv is [layers, 2, Z, G, H]."""
+    """A function that is called once per forward and does the work that all layers share."""
 
     def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-        """Returns the attention of each layer for this forward."""
+        """Returns the attention function of this forward, which is then called once per layer.
+
+        Args:
+            kv: KV memory [layers, 2, Z, G, H]: keys and values.
+            req_to_token_RC: the KV slot of each column of each request slot.
+            metadata: the rows of the forward.
+        """
         ...
 
 
 def prepare_dense(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-    """Returns the dense reference for one forward."""
+    """Returns the attention function of one forward: `dense_paged_attention` on the layers of `kv`."""
 
     def attend(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
         return dense_paged_attention(q_TNH, k_TGH, v_TGH, kv[layer, 0], kv[layer, 1], req_to_token_RC, metadata, params)

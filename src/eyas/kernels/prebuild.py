@@ -1,7 +1,7 @@
 """Builds the CPU operator for machines without a compiler, such as containers: `python -m eyas.kernels.prebuild PATH`.
 
-The library needs x86-64 with AVX2. EYAS_CPU_OPERATOR names its path when eyas runs. A library that a machine builds for
-itself may be faster.
+The library runs on x86-64 with AVX2. To use it, set the environment variable EYAS_CPU_OPERATOR to PATH when eyas runs.
+On a machine with a compiler eyas ignores it and builds a library for its own processor, which may be faster.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from eyas.kernels.cpu_attention import PORTABLE, find_compiler
 
 
 def prebuild(path: Path) -> None:
-    """Writes the library.
+    """Builds the library and writes it to `path`.
 
     Raises:
         InputError: there is no compiler.

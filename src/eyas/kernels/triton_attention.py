@@ -1,12 +1,12 @@
-"""Paged attention on CUDA in Triton: the results of `dense_paged_attention`, in one pass over memory.
+"""Paged attention on CUDA in Triton. It computes what `dense_paged_attention` computes, in one pass over KV memory.
 
 T rows of one forward, B requests, N heads, G key-value heads, r = N / G heads of one group, H head size, C columns of
-the table, E columns of the own block, W = E / 64 words of mask a row, L layers, Z slots, R lines of the table.
-In the kernels: M packed rows of a tile, S columns of a block, P parts.
+req_to_token (here: the table), E columns of the own block, W = E / 64 words of mask per row, L layers, Z KV slots,
+R request slots (rows of the table). In the kernels: M packed rows of a tile, S columns of a block, P parts.
 
 A tile packs rows of one request with the r heads that share a key-value head, so each key is read once for all of them.
-The columns that a tile sees are cut into blocks of S, its own block first, and the blocks into parts that different
-processors read at the same time:
+The columns of a tile are cut into blocks of S columns, those of the own block first. The blocks are divided into parts,
+which different processors read at the same time:
 
                          own block | prefix
     blocks of S columns      0     |   1      2      3      4      5      6
@@ -16,8 +16,8 @@ processors read at the same time:
             row 1 head 1   x x .   | x x x  x x x  x x x  x x x  x x x  x . .
     parts                 [---------- 0 ----------][--------- 1 ---------][----- 2, shorter
 
-Each part leaves its softmax over what it saw and the log of its sum; `_merge` weighs the parts by these sums. Where
-there is one part, it leaves the output itself.
+Each part writes its softmax result over its own columns, and the logarithm of its sum. `_merge` then averages the
+parts, weighted by these sums. A tile with one part writes the output directly.
 
 Lengths, starts, slots and masks stay on the device. The grid comes from shapes alone, so that a forward can be captured
 in a CUDA graph and replayed with other lengths; programs without work return at once.
@@ -59,7 +59,14 @@ MAX_PARTS = 64
 
 @dataclass(frozen=True)
 class Tile:
-    """The work of one program: `packed` query rows (rows times heads of a group) against blocks of `columns` keys."""
+    """The size of the work of one Triton program.
+
+    Attributes:
+        packed: Number of packed query rows: rows times heads of a group.
+        columns: Number of keys in a block.
+        num_warps: Triton's launch option.
+        num_stages: Triton's launch option.
+    """
 
     packed: int
     columns: int
@@ -69,16 +76,27 @@ class Tile:
 
 @dataclass(frozen=True)
 class Split:
-    """The number of parts that the blocks of a tile are cut into: `fill`, or more if these would exceed UNIT."""
+    """The number of parts that the blocks of a tile are divided into.
+
+    Attributes:
+        fill: The number of parts that gives every processor work.
+        parts: The number of parts to launch: `fill`, or more where a part would have more than UNIT columns.
+    """
 
     fill: int
     parts: int
 
 
 def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dtype) -> Tile:
-    """Chooses the smallest tile that holds an average request.
+    """Returns the smallest tile that holds all rows of an average request.
 
-    It stays within 255 registers per thread and 99 KB of shared memory.
+    The tile stays within 255 registers per thread and 99 KB of shared memory.
+
+    Args:
+        rows_a_request: average number of rows of a request.
+        group: number of heads that share a key-value head.
+        head_dim: head size, rounded up to a power of 2.
+        dtype: of the KV memory.
     """
     wide = head_dim > 128
     if dtype == torch.float32:
@@ -93,9 +111,13 @@ def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dty
 
 
 def choose_split(num_programs: int, num_blocks: int, unit_blocks: int, num_processors: int) -> Split:
-    """Chooses the number of parts per tile.
+    """Returns the number of parts per tile.
 
-    num_programs: tiles times key-value heads. num_blocks: the largest number of blocks of a tile.
+    Args:
+        num_programs: number of tiles times number of key-value heads.
+        num_blocks: the largest number of blocks that a tile may have.
+        unit_blocks: number of blocks with UNIT columns together.
+        num_processors: number of multiprocessors of the device.
     """
     fill = max(1, FULL * num_processors // num_programs)
     balanced = max(1, BALANCED * num_processors // num_programs)
@@ -114,18 +136,19 @@ def power_of_2(n: int) -> int:
 
 
 def prepare_on(device: torch.device) -> PrepareAttention:
-    """Returns the attention of this CUDA device."""
+    """Returns the attention for this CUDA device: a function that prepares one forward."""
     return partial(TritonAttention, num_processors=torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 class TritonAttention:
-    """The attention of one forward; a `PackedAttentionFn`.
+    """The attention of one forward. It implements `PackedAttentionFn`.
 
-    Prefixes are at most as long as the table is wide: the caller passes req_to_token_RC[:, :bound].
+    Requirement: no prefix is longer than the number of columns of the table. A caller that knows a smaller bound may
+    pass req_to_token_RC[:, :bound]; the kernel then needs fewer parts.
     """
 
     def __init__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata, num_processors: int) -> None:
-        """Prepares one forward. kv is [L, 2, Z, G, H], contiguous. num_processors: of the device."""
+        """Prepares one forward. kv: [L, 2, Z, G, H], contiguous. num_processors: multiprocessors of the device."""
         assert kv.is_contiguous()
         assert req_to_token_RC.stride(1) == 1
         self._kv = kv
@@ -137,7 +160,11 @@ class TritonAttention:
         self._first_T: dict[tuple[int | None, int | None], Tensor | None] = {}
 
     def __call__(self, layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-        """Writes the rows' keys and values to their slots. Returns out_TNH in the type of q_TNH."""
+        """Computes one layer. Writes the rows' keys and values to their KV slots before it attends to them.
+
+        Returns:
+            out_TNH with the dtype of q_TNH.
+        """
         keys_ZGH, values_ZGH = self._kv[layer, 0], self._kv[layer, 1]
         q_TNH, k_TGH, v_TGH = (part if part.stride(2) == 1 else part.contiguous() for part in (q_TNH, k_TGH, v_TGH))
         (num_rows, num_heads, head_dim), num_groups = q_TNH.shape, keys_ZGH.shape[1]
@@ -218,7 +245,7 @@ def _write(
     k, v, keys, values, slots, k_stride_t, k_stride_g, v_stride_t, v_stride_g,
     G: tl.constexpr, G_PAD: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr,
 ):  # fmt: skip
-    """Writes keys and values of one row to its slot. Grid: T."""
+    """Writes the keys and values of one row to its KV slot. Grid: T."""
     t = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + t).to(tl.int64)
     g_G1 = tl.arange(0, G_PAD)[:, None]
@@ -236,7 +263,7 @@ def _fold(
     acc_MH, high_M, total_M, q_MH, keys, values, slots_S, read_S, seen_MS, scale, cap,
     G: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr,
 ):  # fmt: skip
-    """Adds one block of columns to the running softmax: weighted sum, highest score, total weight."""
+    """Adds a block of columns to the running softmax. Returns the new weighted sum, highest score and total weight."""
     h_1H = tl.arange(0, H_PAD)[None, :]
     # int64: memory may have more than 2**31 elements.
     at_SH = slots_S.to(tl.int64)[:, None] * (G * H) + h_1H
@@ -269,7 +296,7 @@ def _parts(
 ):  # fmt: skip
     """Computes one part of one tile against one key-value head. Grid: tiles, G, P.
 
-    None stands for an operand that these rows do not need. WHOLE: there is one part, and `parts` is the output itself.
+    An operand that these rows do not need is None. WHOLE: there is one part, and `parts` is the output tensor itself.
     """
     tile, g, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
 
@@ -364,7 +391,7 @@ def _parts(
 
 @triton.jit(do_not_specialize=["num_parts", "num_rows", "num_heads"])
 def _merge(parts, logs, out, num_parts, num_rows, num_heads, P_PAD: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr):
-    """Merges the parts of one head of one row, weighted by their sums. Grid: T, N."""
+    """Averages the parts of one head of one row, weighted by their sums. Grid: T, N."""
     at = tl.program_id(0).to(tl.int64) * num_heads + tl.program_id(1)
     p_P = tl.arange(0, P_PAD)
     h_1H = tl.arange(0, H_PAD)[None, :]
