@@ -1,11 +1,13 @@
-"""The state that one round leaves for the next, on the device, by request slot (SGLang's FutureMap).
+"""The state that one round passes to the next, on the device, by request slot (as SGLang's FutureMap).
 
-R request slots, C columns (positions of a text), D hidden, V draft vocabulary, B requests, S path slots.
+R request slots, C columns (positions of a text), D hidden, V draft vocabulary, B requests, S path slots (the root and
+the accepted nodes of a round).
 
-    launch t      draft <- hidden, logits      verify -> lengths, tokens (published)      extend -> hidden, logits
-    launch t + 1  draft <- ...                 the host has not read a number of round t yet
+    round t       draft reads hidden, logits      verify writes lengths, tokens      extend writes hidden, logits
+    round t + 1   draft reads hidden, logits      ...
 
-The host never reads these tensors. It gets what it needs with the result of a round, one round late.
+The host launches round t + 1 before it has read the result of round t, so it never reads these tensors. It gets
+lengths and tokens with the result of each round, one round later.
 """
 
 import torch
@@ -13,7 +15,10 @@ from torch import Tensor
 
 
 class HeadState:
-    """The outputs of one head at the last committed token of each request. Owned by its drafter."""
+    """The hidden state and draft logits that one head computed at the last committed token of each request.
+
+    The drafter of the head owns it.
+    """
 
     def __init__(self, hidden_RD: Tensor, logits_RV: Tensor) -> None:
         self.hidden_RD = hidden_RD
@@ -21,12 +26,12 @@ class HeadState:
         self.poisoned = False  # tests: reading a value before it is written must fail
 
     def store(self, req_slots_B: Tensor, hidden_BD: Tensor, logits_BV: Tensor) -> None:
-        """Stores the outputs after the head has read everything up to the last committed token."""
+        """Stores the outputs of the head. Requirement: the head has read each text up to its last committed token."""
         self.hidden_RD[req_slots_B] = hidden_BD
         self.logits_RV[req_slots_B] = logits_BV
 
     def load(self, req_slots_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns hidden_BD and logits_BV."""
+        """Returns hidden_BD and logits_BV of these request slots. In tests, fails if they have not been stored."""
         hidden_BD, logits_BV = self.hidden_RD[req_slots_B], self.logits_RV[req_slots_B]
         if self.poisoned:
             assert not bool(logits_BV.isnan().any() | hidden_BD.isnan().any()), "the head state is read before written"
@@ -34,16 +39,18 @@ class HeadState:
         return hidden_BD, logits_BV
 
     def poison(self, req_slots: Tensor | int) -> None:
-        """Overwrites the state with NaN."""
+        """Overwrites the state of these request slots with NaN. For tests."""
         self.hidden_RD[req_slots] = torch.nan
         self.logits_RV[req_slots] = torch.nan
 
 
 class FutureMap:
-    """The committed text of each request.
+    """The text of each request, on the device.
 
-    lengths_R: committed tokens, whose keys and values are in memory. tokens_RC: the text; the token after the
-    committed ones is the root of the next tree. head_states: one for each head that drafts.
+    Attributes:
+        lengths_R: The number of committed tokens: those whose keys and values are in KV memory.
+        tokens_RC: The tokens. The token after the committed ones is the root of the next tree.
+        head_states: One HeadState for each head that drafts.
     """
 
     def __init__(self, num_req_slots: int, num_columns: int, device: torch.device) -> None:
@@ -59,7 +66,7 @@ class FutureMap:
             state.poisoned = True
 
     def new_head_state(self, hidden_size: int, draft_vocab_size: int, weight: Tensor) -> HeadState:
-        """Returns the state of a further head, with the device and type of `weight`."""
+        """Adds a HeadState for another head and returns it. It has the device and dtype of `weight`."""
         num_req_slots = len(self.lengths_R)
         state = HeadState(
             torch.zeros(num_req_slots, hidden_size, dtype=weight.dtype, device=weight.device),
@@ -70,7 +77,13 @@ class FutureMap:
         return state
 
     def start_sequence(self, req_slot: int, ids: Tensor, length: int) -> None:
-        """Writes a new text. length: how many of its tokens are in memory already."""
+        """Writes the text of a new request into a request slot.
+
+        Args:
+            req_slot: the request slot.
+            ids: the tokens of the text.
+            length: the number of its first tokens whose keys and values are already in KV memory.
+        """
         self.lengths_R[req_slot] = length
         self.tokens_RC[req_slot, : len(ids)] = ids
         if self._poisoned:
@@ -79,14 +92,21 @@ class FutureMap:
                 state.poison(req_slot)
 
     def roots_B(self, req_slots_B: Tensor, lengths_B: Tensor) -> Tensor:
-        """Returns the token after the committed ones of each request."""
+        """Returns the token that follows the committed tokens of each request: the root of its next tree."""
         roots_B = self.tokens_RC[req_slots_B, lengths_B]
         if self._poisoned:
             assert int(roots_B.min()) >= 0, "a root is read before it is written"
         return roots_B
 
     def publish(self, req_slots_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor, accepted_B: Tensor) -> None:
-        """Appends tokens_BS[b, :accepted_B[b]] to each text and advances its length. lengths_B: before the round."""
+        """Appends the accepted tokens of a round to each text and increases its length.
+
+        Args:
+            req_slots_B: the request slots.
+            tokens_BS: the tokens of each path; the first accepted_B[b] are accepted.
+            lengths_B: the committed tokens before the round.
+            accepted_B: the number of accepted tokens.
+        """
         steps_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
         # A rejected slot repeats the last accepted token, so that no column is written with two values.
         kept_BS = torch.minimum(steps_S, accepted_B[:, None] - 1)

@@ -1,9 +1,13 @@
 """Allocates request slots and KV slots to requests and to the prefix cache. The scheduler calls it, on the host.
 
-                  columns of a request's row of req_to_token
-0 .. num_shared - 1                  slots of the prefix cache, below `node`; the request does not write them, except
-                                     for the drafter's rows, which are the same for all requests that share them
-num_shared .. allocated - 1          slots of its own: text, then slots for rounds in flight
+The columns of a request (its row of req_to_token) hold two kinds of KV slots:
+
+    columns                       owner of the KV slots   content
+    0 .. num_shared - 1           prefix cache            the cached prefix of the text
+    num_shared .. allocated - 1   the request             the rest of the text, then slots for launched rounds
+
+A request does not write keys and values of the target into shared slots. Its drafter may write its own keys and values
+there: they are equal for all requests that share the slots.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +24,7 @@ EVICT_DIVISOR = 64  # this fraction of the pool is evicted at a time
 
 @dataclass(frozen=True, eq=False)
 class TableWrite:
-    """KV slots for a row of req_to_token, from a column on; the device writes them before its next work."""
+    """A write to req_to_token: `slots` go to the row `req_slot`, from `column` on."""
 
     req_slot: int
     column: int
@@ -29,10 +33,15 @@ class TableWrite:
 
 @dataclass(eq=False)
 class KVAllocation:
-    """The memory of one request: its request slot and, by column, its KV slots.
+    """The memory of one request.
 
-    node: where the cached prefix ends. num_shared: leading slots that belong to the prefix cache. draft_lag_tokens: of
-    the shared columns, how many at the end the drafter has not read. drafter: index of the request's drafter.
+    Attributes:
+        req_slot: The request slot.
+        node: The node of the prefix cache at which the shared prefix ends.
+        slots: The KV slot of each column.
+        num_shared: The number of leading columns whose KV slots belong to the prefix cache.
+        draft_lag_tokens: The number of shared columns, at their end, that the drafter has not read.
+        drafter: The index of the request's drafter.
     """
 
     req_slot: int
@@ -49,7 +58,7 @@ class KVAllocation:
 
 
 class KVCacheManager:
-    """Owner of the KV pool, the prefix cache and the request slots."""
+    """Allocator of request slots and KV slots. It owns the KV pool and the prefix cache."""
 
     def __init__(self, pool: KVPool, num_drafters: int = 1) -> None:
         self.pool = pool
@@ -67,10 +76,18 @@ class KVCacheManager:
     def allocate(
         self, token_ids: Sequence[int], lookahead_slots: int, reserved_slots: int, drafter: int = 0
     ) -> KVAllocation | None:
-        """Allocates a request slot, the cached prefix of a text, and slots for the rest and `lookahead_slots` more.
+        """Allocates a request slot and the KV slots of a text. Requirement: a request slot is free.
+
+        The longest cached prefix of the text is shared, not allocated.
+
+        Args:
+            token_ids: the text.
+            lookahead_slots: KV slots to allocate beyond the text, for the first round.
+            reserved_slots: KV slots that must stay free or evictable for other requests.
+            drafter: index of the request's drafter.
 
         Returns:
-            The allocation; None if slots are short, or if fewer than `reserved_slots` would be left for others.
+            The allocation; None if there are too few KV slots.
         """
         hit = self.prefix_cache.match(token_ids)
         self.prefix_cache.lock(hit.node)
@@ -88,7 +105,16 @@ class KVCacheManager:
         return allocation
 
     def grow(self, allocation: KVAllocation, num_columns: int, min_slots: int) -> bool:
-        """Extends an allocation to `num_columns` columns, by at least `min_slots`. Returns False if memory is short."""
+        """Extends an allocation to at least `num_columns` columns.
+
+        Args:
+            allocation: changed in place.
+            num_columns: the number of columns that the request needs.
+            min_slots: the number of KV slots to add at least, if that many are available.
+
+        Returns:
+            False if there are too few KV slots; the allocation is then unchanged.
+        """
         missing = num_columns - len(allocation.slots)
         if missing <= 0:
             return True
@@ -100,7 +126,10 @@ class KVCacheManager:
         return True
 
     def cache_prefix(self, allocation: KVAllocation, token_ids: Sequence[int]) -> None:
-        """Adds the text to the prefix cache. Its keys and values are in memory, or will be before any later work."""
+        """Adds the text of a running request to the prefix cache, so that other requests can share it.
+
+        Requirement: the work that writes the keys and values of the text is launched before any work that reads them.
+        """
         hit, count = self._insert(allocation, token_ids, 0), max(len(token_ids) - 1, 0)
         # Where another request cached the same text first, this one uses those slots from now on.
         if not np.array_equal(hit.slots, allocation.slots[:count]):
@@ -115,34 +144,46 @@ class KVCacheManager:
         )
 
     def mark_read(self, allocation: KVAllocation) -> None:
-        """Marks all shared columns as read: the drafter reads them before any later work."""
+        """Marks all shared columns as read by the drafter. The caller must launch that read before later work."""
         self._read[allocation.drafter, allocation.slots[: allocation.num_shared]] = True
         allocation.draft_lag_tokens = 0
 
     def free(self, allocation: KVAllocation, token_ids: Sequence[int], num_read: int) -> None:
-        """Frees an allocation; its text stays in the prefix cache. num_read: columns that the drafter has read."""
+        """Frees an allocation. The text stays in the prefix cache until it is evicted.
+
+        Args:
+            allocation: must not be used afterwards.
+            token_ids: the text to keep in the prefix cache.
+            num_read: the number of leading columns that the drafter has read.
+        """
         self._insert(allocation, token_ids, num_read)
         self.pool.free(allocation.slots[max(len(token_ids) - 1, 0) :])
         self.prefix_cache.unlock(allocation.node)
         self._free_req_slots.append(allocation.req_slot)
 
     def clear_prefix_cache(self) -> None:
-        """Evicts everything from the prefix cache that no request reads."""
+        """Evicts from the prefix cache every prefix that no running request shares."""
         self.pool.free(self.prefix_cache.evict(self.prefix_cache.num_evictable))
 
     def take_table_writes(self) -> list[TableWrite]:
-        """Returns the writes to req_to_token since the last call. The device makes them before its next work."""
+        """Returns and forgets the writes to req_to_token since the last call.
+
+        The caller must make them on the device before the next work.
+        """
         writes, self._writes = self._writes, []
         return writes
 
     def check(self, allocations: Iterable[KVAllocation]) -> None:
-        """Asserts free + cached + running == pool, and the invariants of the prefix cache."""
+        """Asserts that each KV slot is either free, cached or owned by one allocation, and that the cache is valid."""
         own = [allocation.own_slots for allocation in allocations]
         self.pool.check(self.prefix_cache.slots(), np.concatenate(own) if own else NO_SLOTS)
         self.prefix_cache.check()
 
     def _insert(self, allocation: KVAllocation, text: Sequence[int], num_read: int) -> PrefixMatch:
-        """Moves the slots of a text to the prefix cache, and frees those of parts that the cache already has."""
+        """Moves the KV slots of a text to the prefix cache.
+
+        Where the cache already holds a part of the text, the allocation's slots of that part are freed.
+        """
         shared, count = allocation.num_shared, max(len(text) - 1, 0)
         assert shared <= count <= len(allocation.slots), (shared, count, len(allocation.slots))
         num_known = len(self.prefix_cache.match(text).slots)
@@ -154,7 +195,7 @@ class KVCacheManager:
         return hit
 
     def _num_unread(self, slots: Slots, drafter: int) -> int:
-        """Returns the number of cached slots from the first one that the drafter has not read to the last one."""
+        """Returns how many cached slots there are from the first one that the drafter has not read to the last one."""
         read = self._read[drafter, slots]
         return 0 if read.all() else len(slots) - int(read.argmin())
 

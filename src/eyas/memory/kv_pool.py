@@ -1,4 +1,4 @@
-"""The KV memory: one slot a token in every layer, and the table req_to_token that maps texts to slots.
+"""The KV memory: one KV slot per token in every layer, and the table req_to_token, which maps texts to KV slots.
 
 Z KV slots, R request slots, C columns, G key-value heads, H head size, L = 3D captured features.
 
@@ -6,9 +6,9 @@ Z KV slots, R request slots, C columns, G key-value heads, H head size, L = 3D c
                   request slot 1   17 18 19 50 51 52 .  .  . .    the first three are a shared prefix
     kv            [layers, 2, Z, G, H]                            one tensor: one operation moves rows of all layers
 
-The host assigns slots, so it always knows the table. How many of them hold committed text only the device knows
-(`future_map`). Slot 0 belongs to no request: padding rows are written there. The last request slot belongs to no
-request either, and all its columns name slot 0: it stands for the rows that pad a batch.
+The host assigns the KV slots, so it always knows the table. Only the device knows how many columns hold committed text
+(`future_map`). KV slot 0 belongs to no request: padding rows are written there. The last request slot belongs to no
+request either. All its columns name KV slot 0, and the rows that pad a batch use it.
 """
 
 import numpy as np
@@ -20,18 +20,23 @@ Slots = NDArray[np.int32]
 
 
 class KVPool:
-    """The tensors of the KV memory and the list of free slots. Owned by the KVCacheManager.
+    """The tensors of the KV memory and the list of free KV slots. The KVCacheManager owns it.
 
-    aux_ZL: the captured features of each committed token, until a drafter reads them.
+    Attributes:
+        num_slots: The number of KV slots that can be allocated; slot 0 is not counted.
+        kv: Keys and values, [layers, 2, num_slots + 1, key-value heads, head size].
+        req_to_token_RC: The KV slot of each column of each request slot, int32.
+        aux_ZL: The captured features of the token in each KV slot, for drafters; None if no drafter needs them.
     """
 
     def __init__(self, shape: tuple[int, int, int], num_slots: int, table: tuple[int, int], weight: Tensor) -> None:
         """Allocates the tensors.
 
         Args:
-            shape: layers, key-value heads, head size.
-            table: request slots and columns.
-            weight: gives device and type.
+            shape: the numbers of layers and key-value heads, and the head size.
+            num_slots: the number of KV slots.
+            table: the numbers of request slots and columns of req_to_token.
+            weight: a weight of the target; the tensors get its device and dtype.
         """
         num_layers, num_kv_heads, head_dim = shape
         self.num_slots = num_slots
@@ -44,7 +49,7 @@ class KVPool:
         self._num_free = num_slots
 
     def allocate_aux(self, size: int) -> None:
-        """Allocates captured features, `size` numbers a token; once, for all drafters."""
+        """Allocates aux_ZL with `size` numbers per token. Later calls do nothing: all drafters share the tensor."""
         if self.aux_ZL is not None:
             assert self.aux_ZL.shape[1] == size, "all drafters read the same layers"
             return
@@ -57,12 +62,12 @@ class KVPool:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token: keys and values in every layer, and its captured features."""
+        """Bytes that one token takes: its keys and values in every layer, and its captured features."""
         size = self.kv.shape[0] * 2 * self.kv.shape[3] * self.kv.shape[4]
         return (size + (0 if self.aux_ZL is None else self.aux_ZL.shape[1])) * self.kv.element_size()
 
     def allocate(self, count: int) -> Slots:
-        """Removes `count` slots from the free list and returns them. The caller checks `num_free` first."""
+        """Removes `count` slots from the free list and returns them. Requirement: `num_free` is at least `count`."""
         assert 0 <= count <= self._num_free, (count, self._num_free)
         self._num_free -= count
         return self._free[self._num_free : self._num_free + count].copy()
@@ -78,11 +83,11 @@ class KVPool:
         return self._free[: self._num_free]
 
     def move(self, source: Tensor, destination: Tensor) -> None:
-        """Copies keys and values between slots in every layer; all sources are read before a destination changes."""
+        """Copies keys and values from source[i] to destination[i] in every layer. All sources are read first."""
         self.kv.index_copy_(2, destination, self.kv.index_select(2, source))
 
     def check(self, cached: Slots, running: Slots) -> None:
-        """Asserts free + cached + running == pool: every slot has exactly one owner."""
+        """Asserts that every slot has exactly one owner: the free list, the prefix cache or a running request."""
         owned = np.concatenate((self.free_slots(), cached, running))
         assert len(owned) == self.num_slots, (self.num_free, len(cached), len(running), self.num_slots)
         assert np.array_equal(np.sort(owned), np.arange(1, self.num_slots + 1)), "a slot has two owners or none"

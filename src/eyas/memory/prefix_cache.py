@@ -1,11 +1,12 @@
-"""Prefix cache: a radix tree over texts whose keys and values are still in memory.
+"""Prefix cache: a radix tree over texts whose keys and values are still in KV memory.
 
-A key is a token *and its successor*. The row of an EAGLE-3 head at position i reads the features of token i and the
-embedding of token i + 1, so its keys and values are right for a new text only if both tokens are the same. With pairs
-as keys a match is right for target and head alike, and a server without a head has as many matches:
+The tree is searched by pairs: a token *and its successor*. The row of an EAGLE-3 head at position i reads the features
+of token i and the embedding of token i + 1. So its keys and values are valid for a new text only if both tokens are
+equal. A prefix that matches by pairs is valid for target and head.
 
-    text      a b c d            pairs   ab bc cd        slots of a, b, c
-    next      a b c x            pairs   ab bc cx        match: a and b; c has its own slots in each branch
+    text             tokens    pairs       cached slots
+    first request    a b c d   ab bc cd    of a, b, c
+    second request   a b c x   ab bc cx    of a, b (shared with the first request), and its own of c
 
 A text of n tokens has n - 1 pairs, so its last token is always computed again: its logits are needed anyway.
 Source: SGLang's radix cache with bigram keys (facts: sections A7 and C1 of the serving notes).
@@ -26,32 +27,46 @@ Pairs = NDArray[np.int64]
 
 @dataclass(eq=False)
 class RadixNode:
-    """A part of a text below its parent. num_readers: running requests that read it or a node below it."""
+    """A node of the radix tree: the part of a text that follows its parent's part.
+
+    Attributes:
+        pairs: The pairs of the part, see `bigram_keys`.
+        slots: The KV slot of the first token of each pair.
+        parent: The node above; None for the root.
+        children: The nodes below, by their first pair.
+        num_readers: The number of running requests that use this node or a node below it.
+        last_used: The number of the last match that used the node.
+    """
 
     pairs: Pairs
     slots: Slots
     parent: "RadixNode | None"
     children: "dict[int, RadixNode]" = field(default_factory=dict)
     num_readers: int = 0
-    last_used: int = 0  # a counter, not a clock
+    last_used: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class PrefixMatch:
-    """The longest cached prefix of a text: the slots of its tokens, and the node where it ends."""
+    """The longest cached prefix of a text: the KV slots of its tokens, and the node at which it ends."""
 
     slots: Slots
     node: RadixNode
 
 
 def bigram_keys(ids: Sequence[int]) -> Pairs:
-    """Returns the n - 1 pairs of a token and its successor, as one number each."""
+    """Returns the n - 1 pairs of a text with n tokens. A pair is a token and its successor, packed into one int64."""
     tokens = np.asarray(ids, dtype=np.int64)
     return (tokens[:-1] << 32) | tokens[1:]
 
 
 class PrefixCache:
-    """The radix tree, owner of its nodes' slots. `lock` protects a branch from eviction while a request reads it."""
+    """The radix tree. It owns the KV slots of its nodes. `lock` protects a branch from eviction while it is in use.
+
+    Attributes:
+        num_slots: The number of KV slots in the tree.
+        num_evictable: The number of KV slots in nodes that no running request uses.
+    """
 
     def __init__(self) -> None:
         self._root = RadixNode(np.empty(0, np.int64), np.empty(0, np.int32), None, num_readers=1)
@@ -60,7 +75,7 @@ class PrefixCache:
         self.num_evictable = 0  # slots of branches without readers
 
     def match(self, ids: Sequence[int]) -> PrefixMatch:
-        """Returns the longest cached prefix of the text."""
+        """Returns the longest cached prefix of the text; if there is none, no slots and the root."""
         node, found, rest = self._root, [], bigram_keys(ids)
         tick = next(self._ticks)
         while len(rest) and (child := node.children.get(int(rest[0]))) is not None:
@@ -73,11 +88,15 @@ class PrefixCache:
         return PrefixMatch(np.concatenate(found) if found else np.empty(0, np.int32), node)
 
     def insert(self, ids: Sequence[int], slots: Slots) -> PrefixMatch:
-        """Adds a text whose first n - 1 tokens are in these slots.
+        """Adds a text of n tokens.
+
+        Args:
+            ids: the n tokens.
+            slots: the KV slots of the first n - 1 tokens.
 
         Returns:
-            The slots that the tree has for the text now. For parts that it held already it keeps its own slots; the
-            caller frees those of `slots` that are not in the result.
+            The text's KV slots in the tree and its last node. Where the tree already had a prefix of the text, it keeps
+            its own slots. The caller must free those of `slots` that are not in the result.
         """
         assert len(slots) == max(len(ids) - 1, 0), (len(slots), len(ids))
         known = self.match(ids)
@@ -92,20 +111,24 @@ class PrefixCache:
         return PrefixMatch(np.concatenate((known.slots, leaf.slots)), leaf)
 
     def lock(self, node: RadixNode) -> None:
-        """Increments the number of readers of this branch, which protects it from eviction."""
+        """Protects the node and all nodes above it from eviction, until `unlock` is called with the same node."""
         for above in _upwards(node):
             self.num_evictable -= len(above.slots) if above.num_readers == 0 else 0
             above.num_readers += 1
 
     def unlock(self, node: RadixNode) -> None:
-        """Decrements the number of readers of this branch."""
+        """Ends the protection of one `lock` call with the same node."""
         for above in _upwards(node):
             above.num_readers -= 1
             self.num_evictable += len(above.slots) if above.num_readers == 0 else 0
             assert above.num_readers >= 0, "unlocked more often than locked"
 
     def evict(self, count: int) -> Slots:
-        """Evicts the least recently used leaves, at least `count` slots if possible. Returns the freed slots."""
+        """Removes the least recently used leaves that no request uses, until `count` slots are free or none is left.
+
+        Returns:
+            The KV slots of the removed leaves. The caller must free them in the pool.
+        """
         leaves = [
             (node.last_used, id(node), node) for node in self._nodes() if not node.children and node.num_readers == 0
         ]
@@ -132,7 +155,11 @@ class PrefixCache:
         return np.concatenate(held) if held else np.empty(0, np.int32)
 
     def check(self) -> None:
-        """Asserts that children stand under their first pair, readers are counted upwards, and each node has text."""
+        """Asserts the invariants of the tree, for tests.
+
+        The slot counts are right, each node has text and is listed under its first pair, and a node has at least as
+        many readers as its children together.
+        """
         assert self.num_slots == len(self.slots()), (self.num_slots, len(self.slots()))
         assert self.num_evictable == sum(len(node.slots) for node in self._nodes() if node.num_readers == 0)
         for node in self._nodes():
@@ -144,7 +171,7 @@ class PrefixCache:
             )
 
     def _split(self, node: RadixNode, length: int) -> RadixNode:
-        """Cuts a node in two. Returns the upper part, which has the same readers."""
+        """Splits a node after `length` pairs. Returns the new node above, which has the same number of readers."""
         upper = RadixNode(
             node.pairs[:length],
             node.slots[:length],
